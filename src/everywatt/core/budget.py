@@ -1,0 +1,103 @@
+"""The error budget behind an interval: named sources, each with its coefficient.
+
+Terms with one key are the same unknown error seen through several figures (the gain of one card in two windows, the edge
+that two adjacent windows share with opposite sign), so they add linearly. Terms with different keys are independent and
+add in quadrature. Bounds are not sigmas: they are added whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One source of error: a signed 95 % half-width in joules under a correlation key."""
+
+    source: str
+    key: str
+    joules: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What cannot be excluded: at most `below` joules less and `above` joules more (both ≥ 0)."""
+
+    source: str
+    key: str
+    below: float
+    above: float
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Terms and bounds of one figure. Immutable; sums, differences and multiples are new budgets."""
+
+    terms: tuple[Term, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+
+    def __add__(self, other: Budget) -> Budget:
+        return Budget(_merge_terms((*self.terms, *other.terms)), (*self.bounds, *other.bounds))
+
+    def __sub__(self, other: Budget) -> Budget:
+        return self + other.scaled(-1.0)
+
+    def scaled(self, factor: float) -> Budget:
+        """The budget of `factor` times the figure."""
+        terms = tuple(Term(t.source, t.key, t.joules * factor) for t in self.terms)
+        if factor >= 0:
+            bounds = tuple(Bound(b.source, b.key, b.below * factor, b.above * factor) for b in self.bounds)
+        else:
+            bounds = tuple(Bound(b.source, b.key, -b.above * factor, -b.below * factor) for b in self.bounds)
+        return Budget(terms, bounds)
+
+    def by_key(self) -> dict[str, float]:
+        """Signed joules of each independent error."""
+        sums: dict[str, float] = {}
+        for term in self.terms:
+            sums[term.key] = sums.get(term.key, 0.0) + term.joules
+        return sums
+
+    def by_source(self) -> dict[str, float]:
+        """95 % half-width in joules of each named source, largest first; bounds count with their larger side."""
+        squares: dict[str, dict[str, float]] = {}
+        for term in self.terms:
+            keys = squares.setdefault(term.source, {})
+            keys[term.key] = keys.get(term.key, 0.0) + term.joules
+        widths = {source: math.hypot(*keys.values()) for source, keys in squares.items()}
+        for bound in self.bounds:
+            widths[bound.source] = widths.get(bound.source, 0.0) + max(bound.below, bound.above)
+        return dict(sorted(widths.items(), key=lambda item: -item[1]))
+
+    def sides(self) -> tuple[float, float]:
+        """Joules below and above the figure that the 95 % interval reaches."""
+        spread = math.hypot(*self.by_key().values()) if self.terms else 0.0
+        return (spread + sum(b.below for b in self.bounds), spread + sum(b.above for b in self.bounds))
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Plain data for JSON."""
+        rows: list[dict[str, Any]] = [{"source": t.source, "key": t.key, "joules": t.joules} for t in self.terms]
+        rows += [{"source": b.source, "key": b.key, "below": b.below, "above": b.above} for b in self.bounds]
+        return rows
+
+    @classmethod
+    def from_list(cls, rows: Iterable[Mapping[str, Any]]) -> Budget:
+        """The inverse of `to_list`."""
+        terms, bounds = [], []
+        for row in rows:
+            if "joules" in row:
+                terms.append(Term(row["source"], row["key"], row["joules"]))
+            else:
+                bounds.append(Bound(row["source"], row["key"], row["below"], row["above"]))
+        return cls(tuple(terms), tuple(bounds))
+
+
+def _merge_terms(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    sums: dict[tuple[str, str], float] = {}
+    for term in terms:
+        name = (term.source, term.key)
+        sums[name] = sums.get(name, 0.0) + term.joules
+    return tuple(Term(source, key, joules) for (source, key), joules in sums.items())

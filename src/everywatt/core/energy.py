@@ -1,0 +1,197 @@
+"""The figure: joules with an interval, a scope, a pedigree and a coverage, or a refusal with its reason."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from everywatt.core.budget import Budget
+from everywatt.core.errors import MeasurementRefused, ScopeError
+from everywatt.core.units import format_joules, format_percent
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """An amount of energy and how sure it is.
+
+    `joules` is None where the figure was refused; then `refused` says why, and arithmetic raises MeasurementRefused.
+    `low` and `high` bound the 95 % interval. `parts` are the devices that it is the sum of.
+
+    >>> run.energy().joules        # doctest: +SKIP
+    412.3
+    """
+
+    joules: float | None
+    budget: Budget = field(default_factory=Budget)
+    scope: str = ""
+    pedigree: str = ""
+    coverage: float = 1.0
+    parts: tuple[tuple[str, Energy], ...] = ()
+    notes: tuple[str, ...] = ()
+    refused: str | None = None
+
+    @classmethod
+    def refuse(cls, why: str, *, scope: str = "", coverage: float = 0.0, notes: Iterable[str] = ()) -> Energy:
+        """No figure, and here is why."""
+        return cls(None, scope=scope, coverage=coverage, notes=tuple(notes), refused=why)
+
+    @property
+    def low(self) -> float | None:
+        """Lower end of the 95 % interval in joules."""
+        return None if self.joules is None else self.joules - self.budget.sides()[0]
+
+    @property
+    def high(self) -> float | None:
+        """Upper end of the 95 % interval in joules."""
+        return None if self.joules is None else self.joules + self.budget.sides()[1]
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the 95 % interval, in joules."""
+        return None if self.joules is None else sum(self.budget.sides()) / 2
+
+    @property
+    def value(self) -> float:
+        """Joules, or MeasurementRefused where there is no figure."""
+        if self.joules is None:
+            raise MeasurementRefused(self.refused or "There is no energy figure.")
+        return self.joules
+
+    def part(self, name: str) -> Energy:
+        """The energy of one device, e.g. `gpu.0`; KeyError where it is not a part."""
+        return dict(self.parts)[name]
+
+    def __add__(self, other: Energy) -> Energy:
+        return self._combine(other, 1.0)
+
+    def __sub__(self, other: Energy) -> Energy:
+        return self._combine(other, -1.0)
+
+    def __mul__(self, factor: float) -> Energy:
+        parts = tuple((name, part * factor) for name, part in self.parts if part.joules is not None)
+        return replace(self, joules=self.value * factor, budget=self.budget.scaled(factor), parts=parts)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> Energy:
+        return self * (1.0 / divisor)
+
+    def ratio(self, other: Energy) -> Ratio:
+        """This figure divided by another; errors that both share (a card's gain) cancel."""
+        self._same_scope(other, "compare")
+        top, bottom = self.value, other.value
+        if bottom == 0:
+            raise MeasurementRefused("A ratio to zero joules is not defined.")
+        relative = self.budget.scaled(1 / top) - other.budget.scaled(1 / bottom) if top else self.budget
+        below, above = relative.sides()
+        value = top / bottom
+        return Ratio(value, value * (1 - below), value * (1 + above))
+
+    def _same_scope(self, other: Energy, verb: str) -> None:
+        if self.scope != other.scope:
+            raise ScopeError(
+                f"Cannot {verb} energy of '{self.scope}' with energy of '{other.scope}': they cover different things."
+            )
+
+    def _combine(self, other: Energy, sign: float) -> Energy:
+        self._same_scope(other, "add" if sign > 0 else "subtract")
+        mine, theirs = dict(self.parts), dict(other.parts)
+        parts = tuple((n, mine[n]._combine(theirs[n], sign)) for n in mine if n in theirs and _both(mine[n], theirs[n]))
+        return Energy(
+            self.value + sign * other.value,
+            self.budget + other.budget.scaled(sign),
+            self.scope,
+            join_labels((self.pedigree, other.pedigree)),
+            min(self.coverage, other.coverage),
+            parts,
+            tuple(dict.fromkeys((*self.notes, *other.notes))),
+        )
+
+    def __str__(self) -> str:
+        if self.joules is None:
+            return f"refused: {self.refused}"
+        below, above = self.budget.sides()
+        return " · ".join(
+            [
+                f"{format_joules(self.joules, below, above)} (95 %)",
+                self.scope or "?",
+                self.pedigree or "?",
+                f"coverage {format_percent(self.coverage)}",
+            ]
+        )
+
+    def _repr_html_(self) -> str:
+        if self.joules is None:
+            return f"<b>no energy figure</b>: {html.escape(self.refused or '')}"
+        head = f"<b>{html.escape(str(self))}</b>"
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(part))}</td></tr>" for name, part in self.parts
+        )
+        notes = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
+        return f"<div>{head}<table>{rows}</table>{notes}</div>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The versioned JSON form of every energy in everywatt's output."""
+        data: dict[str, Any] = {
+            "joules": self.joules,
+            "low": self.low,
+            "high": self.high,
+            "scope": self.scope,
+            "pedigree": self.pedigree,
+            "coverage": round(self.coverage, 6),
+            "parts": {name: part.to_dict() for name, part in self.parts},
+            "notes": list(self.notes),
+        }
+        if self.refused is not None:
+            data["refused"] = self.refused
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A quotient of two energies with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain data for JSON."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} … {self.high:.3f})"
+
+
+def _both(one: Energy, other: Energy) -> bool:
+    return one.joules is not None and other.joules is not None
+
+
+def join_labels(labels: Iterable[str]) -> str:
+    """`counter` and `integrated` become `counter+integrated`; each word once, in order of appearance."""
+    words = [word for label in labels for word in label.split("+") if word]
+    return "+".join(dict.fromkeys(words))
+
+
+def total(parts: Mapping[str, Energy], *, scope: str, notes: Iterable[str] = ()) -> Energy:
+    """The sum over disjoint devices. Refused parts are left out and named in the notes."""
+    counted = {name: part for name, part in parts.items() if part.joules is not None}
+    missing = [f"{name}: {part.refused}" for name, part in parts.items() if part.joules is None]
+    if not counted:
+        why = "; ".join(missing) or "no sensor delivered energy"
+        return Energy.refuse(why, scope=scope, notes=notes)
+    budget = Budget()
+    for part in counted.values():
+        budget = budget + part.budget
+    return Energy(
+        math.fsum(part.value for part in counted.values()),
+        budget,
+        scope,
+        join_labels(part.pedigree for part in counted.values()),
+        min(part.coverage for part in counted.values()),
+        tuple(parts.items()),
+        tuple(dict.fromkeys((*notes, *(n for p in counted.values() for n in p.notes), *missing))),
+    )

@@ -1,0 +1,1 @@
+"""Hardware in, ticks out. One module a hardware family. Knows nothing of runs, owners or files."""

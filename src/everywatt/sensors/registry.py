@@ -1,0 +1,110 @@
+"""Which sensors there are, and which of them a run uses.
+
+Built-in sensors are listed here; others register by the entry point group `everywatt.sensors`, or, while they are being
+written, by EVERYWATT_SENSORS=name=module:Class,… in the environment. Names resolve to `module:Class` texts, so that the
+recorder can import just what it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from everywatt.core.errors import UsageError
+from everywatt.sensors.base import Group, Report, Request, Sensor, State, TableGroup
+
+BUILT_IN: dict[str, str] = {
+    "rapl": "everywatt.sensors.rapl:Rapl",
+    "perf": "everywatt.sensors.perf:PerfRapl",
+    "hwmon": "everywatt.sensors.hwmon:Hwmon",
+    "nvml": "everywatt.sensors.nvml:Nvml",
+    "nvidia-smi": "everywatt.sensors.nvidia_smi:NvidiaSmi",
+    "use": "everywatt.sensors.use:Use",
+    "modelled": "everywatt.sensors.modelled:Modelled",
+    "replay": "everywatt.sensors.replay:Replay",
+}
+ANY_POWER = "*power"
+GROUP = "everywatt.sensors"
+
+
+def known(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Every sensor by name, with the `module:Class` that makes it: built in, installed, or named in the environment."""
+    from importlib.metadata import entry_points
+
+    found = dict(BUILT_IN)
+    found.update({entry.name: entry.value for entry in entry_points(group=GROUP)})
+    text = (os.environ if environ is None else environ).get("EVERYWATT_SENSORS", "")
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, _, target = item.partition("=")
+        if ":" not in target:
+            raise UsageError(f"EVERYWATT_SENSORS: '{item}' is not name=module:Class.")
+        found[name] = target
+    return found
+
+
+def make(target: str, request: Request) -> Sensor:
+    """The sensor that `module:Class` names."""
+    module, _, name = target.partition(":")
+    sensor: Sensor = getattr(importlib.import_module(module), name)(request)
+    return sensor
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The groups to read, and what every probed sensor said (also those that are not used)."""
+
+    groups: tuple[Group | TableGroup, ...]
+    reports: tuple[Report, ...]
+
+
+def choose(targets: Mapping[str, str], request: Request, wanted: Sequence[str] | None = None) -> Choice:
+    """Probe sensors and open those a run uses.
+
+    A sensor is opened unless one that it stands behind (`after`) is in use. `wanted` limits the sensors by name;
+    naming one explicitly opens it whatever stands before it.
+    """
+    unknown = [name for name in wanted or () if name not in targets]
+    if unknown:
+        raise UsageError(f"There is no sensor '{unknown[0]}'.", cure="everywatt sensors")
+    groups: list[Group | TableGroup] = []
+    reports: list[Report] = []
+    used: set[str] = set()
+    power = False
+    for name in _ordered(targets, wanted):
+        sensor, report = probe(name, targets[name], request)
+        reports.append(report)
+        if sensor is None or not report.usable:
+            continue
+        if wanted is None and (used.intersection(sensor.after) or (power and ANY_POWER in sensor.after)):
+            continue
+        opened = _open(sensor, reports)
+        if opened:
+            groups += opened
+            used.add(name)
+            power = power or any(channel.carries_energy for group in opened for channel in group.info.channels)
+    return Choice(tuple(groups), tuple(reports))
+
+
+def _ordered(targets: Mapping[str, str], wanted: Sequence[str] | None) -> list[str]:
+    """Preferred sensors first; the modelled one last; replay only when it is asked for."""
+    names = [name for name in targets if name in wanted] if wanted else [n for n in targets if n != "replay"]
+    return sorted(names, key=lambda name: (name == "modelled", name in ("perf", "nvidia-smi")))
+
+
+def probe(name: str, target: str, request: Request) -> tuple[Sensor | None, Report]:
+    """Make one sensor and ask it. Whatever a plug-in does wrong ends in the report."""
+    try:
+        sensor = make(target, request)
+        return sensor, sensor.probe()
+    except Exception as error:  # noqa: BLE001 - a plug-in may do anything
+        return None, Report(name, State.UNUSABLE, why=f"{type(error).__name__}: {error}", power=False)
+
+
+def _open(sensor: Sensor, reports: list[Report]) -> list[Group | TableGroup]:
+    try:
+        return list(sensor.groups())
+    except Exception as error:  # noqa: BLE001 - a plug-in may do anything
+        reports.append(Report(sensor.name, State.UNUSABLE, why=f"{type(error).__name__}: {error}"))
+        return []
