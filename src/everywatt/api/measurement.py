@@ -1,0 +1,188 @@
+"""measure(): one block, one figure. Context manager, decorator (sync, async, generators) and start/stop."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar, cast, overload
+
+from everywatt.api.meter import Meter, SpanHandle, current
+from everywatt.api.run import Run
+from everywatt.core.clocks import NS, SystemClock
+from everywatt.core.energy import Energy
+from everywatt.core.errors import UsageError
+from everywatt.core.units import format_duration
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Measurement:
+    """What `measure()` gives: after the block, `energy`, `duration_s` and the `run`.
+
+    Inside another measurement or Meter of the same program it is a span of that recording, and its energy is known when
+    the outer one has ended.
+    """
+
+    def __init__(self, name: str = "", **options: Any) -> None:
+        self.name = name
+        self._options = options
+        self._meter: Meter | None = None
+        self._span: SpanHandle | None = None
+        self._outer: Meter | None = None
+        self._started_ns: int | None = None
+        self._ended_ns: int | None = None
+        self.error: BaseException | None = None
+
+    def start(self) -> Measurement:
+        """Begin to measure."""
+        if self._started_ns is not None and self._ended_ns is None:
+            raise UsageError("This measurement is already running.")
+        here = current()
+        if here is not None and here[0].recording is not None:
+            self._outer = here[0]
+            self._span = self._outer.open_span(self.name or "measure")
+        else:
+            self._meter = Meter(self.name, **self._options).start()
+        self._started_ns, self._ended_ns = SystemClock.monotonic_ns(), None
+        return self
+
+    def stop(self) -> Energy:
+        """End the measurement and return its energy."""
+        if self._started_ns is None:
+            raise UsageError("This measurement was not started.")
+        self._ended_ns = SystemClock.monotonic_ns()
+        if self._span is not None:
+            self._span.close()
+        elif self._meter is not None:
+            self._meter.stop()
+        return self.energy
+
+    @property
+    def energy(self) -> Energy:
+        """Joules of the block with their interval; refused, with the reason, where there is no figure."""
+        if self._outer is not None and self._span is not None:
+            if self._outer.recording is not None:
+                return Energy.refuse("known when the enclosing measurement has ended")
+            if self._span.id is None:
+                return self._outer.energy
+            return self._outer.run.energy(span=self._span.id)
+        if self._meter is None:
+            return Energy.refuse("not started")
+        return self._meter.energy
+
+    @property
+    def energy_net(self) -> Energy:
+        """Joules above idle."""
+        span = self._span.id if self._span is not None else None
+        return self.run.energy_net(span=span)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds between start and stop (until now, while it runs)."""
+        if self._started_ns is None:
+            return 0.0
+        return ((self._ended_ns or SystemClock.monotonic_ns()) - self._started_ns) / NS
+
+    @property
+    def run(self) -> Run:
+        """The recording it is part of."""
+        meter = self._outer or self._meter
+        if meter is None:
+            raise UsageError("This measurement was not started.")
+        return meter.run
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"name": self.name, "duration_s": self.duration_s, "energy": self.energy.to_dict()}
+
+    def __enter__(self) -> Measurement:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.error = error
+        recording = self._meter.recording if self._meter is not None else None
+        if recording is not None and kind is not None:
+            recording.note("error", f"the measured block raised {kind.__name__}")
+        self.stop()
+
+    async def __aenter__(self) -> Measurement:
+        return self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def __call__(self, function: F) -> F:
+        """Use as a decorator: each call is measured; the newest result is `function.measurement`."""
+        return _decorate(function, self.name or getattr(function, "__name__", ""), self._options)
+
+    def __str__(self) -> str:
+        return f"{self.name or 'measure'}: {self.energy} in {format_duration(self.duration_s)}"
+
+    def __repr__(self) -> str:
+        return f"<Measurement {self}>"
+
+    def _repr_html_(self) -> str:
+        return self.energy._repr_html_()
+
+
+@overload
+def measure(name: F) -> F: ...
+@overload
+def measure(name: str = "", **options: Any) -> Measurement: ...
+def measure(name: Any = "", **options: Any) -> Any:
+    """Measure a block, a function, or what lies between start() and stop().
+
+    >>> with everywatt.measure("train") as m:                # doctest: +SKIP
+    ...     train()
+    >>> print(m.energy)                                      # doctest: +SKIP
+    412.3 J ± 6.1 (95 %) · cpu+gpu · counter · coverage 100 %
+
+    As a decorator, `@everywatt.measure` or `@everywatt.measure("name")`, for functions, coroutines and generators. An
+    exception in the block still yields the record, and is raised on. Options are those of `Meter`.
+    """
+    if callable(name):
+        return _decorate(cast("Callable[..., Any]", name), getattr(name, "__name__", ""), options)
+    return Measurement(name, **options)
+
+
+def _decorate(function: F, name: str, options: dict[str, Any]) -> F:
+    def begin() -> Measurement:
+        wrapper.measurement = Measurement(name, **options)  # type: ignore[attr-defined]
+        return cast("Measurement", wrapper.measurement)  # type: ignore[attr-defined]
+
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with begin():
+                async for item in function(*args, **kwargs):
+                    yield item
+
+    elif inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with begin():
+                return await function(*args, **kwargs)
+
+    elif inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with begin():
+                return (yield from function(*args, **kwargs))
+
+    else:
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with begin():
+                return function(*args, **kwargs)
+
+    return cast("F", wrapper)

@@ -1,0 +1,93 @@
+"""Where a figure comes from: host, versions, command, git state, tags. Stored in every tape."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+GIT_TIMEOUT_S = 1.0
+
+
+def provenance(
+    command: Sequence[str] | None = None,
+    *,
+    tags: Mapping[str, str] | None = None,
+    note: str = "",
+    cwd: Path | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """The `meta` of a tape."""
+    from everywatt import __version__
+
+    folder = cwd or Path.cwd()
+    return {
+        "everywatt": __version__,
+        "host": {
+            "name": socket.gethostname(),
+            "system": platform.system(),
+            "kernel": platform.release(),
+            "machine": platform.machine(),
+            "cpus": os.cpu_count(),
+            "cpu": _cpu_model(),
+        },
+        "python": platform.python_version(),
+        "user": _user(),
+        "command": list(command) if command is not None else list(sys.orig_argv),
+        "cwd": str(folder),
+        "git": git_state(folder),
+        "tags": dict(tags or {}),
+        "note": note,
+        **more,
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Commit, branch and whether tracked files were changed; None outside a repository or without git."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {
+        "commit": commit,
+        "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"),
+        "dirty": None if changed is None else bool(changed),
+    }
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            text=True,
+            timeout=GIT_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("model name", "Model", "Hardware")):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

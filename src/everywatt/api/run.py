@@ -1,0 +1,304 @@
+"""A finished or live run: windows, energies, devices, spans, points, tables."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.core.clocks import NS
+from everywatt.core.energy import Energy
+from everywatt.core.errors import RunNotFound, TapeError, UsageError
+from everywatt.core.jsonio import document
+from everywatt.core.spans import Point, Span
+from everywatt.core.units import format_duration
+from everywatt.energy.baseline import Baseline, idle_energy, quietest
+from everywatt.energy.combine import combine
+from everywatt.energy.curve import load_curve
+from everywatt.energy.quality import quality
+from everywatt.energy.sources import Source, addable, sources
+from everywatt.energy.statistics import device_table
+from everywatt.energy.window import source_energy, window_energy
+from everywatt.tape.reader import Tape
+from everywatt.tape.run_store import find_run, segments
+
+IDLE_ROLE = "idle"
+
+
+class Run:
+    """One run: its tapes, opened read-only. Every figure is a query, so ask again with another window.
+
+    >>> run = everywatt.load("last")                         # doctest: +SKIP
+    >>> run.energy(), run.energy(span="epoch"), run.energy(between=(0.0, 2.5))   # doctest: +SKIP
+    """
+
+    def __init__(self, path: Path, tapes: Sequence[Tape]) -> None:
+        self.path = path
+        self.tapes = tuple(tapes)
+
+    @property
+    def name(self) -> str:
+        """The run's name: its folder, or its file without the ending."""
+        return self.path.stem if self.path.is_file() else self.path.name
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Host, versions, command, git state, tags, note: as recorded at the start."""
+        return dict(self.tapes[0].meta)
+
+    @property
+    def spans(self) -> list[Span]:
+        """All spans of all segments, in order of their start; a span that two segments share appears once."""
+        seen: dict[str, Span] = {}
+        for tape in self.tapes:
+            for span in tape.spans():
+                if span.id not in seen or seen[span.id].end_ns is None:
+                    seen[span.id] = span
+        return list(seen.values())
+
+    @property
+    def points(self) -> list[Point]:
+        """What the program logged beside its energy."""
+        return [point for tape in self.tapes for point in tape.points()]
+
+    @property
+    def started(self) -> datetime:
+        """When the first segment began, UTC."""
+        return datetime.fromtimestamp(self.tapes[0].to_utc_ns(self.tapes[0].extent_ns()[0]) / NS, UTC)
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences about what is missing or damaged."""
+        return [f"{tape.path.name}: {text}" for tape in self.tapes for text in tape.trouble]
+
+    def energy(
+        self, span: str | Span | None = None, *, between: tuple[float, float] | None = None, device: str | None = None
+    ) -> Energy:
+        """Joules of the run, of a span (by name, id or value), or between two times in seconds after the start.
+
+        Spans of one name are taken together; time in several of them counts once. `device` asks for one part, e.g.
+        `gpu.0`, also for one that is not in the total, e.g. `cpu.0 core` or `psys`.
+        """
+        figures = []
+        for tape, windows in zip(self.tapes, self._windows(span, between), strict=True):
+            found = sources(tape)
+            for start_ns, end_ns in windows:
+                figures.append((tape, self._window(found, start_ns, end_ns, device)))
+        if not figures:
+            return Energy.refuse("nothing was recorded in that window")
+        return combine([(str(tape.meta.get("host", {}).get("name", "")), energy) for tape, energy in figures])
+
+    def _window(self, found: list[Source], start_ns: int, end_ns: int, device: str | None) -> Energy:
+        if device is None:
+            return window_energy(found, start_ns, end_ns, notes=self.trouble)
+        chosen = [source for source in found if source.label == device]
+        if not chosen:
+            known = ", ".join(sorted(source.label for source in found)) or "none"
+            raise UsageError(f"This run has no device '{device}' that measures energy; it has: {known}.")
+        return source_energy(chosen[0], start_ns, end_ns)
+
+    def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
+        """Energy above idle: gross minus the idle baseline over the same time. Refused where there is no baseline."""
+        figures = []
+        for tape, windows in zip(self.tapes, self._windows(span, between), strict=True):
+            found = sources(tape)
+            baseline = self._baseline(tape, found)
+            if baseline is None:
+                return Energy.refuse("no idle baseline: record one with --idle 10s, or measure for longer than 10 s")
+            for start_ns, end_ns in windows:
+                gross = window_energy(found, start_ns, end_ns)
+                if gross.joules is None:
+                    return gross
+                idle = idle_energy(found, baseline, (end_ns - start_ns) / NS)
+                if idle.joules is None:
+                    return idle
+                figures.append((str(tape.meta.get("host", {}).get("name", "")), gross - idle))
+        return combine(figures) if figures else Energy.refuse("nothing was recorded in that window")
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """The idle stretch that net figures use: a span recorded by `--idle`, else the quietest stretch."""
+        return self._baseline(self.tapes[0], sources(self.tapes[0]))
+
+    def _baseline(self, tape: Tape, found: list[Source]) -> Baseline | None:
+        for span in tape.spans():
+            if span.attributes.get("role") == IDLE_ROLE and span.end_ns is not None:
+                return Baseline(span.start_ns, span.end_ns, "measured")
+        return quietest(found, *tape.extent_ns())
+
+    def energies(
+        self, starts_s: npt.ArrayLike, ends_s: npt.ArrayLike, *, device: str | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Joules of many windows at once (seconds after the start), without intervals: fast, for analysis."""
+        if len(self.tapes) != 1:
+            raise UsageError("energies() asks one tape; load the segment's file.")
+        tape = self.tapes[0]
+        origin = tape.extent_ns()[0]
+        starts = origin + (np.asarray(starts_s, dtype=np.float64) * NS).astype(np.int64)
+        ends = origin + (np.asarray(ends_s, dtype=np.float64) * NS).astype(np.int64)
+        joules = np.zeros(len(starts))
+        chosen = addable(sources(tape)) if device is None else [s for s in sources(tape) if s.label == device]
+        if not chosen:
+            raise UsageError(f"This run has no device '{device}' that measures energy.")
+        for source in chosen:
+            low, high = int(starts.min(initial=origin)), int(ends.max(initial=origin))
+            curve = load_curve(source.tape, source.group, source.channel, low, high, whole=True)
+            if curve is None:
+                return np.full(len(starts), np.nan)
+            joules += curve.many(starts, ends)[0]
+        return joules
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds that the run's own windows last; the gap between appended segments is not in it."""
+        return sum(end - start for windows in self._windows(None, None) for start, end in windows) / NS
+
+    def _windows(
+        self, span: str | Span | None, between: tuple[float, float] | None
+    ) -> list[list[tuple[int, int]]]:
+        """For each tape, the disjoint windows that are asked for."""
+        if between is not None:
+            if span is not None:
+                raise UsageError("Ask for a span or for a window, not both.")
+            return [self._between(tape, *between) for tape in self.tapes]
+        found = [self._spans_of(tape, span) for tape in self.tapes]
+        if span is not None and not any(found):
+            name = span.name if isinstance(span, Span) else span
+            known = ", ".join(sorted({s.name for s in self.spans})) or "none"
+            raise UsageError(f"This run has no span '{name}'; it has: {known}.")
+        return found
+
+    def _between(self, tape: Tape, start_s: float, end_s: float) -> list[tuple[int, int]]:
+        origin_utc = self.tapes[0].to_utc_ns(self.tapes[0].extent_ns()[0])
+        start = tape.from_utc_ns(origin_utc + round(start_s * NS))
+        end = tape.from_utc_ns(origin_utc + round(end_s * NS))
+        low, high = tape.extent_ns()
+        if len(self.tapes) > 1:
+            start, end = max(start, low), min(end, high)
+        return [(start, end)] if end > start else []
+
+    def _spans_of(self, tape: Tape, span: str | Span | None) -> list[tuple[int, int]]:
+        low, high = tape.extent_ns()
+        spans = tape.spans()
+        if span is None:
+            chosen = [s for s in spans if s.parent is None and s.attributes.get("role") != IDLE_ROLE]
+            if not chosen:
+                return [(low, high)]
+        else:
+            wanted = span.id if isinstance(span, Span) else span
+            chosen = [s for s in spans if s.id == wanted] or [s for s in spans if s.name == wanted]
+        windows = []
+        for one in chosen:
+            start, end = one.start_ns, high if one.end_ns is None else one.end_ns
+            if len(self.tapes) > 1:
+                start, end = max(start, low), min(end, max(high, start))
+            windows.append((start, end))
+        return union(windows)
+
+    def devices(self) -> dict[str, Any]:
+        """For each device its energy, power statistics (mean, sd, min, median, max, samples) and facts."""
+        return device_table(self.tapes, self._windows(None, None))
+
+    def quality(self) -> dict[str, Any]:
+        """Requested and achieved rates, gaps, late ticks, throttling, and what the meter itself cost."""
+        return quality(self.tapes)
+
+    def frame(self, channels: Sequence[str] | None = None, *, library: str = "arrow") -> Any:
+        """All ticks as a table: `arrow` (pyarrow), `pandas` or `polars`, whichever is installed and asked for."""
+        from everywatt.tape.exporting import run_table
+
+        table = run_table(self.tapes, channels)
+        if library == "arrow":
+            return table
+        if library == "pandas":
+            return table.to_pandas()
+        if library == "polars":
+            import polars
+
+            return polars.from_arrow(table)
+        raise UsageError(f"'{library}' is not one of arrow, pandas, polars.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The versioned JSON form of a run."""
+        origin = self.tapes[0].extent_ns()[0]
+        spans = self.spans
+        return document(
+            "run",
+            {
+                "name": self.name,
+                "path": str(self.path),
+                "started": self.started.isoformat(),
+                "duration_s": self.duration_s,
+                "energy": self.energy().to_dict(),
+                "energy_net": self.energy_net().to_dict(),
+                "baseline": self._baseline_dict(),
+                "devices": self.devices(),
+                "spans": [self._span_dict(span, origin, len(spans) <= 200) for span in spans],
+                "quality": self.quality(),
+                "meta": self.meta,
+                "trouble": self.trouble,
+            },
+        )
+
+    def _baseline_dict(self) -> dict[str, Any] | None:
+        baseline = self.baseline
+        return None if baseline is None else {"method": baseline.method, "duration_s": baseline.duration_s}
+
+    def _span_dict(self, span: Span, origin_ns: int, with_energy: bool) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "id": span.id,
+            "name": span.name,
+            "parent": span.parent,
+            "start_s": (span.start_ns - origin_ns) / NS,
+            "duration_s": span.duration_s,
+            "attributes": dict(span.attributes),
+        }
+        if with_energy:
+            data["energy"] = self.energy(span).to_dict()
+        return data
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.energy()} in {format_duration(self.duration_s)}"
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name} at {self.path}>"
+
+    def _repr_html_(self) -> str:
+        head = f"<b>{html.escape(self.name)}</b> · {html.escape(format_duration(self.duration_s))}"
+        return f"<div>{head}{self.energy()._repr_html_()}</div>"
+
+
+def union(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Disjoint windows that cover the same time, in order."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(windows):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
+    """Open a run by name, path or `last`. What is missing of it is in `Run.trouble`."""
+    path = find_run(run, home=home)
+    files = segments(path)
+    if not files:
+        raise RunNotFound(f"{path} holds no tape.", cure="everywatt list")
+    tapes, failures = [], []
+    for file in files:
+        try:
+            tapes.append(Tape.open(file))
+        except TapeError as error:
+            failures.append(error)
+    if not tapes:
+        raise failures[0]
+    result = Run(path, tapes)
+    if failures:
+        tapes[0].add_trouble(*(str(error) for error in failures))
+    return result

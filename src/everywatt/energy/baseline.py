@@ -1,0 +1,82 @@
+"""Idle: what the machine draws with nobody there, measured on purpose or found in the quietest stretch of a tape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from everywatt.core.budget import Budget, Term
+from everywatt.core.clocks import NS
+from everywatt.core.energy import Energy, total
+from everywatt.energy.curve import load_curve
+from everywatt.energy.sources import Source, addable, scope_of
+from everywatt.energy.window import source_energy
+
+QUIET_S = 2.0
+BLOCKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A window that stands for idle, and where it comes from (`measured` or `quietest`)."""
+
+    start_ns: int
+    end_ns: int
+    method: str
+
+    @property
+    def duration_s(self) -> float:
+        """Its length in seconds."""
+        return (self.end_ns - self.start_ns) / NS
+
+
+def quietest(candidates: Sequence[Source], start_ns: int, end_ns: int) -> Baseline | None:
+    """The stretch of 2 s (or a tenth of a long tape) with the least power, None on a tape too short to have one."""
+    length_s = max(QUIET_S, min(10.0, (end_ns - start_ns) / NS / 10))
+    starts = np.arange(start_ns, end_ns - int(length_s * NS), int(length_s * NS / 4), dtype=np.int64)
+    if len(starts) < 4:
+        return None
+    joules = np.zeros(len(starts))
+    for source in addable(candidates):
+        curve = load_curve(source.tape, source.group, source.channel, start_ns, end_ns)
+        if curve is None:
+            return None
+        joules += curve.many(starts, starts + int(length_s * NS))[0]
+    if not np.isfinite(joules).any():
+        return None
+    best = int(starts[int(np.nanargmin(joules))])
+    return Baseline(best, best + int(length_s * NS), "quietest")
+
+
+def idle_energy(candidates: Sequence[Source], baseline: Baseline, duration_s: float) -> Energy:
+    """What the devices would have used in `duration_s` at the baseline's power, its spread carried along.
+
+    Gain and offset keep the keys of the sensor, so that in a net figure the offset cancels and the gain does not.
+    """
+    parts = addable(candidates)
+    factor = duration_s / baseline.duration_s
+    scaled = {}
+    for source in parts:
+        energy = source_energy(source, baseline.start_ns, baseline.end_ns)
+        if energy.joules is not None:
+            spread = Term("baseline", f"baseline:{source.label}:{baseline.start_ns}", _spread_w(source, baseline))
+            budget = energy.budget + Budget((replace(spread, joules=spread.joules * baseline.duration_s),))
+            energy = replace(energy, budget=budget) * factor
+        scaled[source.label] = energy
+    return total(scaled, scope=scope_of(parts))
+
+
+def _spread_w(source: Source, baseline: Baseline) -> float:
+    """95 % half-width of the mean idle power, from the scatter of its blocks."""
+    edges = np.linspace(baseline.start_ns, baseline.end_ns, BLOCKS + 1).astype(np.int64)
+    curve = load_curve(source.tape, source.group, source.channel, baseline.start_ns, baseline.end_ns)
+    if curve is None:
+        return 0.0
+    watts = curve.many(edges[:-1], edges[1:])[0] / (np.diff(edges) / NS)
+    watts = watts[np.isfinite(watts)]
+    if len(watts) < 3:
+        return 0.0
+    return float(2.365 * np.std(watts, ddof=1) / math.sqrt(len(watts)))

@@ -1,0 +1,88 @@
+"""How good a recording is: requested and achieved rates, gaps, late ticks, throttling, the meter's own cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from everywatt.core.clocks import NS
+from everywatt.tape.columns import load_columns
+from everywatt.tape.reader import StoredGroup, Tape
+
+SLOW_SENSOR = 3.0
+# NVML clock-event reasons that mean the card was held back: software and hardware power caps, thermal slowdowns.
+HELD_BACK = 0x0000000000000004 | 0x0000000000000008 | 0x0000000000000020 | 0x0000000000000040 | 0x0000000000000080
+
+
+def quality(tapes: Sequence[Tape]) -> dict[str, Any]:
+    """Plain data for JSON and reports."""
+    groups: dict[str, Any] = {}
+    warnings: list[str] = []
+    for tape in tapes:
+        for group in tape.groups:
+            if group.info.table or not any(channel.carries_energy for channel in group.info.channels):
+                continue
+            entry = _rates(tape, group)
+            groups[group.info.name] = entry
+            warnings += _rate_warning(group, entry)
+        warnings += _throttling(tape)
+        warnings += [note.text for note in tape.notes() if note.kind in ("warning", "gap", "trouble", "lost")]
+    return {
+        "groups": groups,
+        "gaps": [_gap(tape, group, gap) for tape in tapes for group in tape.groups for gap in tape.gaps(group.id)],
+        "warnings": list(dict.fromkeys(warnings)),
+        "meter": [tape.meta.get("meter") for tape in tapes if tape.meta.get("meter")],
+        "recorder": [tape.meta.get("quality") for tape in tapes if tape.meta.get("quality")],
+        "sealed": all(tape.sealed for tape in tapes),
+    }
+
+
+def _rates(tape: Tape, group: StoredGroup) -> dict[str, Any]:
+    columns = load_columns(tape, group.id, [])
+    count = len(columns.read)
+    requested = tape.meta.get("period_s")
+    achieved = None
+    if count > 1:
+        achieved = float(np.median(np.diff(columns.read))) / NS
+    return {
+        "requested_period_s": requested,
+        "expected_period_s": group.expected_period_s,
+        "achieved_period_s": achieved,
+        "rows": count,
+    }
+
+
+def _rate_warning(group: StoredGroup, entry: dict[str, Any]) -> list[str]:
+    requested, achieved = entry["requested_period_s"], entry["achieved_period_s"]
+    if not requested or not achieved or achieved <= SLOW_SENSOR * max(requested, group.expected_period_s):
+        return []
+    return [
+        f"{group.info.name} ({group.info.sensor}) was asked every {requested:g} s and answered every {achieved:.2g} s"
+    ]
+
+
+def _throttling(tape: Tape) -> list[str]:
+    warnings = []
+    for group in tape.groups:
+        for channel in group.info.channels:
+            if not channel.name.endswith(".throttle"):
+                continue
+            bits = load_columns(tape, group.id, [channel.name]).values[channel.name]
+            bits = bits[np.isfinite(bits)].astype(np.int64)
+            share = float(np.mean((bits & HELD_BACK) != 0)) if len(bits) else 0.0
+            if share > 0.01:
+                warnings.append(f"{channel.device} was held back (power cap or heat) {share:.0%} of the time")
+    return warnings
+
+
+def _gap(tape: Tape, group: StoredGroup, gap: Any) -> dict[str, Any]:
+    origin = tape.extent_ns()[0]
+    return {
+        "group": group.info.name,
+        "channel": gap.channel,
+        "kind": gap.kind,
+        "start_s": (gap.start_ns - origin) / NS,
+        "duration_s": (gap.end_ns - gap.start_ns) / NS,
+    }

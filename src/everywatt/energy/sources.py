@@ -1,0 +1,114 @@
+"""Which channels speak for a device, and which of them may be added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree
+from everywatt.core.domains import disjoint
+from everywatt.tape.reader import StoredGroup, Tape
+
+WHOLE = (Domain.WALL, Domain.PSU, Domain.NODE)
+_PREFERENCE = (
+    Domain.SOC,
+    Domain.PACKAGE,
+    Domain.DRAM,
+    Domain.GPU,
+    Domain.RAIL,
+    Domain.CORE,
+    Domain.UNCORE,
+    Domain.NODE,
+    Domain.PSU,
+    Domain.WALL,
+)
+_FAMILY = {Domain.PACKAGE: "cpu", Domain.CORE: "core", Domain.NODE: "node"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One channel of one tape that joules can come from, and the channels that count the same joules."""
+
+    tape: Tape
+    group: StoredGroup
+    channel: Channel
+    mirrors: tuple[tuple[StoredGroup, Channel], ...] = ()
+
+    @property
+    def domain(self) -> Domain:
+        """What its joules cover."""
+        assert self.channel.domain is not None
+        return self.channel.domain
+
+    @property
+    def label(self) -> str:
+        """The name of its part in a figure: the device, and the domain where the device has several."""
+        return part_name(self.channel)
+
+    @property
+    def family(self) -> str:
+        """Its word in a scope: cpu, dram, gpu, psys, …"""
+        if self.channel.pedigree is Pedigree.MODELLED:
+            return "machine"
+        if self.channel.device == "psys":
+            return "psys"
+        return _FAMILY.get(self.domain, self.domain.value)
+
+
+def part_name(channel: Channel) -> str:
+    """`cpu.0`, `dram.0`, `gpu.1`; for a core or uncore counter `cpu.0 core`."""
+    if channel.domain in (Domain.CORE, Domain.UNCORE, Domain.RAIL):
+        middle = channel.name.removeprefix(channel.device).strip(".").rsplit(".", 1)[0]
+        return f"{channel.device} {middle}".strip() if middle else channel.device
+    return channel.device
+
+
+def sources(tape: Tape) -> list[Source]:
+    """One source for each device and domain of a tape: a counter where there is one, else the best gauge."""
+    best: dict[tuple[str, Domain, str], list[tuple[StoredGroup, Channel]]] = {}
+    for group in tape.groups:
+        for channel in group.info.channels:
+            if channel.carries_energy and channel.domain is not None:
+                key = (channel.device, channel.domain, part_name(channel))
+                best.setdefault(key, []).append((group, channel))
+    found = []
+    for candidates in best.values():
+        candidates.sort(key=lambda pair: _rank(pair[0].info, pair[1]))
+        group, channel = candidates[0]
+        found.append(Source(tape, group, channel, tuple(candidates[1:])))
+    return found
+
+
+def _rank(group: GroupInfo, channel: Channel) -> tuple[int, int, int, int]:
+    return (
+        channel.mirror_of is not None,
+        channel.pedigree is Pedigree.MODELLED,
+        channel.kind is not Kind.COUNTER,
+        group.channels.index(channel),
+    )
+
+
+def addable(candidates: Iterable[Source]) -> list[Source]:
+    """The largest provably disjoint set of chips, in a fixed order; whole-machine meters only where there are no chips."""
+    ordered = sorted(candidates, key=lambda s: (s.channel.pedigree is Pedigree.MODELLED, _PREFERENCE.index(s.domain)))
+    chips: list[Source] = []
+    for source in ordered:
+        if source.domain in WHOLE:
+            continue
+        if all(disjoint(source.domain, other.domain) for other in chips):
+            chips.append(source)
+    if chips:
+        return chips
+    whole = [source for source in ordered if source.domain in WHOLE]
+    return [source for source in whole if source.domain == whole[0].domain and _same_kind(source, whole[0])]
+
+
+def _same_kind(one: Source, other: Source) -> bool:
+    return (one.channel.pedigree is Pedigree.MODELLED) == (other.channel.pedigree is Pedigree.MODELLED)
+
+
+def scope_of(parts: Sequence[Source]) -> str:
+    """`cpu+dram+gpu`: what a total covers."""
+    order = ("machine", "cpu", "soc", "dram", "gpu", "rail", "psys", "node", "psu", "wall")
+    families = {source.family for source in parts}
+    return "+".join(sorted(families, key=lambda f: order.index(f) if f in order else len(order)))

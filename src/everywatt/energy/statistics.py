@@ -1,0 +1,83 @@
+"""Power statistics of each device over the run's windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.core.channels import Kind
+from everywatt.core.clocks import NS
+from everywatt.core.energy import Energy
+from everywatt.energy.combine import combine
+from everywatt.energy.curve import load_curve
+from everywatt.energy.sources import Source, sources
+from everywatt.energy.window import source_energy
+from everywatt.tape.reader import Tape
+
+Windows = Sequence[tuple[int, int]]
+
+
+def device_table(tapes: Sequence[Tape], windows: Sequence[Windows]) -> dict[str, Any]:
+    """By device: energy, power (mean, sd, min, median, max, samples), the channel it came from, and its sensor's facts."""
+    table: dict[str, Any] = {}
+    several = len({str(tape.meta.get("host", {}).get("name", "")) for tape in tapes}) > 1
+    for tape, asked in zip(tapes, windows, strict=True):
+        host = str(tape.meta.get("host", {}).get("name", ""))
+        for source in sources(tape):
+            label = f"{host} {source.label}" if several else source.label
+            entry = table.setdefault(label, _entry(source))
+            entry["_energy"] += [(host, source_energy(source, start, end)) for start, end in asked]
+            entry["_watts"] += [power_samples(source, start, end) for start, end in asked]
+    for entry in table.values():
+        figures: list[tuple[str, Energy]] = entry.pop("_energy")
+        watts = entry.pop("_watts")
+        entry["energy"] = combine(figures).to_dict() if figures else None
+        entry["power"] = power_statistics(np.concatenate(watts) if watts else np.array([]))
+    return table
+
+
+def _entry(source: Source) -> dict[str, Any]:
+    facts = source.channel.facts
+    return {
+        "domain": source.domain.value,
+        "channel": source.channel.name,
+        "sensor": source.group.info.sensor,
+        "label": source.group.info.label,
+        "period_s": facts.period_s,
+        "window_s": facts.window_s,
+        "_energy": [],
+        "_watts": [],
+    }
+
+
+def power_samples(source: Source, start_ns: int, end_ns: int) -> npt.NDArray[np.float64]:
+    """Watts at each publication inside the window: a gauge's readings, or a counter's slope between two readings."""
+    curve = load_curve(source.tape, source.group, source.channel, start_ns, end_ns, whole=True)
+    if curve is None or len(curve.at_ns) < 2:
+        return np.array([])
+    seconds = np.diff(curve.at_ns) / NS
+    with np.errstate(divide="ignore", invalid="ignore"):
+        watts = np.diff(curve.joules) / seconds if source.channel.kind is Kind.COUNTER else curve.watts[1:]
+    inside = (curve.at_ns[1:] > start_ns) & (curve.at_ns[:-1] < end_ns) & (seconds > 0)
+    if source.channel.kind is Kind.COUNTER and inside.any():
+        # Two reads close together (an inline read beside a scheduled one) divide a quantum by almost nothing.
+        inside &= seconds >= 0.5 * np.median(seconds[inside])
+    watts = watts[inside]
+    return np.asarray(watts[np.isfinite(watts)], dtype=np.float64)
+
+
+def power_statistics(watts: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """Mean, standard deviation, minimum, median, maximum and count; None where there is nothing."""
+    if len(watts) == 0:
+        return {"mean": None, "sd": None, "min": None, "median": None, "max": None, "samples": 0}
+    return {
+        "mean": float(np.mean(watts)),
+        "sd": float(np.std(watts, ddof=1)) if len(watts) > 1 else None,
+        "min": float(np.min(watts)),
+        "median": float(np.median(watts)),
+        "max": float(np.max(watts)),
+        "samples": len(watts),
+    }

@@ -1,0 +1,142 @@
+"""Energy of a window: each part with its error budget, then the total over disjoint parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everywatt.core.budget import Bound, Budget, Term
+from everywatt.core.channels import Channel, Kind, Pedigree
+from everywatt.core.clocks import NS
+from everywatt.core.energy import Energy, total
+from everywatt.core.units import format_joules
+from everywatt.energy.curve import Curve, Reading, load_curve
+from everywatt.energy.sources import Source, addable, scope_of
+from everywatt.tape.reader import Gap
+
+CROSS_CHECK_LIMIT = 0.10
+CROSS_CHECK_MIN_S = 2.0
+
+
+def window_energy(candidates: Sequence[Source], start_ns: int, end_ns: int, *, notes: Sequence[str] = ()) -> Energy:
+    """Joules between two instants over all devices that can be added up."""
+    parts = addable(candidates)
+    if not parts:
+        return Energy.refuse("no sensor on this tape measures power or energy", notes=notes)
+    if end_ns < start_ns:
+        return Energy.refuse("the window ends before it starts", scope=scope_of(parts))
+    return total(
+        {source.label: source_energy(source, start_ns, end_ns) for source in parts},
+        scope=scope_of(parts),
+        notes=notes,
+    )
+
+
+def source_energy(source: Source, start_ns: int, end_ns: int, curve: Curve | None = None) -> Energy:
+    """Joules of one device between two instants, with its budget, coverage and notes."""
+    if curve is None:
+        curve = load_curve(source.tape, source.group, source.channel, start_ns, end_ns)
+    if curve is None:
+        return Energy.refuse(f"{source.channel.name} gave no reading", scope=source.family)
+    reading = curve.between(start_ns, end_ns)
+    if reading.joules is None:
+        return Energy.refuse(reading.refused, scope=source.family, coverage=reading.coverage)
+    budget = _budget(source, reading, start_ns, end_ns)
+    gap_bounds, gap_notes = _gaps(source, reading, start_ns, end_ns)
+    notes = [*gap_notes, *cross_check(source, reading.joules, start_ns, end_ns)]
+    return Energy(
+        reading.joules,
+        Budget(budget.terms, (*budget.bounds, *gap_bounds)),
+        source.family,
+        pedigree_of(source.channel).value,
+        reading.coverage,
+        notes=tuple(notes),
+    )
+
+
+def pedigree_of(channel: Channel) -> Pedigree:
+    """Modelled stays modelled; a counter's joules were counted; a gauge's were integrated."""
+    if channel.pedigree is Pedigree.MODELLED:
+        return Pedigree.MODELLED
+    return Pedigree.COUNTER if channel.kind is Kind.COUNTER else Pedigree.INTEGRATED
+
+
+def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int) -> Budget:
+    """Gain and offset are shared by all windows of a sensor, edges only by adjacent windows."""
+    facts, joules = source.channel.facts, reading.joules or 0.0
+    seconds = (end_ns - start_ns) / NS * reading.coverage
+    device = f"{source.tape.meta.get('host', {}).get('name', '')}:{source.channel.device}"
+    family = device if facts.calibrated or facts.cards is None else facts.cards
+    modelled = source.channel.pedigree is Pedigree.MODELLED
+    terms = []
+    if facts.gain_pct:
+        terms.append(Term("model" if modelled else "gain", f"gain:{family}", joules * facts.gain_pct / 100))
+    if facts.offset_w:
+        terms.append(Term("offset", f"offset:{family}", facts.offset_w * seconds))
+    # A window's start counts with the opposite sign of the same instant as another window's end.
+    for at_ns, width_j, sign in ((start_ns, reading.start_width_j, -1.0), (end_ns, reading.end_width_j, 1.0)):
+        if width_j:
+            terms.append(Term("edges", f"edge:{device}:{source.channel.name}:{at_ns}", sign * width_j))
+    if reading.aliasing_j:
+        terms.append(Term("aliasing", f"aliasing:{device}:{source.channel.name}", reading.aliasing_j))
+    if reading.quantum_j:
+        terms.append(Term("quantum", f"quantum:{device}:{source.channel.name}:{start_ns}:{end_ns}", reading.quantum_j))
+    return Budget(tuple(terms))
+
+
+def _gaps(source: Source, reading: Reading, start_ns: int, end_ns: int) -> tuple[list[Bound], list[str]]:
+    """What gaps, resets and several wraps inside the window can hide."""
+    name, most_w = source.channel.name, source.channel.facts.max_w
+    bounds: list[Bound] = []
+    notes: list[str] = []
+    for gap in source.tape.gaps(source.group.id):
+        if gap.end_ns <= start_ns or gap.start_ns >= end_ns or gap.channel not in (None, name):
+            continue
+        bound, note = _gap(source, gap, start_ns, end_ns, most_w or reading.most_w)
+        bounds += bound
+        notes += note
+    unseen_s = (1 - reading.coverage) * (end_ns - start_ns) / NS
+    if unseen_s > 0.001 and reading.coverage < 0.9995:
+        above = (most_w or reading.most_w or 0.0) * unseen_s
+        bounds.append(Bound("gap", f"gap:{name}:{start_ns}", 0.0, above))
+        whole_s = (end_ns - start_ns) / NS
+        notes.append(
+            f"{source.channel.device}: {unseen_s:.2f} s of {whole_s:.2f} s were not observed; the figure is of the "
+            f"observed part, at most {format_joules(above)} more"
+        )
+    return bounds, notes
+
+
+def _gap(
+    source: Source, gap: Gap, start_ns: int, end_ns: int, most_w: float | None
+) -> tuple[list[Bound], list[str]]:
+    device, key = source.channel.device, f"gap:{source.channel.name}:{gap.start_ns}"
+    seconds = (min(gap.end_ns, end_ns) - max(gap.start_ns, start_ns)) / NS
+    if gap.kind == "many-wraps":
+        above = (most_w or 0.0) * seconds
+        return [Bound("wraps", key, 0.0, above)], [
+            f"{device}: the counter may have wrapped more than once in {seconds:.1f} s without a reading; "
+            f"the figure is the least, at most {format_joules(above)} more"
+        ]
+    if gap.kind == "reset":
+        return [], [f"{device}: the counter started again; what it had counted in {seconds:.2f} s is lost"]
+    return [], []
+
+
+def cross_check(source: Source, joules: float, start_ns: int, end_ns: int) -> list[str]:
+    """Notes where another path to the same joules disagrees by more than 10 %."""
+    if (end_ns - start_ns) / NS < CROSS_CHECK_MIN_S:
+        return []
+    notes = []
+    for group, channel in source.mirrors:
+        curve = load_curve(source.tape, group, channel, start_ns, end_ns)
+        other = None if curve is None else curve.between(start_ns, end_ns)
+        if other is None or other.joules is None or other.coverage < 0.9:
+            continue
+        largest = max(abs(joules), abs(other.joules))
+        if largest > 1.0 and abs(joules - other.joules) > CROSS_CHECK_LIMIT * largest:
+            notes.append(
+                f"{source.channel.device}: {source.channel.name} says {format_joules(joules)} and {channel.name} says "
+                f"{format_joules(other.joules)} for the same window: they disagree by "
+                f"{abs(joules - other.joules) / largest:.0%}"
+            )
+    return notes

@@ -1,0 +1,92 @@
+"""A run in a few lines for a terminal."""
+
+from __future__ import annotations
+
+from everywatt.api.run import Run
+from everywatt.core.energy import Energy
+from everywatt.core.units import format_duration, format_joules, format_watts
+
+MAX_SPANS = 12
+
+
+def summary(run: Run) -> list[str]:
+    """The lines that `everywatt run` and `everywatt show` print."""
+    energy = run.energy()
+    duration_s = run.duration_s
+    lines = [_headline(energy), *_parts(run, energy)]
+    if energy.joules is not None:
+        lines += _net(run)
+        mean = f", mean {format_watts(energy.joules / duration_s)}" if duration_s > 0 else ""
+        lines.append(f"  time    {format_duration(duration_s)}{mean}")
+    else:
+        lines.append(f"  time    {format_duration(duration_s)}")
+    lines += _spans(run)
+    lines += _meter(run)
+    lines += [f"  ! {text}" for text in warnings(run, energy)]
+    return lines
+
+
+def _headline(energy: Energy) -> str:
+    return f"energy  {energy}" if energy.joules is not None else f"energy  refused: {energy.refused}"
+
+
+def short(energy: Energy) -> str:
+    """`132.1 J ± 4.0`, or why there is none."""
+    if energy.joules is None:
+        return f"refused: {energy.refused}"
+    below, above = energy.budget.sides()
+    return format_joules(energy.joules, below, above)
+
+
+def _parts(run: Run, energy: Energy) -> list[str]:
+    if len(energy.parts) < 2 and energy.joules is None:
+        return []
+    devices = run.devices()
+    lines = []
+    for name, part in energy.parts:
+        power = devices.get(name, {}).get("power") or {}
+        detail = ""
+        if power.get("mean") is not None:
+            detail = f"   {power['mean']:.1f} W mean, {power['min']:.1f} … {power['max']:.1f} W, {power['samples']} ticks"
+        label = devices.get(name, {}).get("label") or ""
+        lines.append(f"  {name:<7} {short(part)}{detail}{'   ' + label if label else ''}")
+    return lines
+
+
+def _net(run: Run) -> list[str]:
+    net, baseline = run.energy_net(), run.baseline
+    if net.joules is None or baseline is None:
+        return []
+    where = "measured before" if baseline.method == "measured" else "the quietest stretch"
+    return [f"  net     {short(net)} above idle ({where}, {format_duration(baseline.duration_s)})"]
+
+
+def _spans(run: Run) -> list[str]:
+    inner = [span for span in run.spans if span.parent is not None]
+    if not inner:
+        return []
+    names = list(dict.fromkeys(span.name for span in inner))
+    lines = []
+    for name in names[:MAX_SPANS]:
+        same = [span for span in inner if span.name == name]
+        seconds = sum(span.duration_s or 0.0 for span in same)
+        count = f" ×{len(same)}" if len(same) > 1 else ""
+        lines.append(f"  span    {name}{count}: {short(run.energy(span=name))} in {format_duration(seconds)}")
+    if len(names) > MAX_SPANS:
+        lines.append(f"  span    … and {len(names) - MAX_SPANS} more names")
+    return lines
+
+
+def _meter(run: Run) -> list[str]:
+    costs = [cost for cost in run.quality()["meter"] if cost]
+    if not costs:
+        return []
+    cpu_s = sum(float(cost.get("cpu_s") or 0.0) for cost in costs)
+    lived_s = sum(float(cost.get("lived_s") or 0.0) for cost in costs)
+    share = f" ({cpu_s / lived_s:.2%} of one core)" if lived_s > 0 else ""
+    return [f"  meter   everywatt itself used {cpu_s:.3f} s of CPU time{share}"]
+
+
+def warnings(run: Run, energy: Energy) -> list[str]:
+    """Everything that a reader of the figure must know, each once."""
+    return list(dict.fromkeys([*energy.notes, *run.quality()["warnings"], *run.trouble]))

@@ -1,0 +1,84 @@
+"""Why an interval is as wide as it is: the error budget as a table, with what would narrow it and by how much."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from everywatt.core.energy import Energy
+
+CALIBRATED_PCT = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One source of error: its 95 % half-width, its share of the variance, and a cure."""
+
+    source: str
+    half_width_j: float
+    percent: float | None
+    meaning: str
+    cure: str
+
+
+_MEANING = {
+    "gain": "the sensor's scale may be off, by the same factor in every window",
+    "offset": "the sensor may be off by some watts, all the time",
+    "edges": "what was drawn between the sensor's last publication and the window's edge is interpolated",
+    "aliasing": "the sensor looks only part of the time, and the load may beat with it",
+    "quantum": "the smallest step of the sensor",
+    "baseline": "the idle power scatters",
+    "gap": "time without readings",
+    "wraps": "the counter may have wrapped more than once",
+    "model": "nothing measures power here: watts are modelled from CPU use",
+}
+
+
+def causes(energy: Energy, duration_s: float) -> list[Cause]:
+    """The budget of a figure, widest first."""
+    if energy.joules is None:
+        return []
+    widths = energy.budget.by_source()
+    found = []
+    for source, width in widths.items():
+        percent = 100 * width / abs(energy.joules) if energy.joules else None
+        cure = _cure(source, width, energy, duration_s)
+        found.append(Cause(source, width, percent, _MEANING.get(source, ""), cure))
+    return found
+
+
+def _without(energy: Energy, source: str, replaced_by_j: float) -> float:
+    """The half-width in percent that the figure would have with one source changed."""
+    widths = energy.budget.by_source()
+    widths[source] = replaced_by_j
+    bounds = {bound.source for bound in energy.budget.bounds}
+    spread = math.hypot(*(width for name, width in widths.items() if name not in bounds))
+    whole = spread + sum(width for name, width in widths.items() if name in bounds)
+    return 100 * whole / abs(energy.joules or 1.0)
+
+
+def _cure(source: str, width_j: float, energy: Energy, duration_s: float) -> str:
+    joules = abs(energy.joules or 0.0)
+    if joules == 0:
+        return ""
+    if source in ("gain", "offset"):
+        target = CALIBRATED_PCT / 100 * joules
+        if width_j <= target:
+            return "small already"
+        after = _without(energy, source, target)
+        return f"calibrate the sensor against a meter (gain and offset to about {CALIBRATED_PCT} %): ± {after:.1f} %"
+    if source == "edges":
+        after = _without(energy, source, width_j / 10)
+        return f"measure ten times as long ({10 * duration_s:.3g} s): ± {after:.1f} %"
+    if source == "aliasing":
+        after = _without(energy, source, width_j / math.sqrt(10))
+        return f"measure ten times as long ({10 * duration_s:.3g} s): ± {after:.1f} %"
+    if source == "baseline":
+        after = _without(energy, source, width_j / 2)
+        return f"record idle for four times as long (--idle): ± {after:.1f} %"
+    if source == "model":
+        return "a power sensor: everywatt doctor says which of them this machine could have"
+    if source in ("gap", "wraps"):
+        after = _without(energy, source, 0.0)
+        return f"a recording without gaps: ± {after:.1f} %"
+    return ""
