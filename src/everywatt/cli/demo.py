@@ -1,0 +1,83 @@
+"""`everywatt demo`: measure something small, here and now, and write the report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from everywatt.api.meter import Meter
+from everywatt.cli.options import DURATION, Verb, output_options
+from everywatt.cli.output import Output, write_text
+from everywatt.core.config import resolve
+from everywatt.core.errors import MeasurementRefused
+from everywatt.core.jsonio import dumps
+from everywatt.core.units import format_duration
+from everywatt.report.text import short, summary
+from everywatt.tape.run_store import runs_home
+
+SIZE = 512
+
+
+@click.command(cls=Verb)
+@click.option("--time", "work_s", type=DURATION, default=3.0, help="How long each of the two loads lasts.")
+@output_options
+def command(work_s: float, output: Output) -> int:
+    """Measure a real small workload: the same matrix products in double and in single precision.
+
+    Uses the sensors of this machine, or, where there are none, a modelled estimate that is labelled so. The run is kept
+    like any other, with its report beside the tape.
+    """
+    settings = resolve()
+    home = runs_home(settings.home)
+    if home.notice:
+        output.warn(home.notice)
+    output.say(f"everywatt demo: idle for 2 s, then two loads of {format_duration(work_s)} each")
+    meter = Meter("demo", home=home.path, note="the same matrix products in float64 and in float32").start(root=False)
+    recording = meter.recording
+    if recording is None:
+        raise MeasurementRefused(meter.energy.refused or "Nothing was recorded.", cure="everywatt doctor")
+    idle = recording.span_open("idle", attributes={"role": "idle"})
+    time.sleep(2.0)
+    recording.span_close(idle)
+    work = recording.span_open("demo", attributes={"role": "run"})
+    products = {}
+    for precision in ("float64", "float32"):
+        uid = recording.span_open(precision, parent=work)
+        products[precision] = multiply(precision, work_s)
+        recording.span_close(uid, attributes={"products": products[precision]})
+    recording.span_close(work)
+    run = meter.stop()
+    if run is None:
+        raise MeasurementRefused(meter.energy.refused or "Nothing was recorded.", cure="everywatt doctor")
+    lines = summary(run)
+    for precision, count in products.items():
+        energy = run.energy(span=precision)
+        if energy.joules is not None:
+            lines.append(f"  each    {short(energy / count)} a product of {SIZE}×{SIZE} in {precision} ({count} of them)")
+    folder = Path(run.path if run.path.is_dir() else run.path.parent)
+    write_text(folder / "report.json", dumps(run.to_dict(), indent=2) + "\n")
+    write_text(folder / "report.txt", "\n".join(lines) + "\n")
+    output.json("run", {key: value for key, value in run.to_dict().items() if key not in ("schema", "kind")})
+    for line in lines:
+        output.text(line)
+    if "modelled" in run.energy().pedigree:
+        output.say("No sensor here measures power: these figures are MODELLED from CPU use. See: everywatt doctor")
+    output.say(f"report: {folder / 'report.txt'}")
+    output.say(f"next:   everywatt why {run.name}    everywatt run -- python your_script.py")
+    return 0
+
+
+def multiply(precision: str, seconds: float) -> int:
+    """Matrix products until the time is up; returns how many were made."""
+    import numpy as np
+
+    random = np.random.default_rng(7)
+    left = random.standard_normal((SIZE, SIZE)).astype(precision)
+    right = random.standard_normal((SIZE, SIZE)).astype(precision)
+    count, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        np.matmul(left, right)
+        count += 1
+    return count

@@ -1,0 +1,30 @@
+"""`everywatt export RUN --to KIND`: a run as CSV, JSON lines, Parquet or Arrow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from everywatt.api.run import load
+from everywatt.cli.options import RUN, Verb, out_option, output_options
+from everywatt.cli.output import Output
+from everywatt.tape.exporting import KINDS, export
+
+
+@click.command(cls=Verb)
+@click.argument("run", type=RUN, default="last")
+@click.option("--to", "kind", type=click.Choice(KINDS), required=True, help="The format.")
+@out_option
+@output_options
+def command(run: str, kind: str, out: Path | None, output: Output) -> None:
+    """Write all ticks, spans and points of a run as files of another format.
+
+    --out is a folder; without it, `NAME-KIND` in the working folder. Files that are there already are replaced.
+    """
+    opened = load(run)
+    target = out or Path(f"{opened.name}-{kind}")
+    files = export(opened.tapes, kind, target)
+    output.json("export", {"name": opened.name, "to": kind, "files": [str(file) for file in files]})
+    for file in files:
+        output.text(str(file))

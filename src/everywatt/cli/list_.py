@@ -1,0 +1,99 @@
+"""`everywatt list`: the runs, newest last, and sums over a tag."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from everywatt.api.run import Run, load
+from everywatt.cli.options import TAG, Verb, output_options
+from everywatt.cli.output import Output
+from everywatt.core.config import resolve
+from everywatt.core.energy import Energy
+from everywatt.core.errors import EverywattError
+from everywatt.core.units import format_duration
+from everywatt.energy.combine import combine
+from everywatt.report.text import short
+from everywatt.tape.run_store import list_runs, runs_home
+
+
+@click.command(cls=Verb)
+@click.option("--sum", "sum_tag", default=None, metavar="TAG", help="Add up runs: tag=value, or a tag for each value.")
+@click.option("--tag", "tags", type=TAG, multiple=True, help="Only runs with this tag.")
+@click.option("--limit", type=int, default=50, show_default=True, help="At most this many, the newest.")
+@output_options
+def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, output: Output) -> None:
+    """List the runs, or add them up: `list --sum project=alpha`, `list --sum project`."""
+    home = runs_home(resolve().home, create=False)
+    runs, broken = _open(list_runs(home.path))
+    for name, error in broken:
+        output.warn(f"{name}: {error}")
+    chosen = [run for run in runs if all(run.meta.get("tags", {}).get(key) == value for key, value in tags)]
+    if sum_tag is not None:
+        _sums(chosen, sum_tag, output)
+        return
+    rows = [_row(run) for run in (chosen[-limit:] if limit > 0 else chosen)]
+    output.json("runs", {"home": str(home.path), "runs": rows})
+    if output.json_to is None:
+        shown = [
+            [r["name"], r["started"][:19], format_duration(r["duration_s"]), r["shown"], r["scope"], r["pedigree"], r["tags"]]
+            for r in rows
+        ]
+        output.table(["RUN", "STARTED (UTC)", "TIME", "ENERGY", "SCOPE", "PEDIGREE", "TAGS"], shown)
+
+
+def _open(paths: list[Any]) -> tuple[list[Run], list[tuple[str, EverywattError]]]:
+    runs, broken = [], []
+    for path in paths:
+        try:
+            runs.append(load(path))
+        except EverywattError as error:
+            broken.append((path.name, error))
+    return runs, broken
+
+
+def _row(run: Run) -> dict[str, Any]:
+    energy = run.energy()
+    return {
+        "name": run.name,
+        "path": str(run.path),
+        "started": run.started.isoformat(),
+        "duration_s": run.duration_s,
+        "energy": energy.to_dict(),
+        "shown": short(energy),
+        "scope": energy.scope,
+        "pedigree": energy.pedigree,
+        "tags": ", ".join(f"{key}={value}" for key, value in run.meta.get("tags", {}).items()),
+    }
+
+
+def _sums(runs: list[Run], wanted: str, output: Output) -> None:
+    """One row for each value of the tag and for each scope and pedigree: those are never added."""
+    key, equals, value = wanted.partition("=")
+    sums: dict[tuple[str, str, str], list[Run]] = {}
+    figures: dict[str, Energy] = {}
+    for run in runs:
+        found = run.meta.get("tags", {}).get(key)
+        if found is None or (equals and found != value):
+            continue
+        energy = figures[run.name] = run.energy()
+        sums.setdefault((str(found), energy.scope, energy.pedigree), []).append(run)
+    rows = []
+    for (found, scope, pedigree), members in sums.items():
+        total = combine([("", figures[run.name]) for run in members])
+        rows.append(
+            {
+                "tag": f"{key}={found}",
+                "runs": len(members),
+                "duration_s": sum(run.duration_s for run in members),
+                "scope": scope,
+                "pedigree": pedigree,
+                "energy": total.to_dict(),
+                "shown": short(total),
+            }
+        )
+    output.json("sums", {"sums": rows})
+    if output.json_to is None:
+        shown = [[r["tag"], r["runs"], format_duration(float(str(r["duration_s"]))), r["shown"], r["scope"], r["pedigree"]] for r in rows]
+        output.table(["TAG", "RUNS", "TIME", "ENERGY", "SCOPE", "PEDIGREE"], shown, right=[1])

@@ -1,0 +1,51 @@
+"""`everywatt show RUN`: a run's energy, devices, spans and quality."""
+
+from __future__ import annotations
+
+import click
+
+from everywatt.api.run import load
+from everywatt.cli.options import RUN, Verb, output_options
+from everywatt.cli.output import Output
+from everywatt.core.units import format_duration
+from everywatt.report.text import summary
+
+
+@click.command(cls=Verb)
+@click.argument("run", type=RUN, default="last")
+@click.option("--span", default=None, help="Only this span, by name or id.")
+@click.option(
+    "--between", nargs=2, type=float, default=None, metavar="A B", help="Only from A to B seconds after the start."
+)
+@output_options
+def command(run: str, span: str | None, between: tuple[float, float] | None, output: Output) -> None:
+    """Show a run: energy, devices, spans, quality. RUN is a name, a path or `last`."""
+    opened = load(run)
+    if span is not None or between is not None:
+        energy = opened.energy(span, between=between)
+        output.json("energy", {"name": opened.name, "energy": energy.to_dict()})
+        output.text(str(energy))
+        return
+    data = opened.to_dict()
+    output.json("run", {key: value for key, value in data.items() if key not in ("schema", "kind")})
+    if output.json_to is not None:
+        return
+    meta = opened.meta
+    output.text(f"{opened.name}   {opened.started:%Y-%m-%d %H:%M:%S} UTC on {meta.get('host', {}).get('name', '?')}")
+    if meta.get("command"):
+        output.text(f"  command {' '.join(meta['command'])}")
+    for line in summary(opened):
+        output.text(line)
+    rates = [
+        f"{name}: asked every {entry['requested_period_s'] or 0:g} s, every {entry['achieved_period_s'] or 0:.3g} s got"
+        for name, entry in data["quality"]["groups"].items()
+    ]
+    for rate in rates:
+        output.text(f"  rate    {rate}")
+    if meta.get("tags"):
+        output.text("  tags    " + ", ".join(f"{key}={value}" for key, value in meta["tags"].items()))
+    if meta.get("note"):
+        output.text(f"  note    {meta['note']}")
+    for point in opened.points[-5:]:
+        when = (point.at_ns - opened.tapes[0].extent_ns()[0]) / 1e9
+        output.text(f"  point   {point.name} = {point.value} at {format_duration(when)}")

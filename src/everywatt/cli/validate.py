@@ -1,0 +1,42 @@
+"""`everywatt validate PATH…`: check every byte of tapes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from everywatt.cli.options import Verb, output_options
+from everywatt.cli.output import Output
+from everywatt.core.errors import EverywattError
+from everywatt.tape.run_store import find_run
+from everywatt.tape.validate import validate
+
+
+@click.command(cls=Verb)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@output_options
+def command(paths: tuple[str, ...], output: Output) -> int:
+    """Check tapes, runs or folders of runs in full; ends with 1 where anything is wrong.
+
+    PATH may also be the name of a run, or `last`. Each finding names the file, the table, the row and the field.
+    """
+    findings = []
+    for text in paths:
+        path = Path(text)
+        if not path.exists():
+            try:
+                path = find_run(text)
+            except EverywattError as error:
+                output.error(error)
+                return error.exit_code
+        findings += validate(path)
+    output.json("validation", {"findings": [asdict(finding) for finding in findings], "ok": not findings})
+    if output.json_to is None:
+        if not findings:
+            output.text("Everything is in order.")
+        else:
+            rows = [[f.file, f.table, f.row, f.field, f.problem] for f in findings]
+            output.table(["FILE", "TABLE", "ROW", "FIELD", "PROBLEM"], rows)
+    return 1 if findings else 0

@@ -1,0 +1,41 @@
+"""`everywatt why RUN`: the error budget behind an interval, and what would narrow it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from everywatt.api.run import load
+from everywatt.cli.options import RUN, Verb, output_options
+from everywatt.cli.output import Output
+from everywatt.core.errors import MeasurementRefused
+from everywatt.core.units import format_joules
+from everywatt.report.why import causes
+
+
+@click.command(cls=Verb)
+@click.argument("run", type=RUN, default="last")
+@click.option("--span", default=None, help="Of this span, by name or id.")
+@click.option("--device", default=None, help="Of this device, e.g. gpu.0.")
+@click.option("--net", is_flag=True, help="Of the energy above idle.")
+@output_options
+def command(run: str, span: str | None, device: str | None, net: bool, output: Output) -> None:
+    """Say where the interval of a run's energy comes from, and what would narrow it and by how much."""
+    opened = load(run)
+    energy = opened.energy_net(span) if net else opened.energy(span, device=device)
+    if energy.joules is None:
+        raise MeasurementRefused(energy.refused or "There is no energy figure.", cure="everywatt doctor")
+    chosen = opened.duration_s if span is None else sum(s.duration_s or 0 for s in opened.spans if span in (s.id, s.name))
+    found = causes(energy, chosen)
+    output.json("why", {"name": opened.name, "energy": energy.to_dict(), "budget": [asdict(cause) for cause in found]})
+    if output.json_to is not None:
+        return
+    output.text(str(energy))
+    rows = [
+        [c.source, format_joules(c.half_width_j), "-" if c.percent is None else f"{c.percent:.2f} %", c.meaning, c.cure]
+        for c in found
+    ]
+    output.table(["SOURCE", "± (95 %)", "OF FIGURE", "WHAT IT IS", "WHAT WOULD NARROW IT"], rows, right=[1, 2])
+    for note in energy.notes:
+        output.text(f"! {note}")
