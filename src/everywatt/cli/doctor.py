@@ -1,0 +1,107 @@
+"""`everywatt doctor`: ordered checks with the exact cure, the fix for root-only counters, and the sensor self-test."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everywatt.cli.options import DURATION, Verb, output_options
+from everywatt.cli.output import Output
+from everywatt.core.config import resolve
+from everywatt.core.errors import UsageError
+from everywatt.core.machine import Machine
+from everywatt.sensors.diagnose import Diagnosis, diagnose
+from everywatt.sensors.permissions import by_hand, steps
+from everywatt.tape.run_store import runs_home
+
+
+@click.command(cls=Verb)
+@click.option("--fix", is_flag=True, help="Let a group read root-only CPU counters, and say what was done.")
+@click.option("--characterise", is_flag=True, help="Measure period, averaging and steps of the GPU power sensors.")
+@click.option("--from", "source", type=click.Path(path_type=Path), help="Characterise this nvidia-smi CSV log instead.")
+@click.option("--marks", type=click.Path(path_type=Path), help="When the load switched in that log: a CSV of unix_s.")
+@click.option("--column", default=None, help="The column of the log to look at, e.g. power.draw.instant.")
+@click.option("--time", "time_s", type=DURATION, default=5.0, help="How long to poll each live sensor.")
+@output_options
+def command(
+    fix: bool,
+    characterise: bool,
+    source: Path | None,
+    marks: Path | None,
+    column: str | None,
+    time_s: float,
+    output: Output,
+) -> int:
+    """Check this machine: which sensors work, which domains you will get, and the cure for what is wrong.
+
+    Read-only unless --fix. Ends with 1 where a check failed.
+    """
+    if characterise or source is not None:
+        return _characterise(source, marks, column, time_s, output)
+    if marks is not None or column is not None:
+        raise UsageError("--marks and --column go with --characterise --from FILE.")
+    machine = Machine.here()
+    fixed = _fix(machine, output) if fix else []
+    diagnosis = diagnose(machine, home=runs_home(resolve().home, create=False).path)
+    output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
+    if output.json_to is None:
+        rows = [[check.verdict, check.name, check.seen, check.cure] for check in diagnosis.checks]
+        output.table(["", "CHECK", "SEEN", "TRY"], rows)
+    return 1 if diagnosis.failed else 0
+
+
+def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Plain data for JSON."""
+    return {
+        "ok": not diagnosis.failed,
+        "checks": [asdict(check) for check in diagnosis.checks],
+        "domains": list(diagnosis.domains),
+        "sensors": {report.sensor: {"state": report.state, "why": report.why} for report in diagnosis.reports},
+    }
+
+
+def _fix(machine: Machine, output: Output) -> list[Mapping[str, Any]]:
+    if not any(machine.sys.glob("class/powercap/intel-rapl*/energy_uj")):
+        output.say("There are no RAPL counters here that a rule could open; nothing was changed.")
+        return []
+    user = os.environ.get("SUDO_USER") or getpass.getuser()
+    if os.geteuid() != 0:
+        output.say("The fix needs root; nothing was changed. By hand:")
+        for line in by_hand(user):
+            output.say(f"  {line}")
+        return []
+    done = steps(machine, user=user)
+    for step in done:
+        output.say(f"{'done' if step.done else 'FAILED'}: {step.what}{': ' + step.problem if step.problem else ''}")
+    return [asdict(step) for step in done]
+
+
+def _characterise(source: Path | None, marks: Path | None, column: str | None, time_s: float, output: Output) -> int:
+    from everywatt.api.characterise import characterise_live, characterise_log
+
+    found = characterise_live(time_s) if source is None else characterise_log(source, marks, column)
+    output.json("characterisation", {"sensors": found})
+    if output.json_to is None:
+        rows = [
+            [
+                entry["sensor"],
+                _ms(entry["period_s"]),
+                _ms(entry["window_s"]),
+                "-" if entry.get("observed") is None else f"{entry['observed']:.0%}",
+                "-" if entry["quantum"] is None else f"{entry['quantum']:g}",
+                "; ".join(entry["notes"]),
+            ]
+            for entry in found
+        ]
+        output.table(["SENSOR", "PERIOD", "AVERAGES OVER", "OBSERVED", "STEP", "NOTES"], rows, right=[1, 2, 3, 4])
+    return 0
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.4g} ms"
