@@ -1,8 +1,8 @@
 """RAPL by perf_events: the kernel's `power` PMU, for where powercap is missing or closed and perf is allowed.
 
 The kernel extends the hardware's 32 bits to 64 and scales them, so that these counters never wrap; they start at zero
-when they are opened. A PMU that exists is no meter that works (some kernels list events that always read zero): an event is
-used only where it moved.
+when they are opened. A PMU that exists is no meter that works (some kernels list events that always read zero): an
+event is used only where it moved.
 """
 
 from __future__ import annotations

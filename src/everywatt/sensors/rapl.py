@@ -234,7 +234,8 @@ def _reading_order(entry: tuple[Zone, Channel, NumberFile]) -> tuple[bool, int]:
 def _identity(zone: Zone, file: NumberFile, taken: dict[str, tuple[Zone, NumberFile]]) -> tuple[str, str, str | None]:
     """Socket, path and the channel that this zone mirrors.
 
-    AMD's counter is one for a package, and older kernels show it once for each die; some boards list a zone twice. Only zones of one package are compared: two sockets are two sockets, however alike they count.
+    AMD's counter is one for a package, and older kernels show it once for each die; some boards list a zone twice.
+    Only zones of one package are compared: two sockets are two sockets, however alike they count.
     """
     socket = socket_name(zone.package, zone.die)
     name = name_of(zone.domain, socket)
