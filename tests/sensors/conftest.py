@@ -45,9 +45,7 @@ class Tree:
         self.clock = LiveClock()
         (root / "sys").mkdir()
         (root / "proc").mkdir()
-        self.machine = Machine(
-            sys=root / "sys", proc=root / "proc", dev=root / "dev", environ={}, clock=self.clock
-        )
+        self.machine = Machine(sys=root / "sys", proc=root / "proc", dev=root / "dev", environ={}, clock=self.clock)
 
     def request(self, sensors: tuple[str, ...] | None = None) -> Request:
         return Request(machine=self.machine, sensors=sensors)

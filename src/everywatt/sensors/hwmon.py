@@ -273,10 +273,12 @@ def _facts(value: Value, opener: Opener) -> Facts:
     update_ms = read_count(value.folder / "update_interval", opener)
     interval_ms = count("average_interval") if value.file.endswith("_average") else None
     most_uw = count("rated_max") or count("cap_max")
+    # ACPI's meaning: 90 % accuracy is an error of up to 10 %. "100.0%" is a field that nobody filled in.
     accuracy = re.match(r"\d+(\.\d+)?", read_text(value.folder / f"power{value.index}_accuracy", opener) or "")
+    error_pct = 100.0 - float(accuracy[0]) if accuracy else 0.0
     return Facts(
         period_s=update_ms / 1e3 if update_ms else PERIOD_S if value.chip in _CPU_COUNTERS else None,
         window_s=interval_ms / 1e3 if interval_ms else None,
         max_w=most_uw * MICRO if most_uw else None,
-        gain_pct=float(accuracy[0]) if accuracy else None,
+        gain_pct=error_pct if 0.0 < error_pct < 100.0 else None,
     )
