@@ -7,7 +7,6 @@ event is used only where it moved.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import platform
@@ -55,6 +54,8 @@ _EVENTS = {
 
 def open_event(kind: int, config: int, cpu: int, *, pid: int = -1) -> int:
     """A descriptor of one counter of PMU `kind` on `cpu`, by the system call. OSError where the kernel refuses."""
+    import ctypes  # here, so that a recorder without perf events does not carry it
+
     number = _SYSCALL.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, f"perf_event_open is not known on {platform.machine()}")
