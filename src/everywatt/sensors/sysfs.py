@@ -72,6 +72,7 @@ class NumberFile:
         self._most = most
         self._opener = opener
         self._handle: int | None = None
+        self._last: bytes | None = None
 
     def read(self) -> float:
         """The number, or NaN with the reason in `trouble`."""
@@ -93,11 +94,17 @@ class NumberFile:
         return value
 
     def _bytes(self) -> bytes:
-        if self._handle is not None and os.fstat(self._handle).st_nlink == 0:
-            self.close()  # the file was replaced or removed under us; an old descriptor would repeat its last value
         if self._handle is None:
             self._handle = self._opener(str(self.path))
-        return os.pread(self._handle, _LONGEST, 0)
+        data = os.pread(self._handle, _LONGEST, 0)
+        # A descriptor of a file that was removed or replaced repeats its last value for ever. Counters seldom stand
+        # still, so that looking only then costs nothing.
+        if data == self._last and os.fstat(self._handle).st_nlink == 0:
+            self.close()
+            self._handle = self._opener(str(self.path))
+            data = os.pread(self._handle, _LONGEST, 0)
+        self._last = data
+        return data
 
     def _fail(self, why: str) -> float:
         self.trouble = why
