@@ -22,23 +22,30 @@ class Case(StrEnum):
 class Difference(NamedTuple):
     """Raw counts from one reading to the next. NaN where they are not known."""
 
-    count: float
+    count: float  # type: ignore[assignment] # shadows tuple.count, which nobody wants of a difference
     case: Case
     most: float = NAN
 
 
 def difference(
-    before: float, after: float, *, wrap: float | None, seconds: float, most_per_s: float | None = None
+    before: float,
+    after: float,
+    *,
+    wrap: float | None,
+    seconds: float,
+    most_per_s: float | None = None,
+    period_s: float = 0.0,
 ) -> Difference:
     """Counts between two readings `seconds` apart.
 
-    `wrap` is the counter's range in counts, None where it is unknown. `most_per_s` is the most the hardware can count in
-    a second. A step back is a wrap only where a wrap explains it: with a known range, and no faster than the hardware.
+    `wrap` is the counter's range in counts, None where it is unknown. `most_per_s` is the most the hardware can count
+    in a second, `period_s` how often it publishes: two reads 0.1 ms apart may see the count of a whole period. A step
+    back is a wrap only where a wrap explains it: with a known range, and no faster than the hardware.
     """
     if before != before or after != after:
         return Difference(NAN, Case.MISSING)
     step = after - before
-    most = None if most_per_s is None else most_per_s * max(seconds, 0.0) * 1.5
+    most = None if most_per_s is None else most_per_s * (max(seconds, 0.0) + period_s) * 1.5
     if step >= 0:
         if wrap and most is not None and most >= step + wrap:
             return Difference(step, Case.MANY_WRAPS, most)

@@ -36,8 +36,9 @@ _UNKNOWN = {
     (Domain.NODE, Domain.RAIL),
     (Domain.SOC, Domain.DRAM),
     (Domain.SOC, Domain.GPU),
-    (Domain.PACKAGE, Domain.RAIL),
     (Domain.UNCORE, Domain.GPU),
+    # A rail of a board that we do not know may feed any of its chips.
+    *((chip, Domain.RAIL) for chip in (Domain.PACKAGE, Domain.CORE, Domain.UNCORE, Domain.DRAM, Domain.GPU)),
 }
 
 

@@ -85,10 +85,9 @@ class Energy:
         top, bottom = self.value, other.value
         if bottom == 0:
             raise MeasurementRefused("A ratio to zero joules is not defined.")
-        relative = self.budget.scaled(1 / top) - other.budget.scaled(1 / bottom) if top else self.budget
-        below, above = relative.sides()
         value = top / bottom
-        return Ratio(value, value * (1 - below), value * (1 + above))
+        below, above = (self.budget.scaled(1 / bottom) - other.budget.scaled(value / bottom)).sides()
+        return Ratio(value, value - below, value + above)
 
     def _same_scope(self, other: Energy, verb: str) -> None:
         if self.scope != other.scope:

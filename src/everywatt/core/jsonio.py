@@ -38,6 +38,6 @@ def plain(data: Any) -> Any:
         return [plain(value) for value in data]
     if isinstance(data, Path):
         return str(data)
-    if hasattr(data, "item"):
-        return plain(data.item())
+    if hasattr(data, "tolist"):
+        return plain(data.tolist())
     return str(data)

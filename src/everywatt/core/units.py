@@ -7,7 +7,17 @@ import re
 
 from everywatt.core.errors import UsageError
 
-_DURATIONS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATIONS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 _POWERS = {"uW": 1e-6, "µW": 1e-6, "mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6}
 _ENERGIES = {
     "uJ": 1e-6,
@@ -52,15 +62,15 @@ def parse_energy_j(text: str) -> float:
 
 def _digits(value: float, spread: float) -> int:
     """Decimals that show the spread with two significant digits, or the value with four where there is no spread."""
-    if spread > 0:
+    if 0 < spread < math.inf:
         return max(0, 1 - math.floor(math.log10(spread)))
-    if value == 0:
+    if value == 0 or not math.isfinite(value):
         return 0
     return max(0, 3 - math.floor(math.log10(abs(value))))
 
 
 def _scale(value: float) -> tuple[float, str]:
-    size = abs(value)
+    size = abs(value) if math.isfinite(value) else 0.0
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e4, "k"), (1e-1, "")):
         if size >= factor:
             return (1e3 if prefix == "k" else factor if prefix else 1.0), prefix
@@ -77,7 +87,7 @@ def format_quantity(value: float, unit: str, below: float = 0.0, above: float = 
     head = f"{value:.{decimals}f} {prefix}{unit}"
     if below <= 0 and above <= 0:
         return head
-    if abs(below - above) <= 0.05 * max(below, above):
+    if below == above or abs(below - above) <= 0.05 * max(below, above) < math.inf:
         return f"{head} ± {(below + above) / 2:.{decimals}f}"
     return f"{head} −{below:.{decimals}f}/+{above:.{decimals}f}"
 
@@ -97,7 +107,8 @@ def format_percent(share: float) -> str:
     percent = share * 100
     if percent >= 100:
         return "100 %"
-    return f"{math.floor(percent * 10) / 10:.1f} %"
+    # The tiny addend keeps 29 % from becoming 28.9 % by the binary form of 0.29.
+    return f"{min(math.floor(percent * 10 + 1e-9), 999) / 10:.1f} %"
 
 
 def format_duration(seconds: float) -> str:

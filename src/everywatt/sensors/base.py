@@ -31,6 +31,7 @@ class Request:
     pids      root processes whose trees are followed
     estimate  whether the modelled sensor may be used
     options   settings of a sensor, by its name: {"replay": {"tape": "…"}}
+    sensors   the sensors that the run names explicitly, None where it leaves the choice to us
     """
 
     machine: Machine = field(default_factory=Machine.here)
@@ -38,6 +39,7 @@ class Request:
     pids: tuple[int, ...] = ()
     estimate: bool = True
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sensors: tuple[str, ...] | None = None
 
 
 class State(StrEnum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from everywatt.core.errors import UsageError
 from everywatt.sensors.base import Group, Report, Request, Sensor, State, TableGroup
@@ -68,6 +68,7 @@ def choose(targets: Mapping[str, str], request: Request, wanted: Sequence[str] |
     unknown = [name for name in wanted or () if name not in targets]
     if unknown:
         raise UsageError(f"There is no sensor '{unknown[0]}'.", cure="everywatt sensors")
+    request = replace(request, sensors=None if wanted is None else tuple(wanted))
     groups: list[Group | TableGroup] = []
     reports: list[Report] = []
     used: set[str] = set()

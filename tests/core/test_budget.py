@@ -1,0 +1,79 @@
+"""The algebra of error budgets."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everywatt.core.budget import Bound, Budget, Term
+
+joules = st.floats(-1e6, 1e6, allow_nan=False)
+sizes = st.floats(0, 1e6, allow_nan=False)
+terms = st.builds(Term, st.sampled_from(["gain", "edge"]), st.sampled_from(["a", "b", "c"]), joules)
+bounds = st.builds(Bound, st.sampled_from(["gap", "wraps"]), st.sampled_from(["x", "y"]), sizes, sizes)
+budgets = st.builds(Budget, st.lists(terms, max_size=5).map(tuple), st.lists(bounds, max_size=3).map(tuple))
+close = {"rel": 1e-9, "abs": 1e-3}
+
+
+@given(budgets, budgets)
+def test_addition_commutes(one, other):
+    assert (one + other).sides() == pytest.approx((other + one).sides(), **close)
+
+
+@given(budgets, budgets, budgets)
+def test_addition_associates(a, b, c):
+    assert ((a + b) + c).sides() == pytest.approx((a + (b + c)).sides(), **close)
+
+
+@given(budgets, budgets)
+def test_an_interval_of_a_sum_is_never_wider_than_the_intervals_together(one, other):
+    below, above = (one + other).sides()
+    assert below <= one.sides()[0] + other.sides()[0] + 1e-3
+    assert above <= one.sides()[1] + other.sides()[1] + 1e-3
+
+
+@given(budgets, st.floats(-100, 100))
+def test_a_multiple_has_a_multiple_of_the_interval(budget, factor):
+    below, above = budget.sides()
+    expected = (below * factor, above * factor) if factor >= 0 else (-above * factor, -below * factor)
+    assert budget.scaled(factor).sides() == pytest.approx(expected, **close)
+
+
+@given(budgets)
+def test_json_round_trip(budget):
+    assert Budget.from_list(budget.to_list()) == budget
+
+
+@given(st.lists(terms, max_size=5).map(tuple))
+def test_what_is_taken_from_itself_has_no_error_left(some):
+    assert (Budget(some) - Budget(some)).sides() == pytest.approx((0.0, 0.0), abs=1e-6)
+
+
+@given(st.floats(0.1, 1e4), st.floats(0.1, 1e4), st.floats(0.1, 1e4))
+def test_adjacent_windows_share_an_edge(first, shared, last):
+    """[t0, t1] and [t1, t2]: the error of t1 makes one longer and the other shorter, so that the sum forgets it."""
+    one = Budget((Term("edge", "t0", -first), Term("edge", "t1", shared)))
+    two = Budget((Term("edge", "t1", -shared), Term("edge", "t2", last)))
+    assert (one + two).sides()[0] == pytest.approx(math.hypot(first, last))
+
+
+def test_correlated_errors_add_and_independent_ones_do_not():
+    gain = Budget((Term("gain", "card-0", 3.0),))
+    assert (gain + gain).sides() == (6.0, 6.0)
+    assert (gain + Budget((Term("gain", "card-1", 4.0),))).sides() == (5.0, 5.0)
+
+
+def test_bounds_are_added_whole_and_turn_round_with_the_sign():
+    budget = Budget((Term("gain", "g", 3.0),), (Bound("gap", "x", 1.0, 10.0), Bound("gap", "y", 0.0, 5.0)))
+    assert budget.sides() == (4.0, 18.0)
+    assert budget.scaled(-1).sides() == (18.0, 4.0)
+
+
+def test_sources_largest_first():
+    budget = Budget(
+        (Term("edge", "t0", 3.0), Term("edge", "t1", 4.0), Term("gain", "g", -20.0)), (Bound("gap", "x", 1.0, 7.0),)
+    )
+    assert list(budget.by_source().items()) == [("gain", 20.0), ("gap", 7.0), ("edge", 5.0)]

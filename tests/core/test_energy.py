@@ -1,0 +1,106 @@
+"""The figure: arithmetic, intervals, refusals and how it prints."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everywatt.core.budget import Bound, Budget, Term
+from everywatt.core.energy import Energy, join_labels, total
+from everywatt.core.errors import MeasurementRefused, ScopeError
+
+amounts = st.floats(1.0, 1e6)
+
+
+def figure(joules, *terms, bounds=(), scope="cpu", pedigree="counter", coverage=1.0):
+    return Energy(joules, Budget(terms, bounds), scope, pedigree, coverage)
+
+
+@given(amounts, amounts, st.floats(0.001, 0.2))
+def test_gain_cancels_in_a_ratio(one, other, gain):
+    """5 % of one card's gain is in both runs: their ratio does not know it."""
+    top = figure(one, Term("gain", "card", one * gain))
+    bottom = figure(other, Term("gain", "card", other * gain))
+    ratio = top.ratio(bottom)
+    assert ratio.value == pytest.approx(one / other)
+    assert ratio.high - ratio.low == pytest.approx(0.0, abs=1e-9 * ratio.value)
+
+
+@given(amounts, amounts, st.floats(0.1, 100.0))
+def test_offset_does_not_cancel_in_a_ratio_of_unequal_runs(one, other, offset_j):
+    """The same offset weighs more in the smaller run."""
+    ratio = figure(one, Term("offset", "card", offset_j)).ratio(figure(other, Term("offset", "card", offset_j)))
+    half = abs(offset_j / other * (1 - one / other))
+    assert (ratio.high - ratio.low) / 2 == pytest.approx(half, rel=1e-6, abs=1e-12)
+
+
+@given(st.floats(100.0, 1e5), st.floats(1.0, 99.0), st.floats(0.1, 50.0), st.floats(0.0, 0.2))
+def test_net_is_gross_less_idle_and_the_offset_is_gone(gross, idle, offset_j, gain):
+    """Over one time the offset is in both; the gain is left on the net amount."""
+    run = figure(gross, Term("offset", "card", offset_j), Term("gain", "card-gain", gross * gain))
+    rest = figure(idle, Term("offset", "card", offset_j), Term("gain", "card-gain", idle * gain))
+    net = run - rest
+    assert net.joules == pytest.approx(gross - idle)
+    assert net.half_width == pytest.approx((gross - idle) * gain, abs=1e-9 * gross)
+
+
+@pytest.mark.parametrize("joules", [0.0, -5.0])
+def test_a_ratio_of_nothing_or_less_keeps_its_interval(joules):
+    ratio = figure(joules, Term("edge", "t", 2.0)).ratio(figure(10.0))
+    assert (ratio.low, ratio.value, ratio.high) == pytest.approx(((joules - 2) / 10, joules / 10, (joules + 2) / 10))
+
+
+def test_ratio_with_bounds_and_to_zero():
+    ratio = figure(20.0, bounds=(Bound("gap", "g", 0.0, 10.0),)).ratio(figure(10.0))
+    assert (ratio.low, ratio.high) == (2.0, 3.0)
+    assert str(ratio) == "2.000 (2.000 … 3.000)"
+    with pytest.raises(MeasurementRefused):
+        figure(1.0).ratio(figure(0.0))
+
+
+def test_scopes_are_not_mixed():
+    for action in (lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a.ratio(b)):
+        with pytest.raises(ScopeError, match="'cpu' with energy of 'wall'"):
+            action(figure(1.0), figure(1.0, scope="wall"))
+
+
+def test_refused_figures_say_why_and_do_no_arithmetic():
+    refused = Energy.refuse("no sensor", scope="cpu")
+    assert (refused.joules, refused.low, refused.high, refused.half_width) == (None, None, None, None)
+    assert str(refused) == "refused: no sensor"
+    assert refused.to_dict()["refused"] == "no sensor"
+    for action in (lambda: refused + figure(1.0), lambda: refused * 2, lambda: refused.value):
+        with pytest.raises(MeasurementRefused, match="no sensor"):
+            action()
+
+
+def test_it_prints_as_promised():
+    energy = figure(412.3, Term("gain", "g", 6.1), scope="cpu+gpu")
+    assert str(energy) == "412.3 J ± 6.1 (95 %) · cpu+gpu · counter · coverage 100 %"
+    assert "<b>412.3 J ± 6.1" in energy._repr_html_()
+    assert (energy * 2).low == pytest.approx(812.4)
+    assert (energy / 2).half_width == pytest.approx(3.05)
+
+
+def test_total_adds_devices_and_names_what_is_missing():
+    parts = {
+        "cpu.0": figure(100.0, Term("gain", "xeon", 5.0)),
+        "cpu.1": figure(50.0, Term("gain", "xeon", 2.5), coverage=0.9),
+        "gpu.0": Energy.refuse("the card is lost"),
+    }
+    energy = total(parts, scope="cpu+gpu")
+    assert (energy.joules, energy.half_width, energy.coverage) == (150.0, 7.5, 0.9)
+    assert energy.notes == ("gpu.0: the card is lost",)
+    assert energy.part("cpu.1").joules == 50.0
+    nothing = total({"gpu.0": Energy.refuse("the card is lost")}, scope="gpu")
+    assert nothing.joules is None and nothing.refused == "gpu.0: the card is lost"
+
+
+def test_parts_follow_sums_and_labels_join_once():
+    one = total({"cpu.0": figure(10.0), "gpu.0": figure(5.0, pedigree="integrated")}, scope="s")
+    two = total({"cpu.0": figure(1.0), "gpu.0": figure(2.0, pedigree="integrated")}, scope="s")
+    assert dict((one + two).parts)["gpu.0"].joules == 7.0
+    assert (one - two).joules == 12.0
+    assert (one + two).pedigree == "counter+integrated"
+    assert join_labels(["counter+integrated", "counter", "", "modelled"]) == "counter+integrated+modelled"
