@@ -22,7 +22,7 @@ class Case(StrEnum):
 class Difference(NamedTuple):
     """Raw counts from one reading to the next. NaN where they are not known."""
 
-    count: float
+    count: float  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     case: Case
     most: float = NAN
 
@@ -32,8 +32,9 @@ def difference(
 ) -> Difference:
     """Counts between two readings `seconds` apart.
 
-    `wrap` is the counter's range in counts, None where it is unknown. `most_per_s` is the most the hardware can count in
-    a second. A step back is a wrap only where a wrap explains it: with a known range, and no faster than the hardware.
+    `wrap` is the counter's range in counts, None where it is unknown. `most_per_s` is the most the hardware can count
+    in a second. A step back is a wrap only where a wrap explains it: with a known range, and no faster than the
+    hardware.
     """
     if before != before or after != after:
         return Difference(NAN, Case.MISSING)
