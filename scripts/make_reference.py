@@ -1,7 +1,7 @@
 """Write docs/reference from the code: the command line, the settings, the errors and the public names.
 
-    python scripts/make_reference.py           # writes the files
-    python scripts/make_reference.py --check   # ends with 1 where a committed file differs
+python scripts/make_reference.py           # writes the files
+python scripts/make_reference.py --check   # ends with 1 where a committed file differs
 """
 
 from __future__ import annotations
@@ -134,7 +134,11 @@ def _members(value: object) -> list[str]:
             rows.append([f"`{name}`", _doc(function.__doc__)])
         elif inspect.isfunction(function):
             rows.append([f"`{name}{_signature(function)}`", _doc(function.__doc__)])
-    return [_rows(["name", "is"], [[left, right.split("\n\n")[0].replace("\n", " ")] for left, right in rows])] if rows else []
+    return (
+        [_rows(["name", "is"], [[left, right.split("\n\n")[0].replace("\n", " ")] for left, right in rows])]
+        if rows
+        else []
+    )
 
 
 def _signature(value: object) -> str:

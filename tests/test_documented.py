@@ -1,4 +1,4 @@
-"""Every command, option, setting, error and public name is in the docs; no tracked file names a machine or a registry."""
+"""Commands, options, settings, errors and public names are in the docs; no file names a machine or a registry."""
 
 import functools
 import importlib.util

@@ -59,7 +59,9 @@ def test_the_base_install_is_small():
 
 
 def modules_after(code: str) -> set[str]:
-    script = f"import sys\nbefore = set(sys.modules)\n{code}\nprint('\\n'.join(set(sys.modules) - before), file=sys.stderr)"
+    script = (
+        f"import sys\nbefore = set(sys.modules)\n{code}\nprint('\\n'.join(set(sys.modules) - before), file=sys.stderr)"
+    )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(result.stderr.split())
 
@@ -70,7 +72,11 @@ def test_importing_everywatt_loads_nothing_else():
 
 def test_help_loads_no_verb_and_no_library():
     loaded = modules_after("from everywatt.cli.main import main; main(['--help'])")
-    assert {name for name in loaded if name.startswith("everywatt")} == {"everywatt", "everywatt.cli", "everywatt.cli.main"}
+    assert {name for name in loaded if name.startswith("everywatt")} == {
+        "everywatt",
+        "everywatt.cli",
+        "everywatt.cli.main",
+    }
     assert not {name.split(".")[0] for name in loaded} & {"click", "rich", "numpy", "psutil", "importlib.metadata"}
 
 
@@ -83,7 +89,9 @@ def test_versions_agree():
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize(("code", "times"), [("import everywatt", 1.5), ("import everywatt.cli.main as m; m.main(['-h'])", 5)])
+@pytest.mark.parametrize(
+    ("code", "times"), [("import everywatt", 1.5), ("import everywatt.cli.main as m; m.main(['-h'])", 5)]
+)
 def test_start_is_quick_beside_bare_python(code, times):
     """The figures that are promised; the best of several, so that a busy moment does not count."""
     bare = min(_seconds("pass") for _ in range(9))

@@ -80,9 +80,9 @@ def top_level_imports(source: str) -> set[str]:
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.split(".")[0])
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                continue
-            elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or (
+                isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            ):
                 continue
             else:
                 stack.append(node)
@@ -123,7 +123,9 @@ def test_a_wrong_import_is_found(source: str):
 
 
 def test_a_right_import_passes():
-    source = "from everywatt.core import units\nfrom .base import Sensor\nfrom everywatt import __version__\nimport numpy"
+    source = (
+        "from everywatt.core import units\nfrom .base import Sensor\nfrom everywatt import __version__\nimport numpy"
+    )
     assert wrong_imports(source, "everywatt.sensors.rapl") == []
 
 

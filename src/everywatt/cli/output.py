@@ -230,10 +230,15 @@ def _rich_table(
 
     ascii_only = not _encodes("─", style.encoding)
     table = Table(
-        title=title or None, title_justify="left", box=box.ASCII if ascii_only else box.SIMPLE_HEAD, pad_edge=False
+        title=title or None,
+        title_justify="left",
+        box=box.ASCII if ascii_only else box.SIMPLE_HEAD,
+        pad_edge=False,
+        header_style="bold cyan",
     )
     for column, header in enumerate(headers):
         table.add_column(header, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(file=stream, no_color=not style.colour, highlight=False).print(table)
+    colours = "standard" if style.colour else None
+    Console(file=stream, force_terminal=True, color_system=colours, highlight=False).print(table)

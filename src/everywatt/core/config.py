@@ -248,7 +248,9 @@ def _layers(
 def _file_layer(source: str, path: Path, warnings: list[str]) -> _Layer:
     values = _table(path)
     known = [setting.name for setting in SETTINGS]
-    warnings += [f"{path}: there is no setting '{key}'{_meant(key, known)}." for key in values if key not in known]
+    warnings += [
+        f"{path}: there is no setting '{key}'{_meant(key, known) or '.'}" for key in values if key not in known
+    ]
     return _Layer(source, lambda name: str(path), path.parent, values)
 
 
@@ -256,14 +258,14 @@ def _odd_variables(environ: Mapping[str, str]) -> list[str]:
     """EVERYWATT_* names that are close to one we know: plug-ins may have their own, misspelt ones should not pass."""
     known = [*VARIABLES, *(setting.variable for setting in SETTINGS)]
     odd = [name for name in environ if name.startswith("EVERYWATT_") and name not in known]
-    return [f"{name} is not a setting{meant}." for name in odd if (meant := _meant(name, known))]
+    return [f"{name} is not a setting{meant}" for name in odd if (meant := _meant(name, known))]
 
 
 def _meant(word: str, known: list[str]) -> str:
     from difflib import get_close_matches
 
     close = get_close_matches(word, known, n=1, cutoff=0.75)
-    return f", did you mean '{close[0]}'?".rstrip("?") if close else ""
+    return f", did you mean '{close[0]}'?" if close else ""
 
 
 def user_file(environ: Mapping[str, str], home: Path) -> Path:
