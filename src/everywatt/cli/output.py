@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
@@ -240,5 +240,5 @@ def _rich_table(
         table.add_column(header, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    colours = "standard" if style.colour else None
+    colours: Literal["standard"] | None = "standard" if style.colour else None
     Console(file=stream, force_terminal=True, color_system=colours, highlight=False).print(table)
