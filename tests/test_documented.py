@@ -84,9 +84,9 @@ def test_the_reference_is_up_to_date(page):
 
 # Written in halves, so that this file does not hold what it looks for.
 FORBIDDEN = [
-    "/" + r"work/",
-    "/" + r"root\b",
-    r"\bshared" + "/",
+    r"(?<![\w.)}*-])/" + "work/",
+    r"(?<![\w.)}*-])/" + r"root\b",
+    r"(?<![\w/])shared" + "/",
     "py" + r"pi\.org",
     "python" + r"hosted\.org",
     "conda" + r"\.(anaconda\.)?org",

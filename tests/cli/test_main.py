@@ -124,6 +124,23 @@ def test_a_reader_that_leaves_is_not_an_error():
     assert (result.returncode, result.stderr) == (141, "")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_an_error():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "everywatt", "completion", "bash"]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr == "Error: stdout cannot be written: No space left on device.\n"
+
+
+@pytest.mark.parametrize("words", ["completion bash", "config show", "config show --json", "--help"])
+def test_a_closed_stdout_is_no_error(words):
+    result = subprocess.run(
+        ["sh", "-c", f'"{sys.executable}" -m everywatt {words} >&-'], capture_output=True, text=True, timeout=60
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_the_module_runs_as_a_program():
     result = everywatt("config", "show", "--json")
     assert (result.returncode, result.stderr) == (0, "")

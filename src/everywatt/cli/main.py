@@ -5,6 +5,7 @@ Only the module of the verb that is called gets imported, and `everywatt --help`
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -61,14 +62,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _dispatch(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, less) has left. Python would complain once more when it flushes stdout at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return BROKEN_PIPE
+    except OSError as error:
+        return _stdout_failed(error)
     return code
+
+
+def _stdout_failed(error: OSError) -> int:
+    """The exit code where nobody reads stdout any more (head, less), or its disk is full. Other errors go on."""
+    if error.errno not in (errno.EPIPE, errno.ENOSPC) or error.filename is not None:
+        raise error
+    # Python would complain once more when it flushes stdout at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if error.errno == errno.EPIPE:
+        return BROKEN_PIPE
+    print(f"Error: stdout cannot be written: {error.strerror}.", file=sys.stderr)
+    return 1
 
 
 def _dispatch(args: list[str]) -> int:

@@ -172,6 +172,8 @@ def emit_json(data: Mapping[str, Any], target: str = STDOUT, stdout: TextIO | No
     """One JSON object: on stdout, or into a file that is replaced as a whole."""
     if target == STDOUT:
         stream = stdout or sys.stdout
+        if stream is None:  # closed by the caller (>&-)
+            return
         text = dumps(data, indent=2)
         encoding = getattr(stream, "encoding", None) or "utf-8"
         # JSON has its own escapes for what the stream's encoding lacks.
