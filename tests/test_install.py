@@ -105,3 +105,17 @@ def _seconds(code: str) -> float:
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
+
+
+@pytest.mark.skipif(not (Path(sys.prefix) / ".stamp-dev").exists(), reason="not in an environment that make built")
+def test_everything_installed_is_pinned():
+    from importlib.metadata import distributions
+
+    from packaging.utils import canonicalize_name
+
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line)
+    installed = {str(canonicalize_name(dist.name)): dist.version.split("+")[0] for dist in distributions()}
+    for own in ("everywatt", "pip", "setuptools"):
+        installed.pop(own, None)
+    assert {name: version for name, version in installed.items() if pins.get(name) != version} == {}
