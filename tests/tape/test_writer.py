@@ -30,7 +30,7 @@ def test_a_small_tape_is_read_back(lab, tmp_path, seal):
         assert (span.id, span.name, span.start_ns, span.parent) == ("s1", "run", small.start_ns, None)
         assert span.duration_s == pytest.approx(6.0)
         assert span.attributes == {"k": 1, "done": True}
-        assert [point.value for point in tape.points()][0] == 1 / 10
+        assert tape.points()[0].value == 1 / 10
         assert [(note.kind, note.text, note.data) for note in tape.notes()] == [("late", "A tick was late.", {"ms": 3})]
         assert tape.edges(1) == [lab.row(small.start_ns + 6 * 10**9, 5.0, 1.0, 2.0)]
         assert [t.rows[0]["cpu_s"] for t in tape.tables(2)] == [0.9, 1.9, 2.9, 3.9, 4.9, 5.9]

@@ -36,7 +36,8 @@ class Cum(NamedTuple):
     last_ns: int
 
 
-class Found(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Found:
     """A gap that a row showed. `channel` is None where it is the whole group's."""
 
     channel: str | None

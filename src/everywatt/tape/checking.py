@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def problems(db: sqlite3.Connection, path: Path, seal: list[dict[str, Any]]) -> 
         for (text,) in db.execute("PRAGMA integrity_check(5)"):
             if text != "ok":
                 yield None, None, None, f"its pages are damaged: {text}."
-    except sqlite3.Error as error:
+    except schema.BROKEN as error:
         yield None, None, None, f"its pages are damaged: {error}."
     for table in schema.COLUMNS:
         if table == "seal":
@@ -98,7 +98,7 @@ def problems(db: sqlite3.Connection, path: Path, seal: list[dict[str, Any]]) -> 
         tally = Tally()
         try:
             yield from _table_problems(db, table, tally)
-        except (sqlite3.Error, OverflowError, ValueError) as error:
+        except (*schema.BROKEN, ValueError) as error:
             yield table, None, None, f"it cannot be read: {error}."
             continue
         wanted = seal[0].get(table) if seal and isinstance(seal[0], dict) else None
@@ -142,7 +142,7 @@ class Salvage:
                     raise sqlite3.DatabaseError("checksum")
                 last = row[0]
                 yield row
-        except (sqlite3.Error, OverflowError):
+        except schema.BROKEN:
             self.say(table, last)
 
     def say(self, table: str, last: Any) -> None:
@@ -172,7 +172,7 @@ class Directory:
             )
         else:
             sql = "SELECT id, grp, first_ns, last_ns FROM frame WHERE id>? ORDER BY id"
-            rows = iter(self._db.execute(sql, (self._last,)))
+            rows = self._db.execute(sql, (self._last,))
         for number, group, first_ns, last_ns in rows:
             ids, firsts, lasts = self._entries.setdefault(group, ([], [], []))
             ids.append(number)

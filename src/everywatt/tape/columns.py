@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ class Columns:
 def load_columns(
     tape: Tape, group_id: int, channels: Sequence[str], start_ns: int | None = None, end_ns: int | None = None
 ) -> Columns:
-    """The rows of whole frames that overlap [start_ns, end_ns], with one frame before and one after; only `channels`."""
+    """Rows of the whole frames that overlap [start_ns, end_ns], with one frame before and one after."""
     group = tape.group(group_id)
     names = [channel.name for channel in group.info.channels]
     for name in channels:
@@ -58,7 +59,7 @@ def load_columns(
     light: list[_Light] = []
     pieces: list[list[NDArray[np.generic]]] = []
     for frame in tape.iter_frames(group_id, start_ns, end_ns):
-        light.append(_Light(frame.n, frame.breaks, [frame.cum[i] for i in range(len(frame.cum))], frame.id))
+        light.append(_Light(frame.n, frame.breaks, frame.cum))
         pieces.append(_decode(tape, frame, indexes))
     joined = [np.concatenate(column) for column in zip(*pieces, strict=True)] if pieces else []
     if not joined:
@@ -94,8 +95,7 @@ def load_columns(
 class _Light:
     n: int
     breaks: bool
-    cum: list[tuple[float, int, float | None, int]]
-    id: int
+    cum: tuple[tuple[float, int, float | None, int], ...]
 
 
 def _decode(tape: Tape, frame: Frame, indexes: Sequence[int]) -> list[NDArray[np.generic]]:
@@ -151,7 +151,7 @@ def _accumulate(
     steps[starts] = [cum[0] for cum in cums]
     observed[starts] = [cum[1] for cum in cums]
     bounds = [*starts.tolist(), len(values)]
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in pairwise(bounds):
         # One running sum for each frame, from its own start: the very additions that the writer made.
         np.cumsum(steps[low:high], out=steps[low:high])
         np.cumsum(observed[low:high], out=observed[low:high])

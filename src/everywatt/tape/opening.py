@@ -119,22 +119,22 @@ def _connect(path: Path, how: str, header: Header) -> sqlite3.Connection:
     uri = f"file:{quote(os.path.abspath(path))}?{how}"  # noqa: PTH100 - resolve() would follow links
     try:
         db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
-    except sqlite3.Error as error:
+    except schema.BROKEN as error:
         raise TapeError(f"{path} cannot be opened: {error}.") from None
     try:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, schema.MOST_BLOB_BYTES)
+        if header.truncated and how == "immutable=1":
+            # SQLite refuses a file that is shorter than it says unless its schema may be mended; nothing is written.
+            db.execute("PRAGMA writable_schema=ON")
         db.execute("PRAGMA trusted_schema=OFF")
         db.execute("PRAGMA cell_size_check=ON")
         db.execute("PRAGMA mmap_size=0")
         db.execute("PRAGMA cache_size=-2048")
-        if header.truncated and how == "immutable=1":
-            # SQLite refuses a file that is shorter than it says unless its schema may be mended; nothing is written.
-            db.execute("PRAGMA writable_schema=ON")
         _check_schema(db, path)
     except sqlite3.OperationalError as error:
         db.close()
         raise TapeError(f"{path} cannot be opened: {error}.") from None
-    except sqlite3.Error as error:
+    except schema.BROKEN as error:
         db.close()
         raise TapeDamaged(f"{path} is damaged: {error}.") from None
     except BaseException:

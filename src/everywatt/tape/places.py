@@ -12,10 +12,11 @@ from everywatt.core.errors import RunExists, TapeError
 
 MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = (
-    "nfs", "cifs", "smb", "lustre", "beegfs", "fhgfs", "gpfs", "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse",
-    "fuse.ceph", "fuse.juicefs", "fuse.rclone", "9p", "ceph", "afs", "coda", "ncpfs", "orangefs", "pvfs2", "panfs", "wekafs",
-    "virtiofs", "vboxsf", "prl_fs", "ocfs2", "gfs2", "quobyte", "fuse.quobyte", "acfs", "davfs", "fuse.davfs",
-)  # fmt: skip
+    *("nfs", "cifs", "smb", "lustre", "beegfs", "fhgfs", "gpfs", "9p", "ceph", "afs", "coda", "ncpfs", "orangefs"),
+    *("pvfs2", "panfs", "wekafs", "virtiofs", "vboxsf", "prl_fs", "ocfs2", "gfs2", "quobyte", "acfs", "davfs"),
+    *("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.ceph", "fuse.juicefs", "fuse.rclone"),
+    *("fuse.quobyte", "fuse.davfs", "fuse.lustre", "fuse.beegfs"),
+)
 
 
 def filesystem(path: Path, mounts: Path = MOUNTS) -> str | None:
@@ -69,7 +70,7 @@ def sync_file(path: Path) -> None:
 
 
 def move_into_place(source: Path, target: Path) -> None:
-    """Copy `source` beside `target`, sync it and give it its name; never overwrite. `source` goes only when all is done."""
+    """Copy `source` beside `target`, sync it and give it its name; never overwrite. `source` goes last."""
     part = target.with_name(f".{target.name}.part-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,8 @@ class StoredGroup(NamedTuple):
     expected_period_s: float
 
 
-class Gap(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Gap:
     """A stretch that was not observed, or not surely. `channel` None: the whole group. Counts are raw."""
 
     group: int
@@ -53,8 +54,8 @@ class Frame:
     """Rows of one group that are stored together. Columns are decoded when they are asked for.
 
     first_ns, last_ns  publications of the first and last row
-    cum    for each energy-carrying channel, in the group's order: accumulated and observed ns at the first row, then the
-           last finite value (None: the first row's own) and its publication
+    cum    for each energy-carrying channel, in the group's order: accumulated and observed ns at the first row, then
+           the last finite value (None: the first row's own) and its publication
     breaks rows before it were lost
     """
 
@@ -82,7 +83,7 @@ class Frame:
     def rows(self) -> list[Row]:
         """All rows."""
         values = zip(*(self.column(i) for i in range(len(self.parts) - 3)), strict=True)
-        return [Row(r, e, l, tuple(v)) for r, e, l, v in zip(*self.times(), values, strict=True)]
+        return [Row(r, early, late, tuple(v)) for r, early, late, v in zip(*self.times(), values, strict=True)]
 
 
 class Tape:
@@ -109,7 +110,7 @@ class Tape:
         self._directory: checking.Directory | None = None
         try:
             self._read_all(opened)
-        except (sqlite3.Error, OverflowError) as error:
+        except schema.BROKEN as error:
             self._db.close()
             raise TapeDamaged(f"{self.path} is damaged: {error}.") from None
         except BaseException:
@@ -152,7 +153,7 @@ class Tape:
         try:
             for row in rows:
                 yield checking.checked(self.path, table, row)
-        except (sqlite3.Error, OverflowError) as error:
+        except schema.BROKEN as error:
             raise TapeDamaged(f"{self.path} is damaged, table {table}: {error}.") from None
 
     def _read_meta(self) -> None:
@@ -215,7 +216,7 @@ class Tape:
         raise UsageError(f"{self.path} has no group {group_id}.")
 
     def extent_ns(self) -> tuple[int, int]:
-        """First and last instant on the tape: rows, inline reads, spans, points, anchors. Raises TapeError when empty."""
+        """First and last instant of rows, inline reads, spans and points. Raises TapeError where there is none."""
         bounds: list[int | None] = []
         for group in self.groups:
             bounds += self._frame_extent(group.id)
@@ -227,7 +228,7 @@ class Tape:
         ):
             try:
                 bounds += self._db.execute(sql).fetchone()
-            except sqlite3.Error:
+            except schema.BROKEN:
                 if self._salvage is None:
                     raise TapeDamaged(f"{self.path} is damaged: {sql} cannot be answered.") from None
         known = [bound for bound in bounds if bound is not None] or [a.monotonic_ns for a in self._anchors]
@@ -242,12 +243,12 @@ class Tape:
         try:
             first = self._db.execute(sql.format("first_ns", "ASC"), (group_id,)).fetchone()
             last = self._db.execute(sql.format("last_ns", "DESC"), (group_id,)).fetchone()
-        except sqlite3.Error as error:
+        except schema.BROKEN as error:
             raise TapeDamaged(f"{self.path} is damaged, table frame: {error}.") from None
         return (first[0] if first else None, last[0] if last else None)
 
     def frames(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[Frame]:
-        """Frames of a group that overlap [start_ns, end_ns], with one before and one after; all where no bounds are given."""
+        """Frames of a group that overlap [start_ns, end_ns], with one before and one after. No bound: all."""
         return list(self.iter_frames(group_id, start_ns, end_ns))
 
     def iter_frames(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> Iterator[Frame]:
@@ -261,7 +262,7 @@ class Tape:
                     raise TapeDamaged(f"{self.path}: table frame, row {frame.id} does not follow row {before.id}.")
                 before = frame
                 yield frame
-        except (sqlite3.Error, OverflowError) as error:
+        except schema.BROKEN as error:
             raise TapeDamaged(f"{self.path} is damaged, table frame: {error}.") from None
 
     def _frame_rows(self, group_id: int, start_ns: int | None, end_ns: int | None) -> Iterator[tuple[Any, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,8 @@ VERSION: Final = 1
 VERIFY_BELOW_BYTES: Final = 64 << 20
 MOST_BLOB_BYTES: Final = 64 << 20
 SUFFIX: Final = ".tape"
+# What sqlite3 raises for damaged bytes; its own messages may hold bytes that are no text.
+BROKEN: Final = (sqlite3.Error, UnicodeDecodeError, OverflowError)
 
 # The order is the order in a sealed file: what is small and needed to make sense of the rest comes first.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from everywatt.core.clocks import Anchor
@@ -32,7 +33,7 @@ def to_utc_ns(anchors: Sequence[Anchor], monotonic_ns: int) -> int:
 
 def from_utc_ns(anchors: Sequence[Anchor], utc_ns: int) -> int:
     """An instant at which the wall clock showed this time, the first there was."""
-    for anchor, after in zip(anchors, anchors[1:], strict=False):
+    for anchor, after in pairwise(anchors):
         if utc_ns < anchor.utc_ns:
             break
         end_utc_ns = to_utc_ns(anchors, after.monotonic_ns - 1)

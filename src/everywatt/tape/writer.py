@@ -16,6 +16,7 @@ from everywatt.core.errors import RunExists, TapeError, UsageError
 from everywatt.core.jsonio import dumps
 from everywatt.core.spans import Note, Point, Span
 from everywatt.tape import places, schema, sealing
+from everywatt.tape.accumulate import Found
 from everywatt.tape.pending import Buffer, TableRow
 
 LIVE_PAGE_BYTES: Final = 1024  # a flush is short: small pages keep what one second writes small
@@ -24,10 +25,10 @@ LIVE_PAGE_BYTES: Final = 1024  # a flush is short: small pages keep what one sec
 class TapeWriter:
     """One segment being recorded. Not for several threads at once.
 
-    Creates the file, its folder too. Raises RunExists where the file is there, TapeError with the reason where it cannot
-    be written. On a network filesystem everything goes to a local spool until `seal` moves the finished file to `path`.
-    `most_values` bounds the memory for rows that cannot be written: beyond it the oldest are dropped, which a gap and a
-    note then say.
+    Creates the file, its folder too. Raises RunExists where the file is there, TapeError with the reason where it
+    cannot be written. On a network filesystem everything goes to a local spool until `seal` moves the finished file to
+    `path`. `most_values` bounds the memory for rows that cannot be written: beyond it the oldest are dropped, which a
+    gap and a note then say.
     """
 
     def __init__(
@@ -95,10 +96,14 @@ class TapeWriter:
     def append(self, group: int, rows: Sequence[Row]) -> None:
         """Buffer rows of a group: counters are unwrapped, energy accumulated, gaps found.
 
-        A row whose publication is not after the last one is dropped and counted (a note says so when the tape is sealed).
+        A row whose publication is not after the last one is dropped and counted (a note says so at the end).
         """
         for found in self._buffer.append(group, rows):
-            self._insert("gap", self._buffer.next_id("gap"), group, *found)
+            self._gap(group, found)
+
+    def _gap(self, group: int, gap: Found) -> None:
+        columns = (gap.channel, gap.start_ns, gap.end_ns, gap.kind, gap.count, gap.most)
+        self._insert("gap", self._buffer.next_id("gap"), group, *columns)
 
     def append_table(self, group: int, at_ns: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Buffer the rows of a table group (processes) as they stood at `at_ns`."""
@@ -113,7 +118,7 @@ class TapeWriter:
 
     def gap(self, group: int, channel: str | None, start_ns: int, end_ns: int, kind: str) -> None:
         """Say that a channel (None: the whole group) was not observed."""
-        self._insert("gap", self._buffer.next_id("gap"), group, channel, start_ns, end_ns, kind, None, None)
+        self._gap(group, Found(channel, start_ns, end_ns, kind))
 
     def span_open(self, span: Span) -> None:
         """Store a span; `span_close` ends it. A span that comes with its end is stored as it is."""
@@ -191,7 +196,7 @@ class TapeWriter:
         return self._db
 
     def _check_place(self) -> None:
-        """Writing to a file that was removed succeeds, and is lost when we leave: put it back where its folder still is."""
+        """Writing to a file that was removed succeeds, and is lost when we leave: put it back."""
         try:
             if self._file.stat().st_ino == self._inode:
                 return
