@@ -166,9 +166,9 @@ class TapeWriter:
         On TapeError (disk full, folder gone) nothing is lost: a later flush tries again.
         """
         self._connection()
+        self._buffer.close_chunks()
         self._check_place()
         db = self._connection()  # another one where the file had to be put back
-        self._buffer.close_chunks()
         self._write(db)
         if self._buffer.report_losses():
             self._write(db)
