@@ -1,0 +1,1 @@
+"""From ticks to joules: publications, integration that follows the sensor, and how sure the result is."""
