@@ -80,8 +80,7 @@ def start(deadline: float) -> None:
     environ = {**os.environ, "EVERYWATT_RECORDER_PATH": os.pathsep.join(import_path())}
     command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("__main__.py")), str(write)]
     try:
-        # The child forks and ends at once, so nothing is left to wait for.
-        with subprocess.Popen(
+        child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -91,10 +90,11 @@ def start(deadline: float) -> None:
             close_fds=True,
             pass_fds=(write,),
             start_new_session=True,
-        ):
-            os.close(write)
-            write = -1
-            answer = _await(ready, deadline)
+        )
+        os.close(write)
+        write = -1
+        answer = _await(ready, deadline)
+        _reap(child)
     except OSError as error:
         raise RecorderError(f"The recorder cannot be started: {error.strerror or error}.") from None
     finally:
@@ -106,7 +106,17 @@ def start(deadline: float) -> None:
 
 
 def _await(fd: int, deadline: float) -> str:
-    left = max(0.0, deadline - time.monotonic())
-    if not select.select([fd], (), (), left)[0]:
+    poll = select.poll()  # select() fails in programs with more than 1,024 files open
+    poll.register(fd, select.POLLIN)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
         return "no answer in time."
     return os.read(fd, 2000).decode(errors="replace").strip() or "it ended at once."
+
+
+def _reap(child: subprocess.Popen[bytes]) -> None:
+    """The child forks and ends at once; one that does not is ended."""
+    try:
+        child.wait(1.0)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
