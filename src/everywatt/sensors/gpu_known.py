@@ -3,7 +3,7 @@
 Sources
   [Y]  Z. Yang, K. Adamek, W. Armour, "Accurate and Convenient Energy Measurements for GPUs" (SC 2024, arXiv 2312.02741)
        and its measurements of over 70 cards (github.com/JimZeyuYang/GPU_Power_Benchmark, Overall_Results.xlsx).
-  [N]  NVML API reference, nvmlDeviceGetPowerUsage: a 1 s average on Ampere (except GA100) or newer, instantaneous before.
+  [N]  NVML API reference, nvmlDeviceGetPowerUsage: a 1 s average on Ampere (except GA100) or newer.
   [Z]  ml.energy blog on NVML: the energy counter moves about every 100 ms (A100 and later).
 
 A reading that averages `window_s` of every `period_s` has seen window/period of the time. None: nobody has said.
@@ -59,7 +59,7 @@ TABLE: tuple[Row, ...] = (
     # RTX 3090, 3070 Ti [Y]: 100 ms; four 3090 of one computer maker 78 to 80 ms, under the same name.
     Row("Ampere", _GA10X, 0.1, 0.1, 1.0, 0.1, 0.1, 530, 531),
     Row("Ampere", _GA10X, 0.1, 0.1, 1.0, 1.0, 0.1),
-    # Quadro RTX 8000, 4 cards [Y]: 20 ms of every 100 ms, unlike the other Turing cards. Others of the line: not measured.
+    # Quadro RTX 8000, 4 cards [Y]: 20 ms of every 100 ms, unlike other Turing cards. The rest of its line: not measured.
     Row("Turing", r"\bQuadro RTX 8000\b", 0.1, 0.02, None, 0.02),
     Row("Turing", r"\bQuadro (RTX|T)|\bT4G?\b|\bT(400|600|1000|1200)\b", 0.1),
     # RTX 2080 Ti, 2060 S, TITAN RTX, GTX 1650 Ti [Y].
@@ -120,7 +120,7 @@ _T95 = (2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093)
 
 
 class Spread(NamedTuple):
-    """95 % half-widths for a card nobody has calibrated: of the gain, and of the offset in watts and in % of its limit."""
+    """95 % half-widths for a card that is not calibrated: gain, and offset in watts and in percent of the limit."""
 
     gain_pct: float
     offset_w: float
