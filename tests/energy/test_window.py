@@ -218,8 +218,8 @@ def test_a_shorter_publish_period_narrows_a_short_window(tmp_path):
     for period_s in (0.1, 0.01):
         level = lambda t: 100 * t + 30 * math.sin(9 * t)  # noqa: E731
         path = write_tape(tmp_path / f"{period_s}.tape", [(counter_group(), period_s, rows(level, 0, 10, period_s))])
-        energy = run_of(path).energy(between=(4.02, 4.27))
-        truth = level(4.27) - level(4.02)
+        energy = run_of(path).energy(between=(4.023, 4.276))
+        truth = level(4.276) - level(4.023)
         assert energy.low <= truth <= energy.high
         widths[period_s] = energy.half_width
     assert widths[0.1] > 4 * widths[0.01]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.clocks import NS
+from everywatt.core.config import resolve
 from everywatt.core.energy import Energy
 from everywatt.core.errors import RunNotFound, TapeError, UsageError
 from everywatt.core.jsonio import document
@@ -25,7 +26,7 @@ from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import device_table
 from everywatt.energy.window import source_energy, window_energy
 from everywatt.tape.reader import Tape
-from everywatt.tape.run_store import find_run, segments
+from everywatt.tape.run_store import existing_home, find_run, segments
 
 IDLE_ROLE = "idle"
 
@@ -286,7 +287,7 @@ def union(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
     """Open a run by name, path or `last`. What is missing of it is in `Run.trouble`."""
-    path = find_run(run, home=home)
+    path = find_run(run, existing_home(home or resolve().home))
     files = segments(path)
     if not files:
         raise RunNotFound(f"{path} holds no tape.", cure="everywatt list")

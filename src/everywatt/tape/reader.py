@@ -192,11 +192,12 @@ class Tape:
         """Instants on three clocks."""
         return list(self._anchors)
 
-    def edges(self, group_id: int) -> list[Row]:
-        """Rows of a group that the measured program read itself, in the order in which they came."""
+    def edges(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[Row]:
+        """Rows of a group that the measured program read itself (in that time), in the order in which they came."""
         width = len(self.group(group_id).info.channels)
         rows = []
-        for number, _, read_ns, early_ns, late_ns, data in self._rows("edge", "WHERE grp=?", (group_id,)):
+        where, values = "WHERE grp=? AND read_ns BETWEEN ? AND ?", (group_id, start_ns or -(2**62), end_ns or 2**62)
+        for number, _, read_ns, early_ns, late_ns, data in self._rows("edge", where, values):
             if not isinstance(data, bytes) or len(data) != 8 * width:
                 raise TapeDamaged(
                     f"{self.path}: table edge, row {number} has {len(data or b'') // 8} values, not {width}."
