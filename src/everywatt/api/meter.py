@@ -115,7 +115,7 @@ class Meter:
             if self._root is not None:
                 recording.span_close(self._root)
             closed = recording.close()
-            run = load(closed.path if self._append is None else closed.path.parent)
+            run = load(closed.path.parent)
         except (EverywattError, OSError) as error:
             self._refused = str(error)
             return None
