@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
@@ -15,6 +15,9 @@ from everywatt.sensors.gpu_select import Gpu, Mig, select
 from everywatt.sensors.smi_child import run_once
 from everywatt.sensors.smi_csv import Parser, SmiRow, lost_bus_id, rejected_field, short_bus_id
 from everywatt.sensors.smi_feed import Feed, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 IDENTITY = ("index", "uuid", "name", "pci.bus_id", "driver_version", "memory.total", "power.max_limit")
 GAUGES = {

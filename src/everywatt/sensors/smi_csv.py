@@ -10,9 +10,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 # As printed by drivers 390 to 610; brackets are stripped and case is ignored before the comparison.
 MISSING = frozenset(
