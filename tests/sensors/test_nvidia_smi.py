@@ -51,6 +51,9 @@ if mode == "old" and any(n.startswith("power.draw.") for n in names):
     bad = next(n for n in names if n.startswith("power.draw."))
     print('Field "%s" is not a valid field to query.' % bad)
     sys.exit(2)
+if mode == "new" and "clocks_throttle_reasons.active" in names:
+    print('Field "clocks_throttle_reasons.active" is not a valid field to query.')
+    sys.exit(2)
 if loop and mode == "rejects" and "-lms" not in args:
     print("ERROR: Option --loop-ms=100 is not recognized. Please run 'nvidia-smi -h'.")
     sys.exit(2)
@@ -81,7 +84,7 @@ def value(name, gpu):
             "power.draw": watts, "power.draw.instant": watts + 0.5, "power.draw.average": watts + 0.25,
             "power.max_limit": "250.00", "enforced.power.limit": "240.00", "utilization.gpu": 50,
             "utilization.memory": 20, "temperature.gpu": 44, "clocks.current.sm": 1410, "clocks.current.memory": 1215,
-            "clocks_throttle_reasons.active": "0x0000000000000004"}}[name])
+            "clocks_throttle_reasons.active": "0x4", "clocks_event_reasons.active": "0x0000000000000004"}}[name])
 
 
 start, done = time.monotonic(), 0
@@ -203,6 +206,15 @@ def test_a_driver_without_the_newer_fields(smi):
     assert rows["gpu.0"][0].values[0] == 100.0
 
 
+def test_a_driver_that_has_renamed_a_field(smi):
+    sensor = smi("new")
+    assert sensor.probe().samples["gpu.0.throttle"] == 4.0
+    (group,) = sensor.groups()
+    rows, _ = _collect([group], 10, lambda rows, errors: rows["gpu.0"])
+    names = [channel.name for channel in group.info.channels]
+    assert rows["gpu.0"][0].values[names.index("gpu.0.throttle")] == 4.0
+
+
 def test_several_gpus_share_one_child(smi, tmp_path):
     sensor = smi(FAKE_GPUS="4")
     groups = sensor.groups()
@@ -262,6 +274,7 @@ def test_a_child_that_does_not_loop_is_replaced_by_polls(smi, mode, monkeypatch)
     assert sensor._feed.polling
     assert {row.values[0] for row in rows["gpu.0"]} == {100.5}
     assert "asked for a line every 0.1 s, gave no line for" in group.trouble
+    assert group.trouble.startswith("nvidia-smi -lms 100, ")
     assert "single polls are used instead" in group.trouble
 
 

@@ -281,7 +281,7 @@ class Feed:
         self._restart(now_ns)
 
     def _step_down(self, why: str) -> None:
-        asked = " ".join(self._plan.command(FORMS[self._form], self._plan.gpus)[3:4])
+        asked = FORMS[self._form].format(ms=round(self._plan.period_s * 1000))
         self._form = min(self._form + 1, len(FORMS) - 1)
         now = "single polls are" if self.polling else f"{FORMS[self._form].split()[0]} is"
         self._changed = (
@@ -291,6 +291,7 @@ class Feed:
     def _restart(self, now_ns: int) -> None:
         self.close()
         self._start_ns = now_ns
+        self._rate = _Rate(now_ns)
 
     def _check_rate(self, now_ns: int) -> None:
         elapsed_s = (now_ns - self._rate.start_ns) / NS
