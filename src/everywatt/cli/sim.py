@@ -101,3 +101,6 @@ def truth(file: Path, between: tuple[str, str] | None, as_json: bool) -> None:
     click.echo(f"exact joules over {format_duration(window['duration_s'])}", err=True)
     for name, row in window["devices"].items():
         click.echo(f"{name:<12} {row['joules']:14.6f} J  {row['mean_w']:10.3f} W")
+
+
+command = sim
