@@ -95,8 +95,8 @@ class CounterCurve(Curve):
         mean = np.diff(count) / length
         unsure = _unsure_s(t, early_s, late_s)
         state = toggling(witness, t[1:])
-        # The count is exact, its instant is not: power times the instant's error, at the nearer end of the cell.
-        slip = mean * np.maximum(unsure[1:], unsure[:-1])
+        # The count is exact, its instant is not: power times the instant's error, at either end of the cell.
+        slip = mean * unsure[1:]
         cells = Cells(
             t[:-1],
             t[1:],
@@ -108,6 +108,7 @@ class CounterCurve(Curve):
             np.zeros(len(mean)),
             np.zeros(len(mean)),
             slip,
+            mean * unsure[:-1],
         )
         super().__init__(cells, quantum_j=quantum_j)
 
