@@ -91,7 +91,9 @@ class Meter:
             path = self._segment()
             self._recording = record(
                 path,
-                meta=provenance(command, tags=self._tags, note=self._note, run=path.parent.name, period_s=self._period_s),
+                meta=provenance(
+                    command, tags=self._tags, note=self._note, run=path.parent.name, period_s=self._period_s
+                ),
                 period_s=self._period_s,
                 sensors=self._sensors,
                 devices=self._devices,

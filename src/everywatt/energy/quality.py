@@ -69,8 +69,8 @@ def _throttling(tape: Tape) -> list[str]:
         for channel in group.info.channels:
             if not channel.name.endswith(".throttle"):
                 continue
-            bits = load_columns(tape, group.id, [channel.name]).values[channel.name]
-            bits = bits[np.isfinite(bits)].astype(np.int64)
+            masks = load_columns(tape, group.id, [channel.name]).values[channel.name]
+            bits = masks[np.isfinite(masks)].astype(np.int64)
             share = float(np.mean((bits & HELD_BACK) != 0)) if len(bits) else 0.0
             if share > 0.01:
                 warnings.append(f"{channel.device} was held back (power cap or heat) {share:.0%} of the time")

@@ -270,7 +270,10 @@ def _finite(pieces: list[Columns], name: str) -> _Raw:
         nothing = np.array([])
         return _Raw(np.array([], dtype=np.int64), nothing, nothing, nothing, nothing)
     return _Raw(
-        *(np.concatenate([getattr(part, field) for part in parts]) for field in ("at", "half", "value", "accumulated", "observed"))
+        *(
+            np.concatenate([getattr(part, field) for part in parts])
+            for field in ("at", "half", "value", "accumulated", "observed")
+        )
     )
 
 
@@ -325,7 +328,7 @@ def _merged(raw: _Raw, edges: list[tuple[Row, float]], channel: Channel) -> _Raw
     at = np.concatenate((raw.at, np.array([entry[0] for entry in extra], dtype=np.int64)))
     order = np.argsort(at, kind="stable")
     fields = (raw.half, raw.value, raw.accumulated, raw.observed)
-    half, value, accumulated, observed = (
+    half, values, accumulated, observed = (
         np.concatenate((field, added[:, column]))[order] for column, field in enumerate(fields)
     )
     keep = np.concatenate(([True], np.diff(at[order]) > 0))
@@ -333,7 +336,7 @@ def _merged(raw: _Raw, edges: list[tuple[Row, float]], channel: Channel) -> _Raw
     return _Raw(
         at[order][keep],
         half[keep],
-        value[keep],
+        values[keep],
         np.maximum.accumulate(accumulated)[keep],
         np.maximum.accumulate(observed)[keep],
     )

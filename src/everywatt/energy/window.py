@@ -13,8 +13,8 @@ from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, total
 from everywatt.core.units import format_joules
-from everywatt.energy.ticks import Reading, Ticks, load_ticks
 from everywatt.energy.sources import Source, addable, scope_of
+from everywatt.energy.ticks import Reading, Ticks, load_ticks
 from everywatt.tape.reader import Gap
 
 CROSS_CHECK_LIMIT = 0.10
@@ -148,9 +148,7 @@ def _gaps(
     return bounds, notes
 
 
-def _gap(
-    source: Source, gap: Gap, start_ns: int, end_ns: int, most_w: float | None
-) -> tuple[list[Bound], list[str]]:
+def _gap(source: Source, gap: Gap, start_ns: int, end_ns: int, most_w: float | None) -> tuple[list[Bound], list[str]]:
     device, key = source.channel.device, f"gap:{source.channel.name}:{gap.start_ns}"
     seconds = (min(gap.end_ns, end_ns) - max(gap.start_ns, start_ns)) / NS
     if gap.kind == "many-wraps":

@@ -47,7 +47,9 @@ def _parts(run: Run, energy: Energy) -> list[str]:
         power = devices.get(name, {}).get("power") or {}
         detail = ""
         if power.get("mean") is not None:
-            detail = f"   {power['mean']:.1f} W mean, {power['min']:.1f} … {power['max']:.1f} W, {power['samples']} ticks"
+            detail = (
+                f"   {power['mean']:.1f} W mean, {power['min']:.1f} … {power['max']:.1f} W, {power['samples']} ticks"
+            )
         label = devices.get(name, {}).get("label") or ""
         lines.append(f"  {name:<7} {short(part)}{detail}{'   ' + label if label else ''}")
     return lines
