@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -169,7 +170,7 @@ def _signals(pid: int) -> Iterator[None]:
 
 def _in_foreground() -> bool:
     try:
-        with open("/dev/tty") as terminal:
+        with Path("/dev/tty").open() as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except OSError:
         return False
