@@ -112,7 +112,7 @@ def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, second
     if facts.gain_pct:
         terms.append(Term("model" if modelled else "gain", f"gain:{family}", joules * facts.gain_pct / 100))
     if facts.offset_w:
-        terms.append(Term("offset", f"offset:{family}", facts.offset_w * seconds))
+        terms.append(Term("model" if modelled else "offset", f"offset:{family}", facts.offset_w * seconds))
     # A window's start counts with the opposite sign of the same instant as another window's end.
     for at_ns, width_j, sign in ((start_ns, reading.start_width_j, -1.0), (end_ns, reading.end_width_j, 1.0)):
         if width_j:
