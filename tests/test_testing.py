@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 SOURCE = str(Path(__file__).parents[1] / "src")
-TESTS = '''
+TESTS = """
 import subprocess, time
 import pynvml
 import pytest
@@ -36,7 +36,7 @@ def test_a_program_inside(sim_machine):
 def test_a_package(simulated_package):
     path = simulated_package.folder / "sys/class/powercap/intel-rapl:0/name"
     assert path.read_text() == "package-0\\n"
-'''
+"""
 
 
 def test_the_fixtures_work_in_a_users_test_suite(tmp_path):

@@ -1,5 +1,6 @@
 """The simulated libnvidia-ml.so.1 through the real nvidia-ml-py, against its closed form."""
 
+import itertools
 import math
 
 import pytest
@@ -78,7 +79,7 @@ def test_jitter_and_dropped_publications_keep_the_order(sim_machine, inside):
     rows = inside(lab, POLL.format(seconds=1.0, read="n.nvmlDeviceGetPowerUsage(h)"))
     values = sorted({reading for _, _, reading in rows})
     assert [r for _, _, r in rows] == sorted(r for _, _, r in rows)
-    gaps = [(b - a) / 5.0 for a, b in zip(values, values[1:])]  # the ramp rises 5 mW a millisecond
+    gaps = [(b - a) / 5.0 for a, b in itertools.pairwise(values)]  # the ramp rises 5 mW a millisecond
     assert max(gaps) > 30
     assert len({round(gap) for gap in gaps}) > 5
     assert 15 < len(values) < 48
@@ -98,7 +99,8 @@ pci = n.nvmlDeviceGetPciInfo(h)
 other = [n.nvmlDeviceGetHandleByUUID(n.nvmlDeviceGetUUID(h)), n.nvmlDeviceGetHandleByPciBusId(pci.busId),
          n.nvmlDeviceGetHandleBySerial(n.nvmlDeviceGetSerial(h))]
 m = n.nvmlDeviceGetMemoryInfo(h, n.nvmlMemory_v2)
-print(json.dumps([n.nvmlDeviceGetCount(), n.nvmlDeviceGetName(h), n.nvmlDeviceGetIndex(h), n.nvmlDeviceGetMinorNumber(h),
+print(json.dumps([n.nvmlDeviceGetCount(), n.nvmlDeviceGetName(h), n.nvmlDeviceGetIndex(h),
+  n.nvmlDeviceGetMinorNumber(h),
   pci.bus, [n.nvmlDeviceGetIndex(o) for o in other], n.nvmlDeviceGetMemoryInfo(h).total, m.total - m.used - m.free,
   n.nvmlDeviceGetCudaComputeCapability(h), n.nvmlSystemGetDriverVersion(), n.nvmlSystemGetCudaDriverVersion(),
   n.nvmlDeviceGetTemperature(h, 0), n.nvmlDeviceGetTemperatureV(h, 0), n.nvmlDeviceGetMaxClockInfo(h, 1)]))
@@ -171,7 +173,8 @@ def code():
     except n.NVMLError as e: return e.value
 first = code()
 other = n.nvmlDeviceGetPowerUsage(n.nvmlDeviceGetHandleByIndex(1))
-t0 = [int(l.split()[1]) for l in open(__import__("os").environ["EVERYWATT_SIM"] + "/machine.txt") if l.startswith("t0")][0]
+import os
+t0 = int(open(os.environ["EVERYWATT_SIM"] + "/machine.txt").readline().split()[1])
 time.sleep(max(0, 2.05 - (time.monotonic_ns() - t0) / 1e9))
 print(json.dumps([first, other, code()]))
 """,
@@ -186,7 +189,8 @@ def test_mig_instances(sim_machine, inside):
         FAULT
         + """
 m = [n.nvmlDeviceGetMigDeviceHandleByIndex(h, i) for i in range(2)]
-print(json.dumps([n.nvmlDeviceGetMigMode(h), code(n.nvmlDeviceGetMigDeviceHandleByIndex, h, 2), n.nvmlDeviceIsMigDeviceHandle(m[0]).value,
+print(json.dumps([n.nvmlDeviceGetMigMode(h), code(n.nvmlDeviceGetMigDeviceHandleByIndex, h, 2),
+  n.nvmlDeviceIsMigDeviceHandle(m[0]).value,
   n.nvmlDeviceGetUUID(m[1])[:4], n.nvmlDeviceGetIndex(n.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(m[1])),
   n.nvmlDeviceGetMemoryInfo(m[1]).total, [n.nvmlDeviceGetAttributes(x).gpuInstanceSliceCount for x in m],
   [[p.pid for p in n.nvmlDeviceGetComputeRunningProcesses(x)] for x in (h, *m)],
@@ -215,7 +219,9 @@ print(json.dumps([[(p.pid, p.usedGpuMemory) for p in n.nvmlDeviceGetComputeRunni
 
 
 def test_a_power_limit_clips_power_and_clock_and_the_truth(sim_machine, inside):
-    lab = sim_machine(gpus=["constant:250W"], sensor=["period=10ms,power_limit=300W,power_limit_min=100W,utilisation=1"])
+    lab = sim_machine(
+        gpus=["constant:250W"], sensor=["period=10ms,power_limit=300W,power_limit_min=100W,utilisation=1"]
+    )
     got = inside(
         lab,
         FAULT

@@ -44,11 +44,31 @@ def test_every_way_of_reading_gives_the_counter_of_that_moment(sim_machine, insi
 def test_programs_that_use_streams_see_it_too(sim_machine):
     lab = sim_machine(packages=["constant:50W"])
     texts = [
-        subprocess.run(["cat", f"/{CLASS}/intel-rapl:0/energy_uj"], env=lab.environment(), capture_output=True, text=True)
+        subprocess.run(
+            ["cat", f"/{CLASS}/intel-rapl:0/energy_uj"], env=lab.environment(), capture_output=True, text=True
+        )
         for _ in range(2)
     ]
     first, second = (int(text.stdout) for text in texts)
     assert 1_000_000_000 <= first < second < 1_000_000_000 + 50 * 60 * 10**6
+
+
+def test_a_stream_in_c_holds_the_counter_of_its_opening(sim_machine, inside):
+    lab = sim_machine(packages=["constant:50W"])
+    code = """
+import ctypes, json, time
+c = ctypes.CDLL(None)
+c.fopen.restype = ctypes.c_void_p
+def read():
+    f = c.fopen(b"/sys/class/powercap/intel-rapl:0/energy_uj", b"r")
+    text = ctypes.create_string_buffer(64)
+    c.fgets(text, 64, ctypes.c_void_p(f)); c.fclose(ctypes.c_void_p(f))
+    return int(text.value)
+a, t = read(), time.monotonic(); time.sleep(0.1)
+print(json.dumps([read() - a, time.monotonic() - t]))
+"""
+    grown, seconds = inside(lab, code)
+    assert 50e6 * 0.098 <= grown <= 50e6 * (seconds + 0.002)
 
 
 def test_the_tree_is_laid_out_as_the_kernel_does(sim_machine):

@@ -1,4 +1,4 @@
-"""The formulas exist twice, in C for the libraries and in Python for the truth. Here they are held against each other."""
+"""The formulas exist twice, in C for the libraries and in Python for the truth. Here the two meet."""
 
 import ctypes
 import random
