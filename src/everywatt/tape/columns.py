@@ -91,8 +91,8 @@ def columns_of(tape: Tape, group: StoredGroup, frames: Iterable[Frame], channels
 
 def _times(joined: Sequence[NDArray[np.generic]], heads: Sequence[_Head]) -> tuple[Columns, Ints]:
     read = joined[0].astype(np.int64, copy=False)
-    late: Ints = read - joined[1]
-    early: Ints = late - joined[2]
+    late = read - joined[1].astype(np.int64, copy=False)
+    early = late - joined[2].astype(np.int64, copy=False)
     # Half of the sum, without the overflow that a sum may have.
     published = early + (late - early) // 2
     starts = np.cumsum([0, *(head.n for head in heads)], dtype=np.int64)[:-1]
