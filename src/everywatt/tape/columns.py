@@ -217,7 +217,12 @@ def _last_finite(
     starts: Ints,
     cums: Sequence[tuple[float, int, float | None, int]],
 ) -> tuple[Floats, Ints]:
-    """For each row the last finite value before it in its frame, else what the frame carried over."""
+    """For each row the last finite value before it in its frame, else what the frame carried over.
+
+    First rows of frames do not count: their sums are the frame's own.
+    """
+    if finite.all():
+        return np.concatenate(([np.nan], values[:-1])), np.concatenate(([0], published[:-1]))
     rows = np.arange(len(values))
     latest = np.maximum.accumulate(np.where(finite, rows, -1))
     before = np.concatenate(([-1], latest[:-1]))
