@@ -16,6 +16,7 @@ from everywatt.tape.writer import TapeWriter
 ANCHOR_NS = 60 * NS
 FLUSH_NS = NS
 SMALL_FLUSH_NS = 10 * NS
+MOST_UNFLUSHED = 1000  # messages: a burst of spans must not fill the memory
 
 
 class Session:
@@ -35,6 +36,7 @@ class Session:
         self._anchor_ns = self.started_ns + ANCHOR_NS
         self._numbers: dict[str, int] = {}
         self._closing_ns = 0
+        self._unflushed = 0
         self._trouble: str | None = None
         self.anchor()
 
@@ -92,6 +94,7 @@ class Session:
     def apply(self, message: Mapping[str, Any]) -> None:
         """Carry out `span_open`, `span_close`, `point` or `note`. Raises KeyError, TypeError or ValueError on nonsense."""
         op = message["op"]
+        self._unflushed += 1
         for name, read_ns, early_ns, late_ns, values in message.get("edges") or ():
             if name in self._numbers:
                 clean = tuple(NAN if value is None else float(value) for value in values)
@@ -119,7 +122,8 @@ class Session:
         if now_ns >= self._anchor_ns:
             self._anchor_ns = now_ns + ANCHOR_NS
             self.anchor()
-        if now_ns >= self.flush_ns:
+        if now_ns >= self.flush_ns or self._unflushed >= MOST_UNFLUSHED:
+            self._unflushed = 0
             self.flush_ns = now_ns + self.flush_every_ns
             self._flush(now_ns)
 
