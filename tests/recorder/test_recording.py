@@ -47,7 +47,12 @@ def test_a_recording_holds_the_truth(lab) -> None:
     end = recording.span_close(uid, attributes={"done": True})
     closed = recording.close()
     assert closed.path == lab.tape()
-    assert [group.name for group in recording.groups] == ["fake.counter", "fake.gpu", "fake.temperature", "fake.processes"]
+    assert [group.name for group in recording.groups] == [
+        "fake.counter",
+        "fake.gpu",
+        "fake.temperature",
+        "fake.processes",
+    ]
     (span,) = table(closed.path, "select name, start_ns, end_ns, attributes from span")
     assert span[0] == "work"
     assert span[2] == end
@@ -108,7 +113,9 @@ def test_clients_that_start_at_once_get_one_recorder(lab) -> None:
         "r = record(sys.argv[1], meta={}, sensors=['fake']); time.sleep(0.3); print(r.close().cost['pid'])"
     )
     programs = [
-        subprocess.Popen([sys.executable, "-c", code, str(lab.tape(f"{n}/h-0001.tape"))], stdout=subprocess.PIPE, env=environ(lab))
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(lab.tape(f"{n}/h-0001.tape"))], stdout=subprocess.PIPE, env=environ(lab)
+        )
         for n in range(4)
     ]
     pids = {program.communicate(timeout=30)[0].strip() for program in programs}
@@ -127,7 +134,9 @@ def test_ten_thousand_spans_and_one_never_closed(lab) -> None:
         recording.span_close(recording.span_open("s", parent=outer, attributes={"n": number}))
     closed = recording.close(linger=False)
     assert table(closed.path, "select count(*), count(end_ns) from span") == [(10_001, 10_000)]
-    assert table(closed.path, "select count(*) from span where parent is not null and parent != ?".replace("?", f"'{outer}'")) == [(0,)]
+    assert table(
+        closed.path, "select count(*) from span where parent is not null and parent != ?".replace("?", f"'{outer}'")
+    ) == [(0,)]
 
 
 def test_threads_share_a_recording(lab) -> None:
@@ -360,7 +369,9 @@ def test_the_recorder_inherits_no_mask_no_session_and_never_imports_main(lab) ->
         "print(len(os.sched_getaffinity(pid)), os.getsid(pid) != os.getsid(0), os.readlink(f'/proc/{pid}/cwd'))\n"
         "r.close(linger=False)\n"
     )
-    done = subprocess.run([sys.executable, str(main), str(lab.tape())], capture_output=True, text=True, env=environ(lab), timeout=30)
+    done = subprocess.run(
+        [sys.executable, str(main), str(lab.tape())], capture_output=True, text=True, env=environ(lab), timeout=30
+    )
     assert done.stdout.splitlines() == ["main", f"{os.cpu_count()} True /"], done.stderr
     assert done.stderr == ""
 

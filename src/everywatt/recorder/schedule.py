@@ -21,21 +21,33 @@ class Figures:
     """How well the schedule of one group was kept."""
 
     asked_ns: int
+    expected_ns: int
     since_ns: int
     rows: int = 0
     late: int = 0
     missed: int = 0
 
     def to_dict(self, now_ns: int) -> dict[str, float | int]:
-        """Requested and achieved rate in Hz, late and missed ticks."""
+        """Requested, expected (the sensor may be slower) and achieved rate in Hz; late and missed ticks."""
         seconds = max(now_ns - self.since_ns, 1) / 1e9
         return {
             "requested_hz": round(1e9 / self.asked_ns, 6),
+            "expected_hz": round(1e9 / self.expected_ns, 6),
             "achieved_hz": round(self.rows / seconds, 4),
             "rows": self.rows,
             "late": self.late,
             "missed": self.missed,
         }
+
+    def trouble(self, now_ns: int) -> str | None:
+        """A sentence where ticks are missing, or far fewer came than can be expected."""
+        seconds = (now_ns - self.since_ns) / 1e9
+        expected = seconds * 1e9 / self.expected_ns
+        if expected >= 20 and self.rows < 0.8 * expected:
+            return f"{1e9 / self.expected_ns:.3g} rows a second were expected and {self.rows / seconds:.3g} came."
+        if self.missed + self.late > 0.01 * expected + 2:
+            return f"{self.missed} ticks were missed and {self.late} late, of about {expected:.0f}."
+        return None
 
 
 @dataclass

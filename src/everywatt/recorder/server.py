@@ -87,7 +87,9 @@ class Server:
             self._tend()
         now = self.clock.monotonic_ns()
         for number in list(self.tapes):
-            self.tapes[number].session.remark(now, "recorder", "The recorder was told to leave before the tape was closed.")
+            self.tapes[number].session.remark(
+                now, "recorder", "The recorder was told to leave before the tape was closed."
+            )
             self._finish(number)
 
     def _leaving(self) -> bool:
@@ -234,7 +236,11 @@ class Server:
                     source.group.follow(message["pids"])  # type: ignore[union-attr]
         elif op == "status":
             figures = tape.session.figures.items()
-            return {**self._meter(tape), "rows": {name: f.rows for name, f in figures}, "notes": tape.session.remarks[-50:]}
+            return {
+                **self._meter(tape),
+                "rows": {name: f.rows for name, f in figures},
+                "notes": tape.session.remarks[-50:],
+            }
         elif op == "close":
             self._close(connection, tape, message)
             return None
@@ -244,7 +250,9 @@ class Server:
 
     def _open(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any]:
         sys.path += [entry for entry in message.get("path") or () if entry not in sys.path]
-        roots = {key: Path(value) for key, value in (message.get("roots") or {}).items() if key in ("sys", "proc", "dev")}
+        roots = {
+            key: Path(value) for key, value in (message.get("roots") or {}).items() if key in ("sys", "proc", "dev")
+        }
         machine = Machine(**{**_roots(Machine.here()), **roots}, clock=self.clock)
         request = Request(
             machine,
@@ -265,7 +273,13 @@ class Server:
         for source in sources:
             self._enrol(session, source)
         groups = [source.info.to_dict() for source in sources]
-        return {"tape": self._number, "groups": groups, "reports": plain(reports), "notes": session.remarks, "pid": os.getpid()}
+        return {
+            "tape": self._number,
+            "groups": groups,
+            "reports": plain(reports),
+            "notes": session.remarks,
+            "pid": os.getpid(),
+        }
 
     def _enrol(self, session: Session, source: Source) -> None:
         """Let a tape listen to a source, which delivers its first rows at once."""
@@ -323,7 +337,9 @@ class Server:
         if tape.closing is not None and tape.closing.connection.open:
             notes = tape.session.remarks + ([why] if why else [])
             path = str(tape.session.writer.path)
-            tape.closing.connection.put({"id": tape.closing.id, "ok": True, "path": path, "cost": meter, "notes": notes})
+            tape.closing.connection.put(
+                {"id": tape.closing.id, "ok": True, "path": path, "cost": meter, "notes": notes}
+            )
 
     def _meter(self, tape: Tape) -> dict[str, Any]:
         """What the recorder has cost since the tape was opened (shared by all tapes that were open)."""
