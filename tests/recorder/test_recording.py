@@ -91,6 +91,20 @@ def publications(path: Path, group: str) -> list[tuple[int, int, int]]:
         tape.close()
 
 
+def test_processes_are_followed_for_each_tape_apart(lab) -> None:
+    first, second = start(lab, "a/h-0001.tape", pids=[11]), start(lab, "b/h-0001.tape", pids=[22])
+    first.follow([33])
+    first.status()
+    paths = [first.close(linger=False).path, second.close(linger=False).path]
+    seen = []
+    for path in paths:
+        tape = Tape.open(path)
+        number = next(group.id for group in tape.groups if group.info.table)
+        seen.append({row["pid"] for frame in tape.tables(number) for row in frame.rows})
+        tape.close()
+    assert seen == [{11, 33}, {22}]
+
+
 def test_two_clients_share_one_recorder_that_reads_once(lab) -> None:
     first = start(lab, "a/host-0001.tape")
     second = start(lab, "b/host-0001.tape", pids=[1])

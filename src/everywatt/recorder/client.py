@@ -210,9 +210,9 @@ class Recording:
 
     def span_close(self, uid: str, *, attributes: Mapping[str, Any] | None = None, at_ns: int | None = None) -> int:
         """Close a span; gives when it ended (monotonic ns): where the cheap counters were read, or `at_ns`."""
-        edges = self._inline.read() if at_ns is None and not self._idle() else ()
-        end_ns = at_ns if at_ns is not None else edges[0][1].read_ns if edges else self._clock.monotonic_ns()
         with self._lock:
+            edges = self._inline.read() if at_ns is None and not self._idle() else ()
+            end_ns = at_ns if at_ns is not None else edges[0][1].read_ns if edges else self._clock.monotonic_ns()
             self._spans.pop(uid, None)
             message = {"op": "span_close", "uid": uid, "at_ns": end_ns}
             if attributes:

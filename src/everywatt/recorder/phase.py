@@ -378,7 +378,7 @@ class Tracker:
             fan = [late + step for step in steps] if side > 0 else [early - cost - step for step in reversed(steps)]
             return [at for at in fan if abs(at - late) < line.period_ns / 3 and at > now]
         wide = late - early > TARGET_NS + 4 * line.jitter_ns + cost
-        check = now - self._checked_ns > max(CHECK_NS if line.settled else CHECK_NS // 4, 10 * line.period_ns)
+        check = now - self._checked_ns > max(CHECK_NS if line.settled else CHECK_NS // 3, 10 * line.period_ns)
         if not wide and not check:
             return []
         middle = (early + late - cost) // 2

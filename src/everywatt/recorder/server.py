@@ -73,7 +73,7 @@ class Server:
         self._number = 0
         self._idle_ns = now
         self._boot_ns = self.clock.boottime_ns() - now
-        self._last_ns = now
+        self._last_ns = self._look_ns = now
 
     def run(self) -> None:
         """Serve until it is time to leave; then seal what is open."""
@@ -83,7 +83,6 @@ class Server:
             if wake is not None and wake <= now and not self.tapes and self._leaving():
                 break
             self._wait(wake)
-            self._tick()
             self._tend()
         now = self.clock.monotonic_ns()
         for number in list(self.tapes):
@@ -179,7 +178,10 @@ class Server:
             tape.session.tend(now)
             if tape.closing and (not tape.session.waiting or now >= tape.closing.deadline_ns):
                 self._finish(number)
-        if self.listener.fileno() >= 0 and self.gone():
+        if now < self._look_ns or self.listener.fileno() < 0:
+            return
+        self._look_ns = now + NS // 5
+        if self.gone():
             self.log("The socket was removed: no more clients.")
             self.listener.close()
             self.idle_s = 0.0
@@ -262,12 +264,15 @@ class Server:
             message.get("options") or {},
         )
         cpu_s, reads, wakes = time.process_time(), self.reads, self.wakes
+        period_ns = max(round(float(message["period_s"]) * NS), 1_000_000)
+        sources, reports = self.pool.choose(message["targets"], request, message.get("sensors"))
         try:
-            sources, reports = self.pool.choose(message["targets"], request, message.get("sensors"))
-            period_ns = max(round(float(message["period_s"]) * NS), 1_000_000)
             session = Session(Path(message["tape"]), message.get("meta") or {}, period_ns, self.clock)
-        finally:
-            self._sweep_unheard()
+        except BaseException:
+            for source in sources:
+                if not source.listeners:
+                    self.pool.drop(source)
+            raise
         self._number += 1
         self.tapes[self._number] = Tape(session, connection, cpu_s, reads, wakes)
         for source in sources:
@@ -298,15 +303,6 @@ class Server:
         elif source.outage is None:
             source.read()
             self.reads += 1
-
-    def _sweep_unheard(self) -> None:
-        """Close what was opened for a tape that then could not be made."""
-        if sys.exc_info()[0] is None:
-            return
-        for entry in list(self.pool.entries.values()):
-            for source in list(entry.sources):
-                if not source.listeners:
-                    self.pool.drop(source)
 
     def _close(self, connection: Connection, tape: Tape, message: dict[str, Any]) -> None:
         now = self.clock.monotonic_ns()
