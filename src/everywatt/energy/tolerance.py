@@ -8,14 +8,18 @@ watts the spread that holds for 250 W boards is half of what a 450 W board shows
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.energy.curve import Z95
-from everywatt.energy.swing import Array
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from everywatt.energy.swing import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,7 @@ class Tolerance:
         return np.asarray(np.hypot(*self.terms_j(joules, duration_s)))
 
 
-def tolerance(
-    *, limit_w: float | None = None, exclude: Iterable[str] = (), cards: Iterable[Card] = CARDS
-) -> Tolerance:
+def tolerance(*, limit_w: float | None = None, exclude: Iterable[str] = (), cards: Iterable[Card] = CARDS) -> Tolerance:
     """What to expect of a card that was never calibrated.
 
     limit_w is the board's power limit (at least the highest reading seen); cards whose name contains one of `exclude`
@@ -117,14 +119,12 @@ class Calibration:
     tolerance: Tolerance
 
 
-def fit(
-    reading_w: npt.ArrayLike, meter_w: npt.ArrayLike, half_width_w: npt.ArrayLike | None = None
-) -> Calibration:
+def fit(reading_w: npt.ArrayLike, meter_w: npt.ArrayLike, half_width_w: npt.ArrayLike | None = None) -> Calibration:
     """Gain and bias of a card from the mean power of the same windows by sensor and by meter.
 
     half_width_w is the sampling error of each reading: windows across a change of load count less, so that they do not
-    tilt the line. What is left around the line (bends, drift with temperature) does not average out, so the tolerance is
-    its spread and not the standard error of the fit, half of it as gain and half as offset.
+    tilt the line. What is left around the line (bends, drift with temperature) does not average out, so the tolerance
+    is its spread and not the standard error of the fit, half of it as gain and half as offset.
     """
     x, y = np.asarray(reading_w, dtype=np.float64), np.asarray(meter_w, dtype=np.float64)
     if len(x) < 3 or np.ptp(x) <= 0:
