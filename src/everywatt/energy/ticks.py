@@ -144,7 +144,9 @@ class Ticks:
         if self.channel.pedigree is Pedigree.MODELLED:
             return Reading(float(joules[0]), seen, most_w=self.most_w())
         sampled = self.curve.energy(self._seconds([start_ns]), self._seconds([end_ns]))
-        if self.hole_ns[1] > self.hole_ns[0] and not self.plain:
+        if self.hole_ns == (0, 0):
+            joules = sampled.joules
+        elif not self.plain:
             # The curve knows nothing of the rows in the hole; what had accumulated there does.
             hole = np.interp(self.hole_ns, self.at_ns, self.joules)
             bridged = self.curve.energy(*(self._seconds([edge]) for edge in self.hole_ns)).joules[0]
