@@ -162,3 +162,15 @@ def test_an_hour_of_forty_channels_at_ten_hertz_writes_less_than_60_mb(lab, tmp_
         writer.flush()
     assert (written_bytes() - before) * 30 < 60e6
     writer.abandon()
+
+
+def test_an_abandoned_tape_is_whole_and_says_that_it_is_not_sealed(lab, tmp_path):
+    writer = TapeWriter(tmp_path / "a.tape", {}, clock=FakeClock())
+    group = writer.add_group(lab.group(lab.counter()), 0.1)
+    writer.append(group, [lab.row(10**12 + i, float(i)) for i in range(5)])
+    writer.abandon()
+    writer.abandon()
+    assert os.listdir(tmp_path) == ["a.tape"]
+    with Tape.open(tmp_path / "a.tape") as tape:
+        assert tape.trouble == ("a.tape was closed without being sealed.",)
+        assert len(load_columns(tape, group, ["gpu.0.energy"])) == 5

@@ -334,7 +334,7 @@ class Tape:
         """See what was written since the tape was opened. Nothing changes for a sealed one."""
         if self.sealed:
             return
-        if self.path.stat().st_ino != self._inode or not checking.has_log(self.path):
+        if not self._same_file() or not checking.has_log(self.path):
             self._db.close()
             self._load()
             return
@@ -343,6 +343,12 @@ class Tape:
         self._anchors = [Anchor(*row[1:]) for row in self._rows("anchor")]
         if self._directory is not None:
             self._directory.update()
+
+    def _same_file(self) -> bool:
+        try:
+            return self.path.stat().st_ino == self._inode
+        except OSError:
+            return False
 
     def to_utc_ns(self, monotonic_ns: int) -> int:
         """UTC nanoseconds of an instant, by the anchors around it. Raises TapeError where there is no anchor."""
