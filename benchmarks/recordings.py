@@ -6,6 +6,7 @@ import csv
 import gzip
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,9 @@ class Recording:
         return start, start + length
 
 
+@cache
 def load(sensor: Sensor) -> Recording:
+    """A recording with its curve; kept, because reading the meter is slow."""
     folder = DATA / sensor.recording
     t, columns = polls(folder / "nvidia_smi.csv.gz")
     with gzip.open(folder / "meter.csv.gz", "rt") as file:

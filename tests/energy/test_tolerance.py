@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from everywatt.energy.tolerance import CARDS, fit, student95, tolerance
+from everywatt.energy.tolerance import CARDS, fit, likely_limit_w, student95, tolerance
 
 
 def test_an_unknown_card():
@@ -25,6 +25,11 @@ def test_each_card_is_inside_what_the_others_say():
         error = card.offset_w + card.gain_pct / 100 * power
         held += bool(np.all(np.abs(error) <= others.half_width_j(power + error, 1.0)))
     assert held >= 18
+
+
+def test_a_limit_that_is_not_known():
+    assert likely_limit_w(120.0) == 250.0
+    assert likely_limit_w(392.0) == pytest.approx(450, abs=2)
 
 
 def test_a_family_is_left_out_by_name():
