@@ -32,15 +32,10 @@ def test_uncalibrated_intervals_hold_the_meter_with_the_card_left_out(honesty, s
         assert row.width <= (25, 22, 18)[honesty.LENGTHS_S.index(length)], (name, length, row)
 
 
-def test_other_recorded_cards(honesty, recordings):
-    for key, row in honesty.uncalibrated(recordings.OTHERS).items():
-        assert row.coverage >= HONEST, (key, row)
-
-
 def test_cards_of_which_nothing_is_known(honesty, recordings):
     """Neither averaging window nor limit: both are taken from the readings."""
     unknown = {}
-    for name, sensor in (recordings.SENSORS | recordings.OTHERS).items():
+    for name, sensor in recordings.SENSORS.items():
         highest = recordings.load(sensor).values.max()
         unknown[name] = replace(sensor, window_s=None, limit_w=likely_limit_w(highest))
     for key, row in honesty.uncalibrated(unknown).items():
