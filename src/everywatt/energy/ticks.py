@@ -66,7 +66,7 @@ class Ticks:
 
     @cached_property
     def period_s(self) -> float:
-        """How often the sensor publishes: as seen where that is near what is known of it or nothing is, else as known."""
+        """How often the sensor publishes: as seen, unless that is far from what is known of it."""
         known = self.channel.facts.period_s
         steps = np.diff(self.at_ns[self.real])
         seen = float(np.mean(steps[steps < 1.5 * np.median(steps)])) / NS if len(steps) >= FEW_STEPS else None
