@@ -68,13 +68,14 @@ def test_a_recording_holds_the_truth(lab) -> None:
     assert last[0] >= end - 1_000_000
 
 
+@pytest.mark.serial
 def test_publications_of_a_real_clock_are_bracketed(lab) -> None:
     recording = start(lab)
-    time.sleep(2.5)
+    time.sleep(5.0)
     closed = recording.close()
     found = publications(closed.path, "fake.gpu")
     late = [row for row in found if row[0] > found[0][0] + 1_200_000_000]
-    assert len(late) >= 8
+    assert len(late) >= 20
     # The truth: 37 ms after a tenth of a second. A read just behind a publication belongs to that one.
     errors = [((early + late_ns) / 2 - 37e6 + 50e6) % 100e6 - 50e6 for _, early, late_ns in late]
     held = [abs(error) <= (late_ns - early) / 2 + 1e5 for error, (_, early, late_ns) in zip(errors, late, strict=True)]
