@@ -131,9 +131,21 @@ def _nvidia(reports: dict[str, Report], machine: Machine, around: Surroundings) 
         checks.append(Check("NVIDIA (NVML)", Verdict.FAIL, nvml.why, nvml.cure or ""))
     elif _has_nvidia(machine, around) and not around.jetson:
         seen = nvml.why if nvml is not None else "NVML was not tried"
-        checks.append(Check("NVIDIA (NVML)", Verdict.FAIL, f"a GPU is there and NVML is not: {seen}", "install the driver's libnvidia-ml"))
+        checks.append(
+            Check(
+                "NVIDIA (NVML)",
+                Verdict.FAIL,
+                f"a GPU is there and NVML is not: {seen}",
+                "install the driver's libnvidia-ml",
+            )
+        )
     checks += [
-        Check("NVIDIA GPU", Verdict.FAIL, f"GPU {d.get('index', '?')}: {d.get('error') or 'lost'}", "nvidia-smi -r, or reboot")
+        Check(
+            "NVIDIA GPU",
+            Verdict.FAIL,
+            f"GPU {d.get('index', '?')}: {d.get('error') or 'lost'}",
+            "nvidia-smi -r, or reboot",
+        )
         for d in lost
     ]
     return checks
@@ -177,7 +189,12 @@ def _clock(synchronised: Callable[[], bool | None]) -> Check:
     if state:
         return Check("clock", Verdict.PASS, "synchronised")
     seen = "not synchronised" if state is False else "not known to be synchronised"
-    return Check("clock", Verdict.WARN, f"{seen}: recordings of several hosts will not line up", "systemctl enable --now systemd-timesyncd")
+    return Check(
+        "clock",
+        Verdict.WARN,
+        f"{seen}: recordings of several hosts will not line up",
+        "systemctl enable --now systemd-timesyncd",
+    )
 
 
 def kernel_clock_synchronised() -> bool | None:

@@ -44,14 +44,21 @@ def steps(machine: Machine, etc: Path = Path("/etc"), *, user: str = "", call: C
     """Make the group, write both rules, apply them to the counters that are there. Says what was done."""
     done = [
         _try(f"make the group '{GROUP}'", lambda: call(["groupadd", "--system", "--force", GROUP])),
-        _try(f"write {etc}/udev/rules.d/70-everywatt.rules", lambda: _write(etc / "udev/rules.d/70-everywatt.rules", UDEV_RULE)),
-        _try(f"write {etc}/tmpfiles.d/everywatt.conf", lambda: _write(etc / "tmpfiles.d/everywatt.conf", TMPFILES_RULE)),
+        _try(
+            f"write {etc}/udev/rules.d/70-everywatt.rules",
+            lambda: _write(etc / "udev/rules.d/70-everywatt.rules", UDEV_RULE),
+        ),
+        _try(
+            f"write {etc}/tmpfiles.d/everywatt.conf", lambda: _write(etc / "tmpfiles.d/everywatt.conf", TMPFILES_RULE)
+        ),
     ]
     counters = sorted(machine.sys.glob("class/powercap/intel-rapl*/energy_uj"))
     if counters:
         done.append(_try(f"let the group read {len(counters)} counters now", lambda: _apply(counters, call)))
     if user and user != "root":
-        done.append(_try(f"add {user} to the group (log in again to use it)", lambda: call(["usermod", "-aG", GROUP, user])))
+        done.append(
+            _try(f"add {user} to the group (log in again to use it)", lambda: call(["usermod", "-aG", GROUP, user]))
+        )
     return done
 
 
