@@ -1,8 +1,8 @@
 """The error budget behind an interval: named sources, each with its coefficient.
 
-Terms with one key are the same unknown error seen through several figures (the gain of one card in two windows, the edge
-that two adjacent windows share with opposite sign), so they add linearly. Terms with different keys are independent and
-add in quadrature. Bounds are not sigmas: they are added whole.
+Terms with one key are the same unknown error seen through several figures (the gain of one card in two windows, the
+edge that two adjacent windows share with opposite sign), so they add linearly. Terms with different keys are
+independent and add in quadrature. Bounds are not sigmas: they are added whole.
 """
 
 from __future__ import annotations

@@ -105,8 +105,8 @@ class GroupInfo:
     """Channels of one device that are read together and published on one schedule; stored in the tape.
 
     inline     cheap and fresh enough to be read by the measured program itself where a span starts and ends
-    tracked    the hardware publishes on a schedule of its own (every `facts.period_s` of the first channel, or unknown);
-               the recorder finds the phase and stores publications instead of polls
+    tracked    the hardware publishes on a schedule of its own (every `facts.period_s` of the first channel, or
+               unknown); the recorder finds the phase and stores publications instead of polls
     table      rows vary (processes); stored as a table, not as channels
     """
 

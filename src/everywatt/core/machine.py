@@ -1,4 +1,4 @@
-"""Where the machine is looked at: the roots of /sys, /proc and /dev are arguments, so that a tree can stand in for them."""
+"""Where the machine is looked at: the roots of /sys, /proc and /dev are arguments, so that a tree can stand in."""
 
 from __future__ import annotations
 

@@ -1,0 +1,101 @@
+# make demo and make test are complete: each makes the virtual environment that it needs. `make help` lists the rest.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PLACE := $(shell scripts/place.sh)
+ELSEWHERE := $(filter-out .,$(PLACE))
+VENV := $(PLACE)/.venv
+BENCH := $(PLACE)/.venv-bench
+PIP := -m pip --disable-pip-version-check install --quiet --no-warn-script-location -c constraints.txt
+PINNED := pyproject.toml constraints.txt
+
+# Debian packages that some tests use; those tests say so and are skipped where the programs are missing.
+SYSTEM_PACKAGES_LIST :=
+# The simulated GPU library is C: where there is no compiler, the one in the ziglang package serves.
+comma := ,
+EXTRAS := dev$(if $(shell command -v cc 2>/dev/null),,$(comma)sim)
+WORKERS ?= auto
+PYTEST = '$(VENV)/bin/python' -m pytest -q
+# pytest ends with 5 where no test has the mark.
+MAY_BE_NONE = || [ $$? -eq 5 ]
+# What the peers, torch and the packages add runs in CI without being asked for.
+CI_PARTS := $(if $(filter true,$(CI)),system-packages bench-venv ml-venv)
+ROOT_PARTS := $(if $(filter 1,$(SYSTEM_PACKAGES)),system-packages)
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: $(VENV)/.stamp-base ## measure something small, here and now: no root, no compiler, no GPU
+	@$(if $(ELSEWHERE),echo "This folder cannot be written: environment and runs are in $(PLACE)." >&2;) \
+	$(if $(ELSEWHERE),EVERYWATT_HOME="$${EVERYWATT_HOME:-$(PLACE)/runs}") \
+	'$(VENV)/bin/everywatt' demo
+
+.PHONY: test
+test: $(VENV)/.stamp-dev $(ROOT_PARTS) $(CI_PARTS) lint ## lint, types and tests (CI=true: all that can run here)
+	$(PYTEST) -n $(WORKERS) -m "not serial and not long and not ml"
+	$(PYTEST) -m "serial and not long and not ml" $(MAY_BE_NONE)
+	$(if $(filter true,$(CI)),$(PYTEST) -m "ml and not long" $(MAY_BE_NONE))
+
+.PHONY: test-long
+test-long: $(VENV)/.stamp-dev ## the full kill, fuzz, soak and scale numbers
+	$(PYTEST) -m "long and not ml"
+
+.PHONY: test-ml
+test-ml: ml-venv ## the tests that need torch, transformers, Keras, Lightning or MLflow
+	$(PYTEST) -m ml
+
+.PHONY: bench
+bench: $(VENV)/.stamp-dev bench-venv ## accuracy, honesty and weight, beside other tools
+	BENCH_PYTHON='$(BENCH)/bin/python' '$(VENV)/bin/python' -m benchmarks
+
+.PHONY: lint
+lint: $(VENV)/.stamp-dev ## ruff and mypy
+	'$(VENV)/bin/ruff' check .
+	'$(VENV)/bin/ruff' format --check .
+	'$(VENV)/bin/mypy'
+
+.PHONY: format
+format: $(VENV)/.stamp-dev ## let ruff rewrite the sources
+	'$(VENV)/bin/ruff' check --fix .
+	'$(VENV)/bin/ruff' format .
+
+.PHONY: reference
+reference: $(VENV)/.stamp-dev ## write docs/reference from the code
+	'$(VENV)/bin/python' scripts/make_reference.py
+
+.PHONY: bench-venv
+bench-venv: $(BENCH)/.stamp ## the other tools, in an environment of their own
+
+.PHONY: ml-venv
+ml-venv: $(VENV)/.stamp-ml
+
+.PHONY: system-packages
+system-packages: ## Debian packages that some tests use (root; services are not started)
+	scripts/system_packages.sh $(SYSTEM_PACKAGES_LIST)
+
+.PHONY: clean
+clean: ## remove environments and caches; runs are kept
+	rm -rf '$(VENV)' '$(BENCH)' .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(VENV)/.stamp-base: $(PINNED)
+	@scripts/venv.sh '$(VENV)'
+	'$(VENV)/bin/python' $(PIP) -e .
+	@touch '$@'
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-base
+	'$(VENV)/bin/python' $(PIP) -e '.[$(EXTRAS)]'
+	@touch '$@'
+
+$(VENV)/.stamp-ml: $(VENV)/.stamp-dev
+	'$(VENV)/bin/python' $(PIP) -e '.[$(EXTRAS),ml]'
+	@touch '$@'
+
+$(BENCH)/.stamp: $(PINNED)
+	@scripts/venv.sh '$(BENCH)'
+	'$(BENCH)/bin/python' $(PIP) -e '.[peers]'
+	@touch '$@'

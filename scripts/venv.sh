@@ -1,0 +1,28 @@
+#!/bin/sh
+# venv.sh FOLDER: makes a virtual environment there with a Python of 3.11 or later, unless a working one is there.
+set -eu
+venv=$1
+if [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    exit 0
+fi
+recent='import sys; sys.exit(sys.version_info < (3, 11))'
+found=
+for python in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
+    if command -v "$python" >/dev/null 2>&1 && "$python" -c "$recent" >/dev/null 2>&1; then
+        found=$python
+        break
+    fi
+done
+if [ -z "$found" ]; then
+    echo "everywatt needs Python 3.11 or later, and there is none on the PATH." >&2
+    echo "Try: sudo apt-get install python3 python3-venv   (or: make PYTHON=/path/to/python3)" >&2
+    exit 1
+fi
+if ! "$found" -c 'import venv, ensurepip' 2>/dev/null; then
+    version=$("$found" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    echo "$found cannot make virtual environments: its venv module is not installed." >&2
+    echo "Try: sudo apt-get install python$version-venv" >&2
+    exit 1
+fi
+echo "Making $venv with $("$found" --version)" >&2
+"$found" -m venv --clear "$venv"

@@ -1,0 +1,1 @@
+"""One module a verb: parsing, composing, printing. Nothing here measures."""

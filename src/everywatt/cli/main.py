@@ -1,0 +1,101 @@
+"""The command `everywatt`: the table of verbs, and how every ending becomes an exit code.
+
+Only the module of the verb that is called gets imported, and `everywatt --help` needs neither it nor click.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROGRAM = "everywatt"
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("everywatt.cli.run", "Measure the energy of a command."),
+    "show": ("everywatt.cli.show", "Show a run: energy, devices, spans, quality."),
+    "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),
+    "why": ("everywatt.cli.why", "Say where a run's interval comes from and what would narrow it."),
+    "export": ("everywatt.cli.export", "Write a run as CSV, JSON lines, Parquet or Arrow."),
+    "import": ("everywatt.cli.import_", "Turn recordings of other tools into runs."),
+    "validate": ("everywatt.cli.validate", "Check every byte of a run."),
+    "sensors": ("everywatt.cli.sensors", "List the sensors, a real value of each, and why others do not work."),
+    "plugins": ("everywatt.cli.plugins", "List the installed plug-ins and whether they load."),
+    "doctor": ("everywatt.cli.doctor", "Check this machine, with the cure for what is wrong."),
+    "config": ("everywatt.cli.config", "Show the settings and where each came from."),
+    "completion": ("everywatt.cli.completion", "Print the completion script of a shell."),
+    "demo": ("everywatt.cli.demo", "Measure something small, here and now."),
+    "sim": ("everywatt.cli.sim", "Run a command on a simulated machine whose energy is known."),
+}
+"""Each verb with the module that holds its `command`, and one line of help."""
+
+OPTIONS = {"--version": "Print the version.", "-h, --help": "Print this text."}
+
+
+def help_text() -> str:
+    """What `everywatt --help` prints."""
+    width = max(map(len, (*COMMANDS, *OPTIONS)))
+    lines = [
+        f"Usage: {PROGRAM} COMMAND [OPTIONS] [ARGS]...",
+        "",
+        "  Measure what computing costs in energy, and how sure you can be of it.",
+        "",
+        "Commands:",
+        *(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()),
+        "",
+        "Options:",
+        *(f"  {name:<{width}}  {text}" for name, text in OPTIONS.items()),
+        "",
+        f"  {PROGRAM} COMMAND --help says more. Start with: {PROGRAM} run -- COMMAND",
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code. The caller exits with it."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _dispatch(args)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except OSError as error:
+        return _stdout_failed(error)
+    return code
+
+
+def _stdout_failed(error: OSError) -> int:
+    """The exit code where nobody reads stdout any more (head, less), or its disk is full. Other errors go on."""
+    if error.errno not in (errno.EPIPE, errno.ENOSPC) or error.filename is not None:
+        raise error
+    # Python would complain once more when it flushes stdout at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if error.errno == errno.EPIPE:
+        return BROKEN_PIPE
+    print(f"Error: stdout cannot be written: {error.strerror}.", file=sys.stderr)
+    return 1
+
+
+def _dispatch(args: list[str]) -> int:
+    if "_EVERYWATT_COMPLETE" not in os.environ:
+        if args in (["--help"], ["-h"]):
+            print(help_text())
+            return 0
+        if not args:
+            print(help_text(), file=sys.stderr)
+            return 2
+        if args == ["--version"]:
+            from everywatt import __version__
+
+            print(f"{PROGRAM} {__version__}")
+            return 0
+    from everywatt.cli.group import dispatch
+
+    return dispatch(args)

@@ -1,0 +1,326 @@
+"""Settings: flag, then EVERYWATT_*, then project file, then user file, then default; and where each value came from.
+
+The project file is `everywatt.toml`, or the table `[tool.everywatt]` of `pyproject.toml`: the nearest one from the
+working folder upwards, as far as the root of the git repository or the home folder. The user file is
+`$XDG_CONFIG_HOME/everywatt/config.toml`. Files are data: nothing in them is executed, and a path in a file is taken
+relative to that file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.errors import ConfigError, EverywattError
+from everywatt.core.units import parse_duration_s
+
+PROFILES = ("normal", "small")
+SHORTEST_PERIOD_S = 0.001
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Origin of a value: `source` is flag, environment, project, user or default; `where` the variable or file."""
+
+    source: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source} ({self.where})" if self.where else self.source
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its name in files, how a text or TOML value becomes its value, its default and what it does."""
+
+    name: str
+    parse: Callable[[Any, Path], Any]
+    default: Any
+    takes: str
+    help: str
+    variable: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The values that hold, the origin of each (tags one by one: `tag.project`), and what was odd about the files.
+
+    home      folder of the runs; None: ./everywatt-runs
+    period_s  seconds between two reads of power and energy
+    sensors   the only sensors to use; None: all that work
+    estimate  whether the modelled sensor may stand in where nothing measures power
+    profile   "normal", or "small" for devices with little memory and slow storage
+    tags      labels that every run gets
+    """
+
+    home: Path | None = None
+    period_s: float = 0.1
+    sensors: tuple[str, ...] | None = None
+    estimate: bool = True
+    profile: str = "normal"
+    tags: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def value(self, name: str) -> Any:
+        """The value of a setting by its name in files."""
+        return getattr(self, _FIELDS.get(name, name))
+
+
+def _path(value: Any, base: Path) -> Path:
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise ValueError("a path")
+    return base / Path(value).expanduser()
+
+
+def _period(value: Any, base: Path) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("a duration such as 250ms")
+    seconds = parse_duration_s(str(value))
+    if seconds < SHORTEST_PERIOD_S:
+        raise ValueError("a duration of 1 ms or more")
+    return seconds
+
+
+def _names(value: Any, base: Path) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise ValueError("a list of sensor names")
+    names = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if not names or not all(_NAME.issuperset(name) for name in names):
+        raise ValueError("a list of sensor names")
+    return names
+
+
+def _switch(value: Any, base: Path) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
+        return value.lower() in _TRUE
+    raise ValueError("true or false")
+
+
+def _profile(value: Any, base: Path) -> str:
+    if value not in PROFILES:
+        raise ValueError(f"one of {', '.join(PROFILES)}")
+    return str(value)
+
+
+def _tags(value: Any, base: Path) -> dict[str, str]:
+    if isinstance(value, str):
+        return dict(parse_tag(part) for part in value.split(",") if part.strip())
+    if not isinstance(value, Mapping) or not all(isinstance(v, str | int | float) for v in value.values()):
+        raise ValueError('a table of tags, key = "value"')
+    return {str(key): str(entry) for key, entry in value.items()}
+
+
+def parse_tag(text: str) -> tuple[str, str]:
+    """`project=alpha` as key and value; a bare word is the tag `name`. ValueError where the key or value is empty."""
+    key, equals, value = text.partition("=")
+    key, value = (key.strip(), value.strip()) if equals else ("name", text.strip())
+    if not key or not value:
+        raise ValueError("a tag such as project=alpha")
+    return key, value
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("home", _path, None, "PATH", "Folder of the runs; ./everywatt-runs unless set.", "EVERYWATT_HOME"),
+    Setting("period", _period, 0.1, "DURATION", "Time between two reads of power and energy.", "EVERYWATT_PERIOD"),
+    Setting("sensors", _names, None, "NAMES", "The only sensors to use; all that work unless set.", "EVERYWATT_USE"),
+    Setting(
+        "estimate",
+        _switch,
+        True,
+        "BOOLEAN",
+        "Whether the modelled sensor may stand in where nothing measures power.",
+        "EVERYWATT_ESTIMATE",
+    ),
+    Setting(
+        "profile",
+        _profile,
+        "normal",
+        "normal|small",
+        "small: fewer writes and less memory, for small devices.",
+        "EVERYWATT_PROFILE",
+    ),
+    Setting("tag", _tags, {}, "KEY=VALUE", "Tags that every run gets, key by key.", "EVERYWATT_TAG"),
+)
+
+VARIABLES: Mapping[str, str] = {
+    "EVERYWATT_SENSORS": "Sensors that are being written, as name=module:Class, separated by commas.",
+    "EVERYWATT_RUNTIME_DIR": "Folder of the recorder's socket.",
+    "EVERYWATT_SYS": "Folder that stands in for /sys.",
+    "EVERYWATT_PROC": "Folder that stands in for /proc.",
+    "EVERYWATT_DEV": "Folder that stands in for /dev.",
+    "EVERYWATT_SIM": "Folder of the simulated machine; set by `everywatt sim`.",
+}
+"""Environment variables that are not settings, and what they do."""
+
+_FIELDS = {"period": "period_s", "tag": "tags"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    source: str
+    where: Callable[[str], str]
+    base: Path
+    values: Mapping[str, Any]
+
+
+def resolve(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    home: Path | None = None,
+) -> Settings:
+    """The settings that hold here. `flags` are by setting name, None where one was not given on the command line.
+
+    Raises ConfigError, with the file and the key, where a value cannot be used.
+    """
+    environ = os.environ if environ is None else environ
+    cwd = Path.cwd() if cwd is None else cwd
+    home = _home(environ) if home is None else home
+    warnings: list[str] = []
+    layers = list(_layers(flags or {}, environ, cwd, home, warnings))
+    values: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    for setting in SETTINGS:
+        values[setting.name], found = _settle(setting, layers)
+        origins.update(found)
+    fields = {_FIELDS.get(name, name): value for name, value in values.items()}
+    return Settings(**fields, origins=origins, warnings=tuple(warnings))
+
+
+def _settle(setting: Setting, layers: list[_Layer]) -> tuple[Any, dict[str, Origin]]:
+    """The value of the strongest layer; for tags, of the strongest layer key by key."""
+    tags: dict[str, str] = {}
+    origins: dict[str, Origin] = {}
+    for layer in layers:
+        raw = layer.values.get(setting.name)
+        if raw is None:
+            continue
+        origin = Origin(layer.source, layer.where(setting.name))
+        value = _parsed(setting, raw, layer.base, origin)
+        if setting.name != "tag":
+            return value, {setting.name: origin}
+        for key, entry in value.items():
+            if key not in tags:
+                tags[key] = entry
+                origins[f"tag.{key}"] = origin
+    default = Origin("default")
+    return (tags, origins or {"tag": default}) if setting.name == "tag" else (setting.default, {setting.name: default})
+
+
+def _parsed(setting: Setting, raw: Any, base: Path, origin: Origin) -> Any:
+    try:
+        return setting.parse(raw, base)
+    except (ValueError, TypeError, EverywattError) as error:
+        wanted = getattr(error, "cure", None) or str(error)
+        place = origin.where or origin.source
+        shown = raw if isinstance(raw, str) else repr(raw)
+        raise ConfigError(f"{place}: {setting.name} = '{shown}' cannot be used.", cure=wanted) from error
+
+
+def _layers(
+    flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, home: Path, warnings: list[str]
+) -> Iterator[_Layer]:
+    """Strongest first."""
+    yield _Layer("flag", lambda name: "--no-estimate" if name == "estimate" else f"--{name}", cwd, flags)
+    variables = {setting.name: setting.variable for setting in SETTINGS}
+    given = {name: environ[variable] for name, variable in variables.items() if environ.get(variable)}
+    yield _Layer("environment", variables.__getitem__, cwd, given)
+    warnings += _odd_variables(environ)
+    project = find_project_file(cwd, home)
+    if project is not None:
+        yield _file_layer("project", project, warnings)
+    user = user_file(environ, home)
+    if user.is_file():
+        yield _file_layer("user", user, warnings)
+
+
+def _file_layer(source: str, path: Path, warnings: list[str]) -> _Layer:
+    values = _table(path)
+    known = [setting.name for setting in SETTINGS]
+    warnings += [
+        f"{path}: there is no setting '{key}'{_meant(key, known) or '.'}" for key in values if key not in known
+    ]
+    return _Layer(source, lambda name: str(path), path.parent, values)
+
+
+def _odd_variables(environ: Mapping[str, str]) -> list[str]:
+    """EVERYWATT_* names that are close to one we know: plug-ins may have their own, misspelt ones should not pass."""
+    known = [*VARIABLES, *(setting.variable for setting in SETTINGS)]
+    odd = [name for name in environ if name.startswith("EVERYWATT_") and name not in known]
+    return [f"{name} is not a setting{meant}" for name in odd if (meant := _meant(name, known))]
+
+
+def _meant(word: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, known, n=1, cutoff=0.75)
+    return f", did you mean '{close[0]}'?" if close else ""
+
+
+def user_file(environ: Mapping[str, str], home: Path) -> Path:
+    """The user's own configuration file, whether or not it exists."""
+    base = environ.get("XDG_CONFIG_HOME")
+    folder = Path(base) if base and Path(base).is_absolute() else home / ".config"
+    return folder / "everywatt" / "config.toml"
+
+
+def find_project_file(cwd: Path, home: Path) -> Path | None:
+    """The nearest project file from `cwd` upwards to the git root or the home folder; elsewhere `cwd` alone counts."""
+    for folder in _upwards(cwd, home):
+        own = folder / "everywatt.toml"
+        if own.is_file():
+            return own
+        shared = folder / "pyproject.toml"
+        if shared.is_file() and _has_table(shared):
+            return shared
+    return None
+
+
+def _upwards(cwd: Path, home: Path) -> list[Path]:
+    """Folders to look in. Without a repository or home above, parents may belong to anybody (/tmp): left alone."""
+    folders: list[Path] = []
+    for folder in (cwd, *cwd.parents):
+        folders.append(folder)
+        if (folder / ".git").exists() or folder == home:
+            return folders
+    return [cwd]
+
+
+def _has_table(path: Path) -> bool:
+    """Whether a pyproject.toml is about everywatt at all; one that is not valid TOML is somebody else's to mend."""
+    try:
+        return bool(_table(path))
+    except ConfigError:
+        return False
+
+
+def _table(path: Path) -> Mapping[str, Any]:
+    import tomllib
+
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path} cannot be read: {reason}.", cure="mend or remove the file") from error
+    if path.name != "pyproject.toml":
+        return data
+    tool = data.get("tool", {})
+    table = tool.get("everywatt", {}) if isinstance(tool, Mapping) else {}
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{path}: tool.everywatt is not a table.", cure="[tool.everywatt]")
+    return table
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ["HOME"]) if environ.get("HOME") else Path("/")

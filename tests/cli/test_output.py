@@ -1,0 +1,160 @@
+"""Tables, JSON and messages: what goes where, and in which characters."""
+
+import io
+import json
+import os
+import stat
+
+import pytest
+
+from everywatt.cli.output import Output, emit_json, fitting, plain_table, style_of, write_text
+from everywatt.core.errors import UsageError
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps what was written."""
+
+    def __init__(self, encoding="utf-8"):
+        super().__init__()
+        self._name = encoding
+
+    def isatty(self):
+        return True
+
+    @property
+    def encoding(self):
+        return self._name
+
+
+def output(**settings):
+    out, err = io.StringIO(), io.StringIO()
+    return Output(stdout=out, stderr=err, environ={}, **settings), out, err
+
+
+def test_plain_tables_are_aligned():
+    text = plain_table(["NAME", "WATTS"], [["gpu.0", "100.5"], ["cpu.0.package", "7"]], right=[1])
+    assert text == "NAME           WATTS\ngpu.0          100.5\ncpu.0.package      7"
+
+
+def test_a_table_away_from_a_terminal_is_plain():
+    speaker, out, _ = output()
+    speaker.table(["A", "B"], [["x", None], ["y\nz", 3]])
+    assert out.getvalue() == "A    B\nx    -\ny z  3\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "rich", "colour"),
+    [
+        ({"TERM": "xterm"}, True, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, True, False),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True, True),
+        ({"TERM": "dumb"}, False, False),
+        ({}, False, False),
+    ],
+)
+def test_what_a_terminal_is_given(environ, rich, colour):
+    style = style_of(Screen(), environ)
+    assert (style.rich, style.colour) == (rich, colour)
+    assert not style_of(io.StringIO(), environ).rich
+
+
+@pytest.mark.parametrize("environ", [{"TERM": "xterm-256color"}, {"TERM": "xterm", "NO_COLOR": "1"}])
+def test_a_table_on_a_terminal(environ):
+    screen = Screen()
+    Output(stdout=screen, environ=environ).table(["SENSOR", "J"], [["rapl [red]", 3]], title="Sensors")
+    shown = screen.getvalue()
+    assert "rapl [red]" in shown and "SENSOR" in shown and "─" in shown
+    assert ("\x1b[1;36mSENSOR" in shown) is ("NO_COLOR" not in environ)
+    assert ("\x1b" in shown) is ("NO_COLOR" not in environ)
+
+
+def test_ascii_where_the_encoding_cannot_do_better():
+    assert fitting("412.3 J ± 6.1 · −2 µs → ok ∞", "ascii") == "412.3 J +/- 6.1 | -2 us -> ok ?"
+    assert fitting("412.3 J ± 6.1", "latin-1") == "412.3 J ± 6.1"
+    assert fitting("5 J", "no-such-encoding") == "5 J"
+    screen = Screen("ascii")
+    Output(stdout=screen, environ={"TERM": "xterm"}).table(["J"], [["1 ± 2"]])
+    assert screen.getvalue().isascii() and "1 +/- 2" in screen.getvalue()
+
+
+def test_names_from_elsewhere_cannot_steer_the_terminal():
+    assert fitting("run\x1b]0;owned\x07\x9b31m\r", "utf-8") == "run]0;owned31m"
+
+
+def test_json_on_stdout_keeps_everything_else_off_it():
+    speaker, out, err = output(json_to="-")
+    speaker.table(["A"], [["x"]])
+    speaker.text("for people")
+    speaker.say("a message")
+    speaker.json("thing", {"value": float("nan"), "name": "µ"})
+    assert json.loads(out.getvalue()) == {"schema": "everywatt/1", "kind": "thing", "value": None, "name": "µ"}
+    assert err.getvalue() == "a message\n"
+
+
+def test_json_into_a_file_leaves_stdout_alone(tmp_path):
+    target = tmp_path / "out.json"
+    speaker, out, _ = output(json_to=str(target))
+    speaker.json("thing", {"n": 1})
+    speaker.table(["A"], [["x"]])
+    assert json.loads(target.read_text()) == {"schema": "everywatt/1", "kind": "thing", "n": 1}
+    assert out.getvalue() == "A\nx\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_json_is_escaped_where_the_encoding_lacks_a_sign():
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    emit_json({"unit": "µJ"}, stdout=stream)
+    stream.flush()
+    text = stream.buffer.getvalue().decode("ascii")
+    assert "\\u00b5" in text and json.loads(text) == {"unit": "µJ"}
+
+
+def test_nothing_is_written_without_json():
+    speaker, out, _ = output()
+    speaker.json("thing", {"n": 1})
+    assert out.getvalue() == ""
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"missing/x\.json cannot be written"):
+        write_text(tmp_path / "missing" / "x.json", "{}")
+
+
+def test_a_pipe_is_written_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "{}\n")
+    assert os.read(reader, 10) == b"{}\n"
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_quiet_hides_messages_and_not_errors():
+    speaker, _, err = output(quiet=True, verbose=True)
+    speaker.say("a")
+    speaker.warn("b")
+    speaker.detail("c")
+    speaker.progress()("d")
+    speaker.error(UsageError("Broken.", cure="mend it"))
+    assert err.getvalue() == "Error: Broken.\nTry:   mend it\n"
+
+
+def test_verbose_without_a_terminal_is_a_line_every_ten_seconds():
+    speaker, _, err = output(verbose=True)
+    times = iter([0.0, 1.0, 9.9, 10.0, 12.0, 20.5])
+    show = speaker.progress(clock=lambda: next(times))
+    for step in range(6):
+        show(f"step {step}")
+    assert err.getvalue() == "step 0\nstep 3\nstep 5\n"
+
+
+def test_progress_on_a_terminal_rewrites_one_line_and_elsewhere_says_nothing():
+    screen = Screen()
+    show = Output(stderr=screen, environ={"TERM": "xterm"}).progress()
+    show("one")
+    show("two")
+    assert screen.getvalue() == "\r\x1b[Kone\r\x1b[Ktwo"
+    speaker, _, err = output()
+    speaker.progress()("one")
+    assert err.getvalue() == ""

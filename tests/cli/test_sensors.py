@@ -1,0 +1,105 @@
+"""`everywatt sensors` with real sensors of a package that is made here: what works, what does not, and why."""
+
+import json
+
+import pytest
+
+from everywatt.cli.main import main
+from everywatt.cli.sensors import probe_all
+from everywatt.core.errors import UsageError
+from everywatt.sensors.base import Request, State
+
+MODULE = """
+from everywatt.sensors.base import Report, State
+
+
+class Thermos:
+    name = "thermos"
+    after = ()
+
+    def __init__(self, request):
+        self.request = request
+
+    def probe(self):
+        missing = {"thermos.energy": "no counter"}
+        return Report("thermos", State.USABLE, samples={"thermos.power": 12.5}, missing=missing)
+
+    def groups(self):
+        return []
+
+
+class Clock(Thermos):
+    def probe(self):
+        return Report("clock", State.USABLE, samples={"clock.speed": 3.0}, power=False)
+
+
+class Locked(Thermos):
+    def probe(self):
+        return Report("locked", State.UNUSABLE, why="readable by root only", cure="everywatt doctor --fix", power=False)
+
+
+class Broken(Thermos):
+    def probe(self):
+        raise RuntimeError("the driver is gone")
+"""
+TARGETS = ",".join(f"{name}=thermos_sensor:{name.title()}" for name in ("thermos", "clock", "locked", "broken"))
+
+
+@pytest.fixture(autouse=True)
+def plugin(tmp_path, monkeypatch):
+    (tmp_path / "thermos_sensor.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("EVERYWATT_SENSORS", TARGETS)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_json_says_what_works_and_why_the_rest_does_not(capsys):
+    assert main(["sensors", "--json", "--sensors", "thermos,clock,locked,broken"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["schema"], data["kind"], data["power"]) == ("everywatt/1", "sensors", True)
+    thermos, clock, locked, broken = data["sensors"]
+    assert thermos["state"] == "usable" and thermos["samples"] == {"thermos.power": 12.5}
+    assert thermos["missing"] == {"thermos.energy": "no counter"} and thermos["power"] is True
+    assert clock["power"] is False
+    assert (locked["state"], locked["why"], locked["cure"]) == (
+        "unusable",
+        "readable by root only",
+        "everywatt doctor --fix",
+    )
+    assert (broken["state"], broken["why"]) == ("unusable", "RuntimeError: the driver is gone")
+
+
+def test_text_shows_one_value_of_each_channel(capsys):
+    assert main(["sensors", "--sensors", "thermos,locked"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split() == ["thermos", "thermos.power", "12.5", "-"] for line in lines)
+    assert any(line.split() == ["thermos", "thermos.energy", "-", "no", "counter"] for line in lines)
+    assert any("readable by root only" in line and "everywatt doctor --fix" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("names", "flags", "code"),
+    [
+        ("clock", ["--no-estimate"], 4),
+        ("clock,locked,broken", ["--no-estimate", "--json"], 4),
+        ("clock", [], 0),
+        ("thermos,clock", ["--no-estimate"], 0),
+    ],
+)
+def test_no_power_and_no_estimate_ends_with_4(capsys, names, flags, code):
+    assert main(["sensors", "--sensors", names, *flags]) == code
+    assert ("Nothing on this machine delivers power" in capsys.readouterr().err) is (code == 4)
+
+
+def test_everything_known_is_probed_except_replay(capsys):
+    main(["sensors", "--json"])
+    names = [row["sensor"] for row in json.loads(capsys.readouterr().out)["sensors"]]
+    assert {"rapl", "nvml", "thermos", "modelled"} <= set(names) and "replay" not in names
+
+
+def test_a_missing_module_is_unusable_and_says_so():
+    (report,) = probe_all({"gone": "no_such_module_here:Gone"}, Request())
+    assert report.state is State.UNUSABLE and "no_such_module_here" in report.why
+    with pytest.raises(UsageError):
+        probe_all({}, Request(), ["gone"])

@@ -1,0 +1,104 @@
+"""The scripts behind make: what they say on a machine that lacks something."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "scripts"
+TARGETS = {"demo", "test", "test-long", "test-ml", "bench", "lint", "format", "clean", "system-packages", "help"}
+
+
+def call(script: str, *words: str, **settings):
+    return subprocess.run([SCRIPTS / script, *words], capture_output=True, text=True, timeout=60, **settings)
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A PATH with a shell's tools and no Python."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in ("sh", "env", "dirname", "id", "cksum", "cut", "mkdir"):
+        (folder / tool).symlink_to(shutil.which(tool))
+    return folder
+
+
+def test_without_python_the_cure_is_named(bare, tmp_path):
+    result = call("venv.sh", str(tmp_path / "v"), env={"PATH": str(bare)})
+    assert result.returncode == 1 and "Python 3.11 or later" in result.stderr
+    assert "apt-get install python3 python3-venv" in result.stderr
+
+
+def test_a_python_that_is_too_old_does_not_count(bare, tmp_path):
+    (bare / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (bare / "python3").chmod(0o755)
+    result = call("venv.sh", str(tmp_path / "v"), env={"PATH": str(bare)})
+    assert result.returncode == 1 and "Python 3.11 or later" in result.stderr
+
+
+def test_without_venv_the_package_is_named(bare, tmp_path):
+    """As on Debian without python3-venv: Python itself is fine, ensurepip is not there."""
+    without = f'#!/bin/sh\ncase "$*" in *ensurepip*) exit 1;; esac\nexec "{sys.executable}" "$@"\n'
+    (bare / "python3").write_text(without)
+    (bare / "python3").chmod(0o755)
+    result = call("venv.sh", str(tmp_path / "v"), env={"PATH": str(bare)})
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert result.returncode == 1 and f"apt-get install python{version}-venv" in result.stderr
+
+
+def test_an_environment_that_works_is_kept(tmp_path):
+    python = tmp_path / "v" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    result = call("venv.sh", str(tmp_path / "v"))
+    assert (result.returncode, result.stderr) == (0, "") and python.read_text() == "#!/bin/sh\nexit 0\n"
+
+
+def test_the_place_is_the_project_where_it_can_be_written(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(SCRIPTS / "place.sh", tmp_path / "scripts")
+    result = subprocess.run([tmp_path / "scripts" / "place.sh"], capture_output=True, text=True)
+    assert result.stdout == ".\n"
+
+
+def test_the_place_is_the_cache_where_the_project_cannot_be_written():
+    """Root may write everywhere, so root tries it as nobody."""
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    with tempfile.TemporaryDirectory() as name:
+        folder, scripts, cache = Path(name), Path(name) / "project" / "scripts", Path(name) / "cache"
+        scripts.mkdir(parents=True)
+        cache.mkdir()
+        shutil.copy(SCRIPTS / "place.sh", scripts)
+        folder.chmod(0o755)
+        cache.chmod(0o777)
+        (folder / "project").chmod(0o555)
+        environ = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+        result = subprocess.run([scripts / "place.sh"], capture_output=True, text=True, env=environ, **nobody)
+        (folder / "project").chmod(0o755)
+        assert re.fullmatch(rf"{re.escape(str(cache))}/everywatt/\d+\n", result.stdout), result.stderr
+        shutil.rmtree(cache / "everywatt")
+        cache.chmod(0o555)
+        (folder / "project").chmod(0o555)
+        result = subprocess.run(
+            [scripts / "place.sh"], capture_output=True, text=True, env={**environ, "TMPDIR": str(cache)}, **nobody
+        )
+        (folder / "project").chmod(0o755)
+        cache.chmod(0o755)
+        assert result.returncode == 1 and "No folder can be written" in result.stderr
+
+
+def test_no_packages_need_no_root():
+    assert call("system_packages.sh").returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_help_lists_the_targets():
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"^  make (\S+)", shown, re.MULTILINE)) >= TARGETS
