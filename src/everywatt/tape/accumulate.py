@@ -1,0 +1,172 @@
+"""The one rule for what a channel has accumulated, row by row. Its vectorised twin is in `columns`.
+
+A row belongs to its publication, the middle of early and late. A counter adds raw counts, unwrapped. A gauge adds raw
+value × nanoseconds, each value held backwards from its publication to the one before; after more than three expected
+periods it covers one expected period only.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from everywatt.core.channels import Channel, GroupInfo, Kind, Row
+from everywatt.core.clocks import NS
+from everywatt.core.counters import Case, difference
+
+GAP_PERIODS: Final = 3
+_SHORT: Final = struct.Struct("<Bdq")
+_CARRY: Final = struct.Struct("<dq")
+
+
+class Cum(NamedTuple):
+    """A channel at the first row of a frame.
+
+    total      raw counts (counter) or raw value × ns (gauge) since the tape's start
+    observed_ns nanoseconds really observed since then
+    last, last_ns  the last finite value and its publication, NaN and 0 where there was none
+    """
+
+    total: float
+    observed_ns: int
+    last: float
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A gap that a row showed. `channel` is None where it is the whole group's."""
+
+    channel: str | None
+    start_ns: int
+    end_ns: int
+    kind: str
+    count: float | None = None
+    most: float | None = None
+
+
+def publication_ns(row: Row) -> int:
+    """When a row's values were published, as well as is known."""
+    return (row.early_ns + row.late_ns) // 2
+
+
+def expected_ns(expected_period_s: float) -> int:
+    """The expected period in whole nanoseconds, at least one."""
+    return max(1, round(expected_period_s * NS))
+
+
+def energy_channels(info: GroupInfo) -> list[int]:
+    """Positions of the channels of a group that accumulate."""
+    return [index for index, channel in enumerate(info.channels) if channel.carries_energy]
+
+
+def most_per_s(channel: Channel) -> float | None:
+    """The most raw counts a counter can make in a second."""
+    return None if channel.facts.max_w is None or channel.scale <= 0 else channel.facts.max_w / channel.scale
+
+
+@dataclass(slots=True)
+class _State:
+    index: int
+    name: str
+    counter: bool
+    wrap: float | None
+    most_per_s: float | None
+    total: float = 0.0
+    observed_ns: int = 0
+    last: float = math.nan
+    last_ns: int = 0
+
+    def counter_row(self, value: float, at_ns: int) -> Found | None:
+        if not math.isfinite(value):
+            return None
+        found = None
+        step = difference(
+            self.last, value, wrap=self.wrap, seconds=(at_ns - self.last_ns) / NS, most_per_s=self.most_per_s
+        )
+        if step.case is Case.RESET:
+            found = Found(self.name, self.last_ns, at_ns, "reset")
+        elif step.case is not Case.MISSING:
+            self.total += step.count
+            self.observed_ns += at_ns - self.last_ns
+            if step.case is Case.MANY_WRAPS:
+                found = Found(self.name, self.last_ns, at_ns, "many-wraps", step.count, step.most)
+        self.last, self.last_ns = value, at_ns
+        return found
+
+    def gauge_row(self, value: float, held_ns: int, at_ns: int) -> None:
+        if math.isfinite(value):
+            self.total += value * held_ns
+            self.observed_ns += held_ns
+            self.last, self.last_ns = value, at_ns
+
+
+class Accumulator:
+    """What every energy-carrying channel of one group has accumulated, fed row by row in order of publication."""
+
+    def __init__(self, info: GroupInfo, expected_period_s: float) -> None:
+        self.expected_ns = expected_ns(expected_period_s)
+        self.last_ns: int | None = None
+        self._states = [
+            _State(i, c.name, c.kind is Kind.COUNTER, c.facts.wrap, most_per_s(c))
+            for i, c in enumerate(info.channels)
+            if c.carries_energy
+        ]
+
+    def add(self, row: Row) -> list[Found]:
+        """Take one row, and say which gaps it showed. Its publication must be after the one before."""
+        at_ns = publication_ns(row)
+        before = self.last_ns
+        held_ns = 0 if before is None else at_ns - before
+        found: list[Found] = []
+        if held_ns > GAP_PERIODS * self.expected_ns:
+            held_ns = self.expected_ns
+            found.append(Found(None, before or 0, at_ns - held_ns, "missed"))
+        for state in self._states:
+            value = row.values[state.index]
+            if state.counter:
+                gap = state.counter_row(value, at_ns)
+                if gap is not None:
+                    found.append(gap)
+            else:
+                state.gauge_row(value, held_ns, at_ns)
+        self.last_ns = at_ns
+        return found
+
+    def cum(self) -> list[Cum]:
+        """Where each energy-carrying channel stands now."""
+        return [Cum(s.total, s.observed_ns, s.last, s.last_ns) for s in self._states]
+
+
+def pack_cum(cums: Sequence[Cum], first_ns: int) -> bytes:
+    """Bytes of `frame.cum`. The last value is left out where it is the first row's own."""
+    parts = []
+    for cum in cums:
+        if cum.last_ns == first_ns:
+            parts.append(_SHORT.pack(0, cum.total, cum.observed_ns))
+        else:
+            parts.append(_SHORT.pack(1, cum.total, cum.observed_ns) + _CARRY.pack(cum.last, cum.last_ns))
+    return b"".join(parts)
+
+
+def unpack_cum(data: bytes, channels: int) -> list[tuple[float, int, float | None, int]]:
+    """The inverse: (total, observed ns, last value or None where it is the first row's own, its publication)."""
+    cums: list[tuple[float, int, float | None, int]] = []
+    at = 0
+    try:
+        for _ in range(channels):
+            carried, total, observed_ns = _SHORT.unpack_from(data, at)
+            at += _SHORT.size
+            last, last_ns = None, 0
+            if carried:
+                last, last_ns = _CARRY.unpack_from(data, at)
+                at += _CARRY.size
+            cums.append((total, observed_ns, last, last_ns))
+    except struct.error:
+        raise ValueError("cum ends early") from None
+    if at != len(data):
+        raise ValueError("cum has a wrong length")
+    return cums

@@ -1,0 +1,193 @@
+"""What a tape can say of its own state: checksums, the seal, what is missing, what can be salvaged."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.errors import TapeDamaged
+from everywatt.tape import schema
+from everywatt.tape.opening import Opened
+from everywatt.tape.sealing import Tally
+
+
+def checked(path: Path, table: str, row: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    """The row without its checksum. Raises TapeDamaged where that does not match."""
+    if row is None:
+        raise TapeDamaged(f"{path}: table {table} lost a row.")
+    if schema.checksum(table, row[:-1]) != row[-1]:
+        raise TapeDamaged(f"{path}: table {table}, row {row[0]}: the checksum does not match.")
+    return row[:-1]
+
+
+def parsed(path: Path, table: str, row: Any, text: Any) -> Any:
+    """JSON of a column."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        raise TapeDamaged(f"{path}: table {table}, row {row} holds no JSON.") from None
+
+
+def has_log(path: Path) -> bool:
+    """True where the log of a live tape lies beside it."""
+    try:
+        return Path(f"{path}-wal").stat().st_size > 0
+    except OSError:
+        return False
+
+
+def read_seal(db: sqlite3.Connection, path: Path) -> list[dict[str, Any]]:
+    """What the seal says of each table; empty where the tape is not sealed."""
+    rows = [checked(path, "seal", row) for row in db.execute(schema.SELECT["seal"])]
+    if len(rows) > 1:
+        raise TapeDamaged(f"{path}: table seal has {len(rows)} rows.")
+    seals = [parsed(path, "seal", 1, row[2]) for row in rows]
+    indexes = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type='index'")}
+    if seals and not indexes.issuperset(schema.INDEXES):
+        raise TapeDamaged(f"{path}: it is sealed, and an index is missing.")
+    return seals
+
+
+def unsealed_sentences(path: Path, meta: Mapping[str, Any], opened: Opened) -> list[str]:
+    """What can be missing from a tape that was not sealed."""
+    if meta.get("abandoned"):
+        return [f"{path.name} was closed without being sealed."]
+    interval = meta.get("checkpoint_s")
+    lately = f"{interval:g} s" if isinstance(interval, int | float) else "some time"
+    if opened.log:
+        return [
+            f"{path.name} is not sealed: it is being written, or its recorder ended; rows not yet flushed are missing."
+        ]
+    if opened.log is None:
+        return [f"{path.name} is not sealed, and the log beside it cannot be read here: up to {lately} can be missing."]
+    return [
+        f"{path.name} is not sealed, and the log beside it ({path.name}-wal) is not there: "
+        f"up to {lately} before its end, and all of it that came later, can be missing."
+    ]
+
+
+def verify(db: sqlite3.Connection, path: Path, seal: list[dict[str, Any]]) -> None:
+    """Check every page and every row now. Raises TapeDamaged naming table and row."""
+    for problem in problems(db, path, seal):
+        raise TapeDamaged(f"{path}: {problem[3]}" if problem[0] is None else _sentence(path, problem))
+
+
+def _sentence(path: Path, problem: tuple[str | None, Any, str | None, str]) -> str:
+    table, row, _, what = problem
+    return f"{path}: table {table}{'' if row is None else f', row {row}'}: {what}"
+
+
+Problem = tuple[str | None, Any, str | None, str]
+
+
+def problems(db: sqlite3.Connection, path: Path, seal: list[dict[str, Any]]) -> Iterator[Problem]:
+    """Everything wrong with pages, checksums, numbering and the seal, as (table, row, field, problem)."""
+    try:
+        for (text,) in db.execute("PRAGMA integrity_check(5)"):
+            if text != "ok":
+                yield None, None, None, f"its pages are damaged: {text}."
+    except schema.BROKEN as error:
+        yield None, None, None, f"its pages are damaged: {error}."
+    for table in schema.COLUMNS:
+        if table == "seal":
+            continue
+        tally = Tally()
+        try:
+            yield from _table_problems(db, table, tally)
+        except (*schema.BROKEN, ValueError) as error:
+            yield table, None, None, f"it cannot be read: {error}."
+            continue
+        wanted = seal[0].get(table) if seal and isinstance(seal[0], dict) else None
+        if seal and wanted != tally.result():
+            yield table, None, None, f"it holds {tally.count} rows that are not the {wanted} that were sealed."
+
+
+def _table_problems(db: sqlite3.Connection, table: str, tally: Tally) -> Iterator[Problem]:
+    seqs: dict[int, int] = {}
+    numbered = schema.COLUMNS[table][0] == "id"
+    for row in db.execute(f"{schema.SELECT[table]} ORDER BY 1"):
+        if not isinstance(row[-1], int) or schema.checksum(table, row[:-1]) != row[-1]:
+            yield table, row[0], "crc", "the checksum does not match."
+            continue
+        tally.add(row[-1])
+        if numbered and row[0] != tally.count:
+            yield table, row[0], "id", f"rows before it are missing: it should be row {tally.count}."
+            return
+        if table in ("frame", "tframe"):
+            seqs[row[1]] = seqs.get(row[1], 0) + 1
+            if row[2] != seqs[row[1]]:
+                yield table, row[0], "seq", f"frames of group {row[1]} are missing before it."
+                return
+
+
+class Salvage:
+    """Reads what is left of a file that was cut off, and says where each table ends."""
+
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
+        self.db = db
+        self.path = path
+        self.sentences: list[str] = []
+        self._said: set[str] = set()
+
+    def rows(self, table: str, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """Rows as far as they can be read."""
+        last: Any = None
+        try:
+            for row in self.db.execute(sql, values):
+                if schema.checksum(table, row[:-1]) != row[-1]:
+                    raise sqlite3.DatabaseError("checksum")
+                last = row[0]
+                yield row
+        except schema.BROKEN:
+            self.say(table, last)
+
+    def say(self, table: str, last: Any) -> None:
+        """Remember that a table ends early."""
+        if table not in self._said:
+            self._said.add(table)
+            where = "nothing of it is left" if last is None else f"what came after row {last} is lost"
+            self.sentences.append(f"Table {table}: {where}.")
+
+
+class Directory:
+    """Which frames an unsealed tape holds, by group; such a tape has no index."""
+
+    def __init__(self, db: sqlite3.Connection, path: Path, salvage: Salvage | None) -> None:
+        self._db = db
+        self._path = path
+        self._salvage = salvage
+        self._last = 0
+        self._entries: dict[int, tuple[list[int], list[int], list[int]]] = {}
+        self.update()
+
+    def update(self) -> None:
+        """Look for frames that are new."""
+        if self._salvage is not None:
+            rows = (
+                (r[0], r[1], r[3], r[4]) for r in self._salvage.rows("frame", f"{schema.SELECT['frame']} ORDER BY id")
+            )
+        else:
+            sql = "SELECT id, grp, first_ns, last_ns FROM frame WHERE id>? ORDER BY id"
+            rows = self._db.execute(sql, (self._last,))
+        for number, group, first_ns, last_ns in rows:
+            ids, firsts, lasts = self._entries.setdefault(group, ([], [], []))
+            ids.append(number)
+            firsts.append(first_ns)
+            lasts.append(last_ns)
+            self._last = number
+
+    def between(self, group: int, start_ns: int | None, end_ns: int | None) -> list[int]:
+        """Row numbers of the frames that overlap, with one before and one after."""
+        ids, firsts, _ = self._entries.get(group, ([], [], []))
+        low = 0 if start_ns is None else max(0, bisect_right(firsts, start_ns) - 2)
+        high = len(ids) if end_ns is None else bisect_right(firsts, end_ns) + 1
+        return ids[low:high]
+
+    def extent(self, group: int) -> tuple[int | None, int | None]:
+        """First and last publication of a group."""
+        _, firsts, lasts = self._entries.get(group, ([], [], []))
+        return (firsts[0], lasts[-1]) if firsts else (None, None)

@@ -1,0 +1,218 @@
+"""Columns of a tape as numpy arrays, with what each row had accumulated: the vectorised twin of `accumulate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from everywatt.core.channels import Channel, Kind
+from everywatt.core.clocks import NS
+from everywatt.core.errors import TapeDamaged, UsageError
+from everywatt.tape import codec
+from everywatt.tape.accumulate import GAP_PERIODS, energy_channels, expected_ns, most_per_s
+from everywatt.tape.reader import Frame, Tape
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_DIFF = {codec.DIFF_1: np.int8, codec.DIFF_2: np.int16, codec.DIFF_4: np.int32}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows of one group, oldest first.
+
+    read, early, late  ns; `published` is the middle of early and late, strictly rising
+    values       raw, NaN where a channel gave nothing
+    accumulated  raw counts (counter) or raw value × ns (gauge) since the tape's start, for energy-carrying channels
+    observed_ns  nanoseconds really observed since then
+    breaks       True for a row before which rows were lost
+    """
+
+    read: Ints
+    early: Ints
+    late: Ints
+    published: Ints
+    breaks: NDArray[np.bool_]
+    values: dict[str, Floats] = field(default_factory=dict)
+    accumulated: dict[str, Floats] = field(default_factory=dict)
+    observed_ns: dict[str, Ints] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.read)
+
+
+def load_columns(
+    tape: Tape, group_id: int, channels: Sequence[str], start_ns: int | None = None, end_ns: int | None = None
+) -> Columns:
+    """Rows of the whole frames that overlap [start_ns, end_ns], with one frame before and one after."""
+    group = tape.group(group_id)
+    names = [channel.name for channel in group.info.channels]
+    for name in channels:
+        if name not in names:
+            raise UsageError(f"Group {group.info.name} has no channel {name}.")
+    wanted = list(dict.fromkeys(channels))
+    indexes = [names.index(name) for name in wanted]
+    light: list[_Light] = []
+    pieces: list[list[NDArray[np.generic]]] = []
+    for frame in tape.iter_frames(group_id, start_ns, end_ns):
+        light.append(_Light(frame.n, frame.breaks, frame.cum))
+        pieces.append(_decode(tape, frame, indexes))
+    joined = [np.concatenate(column) for column in zip(*pieces, strict=True)] if pieces else []
+    if not joined:
+        joined = [np.empty(0, np.int64)] * 3 + [np.empty(0, np.float64)] * len(indexes)
+    read = joined[0].astype(np.int64, copy=False)
+    late = read - joined[1]
+    early = late - joined[2]
+    # Halving without the overflow of a sum: both are near each other.
+    published = early + (late - early) // 2
+    starts = np.cumsum([0, *(entry.n for entry in light)])[:-1].astype(np.int64) if light else np.empty(0, np.int64)
+    breaks = np.zeros(len(read), np.bool_)
+    breaks[starts] = [entry.breaks for entry in light]
+    columns = Columns(read, early, late, published, breaks)
+    energy = energy_channels(group.info)
+    for name, index, values in zip(wanted, indexes, joined[3:], strict=True):
+        columns.values[name] = values.astype(np.float64, copy=False)
+        if index in energy:
+            at = energy.index(index)
+            cums = [entry.cum[at] for entry in light]
+            total, observed = _accumulate(
+                group.info.channels[index],
+                expected_ns(group.expected_period_s),
+                columns.values[name],
+                published,
+                starts,
+                cums,
+            )
+            columns.accumulated[name], columns.observed_ns[name] = total, observed
+    return columns
+
+
+@dataclass(slots=True)
+class _Light:
+    n: int
+    breaks: bool
+    cum: tuple[tuple[float, int, float | None, int], ...]
+
+
+def _decode(tape: Tape, frame: Frame, indexes: Sequence[int]) -> list[NDArray[np.generic]]:
+    try:
+        columns: list[NDArray[np.generic]] = [_ints(*frame.parts[i], frame.n) for i in range(3)]
+        columns += [_floats(*frame.parts[3 + i], frame.n) for i in indexes]
+    except codec.CodecError as error:
+        raise TapeDamaged(f"{tape.path}: table frame, row {frame.id} cannot be decoded: {error}.") from None
+    return columns
+
+
+def _ints(tag: int, data: memoryview, rows: int) -> Ints:
+    kind, raw = codec.raw_column(tag, data, rows)
+    if kind == codec.PLAIN:
+        return np.frombuffer(raw, "<i8")
+    out = np.empty(rows, np.int64)
+    first = np.frombuffer(raw, "<i8", 1)[0]
+    if kind == codec.CONSTANT:
+        out[:] = first
+        return out
+    out[0] = first
+    out[1:] = np.frombuffer(raw, _DIFF[kind], offset=8)
+    return np.cumsum(out, out=out)
+
+
+def _floats(tag: int, data: memoryview, rows: int) -> Floats:
+    kind, raw = codec.raw_column(tag, data, rows)
+    if kind == codec.PLAIN:
+        return np.frombuffer(raw, "<f8")
+    out = np.empty(rows, np.float64)
+    out[0] = np.frombuffer(raw, "<f8", 1)[0]
+    if kind == codec.CONSTANT:
+        out[1:] = out[0]
+        return out
+    out[1:] = np.frombuffer(raw, _DIFF[kind], offset=8)
+    return np.cumsum(out, out=out)  # whole numbers below 2^53: exact
+
+
+def _accumulate(
+    channel: Channel,
+    expected: int,
+    values: Floats,
+    published: Ints,
+    starts: Ints,
+    cums: Sequence[tuple[float, int, float | None, int]],
+) -> tuple[Floats, Ints]:
+    if not len(values):
+        return np.empty(0), np.empty(0, np.int64)
+    if channel.kind is Kind.COUNTER:
+        steps, observed = _counter_steps(channel, values, published, starts, cums)
+    else:
+        steps, observed = _gauge_steps(expected, values, published)
+    steps[starts] = [cum[0] for cum in cums]
+    observed[starts] = [cum[1] for cum in cums]
+    bounds = [*starts.tolist(), len(values)]
+    for low, high in pairwise(bounds):
+        # One running sum for each frame, from its own start: the very additions that the writer made.
+        np.cumsum(steps[low:high], out=steps[low:high])
+        np.cumsum(observed[low:high], out=observed[low:high])
+    return steps, observed
+
+
+def _gauge_steps(expected: int, values: Floats, published: Ints) -> tuple[Floats, Ints]:
+    held = np.empty(len(values), np.int64)
+    held[0] = 0
+    np.subtract(published[1:], published[:-1], out=held[1:])
+    held[held > GAP_PERIODS * expected] = expected
+    held[~np.isfinite(values)] = 0
+    with np.errstate(invalid="ignore"):
+        steps = values * held
+    steps[held == 0] = 0.0
+    return steps, held
+
+
+def _counter_steps(
+    channel: Channel,
+    values: Floats,
+    published: Ints,
+    starts: Ints,
+    cums: Sequence[tuple[float, int, float | None, int]],
+) -> tuple[Floats, Ints]:
+    """`core.counters.difference` for whole columns, from the last finite value to each finite one."""
+    finite = np.isfinite(values)
+    last, last_ns = _last_finite(values, published, finite, starts, cums)
+    with np.errstate(invalid="ignore"):
+        step = values - last
+        known = finite & np.isfinite(last)
+        back = step < 0
+        wrap = channel.facts.wrap
+        if wrap:
+            wrapped = step + wrap
+            rate = most_per_s(channel)
+            if rate is None:
+                good = back & (last <= wrap) & (wrapped <= wrap / 2)
+            else:
+                most = rate * np.maximum((published - last_ns) / NS, 0.0) * 1.5
+                good = back & (last <= wrap) & (wrapped <= most)
+            step = np.where(good, wrapped, step)
+            back &= ~good
+    known &= ~back
+    return np.where(known, step, 0.0), np.where(known, published - last_ns, 0)
+
+
+def _last_finite(
+    values: Floats,
+    published: Ints,
+    finite: NDArray[np.bool_],
+    starts: Ints,
+    cums: Sequence[tuple[float, int, float | None, int]],
+) -> tuple[Floats, Ints]:
+    """For each row the last finite value before it in its frame, else what the frame carried over."""
+    rows = np.arange(len(values))
+    latest = np.maximum.accumulate(np.where(finite, rows, -1))
+    before = np.concatenate(([-1], latest[:-1]))
+    lengths = np.diff(np.append(starts, len(values)))
+    inside = before >= np.repeat(starts, lengths)
+    carried = np.repeat([np.nan if cum[2] is None else cum[2] for cum in cums], lengths)
+    carried_ns = np.repeat(np.array([cum[3] for cum in cums], np.int64), lengths)
+    at = np.maximum(before, 0)
+    return np.where(inside, values[at], carried), np.where(inside, published[at], carried_ns)

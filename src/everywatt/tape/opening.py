@@ -1,0 +1,158 @@
+"""Opening a tape file as data: never written to, never trusted, and never silently less than it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import struct
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from everywatt.core.errors import NotATape, TapeDamaged, TapeError, TapeTooNew
+from everywatt.tape import schema
+
+_MAGIC: Final = b"SQLite format 3\x00"
+_COPY_BELOW_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first bytes of a file: what it says of itself, and what it is."""
+
+    page_bytes: int
+    pages: int
+    file_bytes: int
+    inode: int
+
+    @property
+    def truncated(self) -> bool:
+        """True where the file is shorter than it says."""
+        return self.page_bytes * self.pages > self.file_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection that cannot write, and how it was come by.
+
+    log      whether the log beside the file is there and read: True, False, or None where it was there and could not be
+    """
+
+    db: sqlite3.Connection
+    header: Header
+    log: bool | None
+
+
+def read_header(path: Path) -> Header:
+    """Look at the first hundred bytes. Raises NotATape, TapeTooNew or TapeDamaged."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(100)
+            stat = os.fstat(file.fileno())
+    except FileNotFoundError:
+        raise NotATape(f"There is no file {path}.") from None
+    except OSError as error:
+        raise TapeError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if len(head) < 100:
+        raise NotATape(f"{path} is not a tape: it ends after {len(head)} bytes.")
+    if head[:16] != _MAGIC or struct.unpack_from(">I", head, 68)[0] != schema.APPLICATION_ID:
+        raise NotATape(f"{path} is not a tape.")
+    version = struct.unpack_from(">I", head, 60)[0]
+    if version > schema.VERSION:
+        raise TapeTooNew(
+            f"{path} has format {version}; this everywatt reads formats up to {schema.VERSION}.",
+            cure="pip install --upgrade everywatt",
+        )
+    if version < 1:
+        raise TapeDamaged(f"{path}: its header says format {version}, which there never was.")
+    size = struct.unpack_from(">H", head, 16)[0]
+    page_bytes = 65536 if size == 1 else size
+    if page_bytes < 512 or page_bytes & (page_bytes - 1):
+        raise TapeDamaged(f"{path}: its header says pages of {page_bytes} bytes.")
+    return Header(page_bytes, struct.unpack_from(">I", head, 28)[0], stat.st_size, stat.st_ino)
+
+
+def open_file(path: Path) -> Opened:
+    """Open a tape for reading, with the log beside it where there is one."""
+    header = read_header(path)
+    log = Path(f"{path}-wal")
+    if not _has_bytes(log):
+        return Opened(_connect(path, "immutable=1", header), header, False)
+    try:
+        return Opened(_connect(path, "mode=ro", header), header, True)
+    except (TapeDamaged, NotATape):
+        raise
+    except TapeError:
+        pass  # the folder cannot be written, so SQLite cannot share the log: read a copy, or the file alone
+    if header.file_bytes + log.stat().st_size < _COPY_BELOW_BYTES:
+        try:
+            return Opened(_connect_copy(path, log, header), header, True)
+        except OSError:
+            pass
+    return Opened(_connect(path, "immutable=1", header), header, None)
+
+
+def _has_bytes(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _connect_copy(path: Path, log: Path, header: Header) -> sqlite3.Connection:
+    folder = tempfile.mkdtemp(prefix="everywatt-")
+    try:
+        copy = Path(folder) / "copy.tape"
+        shutil.copyfile(path, copy)
+        shutil.copyfile(log, f"{copy}-wal")
+        db = _connect(copy, "mode=ro", header)
+        db.execute("SELECT count(*) FROM meta").fetchone()
+        return db
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # an open file stays readable without its name
+
+
+def _connect(path: Path, how: str, header: Header) -> sqlite3.Connection:
+    uri = f"file:{quote(os.path.abspath(path))}?{how}"  # noqa: PTH100 - resolve() would follow links
+    try:
+        db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
+    except schema.BROKEN as error:
+        raise TapeError(f"{path} cannot be opened: {error}.") from None
+    try:
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, schema.MOST_BLOB_BYTES)
+        if header.truncated and how == "immutable=1":
+            # SQLite refuses a file that is shorter than it says unless its schema may be mended; nothing is written.
+            db.execute("PRAGMA writable_schema=ON")
+        db.execute("PRAGMA trusted_schema=OFF")
+        db.execute("PRAGMA cell_size_check=ON")
+        db.execute("PRAGMA mmap_size=0")
+        db.execute("PRAGMA cache_size=-2048")
+        _check_schema(db, path)
+    except sqlite3.OperationalError as error:
+        db.close()
+        raise TapeError(f"{path} cannot be opened: {error}.") from None
+    except schema.BROKEN as error:
+        db.close()
+        raise TapeDamaged(f"{path} is damaged: {error}.") from None
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _check_schema(db: sqlite3.Connection, path: Path) -> None:
+    """Only our tables and indexes, as we make them: a trigger or view of somebody else is not a tape's."""
+    found = {name: (kind, sql) for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_schema")}
+    expected = {name: ("table", sql) for name, sql in schema.TABLES.items()}
+    for name, sql in schema.INDEXES.items():
+        if name in found:
+            expected[name] = ("index", sql)
+    odd = [name for name in found if found[name] != expected.get(name)]
+    if odd:
+        raise TapeDamaged(f"{path}: table sqlite_schema has an entry {odd[0]!r} that no tape has.")
+    missing = [name for name in expected if name not in found]
+    if missing:
+        raise TapeDamaged(f"{path}: table {missing[0]} is missing.")

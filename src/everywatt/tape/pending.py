@@ -1,0 +1,252 @@
+"""What a tape has taken and not yet written: chunks of rows, other rows, and the bound on their memory."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from everywatt.core.channels import GroupInfo, Row
+from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import dumps
+from everywatt.tape import codec, schema
+from everywatt.tape.accumulate import Accumulator, Cum, Found, pack_cum, publication_ns
+
+CHUNK_ROWS: Final = 1024
+_MOST_OTHERS: Final = 200_000
+
+
+class TableRow(NamedTuple):
+    """Rows of a table group at one instant, as JSON."""
+
+    group: int
+    at_ns: int
+    n: int
+    json: bytes
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Rows of one group that will be one frame, with where its channels stood at the first of them."""
+
+    group: int
+    cum: list[Cum]
+    first_ns: int
+    breaks: bool
+    rows: list[Row] = field(default_factory=list)
+    last_ns: int = 0
+
+
+class _Group:
+    def __init__(self, info: GroupInfo, expected_period_s: float) -> None:
+        self.info = info
+        self.accumulator = Accumulator(info, expected_period_s)
+        self.chunk: Chunk | None = None
+        self.seq = 0
+        self.table_seq = 0
+        self.dropped = 0
+        self.breaks = False
+        self.losses: tuple[int, int, int] | None = None
+
+    def lost(self, start_ns: int, end_ns: int, rows: int) -> None:
+        """Remember a stretch of rows that had to be dropped."""
+        if self.losses is None:
+            self.losses = (start_ns, end_ns, rows)
+        else:
+            self.losses = (self.losses[0], max(end_ns, self.losses[1]), self.losses[2] + rows)
+
+
+class Buffer:
+    """Rows on their way to the file."""
+
+    def __init__(self, most_values: int) -> None:
+        self._most_values = most_values
+        self._groups: list[_Group] = []
+        self._closed: list[Chunk] = []
+        self._tables: list[TableRow] = []
+        self._others: list[tuple[str, tuple[Any, ...]]] = []
+        self._ids: dict[str, int] = {}
+        self._values = 0
+        self._in_flight: tuple[int, int, int] = (0, 0, 0)
+        self.refused = 0
+
+    def add_group(self, info: GroupInfo, expected_period_s: float) -> int:
+        """A group's number, from 1."""
+        self._groups.append(_Group(info, expected_period_s))
+        return len(self._groups)
+
+    def next_id(self, table: str) -> int:
+        """The next row number of a table."""
+        self._ids[table] = self._ids.get(table, 0) + 1
+        return self._ids[table]
+
+    def put(self, sql: str, row: tuple[Any, ...]) -> None:
+        """One row of any table but frames."""
+        self._others.append((sql, row))
+
+    def append(self, group: int, rows: Sequence[Row]) -> list[Found]:
+        """Accumulate rows; gives the gaps they showed."""
+        state = self._group(group)
+        width = len(state.info.channels)
+        found: list[Found] = []
+        ordered = rows if len(rows) < 2 else sorted(rows, key=publication_ns)
+        for row in ordered:
+            if len(row.values) != width:
+                raise UsageError(
+                    f"Group {state.info.name} has {width} channels, and a row came with {len(row.values)}."
+                )
+            at_ns = publication_ns(row)
+            if state.accumulator.last_ns is not None and at_ns <= state.accumulator.last_ns:
+                state.dropped += 1
+                continue
+            found += state.accumulator.add(row)
+            self._take(state, group, row, at_ns)
+        return found
+
+    def _group(self, group: int) -> _Group:
+        if not 1 <= group <= len(self._groups):
+            raise UsageError(f"There is no group {group} on this tape.")
+        return self._groups[group - 1]
+
+    def _take(self, state: _Group, group: int, row: Row, at_ns: int) -> None:
+        chunk = state.chunk
+        if chunk is None:
+            chunk = state.chunk = Chunk(group, state.accumulator.cum(), at_ns, state.breaks)
+            state.breaks = False
+        chunk.rows.append(row)
+        chunk.last_ns = at_ns
+        self._values += len(row.values) + 3
+        if len(chunk.rows) >= CHUNK_ROWS:
+            self._closed.append(chunk)
+            state.chunk = None
+        if self._values > self._most_values:
+            self._drop_oldest()
+
+    def append_table(self, row: TableRow) -> None:
+        """Rows of a table group."""
+        self._group(row.group)
+        self._tables.append(row)
+        self._values += len(row.json) // 8
+        if self._values > self._most_values:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Make room: the oldest chunk of rows, else the oldest table, goes; a gap and a note will say so."""
+        if self._closed:
+            chunk = self._closed.pop(0)
+            state = self._group(chunk.group)
+            self._values -= len(chunk.rows) * (len(state.info.channels) + 3)
+            state.lost(chunk.first_ns, chunk.last_ns, len(chunk.rows))
+            follower = next((c for c in (*self._closed, state.chunk) if c is not None and c.group == chunk.group), None)
+            if follower is None:
+                state.breaks = True
+            else:
+                follower.breaks = True
+        elif self._tables:
+            table = self._tables.pop(0)
+            self._values -= len(table.json) // 8
+            self._group(table.group).lost(table.at_ns, table.at_ns, table.n)
+
+    def report_losses(self) -> bool:
+        """Put a gap and a note for what had to be dropped; False where there is nothing to say."""
+        said = False
+        for group, state in enumerate(self._groups, 1):
+            if state.losses is None:
+                continue
+            start_ns, end_ns, rows = state.losses
+            gap = (self.next_id("gap"), group, None, start_ns, end_ns, "lost", None, None)
+            self.put(schema.INSERT["gap"], schema.sealed_row("gap", gap))
+            text = f"The tape could not be written for so long that {rows} rows of {state.info.name} had to be dropped."
+            self._note(end_ns, text, {"group": group, "rows": rows})
+            state.losses, said = None, True
+        if self.refused:
+            self._note(
+                0, f"{self.refused} points or inline reads could not be kept while the tape could not be written.", {}
+            )
+            self.refused, said = 0, True
+        return said
+
+    def _note(self, at_ns: int, text: str, data: dict[str, Any]) -> None:
+        note = (self.next_id("note"), at_ns, "lost", text, dumps(data))
+        self.put(schema.INSERT["note"], schema.sealed_row("note", note))
+
+    def refuse(self) -> bool:
+        """True, and counted, where no more small rows can be kept."""
+        full = len(self._others) >= _MOST_OTHERS
+        self.refused += full
+        return full
+
+    def close_chunks(self) -> None:
+        """From here on new rows go to new frames."""
+        for state in self._groups:
+            if state.chunk is not None:
+                self._closed.append(state.chunk)
+                state.chunk = None
+
+    def statements(self) -> Iterator[tuple[str, Iterable[tuple[Any, ...]]]]:
+        """All that is to be written, in order; `written` then forgets it."""
+        self._in_flight = (len(self._closed), len(self._tables), len(self._others))
+        yield from _batches(self._others)
+        if self._closed:
+            yield schema.INSERT["frame"], self._frames()
+        if self._tables:
+            yield schema.INSERT["tframe"], self._table_rows()
+
+    def _frames(self) -> Iterator[tuple[Any, ...]]:
+        number = self._ids.get("frame", 0)
+        seqs = {index: state.seq for index, state in enumerate(self._groups, 1)}
+        for chunk in self._closed:
+            number += 1
+            seqs[chunk.group] += 1
+            yield schema.sealed_row("frame", (number, chunk.group, seqs[chunk.group], *encode_chunk(chunk)))
+
+    def _table_rows(self) -> Iterator[tuple[Any, ...]]:
+        number = self._ids.get("tframe", 0)
+        seqs = {index: state.table_seq for index, state in enumerate(self._groups, 1)}
+        for row in self._tables:
+            number += 1
+            seqs[row.group] += 1
+            data = zlib.compress(row.json, 6)
+            yield schema.sealed_row("tframe", (number, row.group, seqs[row.group], row.at_ns, row.n, data))
+
+    def written(self) -> None:
+        """The transaction is in the file."""
+        frames, tables, others = self._in_flight
+        for chunk in self._closed[:frames]:
+            state = self._group(chunk.group)
+            state.seq += 1
+            self._values -= len(chunk.rows) * (len(state.info.channels) + 3)
+        for row in self._tables[:tables]:
+            self._group(row.group).table_seq += 1
+            self._values -= len(row.json) // 8
+        self._ids["frame"] = self._ids.get("frame", 0) + frames
+        self._ids["tframe"] = self._ids.get("tframe", 0) + tables
+        del self._closed[:frames], self._tables[:tables], self._others[:others]
+
+    def dropped(self) -> dict[str, int]:
+        """Rows that came out of order, by group."""
+        return {state.info.name: state.dropped for state in self._groups if state.dropped}
+
+
+def encode_chunk(chunk: Chunk) -> tuple[Any, ...]:
+    """first_ns, last_ns, n, cum and data of the frame that a chunk becomes."""
+    rows = chunk.rows
+    columns = [
+        codec.encode_ints([row.read_ns for row in rows]),
+        codec.encode_ints([row.read_ns - row.late_ns for row in rows]),
+        codec.encode_ints([row.late_ns - row.early_ns for row in rows]),
+    ]
+    columns += [codec.encode_floats(array("d", values)) for values in zip(*(row.values for row in rows), strict=True)]
+    data = codec.encode_frame(columns, len(rows), codec.BREAK if chunk.breaks else 0)
+    return chunk.first_ns, chunk.last_ns, len(rows), pack_cum(chunk.cum, chunk.first_ns), data
+
+
+def _batches(rows: list[tuple[str, tuple[Any, ...]]]) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+    """Neighbours with the same statement together."""
+    start = 0
+    for at in range(1, len(rows) + 1):
+        if at == len(rows) or rows[at][0] is not rows[start][0]:
+            yield rows[start][0], [row for _, row in rows[start:at]]
+            start = at

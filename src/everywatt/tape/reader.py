@@ -1,0 +1,349 @@
+"""Reading a tape: one segment, read-only, finished or still being written."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import sqlite3
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from everywatt.core.channels import GroupInfo, Row
+from everywatt.core.clocks import Anchor
+from everywatt.core.errors import TapeDamaged, TapeError, UsageError
+from everywatt.core.spans import Note, Point, Span
+from everywatt.tape import checking, codec, opening, schema, utc
+from everywatt.tape.accumulate import energy_channels, unpack_cum
+
+_MOST_TABLE_BYTES: Final = 64 << 20
+
+
+class StoredGroup(NamedTuple):
+    """A group of a tape: its number there, what it is, and how often its rows should come."""
+
+    id: int
+    info: GroupInfo
+    expected_period_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A stretch that was not observed, or not surely. `channel` None: the whole group. Counts are raw."""
+
+    group: int
+    channel: str | None
+    start_ns: int
+    end_ns: int
+    kind: str
+    count: float | None
+    most: float | None
+
+
+class TableFrame(NamedTuple):
+    """Rows of a table group as they stood at `at_ns`."""
+
+    at_ns: int
+    rows: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Rows of one group that are stored together. Columns are decoded when they are asked for.
+
+    first_ns, last_ns  publications of the first and last row
+    cum    for each energy-carrying channel, in the group's order: accumulated and observed ns at the first row, then
+           the last finite value (None: the first row's own) and its publication
+    breaks rows before it were lost
+    """
+
+    group: StoredGroup
+    id: int
+    seq: int
+    first_ns: int
+    last_ns: int
+    n: int
+    cum: tuple[tuple[float, int, float | None, int], ...]
+    breaks: bool
+    parts: tuple[tuple[int, memoryview], ...]
+
+    def times(self) -> tuple[array[int], array[int], array[int]]:
+        """read, early and late, in ns."""
+        read, since_late, width = (codec.decode_ints(tag, data, self.n) for tag, data in self.parts[:3])
+        late = array("q", (a - b for a, b in zip(read, since_late, strict=True)))
+        return read, array("q", (a - b for a, b in zip(late, width, strict=True))), late
+
+    def column(self, index: int) -> array[float]:
+        """Raw values of the group's channel at `index`."""
+        tag, data = self.parts[3 + index]
+        return codec.decode_floats(tag, data, self.n)
+
+    def rows(self) -> list[Row]:
+        """All rows."""
+        values = zip(*(self.column(i) for i in range(len(self.parts) - 3)), strict=True)
+        return [Row(r, early, late, tuple(v)) for r, early, late, v in zip(*self.times(), values, strict=True)]
+
+
+class Tape:
+    """One segment. `trouble` holds sentences on what is missing or damaged; it is empty for a sealed, whole tape."""
+
+    def __init__(self, path: Path, verify: bool | None) -> None:
+        self.path = Path(path)
+        self._verify = verify
+        self._load()
+
+    @classmethod
+    def open(cls, path: Path, *, verify: bool | None = None) -> Tape:
+        """Open a tape, also one that is still being written or was never sealed.
+
+        `verify` checks every row now (True), as it is touched (False), or now where the file is under 64 MB (None).
+        Raises NotATape, TapeTooNew, TapeDamaged (naming table and row), TapeError.
+        """
+        return cls(path, verify)
+
+    def _load(self) -> None:
+        opened = opening.open_file(self.path)
+        self._db = opened.db
+        self._inode = opened.header.inode
+        self._directory: checking.Directory | None = None
+        try:
+            self._read_all(opened)
+        except schema.BROKEN as error:
+            self._db.close()
+            raise TapeDamaged(f"{self.path} is damaged: {error}.") from None
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _read_all(self, opened: opening.Opened) -> None:
+        truncated = opened.header.truncated and not opened.log
+        self._salvage = checking.Salvage(self._db, self.path) if truncated else None
+        trouble: list[str] = []
+        self.meta: dict[str, Any] = {}
+        self._read_meta()
+        self.groups: tuple[StoredGroup, ...] = tuple(self._read_groups())
+        seal = [] if truncated else checking.read_seal(self._db, self.path)
+        self.sealed = bool(seal)
+        if truncated:
+            trouble.append(
+                f"{self.path.name} is cut off: {opened.header.file_bytes} of "
+                f"{opened.header.page_bytes * opened.header.pages} bytes are left."
+            )
+        elif not self.sealed:
+            trouble += checking.unsealed_sentences(self.path, self.meta, opened)
+        whole = self._verify if self._verify is not None else opened.header.file_bytes < schema.VERIFY_BELOW_BYTES
+        if whole and not truncated:
+            checking.verify(self._db, self.path, seal)
+        if not self.sealed:
+            self._directory = checking.Directory(self._db, self.path, self._salvage)
+        self._anchors = [Anchor(*row[1:]) for row in self._rows("anchor")]
+        if self._salvage:
+            for table in ("span", "point", "note", "gap", "edge", "tframe"):
+                for _ in self._rows(table):
+                    pass
+            trouble += self._salvage.sentences
+        self.trouble: tuple[str, ...] = tuple(trouble)
+
+    def _rows(self, table: str, where: str = "", values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """Rows of a table without their checksum, which is verified."""
+        sql = f"{schema.SELECT[table]} {where} ORDER BY 1"
+        rows = self._salvage.rows(table, sql, values) if self._salvage else self._db.execute(sql, values)
+        try:
+            for row in rows:
+                yield checking.checked(self.path, table, row)
+        except schema.BROKEN as error:
+            raise TapeDamaged(f"{self.path} is damaged, table {table}: {error}.") from None
+
+    def _read_meta(self) -> None:
+        for key, text in self._rows("meta"):
+            self.meta[str(key)] = checking.parsed(self.path, "meta", key, text)
+
+    def _read_groups(self) -> Iterator[StoredGroup]:
+        for number, text in self._rows("grp"):
+            data = checking.parsed(self.path, "grp", number, text)
+            try:
+                yield StoredGroup(number, GroupInfo.from_dict(data), float(data["expected_period_s"]))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise TapeDamaged(
+                    f"{self.path}: table grp, row {number} does not describe a group: {error!r}."
+                ) from None
+
+    def _json(self, table: str, row: Any, text: Any) -> Any:
+        return checking.parsed(self.path, table, row, text)
+
+    def spans(self) -> list[Span]:
+        """Every span, in the order in which they were opened."""
+        return [
+            Span(uid, name, start_ns, end_ns, parent, self._json("span", number, text))
+            for number, uid, parent, name, start_ns, end_ns, text in self._rows("span")
+        ]
+
+    def points(self) -> list[Point]:
+        """Every logged value."""
+        return [Point(at, name, self._json("point", i, text), span) for i, at, name, text, span in self._rows("point")]
+
+    def notes(self) -> list[Note]:
+        """Everything that was seen."""
+        return [Note(at, kind, text, self._json("note", i, data)) for i, at, kind, text, data in self._rows("note")]
+
+    def anchors(self) -> list[Anchor]:
+        """Instants on three clocks."""
+        return list(self._anchors)
+
+    def edges(self, group_id: int) -> list[Row]:
+        """Rows of a group that the measured program read itself, in the order in which they came."""
+        width = len(self.group(group_id).info.channels)
+        rows = []
+        for number, _, read_ns, early_ns, late_ns, data in self._rows("edge", "WHERE grp=?", (group_id,)):
+            if not isinstance(data, bytes) or len(data) != 8 * width:
+                raise TapeDamaged(
+                    f"{self.path}: table edge, row {number} has {len(data or b'') // 8} values, not {width}."
+                )
+            rows.append(Row(read_ns, early_ns, late_ns, tuple(array("d", data))))
+        return rows
+
+    def gaps(self, group_id: int) -> list[Gap]:
+        """Gaps of a group."""
+        return [Gap(*row[1:]) for row in self._rows("gap", "WHERE grp=?", (group_id,))]
+
+    def group(self, group_id: int) -> StoredGroup:
+        """One group by its number."""
+        for group in self.groups:
+            if group.id == group_id:
+                return group
+        raise UsageError(f"{self.path} has no group {group_id}.")
+
+    def extent_ns(self) -> tuple[int, int]:
+        """First and last instant of rows, inline reads, spans and points. Raises TapeError where there is none."""
+        bounds: list[int | None] = []
+        for group in self.groups:
+            bounds += self._frame_extent(group.id)
+        for sql in (
+            "SELECT min(at_ns), max(at_ns) FROM tframe",
+            "SELECT min(read_ns), max(read_ns) FROM edge",
+            "SELECT min(start_ns), max(max(start_ns, ifnull(end_ns, start_ns))) FROM span",
+            "SELECT min(at_ns), max(at_ns) FROM point",
+        ):
+            try:
+                bounds += self._db.execute(sql).fetchone()
+            except schema.BROKEN:
+                if self._salvage is None:
+                    raise TapeDamaged(f"{self.path} is damaged: {sql} cannot be answered.") from None
+        known = [bound for bound in bounds if bound is not None] or [a.monotonic_ns for a in self._anchors]
+        if not known:
+            raise TapeError(f"{self.path} holds no rows yet.")
+        return min(known), max(known)
+
+    def _frame_extent(self, group_id: int) -> tuple[int | None, int | None]:
+        if self._directory is not None:
+            return self._directory.extent(group_id)
+        sql = "SELECT {0} FROM frame WHERE grp=? ORDER BY first_ns {1} LIMIT 1"
+        try:
+            first = self._db.execute(sql.format("first_ns", "ASC"), (group_id,)).fetchone()
+            last = self._db.execute(sql.format("last_ns", "DESC"), (group_id,)).fetchone()
+        except schema.BROKEN as error:
+            raise TapeDamaged(f"{self.path} is damaged, table frame: {error}.") from None
+        return (first[0] if first else None, last[0] if last else None)
+
+    def frames(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[Frame]:
+        """Frames of a group that overlap [start_ns, end_ns], with one before and one after. No bound: all."""
+        return list(self.iter_frames(group_id, start_ns, end_ns))
+
+    def iter_frames(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> Iterator[Frame]:
+        """The same, one at a time: a long tape need not fit in memory."""
+        group = self.group(group_id)
+        before: Frame | None = None
+        try:
+            for row in self._frame_rows(group_id, start_ns, end_ns):
+                frame = self._frame(group, checking.checked(self.path, "frame", row))
+                if before is not None and (frame.seq != before.seq + 1 or frame.first_ns <= before.last_ns):
+                    raise TapeDamaged(f"{self.path}: table frame, row {frame.id} does not follow row {before.id}.")
+                before = frame
+                yield frame
+        except schema.BROKEN as error:
+            raise TapeDamaged(f"{self.path} is damaged, table frame: {error}.") from None
+
+    def _frame_rows(self, group_id: int, start_ns: int | None, end_ns: int | None) -> Iterator[tuple[Any, ...]]:
+        if self._directory is not None:
+            for number in self._directory.between(group_id, start_ns, end_ns):
+                yield self._db.execute(f"{schema.SELECT['frame']} WHERE id=?", (number,)).fetchone()
+            return
+        low, high = -(2**63), 2**63 - 1
+        if start_ns is not None:
+            sql = "SELECT first_ns FROM frame WHERE grp=? AND first_ns<=? ORDER BY first_ns DESC LIMIT 2"
+            starts = self._db.execute(sql, (group_id, start_ns)).fetchall()
+            low = starts[-1][0] if starts else low
+        if end_ns is not None:
+            sql = "SELECT first_ns FROM frame WHERE grp=? AND first_ns>? ORDER BY first_ns LIMIT 1"
+            after = self._db.execute(sql, (group_id, end_ns)).fetchone()
+            high = after[0] if after else high
+        sql = f"{schema.SELECT['frame']} WHERE grp=? AND first_ns BETWEEN ? AND ? ORDER BY first_ns"
+        yield from self._db.execute(sql, (group_id, low, high))
+
+    def _frame(self, group: StoredGroup, row: tuple[Any, ...]) -> Frame:
+        number, _, seq, first_ns, last_ns, n, cum, data = row
+        try:
+            channels = len(group.info.channels)
+            parts = codec.split_frame(data, 3 + channels, n)
+            cums = tuple(unpack_cum(cum, len(energy_channels(group.info))))
+        except (ValueError, TypeError) as error:
+            raise TapeDamaged(f"{self.path}: table frame, row {number} cannot be decoded: {error}.") from None
+        return Frame(group, number, seq, first_ns, last_ns, n, cums, bool(data[0] & codec.BREAK), tuple(parts))
+
+    def tables(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[TableFrame]:
+        """Tables of a group in [start_ns, end_ns], with one before and one after."""
+        self.group(group_id)
+        rows = list(self._rows("tframe", "WHERE grp=?", (group_id,)))
+        rows.sort(key=lambda row: row[3])
+        times = [row[3] for row in rows]
+        first = 0 if start_ns is None else max(0, bisect.bisect_left(times, start_ns) - 1)
+        last = len(rows) if end_ns is None else bisect.bisect_right(times, end_ns) + 1
+        return [TableFrame(row[3], self._table(row)) for row in rows[first:last]]
+
+    def _table(self, row: tuple[Any, ...]) -> list[dict[str, Any]]:
+        try:
+            rows = json.loads(codec.inflate(row[5], _MOST_TABLE_BYTES))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise TapeDamaged(f"{self.path}: table tframe, row {row[0]} cannot be decoded: {error}.") from None
+        if not isinstance(rows, list) or not all(isinstance(entry, dict) for entry in rows):
+            raise TapeDamaged(f"{self.path}: table tframe, row {row[0]} does not hold rows.")
+        return rows
+
+    def refresh(self) -> None:
+        """See what was written since the tape was opened. Nothing changes for a sealed one."""
+        if self.sealed:
+            return
+        if self.path.stat().st_ino != self._inode or not checking.has_log(self.path):
+            self._db.close()
+            self._load()
+            return
+        self._read_meta()
+        self.groups = tuple(self._read_groups())
+        self._anchors = [Anchor(*row[1:]) for row in self._rows("anchor")]
+        if self._directory is not None:
+            self._directory.update()
+
+    def to_utc_ns(self, monotonic_ns: int) -> int:
+        """UTC nanoseconds of an instant, by the anchors around it. Raises TapeError where there is no anchor."""
+        return utc.to_utc_ns(self._need_anchors(), monotonic_ns)
+
+    def from_utc_ns(self, utc_ns: int) -> int:
+        """The inverse of `to_utc_ns`; where the clock was set back, the earlier of the instants."""
+        return utc.from_utc_ns(self._need_anchors(), utc_ns)
+
+    def _need_anchors(self) -> list[Anchor]:
+        if not self._anchors:
+            raise TapeError(f"{self.path} has no anchor to UTC.")
+        return self._anchors
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def __enter__(self) -> Tape:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

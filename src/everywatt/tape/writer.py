@@ -1,0 +1,293 @@
+"""Writing a tape: rows are buffered, accumulated and flushed in one transaction; a failed flush loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from everywatt.core.channels import GroupInfo, Row
+from everywatt.core.clocks import NS, Anchor, Clock, SystemClock
+from everywatt.core.errors import RunExists, TapeError, UsageError
+from everywatt.core.jsonio import dumps
+from everywatt.core.spans import Note, Point, Span
+from everywatt.tape import places, schema, sealing
+from everywatt.tape.accumulate import Found
+from everywatt.tape.pending import Buffer, TableRow
+
+LIVE_PAGE_BYTES: Final = 1024  # a flush is short: small pages keep what one second writes small
+
+
+class TapeWriter:
+    """One segment being recorded. Not for several threads at once.
+
+    Creates the file, its folder too. Raises RunExists where the file is there, TapeError with the reason where it
+    cannot be written. On a network filesystem everything goes to a local spool until `seal` moves the finished file to
+    `path`. `most_values` bounds the memory for rows that cannot be written: beyond it the oldest are dropped, which a
+    gap and a note then say.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        meta: Mapping[str, Any],
+        *,
+        clock: Clock | None = None,
+        checkpoint_s: float = 10.0,
+        spool: Path | None = None,
+        mounts: Path = places.MOUNTS,
+        most_values: int = 2_000_000,
+    ) -> None:
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
+        self._clock: Clock = clock or SystemClock()
+        self._checkpoint_ns = round(checkpoint_s * NS)
+        self._checkpointed_ns = self._clock.monotonic_ns()
+        self._buffer = Buffer(most_values)
+        self._open_spans: dict[str, tuple[int, Span]] = {}
+        self._file = self._reserve(spool, mounts)
+        self._db: sqlite3.Connection | None = _create(self._file)
+        self._inode = self._file.stat().st_ino
+        for key, value in {**meta, "checkpoint_s": checkpoint_s}.items():
+            self.set_meta(key, value)
+        if self.spooled:
+            self.note(
+                Note(self._checkpointed_ns, "spool", "The folder is on a network filesystem: written to a spool first.")
+            )
+        self.flush()
+
+    @property
+    def spooled(self) -> bool:
+        """True where the tape is written elsewhere and moved when it is sealed."""
+        return self._file != self.path
+
+    @property
+    def live_path(self) -> Path:
+        """The file that is being written: `path`, or the one in the spool."""
+        return self._file
+
+    def _reserve(self, spool: Path | None, mounts: Path) -> Path:
+        if os.path.lexists(self.path):
+            raise RunExists(f"{self.path} exists, and recordings are never overwritten.")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not os.access(self.path.parent, os.W_OK | os.X_OK):
+                raise PermissionError(13, "Permission denied")
+            if places.is_network(places.filesystem(self.path, mounts)):
+                name = f"{self.path.stem}-{os.getpid()}-{self._clock.utc_ns():x}{schema.SUFFIX}"
+                return places.spool_folder(spool) / name
+        except OSError as error:
+            raise TapeError(
+                f"{self.path} cannot be written: {error.strerror or error}.", cure="set EVERYWATT_HOME"
+            ) from None
+        return self.path
+
+    def add_group(self, info: GroupInfo, expected_period_s: float) -> int:
+        """Add a group whose rows should come every `expected_period_s`; gives its number for `append`."""
+        if not (expected_period_s > 0):
+            raise UsageError(f"Group {info.name}: the expected period must be more than 0 s.")
+        group = self._buffer.add_group(info, expected_period_s)
+        self._insert("grp", group, dumps({**info.to_dict(), "expected_period_s": expected_period_s}))
+        return group
+
+    def append(self, group: int, rows: Sequence[Row]) -> None:
+        """Buffer rows of a group: counters are unwrapped, energy accumulated, gaps found.
+
+        A row whose publication is not after the last one is dropped and counted (a note says so at the end).
+        """
+        for found in self._buffer.append(group, rows):
+            self._gap(group, found)
+
+    def _gap(self, group: int, gap: Found) -> None:
+        columns = (gap.channel, gap.start_ns, gap.end_ns, gap.kind, gap.count, gap.most)
+        self._insert("gap", self._buffer.next_id("gap"), group, *columns)
+
+    def append_table(self, group: int, at_ns: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Buffer the rows of a table group (processes) as they stood at `at_ns`."""
+        self._buffer.append_table(TableRow(group, at_ns, len(rows), dumps(list(rows)).encode()))
+
+    def edge(self, group: int, row: Row) -> None:
+        """Store a row that the measured program read itself, where a span starts or ends."""
+        if self._buffer.refuse():
+            return
+        data = array("d", row.values).tobytes()
+        self._insert("edge", self._buffer.next_id("edge"), group, row.read_ns, row.early_ns, row.late_ns, data)
+
+    def gap(self, group: int, channel: str | None, start_ns: int, end_ns: int, kind: str) -> None:
+        """Say that a channel (None: the whole group) was not observed."""
+        self._gap(group, Found(channel, start_ns, end_ns, kind))
+
+    def span_open(self, span: Span) -> None:
+        """Store a span; `span_close` ends it. A span that comes with its end is stored as it is."""
+        number = self._buffer.next_id("span")
+        if span.end_ns is None:
+            self._open_spans[span.id] = (number, span)
+        self._insert("span", number, *_span_columns(span))
+
+    def span_close(self, uid: str, at_ns: int, attributes: Mapping[str, Any] | None = None) -> None:
+        """End a span, adding attributes. One that was never opened becomes a note."""
+        entry = self._open_spans.pop(uid, None)
+        if entry is None:
+            self.note(Note(at_ns, "span", f"Span {uid} was closed and is not open."))
+            return
+        number, span = entry
+        merged = {**span.attributes, **(attributes or {})}
+        closed = Span(span.id, span.name, span.start_ns, at_ns, span.parent, merged)
+        self._buffer.put(schema.REPLACE["span"], schema.sealed_row("span", (number, *_span_columns(closed))))
+
+    def point(self, point: Point) -> None:
+        """Store a value that the program logged."""
+        if self._buffer.refuse():
+            return
+        self._insert("point", self._buffer.next_id("point"), point.at_ns, point.name, dumps(point.value), point.span)
+
+    def note(self, note: Note) -> None:
+        """Store something that was seen."""
+        self._insert("note", self._buffer.next_id("note"), note.at_ns, note.kind, note.text, dumps(note.data))
+
+    def anchor(self, anchor: Anchor) -> None:
+        """Store one instant on the three clocks."""
+        number = self._buffer.next_id("anchor")
+        self._insert("anchor", number, anchor.monotonic_ns, anchor.utc_ns, anchor.boottime_ns, anchor.error_ns)
+
+    def set_meta(self, key: str, value: Any) -> None:
+        """Set one entry of the tape's description."""
+        self._buffer.put(schema.REPLACE["meta"], schema.sealed_row("meta", (key, dumps(value))))
+
+    def _insert(self, table: str, *values: Any) -> None:
+        self._buffer.put(schema.INSERT[table], schema.sealed_row(table, values))
+
+    def flush(self) -> None:
+        """Write all that is buffered in one transaction, and checkpoint when it is time.
+
+        On TapeError (disk full, folder gone) nothing is lost: a later flush tries again.
+        """
+        self._connection()
+        self._buffer.close_chunks()
+        self._check_place()
+        db = self._connection()  # another one where the file had to be put back
+        self._write(db)
+        if self._buffer.report_losses():
+            self._write(db)
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._checkpointed_ns >= self._checkpoint_ns:
+            self._checkpointed_ns = now_ns
+            with contextlib.suppress(sqlite3.Error):  # the log simply grows until the next one
+                db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def _write(self, db: sqlite3.Connection) -> None:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            for sql, rows in self._buffer.statements():
+                db.executemany(sql, rows)
+            db.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            with contextlib.suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+            raise TapeError(f"{self._file} cannot be written: {error}.") from None
+        self._buffer.written()
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise TapeError(f"{self.path} is closed.")
+        return self._db
+
+    def _check_place(self) -> None:
+        """Writing to a file that was removed succeeds, and is lost when we leave: put it back."""
+        try:
+            if self._file.stat().st_ino == self._inode:
+                return
+            reason = "another file took its place"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        if reason == "another file took its place" or not self._file.parent.is_dir():
+            raise TapeError(
+                f"{self._file} was removed while it was recorded ({reason}); what is recorded is kept for now."
+            )
+        self._put_back()
+
+    def _put_back(self) -> None:
+        """Write the removed file again, from the one that is still open."""
+        old = self._connection()
+        try:
+            fresh = _create(self._file, empty=True)
+            old.backup(fresh)
+            _use_log(fresh)
+        except (sqlite3.Error, OSError) as error:
+            raise TapeError(f"{self._file} was removed, and cannot be written again: {error}.") from None
+        old.close()
+        self._db, self._inode = fresh, self._file.stat().st_ino
+        self.note(
+            Note(self._clock.monotonic_ns(), "removed", "The file was removed while it was recorded, and put back.")
+        )
+
+    def seal(self) -> Path:
+        """Write what is left, compact, and leave one plain file at `path`; gives that path.
+
+        A kill in its midst leaves the whole tape, unsealed. On TapeError the tape can be sealed again.
+        """
+        if not self._file.parent.is_dir():
+            with contextlib.suppress(OSError):
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+        dropped = self._buffer.dropped()
+        if dropped:
+            self.set_meta("dropped_rows", dropped)
+            total = sum(dropped.values())
+            text = f"{total} rows came out of order and were left out."
+            self.note(Note(self._clock.monotonic_ns(), "out-of-order", text, dropped))
+        self.flush()
+        sealing.seal(self._connection(), self._file, self._clock.monotonic_ns())
+        self._db = None
+        if self.spooled:
+            places.move_into_place(self._file, self.path)
+        return self.path
+
+    def abandon(self) -> None:
+        """Close without sealing. What was flushed stays, what was not is tried once."""
+        if self._db is None:
+            return
+        with contextlib.suppress(TapeError):
+            self.set_meta("abandoned", True)
+            self.flush()
+        self._db.close()
+        self._db = None
+
+
+def _span_columns(span: Span) -> tuple[Any, ...]:
+    return (span.id, span.parent, span.name, span.start_ns, span.end_ns, dumps(span.attributes))
+
+
+def _create(path: Path, *, empty: bool = False) -> sqlite3.Connection:
+    """A new tape file with its tables, open for writing."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
+    except FileExistsError:
+        raise RunExists(f"{path} exists, and recordings are never overwritten.") from None
+    except OSError as error:
+        raise TapeError(f"{path} cannot be written: {error.strerror or error}.", cure="set EVERYWATT_HOME") from None
+    try:
+        db = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False, cached_statements=64)
+        db.execute(f"PRAGMA page_size={LIVE_PAGE_BYTES}")
+        db.execute("PRAGMA cache_size=-512")
+        if empty:
+            return db
+        db.execute("PRAGMA synchronous=NORMAL")
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version={schema.VERSION}")
+        for statement in schema.TABLES.values():
+            db.execute(statement)
+        db.execute("COMMIT")
+        _use_log(db)
+    except sqlite3.Error as error:
+        raise TapeError(f"{path} cannot be written: {error}.") from None
+    return db
+
+
+def _use_log(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    db.execute("PRAGMA wal_autocheckpoint=0")
