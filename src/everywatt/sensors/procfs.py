@@ -1,0 +1,165 @@
+"""Reading and parsing /proc: the host's CPU time and memory, and one process. Roots are arguments.
+
+Files of /proc are read with `os.open` and `os.pread` (`open()` costs ten times as much), and those that are read again
+and again stay open. An open `/proc/PID/stat` belongs to that very process: after its end the read says ESRCH, whoever
+gets the number next.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_CHUNK = 16384
+
+
+def slurp(path: str | Path, limit: int | None = None) -> bytes:
+    """A whole file (or its first `limit` bytes). OSError where it is not there, hidden or gone."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if limit is not None:
+            return os.pread(fd, limit, 0)
+        return _all_of(fd)
+    finally:
+        os.close(fd)
+
+
+def _all_of(fd: int) -> bytes:
+    parts = [os.pread(fd, _CHUNK, 0)]
+    size = len(parts[0])
+    # A short read is not yet the end: /proc hands out whole records, so only an empty read is.
+    while parts[-1]:
+        parts.append(os.pread(fd, _CHUNK, size))
+        size += len(parts[-1])
+    return b"".join(parts)
+
+
+class KeptFile:
+    """A file that is opened once and read many times from its beginning."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, limit: int = 4096) -> bytes:
+        """Its first `limit` bytes as they are now."""
+        return os.pread(self._fd, limit, 0)
+
+    def close(self) -> None:
+        """Let go of the descriptor; a second time does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class HostTimes(NamedTuple):
+    """Seconds since boot, added over all CPUs."""
+
+    busy_s: float
+    idle_s: float
+    steal_s: float
+
+
+def parse_host_times(data: bytes) -> HostTimes:
+    """The first line of /proc/stat.
+
+    Busy is user + nice + system + irq + softirq. The kernel counts guests in user and nice already, so they are not added
+    again. Idle is idle + iowait. Steal (the hypervisor ran somebody else) is neither: this machine did no work in it, and
+    its processes are not charged for it either.
+    """
+    words = data.split(b"\n", 1)[0].split()
+    if len(words) < 5 or words[0] != b"cpu":
+        raise ValueError(f"not the first line of /proc/stat: {data[:60]!r}")
+    ticks = [int(word) for word in words[1:9]]
+    ticks += [0] * (8 - len(ticks))
+    user, nice, system, idle, iowait, irq, softirq, steal = ticks
+    return HostTimes(
+        (user + nice + system + irq + softirq) / TICKS_PER_S, (idle + iowait) / TICKS_PER_S, steal / TICKS_PER_S
+    )
+
+
+def parse_meminfo(data: bytes) -> dict[str, int]:
+    """/proc/meminfo in bytes, by its own names; lines that are not a size are left out."""
+    sizes: dict[str, int] = {}
+    for line in data.splitlines():
+        name, _, rest = line.partition(b":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            sizes[name.decode("ascii", "replace")] = int(words[0]) * (1024 if words[1:] == [b"kB"] else 1)
+    return sizes
+
+
+def memory_used_bytes(sizes: dict[str, int]) -> float | None:
+    """What programs hold: MemTotal − MemAvailable; free, buffers and caches on kernels before 3.14. None if unknown."""
+    total = sizes.get("MemTotal")
+    if total is None:
+        return None
+    available = sizes.get("MemAvailable")
+    if available is None:
+        available = sum(sizes.get(name, 0) for name in ("MemFree", "Buffers", "Cached"))
+    return float(max(0, total - available))
+
+
+class ProcessStat(NamedTuple):
+    """One line of /proc/PID/stat, as far as it is used. `start` is in ticks since boot: pid and start name a process."""
+
+    pid: int
+    name: str
+    state: str
+    ppid: int
+    cpu_s: float
+    children_cpu_s: float
+    threads: int
+    start: int
+    rss_bytes: int
+
+
+def parse_process_stat(data: bytes) -> ProcessStat:
+    """A line of /proc/PID/stat. The name may hold spaces and brackets, so it ends at the last one."""
+    opened, closed = data.find(b"("), data.rfind(b")")
+    words = data[closed + 2 :].split()
+    if opened < 0 or closed < opened or len(words) < 22:
+        raise ValueError(f"not a /proc/PID/stat: {data[:60]!r}")
+    return ProcessStat(
+        pid=int(data[:opened]),
+        name=data[opened + 1 : closed].decode("utf-8", "replace"),
+        state=words[0].decode("ascii", "replace"),
+        ppid=int(words[1]),
+        cpu_s=(int(words[11]) + int(words[12])) / TICKS_PER_S,
+        children_cpu_s=(int(words[13]) + int(words[14])) / TICKS_PER_S,
+        threads=int(words[17]),
+        start=int(words[19]),
+        rss_bytes=int(words[21]) * PAGE_BYTES,
+    )
+
+
+def parse_uid(status: bytes) -> int | None:
+    """The real user id in /proc/PID/status."""
+    for line in status.splitlines():
+        if line.startswith(b"Uid:"):
+            words = line.split()
+            return int(words[1]) if len(words) > 1 else None
+    return None
+
+
+def parse_cmdline(data: bytes, limit: int) -> str:
+    """Arguments with a space between them, at most `limit` characters, nothing that would upset a terminal."""
+    text = data.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
+    text = "".join(char if char.isprintable() else " " for char in text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def hidepid(mounts: bytes) -> str | None:
+    """The value of hidepid with which /proc is mounted (from /proc/mounts), None where everyone sees everything."""
+    for line in mounts.decode("utf-8", "replace").splitlines():
+        words = line.split()
+        if len(words) >= 4 and words[1:3] == ["/proc", "proc"]:
+            for option in words[3].split(","):
+                if option.startswith("hidepid=") and option not in ("hidepid=0", "hidepid=off"):
+                    return option.partition("=")[2]
+    return None

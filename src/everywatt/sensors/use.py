@@ -1,0 +1,177 @@
+"""What is used: the host's CPU time and memory, the followed process trees, their cgroups. No power of its own.
+
+`use.processes` has rows {"pid", "start", "ppid", "name", "cpu_s", "children_cpu_s", "rss_bytes", "threads"} of processes
+that are new or changed, with "cmdline", "uid" and "cgroup" when they are new or changed, "zombie" and "meter" (everywatt
+itself) where true. {"pid", "start", "gone": true} is the last row of a process. pid and start together name a process.
+
+`use.cgroups` has rows {"cgroup", "version", "cpu_s", "memory_bytes"}, None with a "why" where the kernel does not count.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from everywatt.core.channels import NAN, Cadence, Channel, Facts, GroupInfo, Kind, Row, fresh
+from everywatt.core.clocks import NS
+from everywatt.core.errors import SensorError
+from everywatt.core.machine import Machine
+from everywatt.sensors import cgroups, procfs
+from everywatt.sensors.base import Group, Report, Request, State, TableGroup
+from everywatt.sensors.processes import Trees
+
+_TICK_S = 1.0 / procfs.TICKS_PER_S
+_TICK_FACTS = Facts(period_s=_TICK_S, quantum=_TICK_S)
+_CHANNELS = (
+    Channel("host.cpu_time", "s", Kind.COUNTER, "host", facts=_TICK_FACTS),
+    Channel("host.idle_time", "s", Kind.COUNTER, "host", facts=_TICK_FACTS),
+    Channel("host.steal_time", "s", Kind.COUNTER, "host", facts=_TICK_FACTS),
+    Channel("host.memory", "B", Kind.GAUGE, "host", facts=Facts(window_s=0.0, quantum=1024.0)),
+)
+
+
+class HostUse:
+    """CPU time and memory of the whole host: one `pread` of /proc/stat, one of /proc/meminfo.
+
+    `host.cpu_time` is busy seconds added over all CPUs, see `procfs.parse_host_times` for what counts.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.info = GroupInfo("use.host", "use", "host", _CHANNELS, label="CPU time and memory of the host")
+        self._clock = machine.clock
+        self._stat = procfs.KeptFile(machine.proc / "stat")
+        try:
+            self._meminfo: procfs.KeptFile | None = procfs.KeptFile(machine.proc / "meminfo")
+        except OSError:
+            self._meminfo = None
+
+    def read(self) -> Sequence[Row]:
+        """One row: busy, idle and stolen seconds, bytes in use."""
+        try:
+            times = procfs.parse_host_times(self._stat.read(512))
+        except (OSError, ValueError) as error:
+            raise SensorError(f"/proc/stat cannot be read: {error}") from error
+        read_ns = self._clock.monotonic_ns()
+        # The kernel adds to these counters once a tick, so they may be that much behind.
+        return (fresh(read_ns, (*times, self._memory()), round(_TICK_S * NS)),)
+
+    def _memory(self) -> float:
+        if self._meminfo is None:
+            return NAN
+        try:
+            used = procfs.memory_used_bytes(procfs.parse_meminfo(self._meminfo.read(512)))
+        except (OSError, ValueError):
+            return NAN
+        return NAN if used is None else used
+
+    def close(self) -> None:
+        """Close both files."""
+        self._stat.close()
+        if self._meminfo is not None:
+            self._meminfo.close()
+
+
+class ProcessUse:
+    """The trees under the followed processes, as a table."""
+
+    def __init__(self, machine: Machine, trees: Trees) -> None:
+        label = "the followed processes and everywatt itself"
+        self.info = GroupInfo("use.processes", "use", "host", (), Cadence.SLOW, table=True, label=label)
+        self._clock = machine.clock
+        self._trees = trees
+
+    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+        """When, and the rows that are new or changed."""
+        rows = self._trees.read()
+        return self._clock.monotonic_ns(), rows
+
+    def follow(self, pids: Sequence[int]) -> None:
+        """Follow these root processes too; the next read tells everything in full."""
+        self._trees.follow(pids)
+
+    def close(self) -> None:
+        """Close the files of all processes."""
+        self._trees.close()
+
+
+class CgroupUse:
+    """CPU seconds and memory of the cgroups in which followed processes are, as of the last read of the processes."""
+
+    def __init__(self, machine: Machine, trees: Trees) -> None:
+        label = "cgroups of the followed processes"
+        self.info = GroupInfo("use.cgroups", "use", "host", (), Cadence.SLOW, table=True, label=label)
+        self._clock = machine.clock
+        self._root = machine.sys / "fs" / "cgroup"
+        self._trees = trees
+        self._told: dict[cgroups.Place, dict[str, Any]] = {}
+
+    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+        """When, and the groups that are new or changed, or gone."""
+        rows: list[dict[str, Any]] = []
+        places = self._trees.places | self._told.keys()
+        for place in sorted(places, key=lambda place: (place.path, str(place.cpu), str(place.memory))):
+            name = {"cgroup": place.path, "version": place.version}
+            try:
+                used = cgroups.usage(self._root, place)
+            except FileNotFoundError:
+                if self._told.pop(place, None) is not None:
+                    rows.append({**name, "gone": True})
+                continue
+            if self._told.get(place) != used:
+                self._told[place] = used
+                rows.append({**name, **used})
+        return self._clock.monotonic_ns(), rows
+
+    def follow(self, pids: Sequence[int]) -> None:
+        """Say everything again at the next read; which processes are followed is up to `use.processes`."""
+        self._told.clear()
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class Use:
+    """Host, processes and cgroups. Needs no rights and gives no power."""
+
+    name = "use"
+    after: Sequence[str] = ()
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def probe(self) -> Report:
+        """Usable where /proc/stat gives the CPU time of the host."""
+        machine = self._request.machine
+        try:
+            host = HostUse(machine)
+        except OSError as error:
+            return Report(self.name, State.ABSENT, why=f"{machine.proc}/stat: {error.strerror}", power=False)
+        try:
+            values = host.read()[0].values
+        except SensorError as error:
+            return Report(self.name, State.UNUSABLE, why=error.message, power=False)
+        finally:
+            host.close()
+        samples = {
+            channel.name: None if value != value else value
+            for channel, value in zip(_CHANNELS, values, strict=True)
+        }
+        missing = {name: "/proc/meminfo does not say" for name, value in samples.items() if value is None}
+        hidden = _hidepid(machine)
+        if hidden:
+            missing["processes of other users"] = f"/proc is mounted with hidepid={hidden}"
+        return Report(self.name, State.USABLE, samples=samples, missing=missing, power=False)
+
+    def groups(self) -> Sequence[Group | TableGroup]:
+        """`use.host`, `use.processes` and `use.cgroups`; the process that calls this is the meter."""
+        machine = self._request.machine
+        trees = Trees(machine.proc, self._request.pids, meter=os.getpid())
+        return (HostUse(machine), ProcessUse(machine, trees), CgroupUse(machine, trees))
+
+
+def _hidepid(machine: Machine) -> str | None:
+    try:
+        return procfs.hidepid(procfs.slurp(machine.proc / "mounts"))
+    except OSError:
+        return None
