@@ -1,0 +1,297 @@
+"""The channels of one GPU behind NVML: energy and power at the fast cadence, its state once a second.
+
+Cost: a fast read is one call (the fields), plus one of utilisation when a new value was published, at most one in 90 ms.
+Utilisation costs as much as the fields do, and is worth it: it is the second witness of what a card did inside a cell of
+its power sensor. Where fields do not work, energy and power are single calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo, Kind, Pedigree, Row
+from everywatt.core.clocks import NS
+from everywatt.core.errors import SensorError
+from everywatt.sensors.gpu_known import Reading, facts_for
+from everywatt.sensors.nvml_api import Fields, is_lost, words_for
+from everywatt.sensors.nvml_device import Device
+from everywatt.sensors.nvml_gpm import Gpm
+
+FIELD_ENERGY = 83
+FIELD_AVERAGE = 185
+FIELD_INSTANT = 186
+COMPANION_NS = 90_000_000
+SLOW_RATES_NS = NS // 2
+
+Call = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where one channel's raw value comes from: a field of the batch, or a call of its own."""
+
+    channel: Channel
+    field_id: int | None = None
+    call: Call | None = None
+
+
+@dataclass(slots=True)
+class Found:
+    """What probing found: sources that gave a value, that value (in the channel's unit), and why others did not."""
+
+    sources: list[Source] = field(default_factory=list)
+    samples: dict[str, float | None] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def add(self, source: Source, raw: float) -> None:
+        self.sources.append(source)
+        self.samples[source.channel.name] = raw * source.channel.scale
+
+    def drop(self, name: str, why: str) -> None:
+        self.sources = [source for source in self.sources if source.channel.name != name]
+        self.samples.pop(name, None)
+        self.missing[name] = why
+
+
+class PowerGroup:
+    """Energy and power of one GPU: fields in one call, single calls only where they have to be."""
+
+    def __init__(self, device: Device, sources: list[Source], closed: Callable[[], None]) -> None:
+        self._device = device
+        self._closed = closed
+        index = device.index
+        self.info = GroupInfo(
+            f"nvml.gpu.{index}.power",
+            "nvml",
+            f"gpu.{index}",
+            tuple(source.channel for source in sources),
+            Cadence.FAST,
+            tracked=True,
+            label=device.identity.gpu.name,
+        )
+        self._batch = [place for place, source in enumerate(sources) if source.field_id is not None]
+        self._fields = Fields(device.nvml, [sources[place].field_id or 0 for place in self._batch])
+        self._calls = [(place, source.call) for place, source in enumerate(sources) if source.call is not None]
+        self._last = [NAN] * len(sources)
+        self._companions_ns = 0
+        period_s = sources[0].channel.facts.period_s
+        self._age_ns = 0 if period_s is None else round(period_s * NS)
+
+    def read(self) -> list[Row]:
+        """One row. Raises SensorError where the GPU is lost or gives none of its values."""
+        before_ns = self._device.clock.monotonic_ns()
+        values = self._device.call(self._read)
+        after_ns = self._device.clock.monotonic_ns()
+        read_ns = (before_ns + after_ns) // 2
+        return [Row(read_ns, before_ns - self._age_ns, after_ns, tuple(values))]
+
+    def close(self) -> None:
+        """Let go of NVML once every group has."""
+        self._closed()
+
+    def _read(self, handle: Any) -> list[float]:
+        values = list(self._last)
+        if self._batch:
+            for place, value in zip(self._batch, self._fields.read(handle), strict=True):
+                values[place] = value
+        now_ns = self._device.clock.monotonic_ns()
+        due = now_ns - self._companions_ns >= COMPANION_NS
+        for place, call in self._calls:
+            # A new publication of the first channel, or time: the others of a call of their own are asked then.
+            if place == 0 or due or values[0] != self._last[0]:
+                values[place] = _raw(call, handle)
+                self._companions_ns = now_ns
+        self._refuse_empty(values)
+        self._last = values
+        return values
+
+    def _refuse_empty(self, values: list[float]) -> None:
+        carrying = [value for value, channel in zip(values, self.info.channels, strict=True) if channel.carries_energy]
+        if any(value == value for value in carrying):
+            return
+        codes = set(self._fields.errors.values())
+        lost = next((code for code in codes if is_lost(code)), None)
+        if lost is not None:
+            raise self._device.nvml.NVMLError(lost)
+        raise SensorError(words_for(codes.pop()) if codes else "none of its power readings answers")
+
+
+class StateGroup:
+    """Memory, temperature, clocks, limit and GPM metrics of one GPU, once a second, each on its own."""
+
+    def __init__(self, device: Device, sources: list[Source], gpm: Gpm | None, closed: Callable[[], None]) -> None:
+        self._device = device
+        self._sources = sources
+        self._gpm = gpm
+        self._closed = closed
+        index = device.index
+        channels = [source.channel for source in sources] + (gpm.channels if gpm else [])
+        self.info = GroupInfo(
+            f"nvml.gpu.{index}.state",
+            "nvml",
+            f"gpu.{index}",
+            tuple(channels),
+            Cadence.SLOW,
+            label=device.identity.gpu.name,
+        )
+
+    def read(self) -> list[Row]:
+        """One row, NaN for metrics that failed this time. Raises SensorError where the GPU is lost."""
+        values = self._device.call(self._read)
+        now_ns = self._device.clock.monotonic_ns()
+        return [Row(now_ns, now_ns, now_ns, tuple(values))]
+
+    def close(self) -> None:
+        """Free the GPM samples, and let go of NVML once every group has."""
+        if self._gpm:
+            self._gpm.close()
+        self._closed()
+
+    def _read(self, handle: Any) -> list[float]:
+        values = [_raw(source.call, handle) for source in self._sources]
+        return values + (self._gpm.read(handle) if self._gpm else [])
+
+
+def _raw(call: Call | None, handle: Any) -> float:
+    """A metric's raw value, NaN where it fails; raises where the device is lost."""
+    if call is None:
+        return NAN
+    try:
+        return float(call(handle))
+    except Exception as error:
+        if is_lost(error):
+            raise
+        return NAN
+
+
+def probe_power(device: Device, handle: Any) -> Found:
+    """The energy and power readings that this GPU really gives, best first."""
+    nvml, found = device.nvml, Found()
+    fields = Fields(nvml, (FIELD_ENERGY, FIELD_INSTANT, FIELD_AVERAGE))
+    try:
+        energy, instant, average = fields.read(handle)
+        why: Mapping[int, str] = {key: words_for(code) for key, code in fields.errors.items()}
+    except Exception as error:
+        if is_lost(error):
+            raise
+        energy = instant = average = NAN
+        why = dict.fromkeys(fields.ids, words_for(error))
+    name = f"gpu.{device.index}"
+    _offer(found, device, "energy", "counter", energy, FIELD_ENERGY, nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    if instant == instant:
+        _offer(found, device, "power", "instant", instant, FIELD_INSTANT, None, handle)
+    else:
+        _offer(found, device, "power", "draw", NAN, None, nvml.nvmlDeviceGetPowerUsage, handle)
+    if average == average:
+        _offer(found, device, "power_average", "average", average, FIELD_AVERAGE, None, handle)
+    else:
+        found.missing[f"{name}.power_average"] = why.get(FIELD_AVERAGE, "no value")
+    return found
+
+
+def _offer(
+    found: Found,
+    device: Device,
+    what: str,
+    reading: Reading,
+    raw: float,
+    field_id: int | None,
+    call: Call | None,
+    handle: Any,
+) -> None:
+    """Add a channel by its field where that gave a value, else by its own call, else say why it is missing."""
+    channel = _power_channel(device, what, reading, found.sources)
+    if raw == raw:
+        found.add(Source(channel, field_id=field_id), raw)
+        return
+    try:
+        value = float(call(handle)) if call else NAN
+    except Exception as error:
+        if is_lost(error):
+            raise
+        found.missing[channel.name] = words_for(error)
+        return
+    found.add(Source(channel, call=call), value)
+
+
+def _power_channel(device: Device, what: str, reading: Reading, before: list[Source]) -> Channel:
+    who = device.identity
+    counter = what == "energy"
+    return Channel(
+        name=f"gpu.{device.index}.{what}",
+        unit="J" if counter else "W",
+        kind=Kind.COUNTER if counter else Kind.GAUGE,
+        device=f"gpu.{device.index}",
+        domain=Domain.GPU,
+        scale=1e-3,
+        pedigree=Pedigree.COUNTER if counter else Pedigree.INTEGRATED,
+        mirror_of=before[0].channel.name if before else None,
+        facts=facts_for(who.gpu.name, who.driver, who.max_w, reading),
+    )
+
+
+def without_counter(found: Found, device: Device, why: str) -> Found:
+    """The same findings where the energy counter turned out to be no counter: power is then the first channel."""
+    name = f"gpu.{device.index}.energy"
+    found.drop(name, why)
+    kept, found.sources = found.sources, []
+    for source in kept:
+        mirror = found.sources[0].channel.name if found.sources else None
+        channel = Channel(**{**_members(source.channel), "mirror_of": mirror})
+        found.sources.append(Source(channel, source.field_id, source.call))
+    return found
+
+
+def _members(channel: Channel) -> dict[str, Any]:
+    return {key: getattr(channel, key) for key in Channel.__dataclass_fields__}
+
+
+def probe_utilisation(found: Found, device: Device, handle: Any) -> None:
+    """Add utilisation to the fast channels, where it is to be had (on a MIG board it is not)."""
+    channel = _gauge(device, "utilisation", "%")
+    _try(found, Source(channel, call=lambda handle: device.rates(handle, COMPANION_NS)[0]), handle)
+
+
+def probe_state(device: Device, handle: Any) -> Found:
+    """The slow channels, each tried on its own."""
+    nvml, found = device.nvml, Found()
+
+    def memory(handle: Any) -> float:
+        device.memory_used = float(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        return device.memory_used
+
+    reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+    offers: list[tuple[str, str, float, Call]] = [
+        ("memory_utilisation", "%", 1.0, lambda handle: device.rates(handle, SLOW_RATES_NS)[1]),
+        ("memory", "B", 1.0, memory),
+        ("temperature", "°C", 1.0, lambda handle: nvml.nvmlDeviceGetTemperature(handle, 0)),
+        ("clock_sm", "MHz", 1.0, lambda handle: nvml.nvmlDeviceGetClockInfo(handle, 1)),
+        ("clock_memory", "MHz", 1.0, lambda handle: nvml.nvmlDeviceGetClockInfo(handle, 2)),
+        ("throttle", "mask", 1.0, reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
+        ("power_limit", "W", 1e-3, nvml.nvmlDeviceGetEnforcedPowerLimit),
+    ]
+    for what, unit, scale, call in offers:
+        source = Source(_gauge(device, what, unit, scale), call=call)
+        if not _try(found, source, handle) and what == "throttle" and reasons:
+            older = nvml.nvmlDeviceGetCurrentClocksThrottleReasons  # drivers before 535 have only this name
+            _try(found, Source(source.channel, call=older), handle)
+    return found
+
+
+def _gauge(device: Device, what: str, unit: str, scale: float = 1.0) -> Channel:
+    return Channel(f"gpu.{device.index}.{what}", unit, Kind.GAUGE, f"gpu.{device.index}", scale=scale)
+
+
+def _try(found: Found, source: Source, handle: Any) -> bool:
+    name = source.channel.name
+    try:
+        found.add(source, float(source.call(handle)) if source.call else NAN)
+    except Exception as error:
+        if is_lost(error):
+            raise
+        found.missing[name] = words_for(error)
+        return False
+    found.missing.pop(name, None)
+    return True

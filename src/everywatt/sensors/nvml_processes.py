@@ -1,0 +1,187 @@
+"""Who is on which GPU, once a second: memory and SM use of each process.
+
+A process list costs about 500 µs of a real driver. So a list is one call into a buffer that was made once, and a GPU that
+had no process is not asked again while its used memory, which the state group reads anyway, stays the same to the byte:
+whoever opens a context takes memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from everywatt.core.channels import Cadence, GroupInfo
+from everywatt.core.clocks import NS
+from everywatt.core.errors import SensorError
+from everywatt.sensors.nvml_api import INSUFFICIENT_SIZE, NOT_FOUND, code_of, is_lost, pointer, words_for
+from everywatt.sensors.nvml_device import Device
+
+ASK_ANYWAY_NS = 10 * NS
+_UNKNOWN_ID = 0xFFFFFFFF
+_UNKNOWN_MEMORY = 0xFFFFFFFFFFFFFFFF
+
+
+class Lister:
+    """`processes(handle)` and `samples(handle, since)` with buffers that are made once and grow where they have to."""
+
+    def __init__(self, nvml: Any, kind: str) -> None:
+        self._nvml = nvml
+        self._public = f"nvmlDeviceGet{kind}RunningProcesses"
+        found = (pointer(nvml, self._public + version) for version in ("_v3", "_v2"))
+        self._function = next((function for function in found if function is not None), None)
+        self._room = 32
+        self._buffer: Any = None
+
+    def __call__(self, handle: Any) -> list[Any]:
+        """Entries with pid, usedGpuMemory, gpuInstanceId, computeInstanceId."""
+        if self._function is None:
+            return list(getattr(self._nvml, self._public)(handle))
+        while True:
+            if self._buffer is None:
+                self._buffer = (self._nvml.c_nvmlProcessInfo_v2_t * self._room)()
+            count = ctypes.c_uint(self._room)
+            code = self._function(handle, ctypes.byref(count), self._buffer)
+            if code == INSUFFICIENT_SIZE and self._room < 1 << 16:
+                self._room, self._buffer = max(self._room * 2, count.value + 8), None
+                continue
+            if code:
+                raise self._nvml.NVMLError(code)
+            return list(self._buffer[: count.value])
+
+
+class _Gpu:
+    """What is known of one GPU's processes."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.rows: dict[tuple[int, int | None, int | None], dict[str, Any]] = {}
+        self.since_us = 0
+        self.memory: float | None = None
+        self.asked_ns = 0
+        self.samples = True
+
+    def may_skip(self, now_ns: int) -> bool:
+        if self.rows or self.device.memory_used is None or now_ns - self.asked_ns >= ASK_ANYWAY_NS:
+            return False
+        return self.device.memory_used == self.memory
+
+
+class ProcessTable:
+    """Rows: gpu, uuid, pid, type (C compute, G graphics, C+G), memory_bytes, sm (% of the GPU, None where not known),
+    sample_us (when the driver took it, Unix µs), gpu_instance and compute_instance (None unless MIG).
+
+    Only rows that are new or changed are given; a process that left has one row with `gone` true.
+    """
+
+    def __init__(self, nvml: Any, devices: Sequence[Device], closed: Callable[[], None]) -> None:
+        self.info = GroupInfo("nvml.processes", "nvml", "gpu", (), Cadence.SLOW, table=True, label="GPU processes")
+        self._nvml = nvml
+        self._gpus = [_Gpu(device) for device in devices]
+        self._compute, self._graphics = Lister(nvml, "Compute"), Lister(nvml, "Graphics")
+        self._clock = devices[0].clock
+        self._closed = closed
+
+    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+        """When it was read, and the rows that changed. A GPU that fails keeps its rows until it answers again."""
+        now_ns = self._clock.monotonic_ns()
+        changed: list[dict[str, Any]] = []
+        failures: list[SensorError] = []
+        for gpu in self._gpus:
+            if gpu.may_skip(now_ns):
+                continue
+            try:
+                rows = gpu.device.call(lambda handle, gpu=gpu: self._rows(gpu, handle))
+            except SensorError as error:
+                failures.append(error)
+                continue
+            gpu.memory, gpu.asked_ns = gpu.device.memory_used, now_ns
+            changed += _changes(gpu.rows, rows)
+            gpu.rows = rows
+        if failures and len(failures) == len(self._gpus):
+            raise failures[0]
+        return now_ns, changed
+
+    def follow(self, pids: Sequence[int]) -> None:
+        """Nothing to do: every process on a GPU is listed, whoever started it."""
+
+    def close(self) -> None:
+        """Let go of NVML once every group has."""
+        self._closed()
+
+    def _rows(self, gpu: _Gpu, handle: Any) -> dict[tuple[int, int | None, int | None], dict[str, Any]]:
+        rows: dict[tuple[int, int | None, int | None], dict[str, Any]] = {}
+        for kind, lister in (("C", self._compute), ("G", self._graphics)):
+            for entry in self._listed(lister, handle, kind):
+                row = _row(gpu.device, entry, kind)
+                key = (row["pid"], row["gpu_instance"], row["compute_instance"])
+                if key in rows:
+                    rows[key]["type"] = "C+G"
+                else:
+                    rows[key] = row
+        if rows and gpu.samples:
+            self._add_use(gpu, handle, rows)
+        return rows
+
+    def _listed(self, lister: Lister, handle: Any, kind: str) -> list[Any]:
+        try:
+            return lister(handle)
+        except Exception as error:
+            if is_lost(error) or kind == "C":
+                raise
+            return []  # compute-only boards have no graphics list
+
+    def _add_use(self, gpu: _Gpu, handle: Any, rows: dict[Any, dict[str, Any]]) -> None:
+        """SM use since the last read. The driver keeps samples only of processes that did something: others are at 0."""
+        try:
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, gpu.since_us)
+        except Exception as error:
+            if is_lost(error):
+                raise
+            gpu.samples = code_of(error) == NOT_FOUND  # no new sample; anything else is not supported (MIG, old cards)
+            samples = [] if gpu.samples else None
+        if samples is None:
+            return
+        newest = max((int(sample.timeStamp) for sample in samples), default=gpu.since_us)
+        for row in rows.values():
+            own = [float(sample.smUtil) for sample in samples if sample.pid == row["pid"]]
+            row["sm"] = sum(own) / len(own) if own else 0.0
+            row["sample_us"] = newest or None
+        gpu.since_us = newest
+
+
+def _row(device: Device, entry: Any, kind: str) -> dict[str, Any]:
+    memory = entry.usedGpuMemory
+    return {
+        "gpu": device.index,
+        "uuid": device.identity.gpu.uuid,
+        "pid": int(entry.pid),
+        "type": kind,
+        "memory_bytes": None if memory in (None, _UNKNOWN_MEMORY) else int(memory),
+        "sm": None,
+        "sample_us": None,
+        "gpu_instance": _instance(entry, "gpuInstanceId"),
+        "compute_instance": _instance(entry, "computeInstanceId"),
+    }
+
+
+def _instance(entry: Any, name: str) -> int | None:
+    number = getattr(entry, name, None)
+    return None if number in (None, _UNKNOWN_ID) else int(number)
+
+
+def _changes(before: dict[Any, dict[str, Any]], after: dict[Any, dict[str, Any]]) -> list[dict[str, Any]]:
+    changed = [row for key, row in after.items() if before.get(key) != row]
+    gone = [{**row, "gone": True} for key, row in before.items() if key not in after]
+    return changed + gone
+
+
+def probe_processes(nvml: Any, device: Device, handle: Any) -> str | None:
+    """Why processes of this GPU cannot be listed, None where they can."""
+    try:
+        Lister(nvml, "Compute")(handle)
+    except Exception as error:
+        if is_lost(error):
+            raise
+        return words_for(error)
+    return None
