@@ -1,0 +1,107 @@
+"""A publisher's schedule as a band: publication k happens at `start + k·period`, each known only by brackets.
+
+Every bracket (publication k was seen to happen between two reads) limits the straight line; the period's bounds come
+from pairs of brackets far apart. Brackets are widened by the publisher's jitter, which grows when they contradict one
+another, and by clock drift with their age.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+KEPT = 32
+OLDEST_NS = 90e9
+DRIFT = 5e-6
+LEAST_JITTER_NS = 60_000.0
+FIRST_JITTER_NS = 200_000.0
+MARGIN = 2.0
+MOST_JITTER = 30  # a 1/30 of the period; what strays further has another phase
+
+
+@dataclass
+class Line:
+    """What is known of a schedule. Times are nanoseconds; `slowest` and `fastest` bound the period beforehand."""
+
+    fastest_ns: float
+    slowest_ns: float
+    jitter_ns: float = FIRST_JITTER_NS
+    settled: bool = False
+    brackets: list[tuple[int, float, float]] = field(default_factory=list)
+    _low: float = 0.0
+    _high: float = 0.0
+    _step_low: float = 0.0
+    _step_high: float = 0.0
+
+    def add(self, k: int, early_ns: float, late_ns: float) -> bool:
+        """Take in that publication k happened in [early, late]. False where no line passes through all brackets."""
+        oldest = k - OLDEST_NS / self.slowest_ns
+        self.brackets = [b for b in self.brackets[1 - KEPT :] if b[0] >= oldest]
+        self.brackets.append((k, early_ns, late_ns))
+        jitter = max(LEAST_JITTER_NS, self.jitter_ns * 0.99)
+        most = max(self.fastest_ns / MOST_JITTER, 2 * LEAST_JITTER_NS)
+        while not self._solve(jitter):
+            if jitter >= most:
+                self.brackets.pop()
+                return False
+            jitter = min(jitter * 1.3, most)
+        self.settled = len(self.brackets) == KEPT and jitter <= self.jitter_ns
+        self.jitter_ns = jitter
+        return True
+
+    def surprise(self, k: int, early_ns: float, late_ns: float) -> bool:
+        """Like `add`, for a publication outside its band: the jitter is clearly larger than thought."""
+        low, high = self.band(k)
+        outside = max(low - late_ns, early_ns - high, 0.0)
+        most, before = self.fastest_ns / MOST_JITTER, self.jitter_ns
+        if outside > most:
+            return False
+        self.jitter_ns = min(2 * before + outside, most)
+        if self.add(k, early_ns, late_ns):
+            return True
+        self.jitter_ns = before
+        return False
+
+    def _solve(self, jitter: float) -> bool:
+        last = self.brackets[-1][0]
+        wide = []
+        for k, early, late in self.brackets:
+            slack = jitter + DRIFT * (last - k) * self.slowest_ns
+            wide.append((k, early - slack, late + slack))
+        step_low, step_high = self.fastest_ns, self.slowest_ns
+        for j, (k, early, late) in enumerate(wide):
+            for k0, early0, late0 in wide[:j]:
+                if k > k0:
+                    step_high = min(step_high, (late - early0) / (k - k0))
+                    step_low = max(step_low, (early - late0) / (k - k0))
+        if step_low > step_high:
+            return False
+        low = max(early - k * step_low for k, early, _ in wide)
+        high = min(late - k * step_high for k, _, late in wide)
+        if low + last * step_low > high + last * step_high:
+            return False
+        # A publication itself lies within the jitter of the line, and what was seen of the jitter is not all of it.
+        self._low, self._high = low - MARGIN * jitter, high + MARGIN * jitter
+        self._step_low, self._step_high = step_low, step_high
+        return True
+
+    @property
+    def period_ns(self) -> float:
+        """The best estimate of the period."""
+        return (self._step_low + self._step_high) / 2
+
+    def band(self, k: int) -> tuple[int, int]:
+        """Earliest and latest time of publication k (now or in the future)."""
+        return round(self._low + k * self._step_low), round(self._high + k * self._step_high)
+
+    def width(self, k: int) -> float:
+        """Nanoseconds from the earliest to the latest time of publication k."""
+        return self._high - self._low + k * (self._step_high - self._step_low)
+
+    def sure(self, t_ns: int) -> int:
+        """The newest publication that has certainly happened by then."""
+        return math.floor((t_ns - self._high) / self._step_high)
+
+    def possible(self, t_ns: int) -> int:
+        """The newest publication that may have happened by then."""
+        return math.floor((t_ns - self._low) / self._step_low)

@@ -1,0 +1,391 @@
+"""Locking on to a publisher: when to read a `tracked` group, and when its values were published.
+
+The hardware publishes every P at a phase of its own. A short burst of reads brackets one change of the primary value;
+probes in the middle of the predicted bracket halve it until it is about 1 ms wide; from then on one read for each period
+at any safe moment between two publications sees every value, and the time of its publication is known from the line
+(`recorder.line`). A pair of probes around the predicted instant checks the lock every few seconds. Evidence comes from
+changes only: that a gauge did not change says nothing, since equal values happen.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+
+from everywatt.core.channels import GroupInfo, Kind, Row
+from everywatt.recorder.line import Line
+
+MS = 1_000_000
+BURST_READS = 60
+UNKNOWN_SPACING_NS = 4 * MS
+TARGET_NS = 1.0 * MS
+CHECK_NS = 3_000 * MS
+SETTLE_NS = 1_000 * MS
+SLOW_FACTOR = 5
+PROBES_AT_START = 40.0
+PROBES_PER_PERIOD = 0.2
+
+
+class State(StrEnum):
+    """How much is known of the schedule."""
+
+    BURST = "burst"  # looking for a change
+    LOCKED = "locked"  # publications are predicted
+    FREE = "free"  # no change to lock on: plain polls
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """When the next read may happen; any moment within is as good."""
+
+    earliest_ns: int
+    latest_ns: int
+
+
+def _guard_ns(line: Line) -> int:
+    """How far from a predicted publication a read is safe."""
+    return min(MS, round(line.period_ns / 10))
+
+
+class Tracker:
+    """Fed with reads, it says when to read next and gives the publications, one row each.
+
+    `asked_ns` is the period the run wants. `trouble` is a sentence where the sensor is far slower than that.
+    """
+
+    def __init__(self, info: GroupInfo, asked_ns: int, now_ns: int) -> None:
+        primary = info.channels[0]
+        declared = primary.facts.period_s
+        self.name = primary.name
+        self.asked_ns = asked_ns
+        self.trouble: str | None = None
+        self.state = State.BURST
+        self.line: Line | None = None
+        self.absent = 0
+        self._counter = primary.kind is Kind.COUNTER
+        self._declared_ns = None if declared is None else round(declared * 1e9)
+        self._due = Window(now_ns, now_ns)
+        self._last: tuple[int, int, float] | None = None
+        self._index = 0
+        self._unreported = False
+        self._stale = 0
+        self._search = 0
+        self._probing = self._settling = False
+        self._moved, self._chances = 0.0, 0.0
+        self._changes: list[tuple[int, int]] = []
+        self._recent: deque[tuple[int, int]] = deque(maxlen=5)
+        self._reads = 0
+        self._failures = 0
+        self._next_burst_ns = self._burst_start_ns = now_ns
+        self._probes: list[int] = []
+        self._tokens = PROBES_AT_START
+        self._probed_ns = self._checked_ns = self._target_ns = self._locked_ns = now_ns
+
+    @property
+    def period_ns(self) -> int | None:
+        """How often the hardware publishes, as far as is known."""
+        if self.line is not None:
+            return round(self.line.period_ns)
+        return self._declared_ns
+
+    @property
+    def locked(self) -> bool:
+        """True while publications are predicted."""
+        return self.state is State.LOCKED
+
+    def next(self) -> Window:
+        """When to read next."""
+        return self._due
+
+    def ask(self, asked_ns: int, now_ns: int) -> None:
+        """Another period is wanted from now on."""
+        self.asked_ns = asked_ns
+        if self.state is not State.BURST:
+            self._target_ns = now_ns
+            self._plan(now_ns)
+
+    def feed(self, before_ns: int, after_ns: int, row: Row) -> list[Row]:
+        """Take in one read that was made between `before_ns` and `after_ns`; gives the publications it shows."""
+        value = row.values[0]
+        last, self._last = self._last, (before_ns, after_ns, value)
+        missing = value != value or (last is not None and last[2] != last[2])
+        changed = last is not None and not missing and value != last[2]
+        since = before_ns if last is None else last[0]
+        if changed:
+            self._recent.append((since, after_ns))
+        if self.state is State.LOCKED:
+            rows = self._locked(since, before_ns, after_ns, row, changed, missing or last is None)
+        else:
+            rows = self._unlocked(since, after_ns, row, changed, first=last is None)
+        self._plan(after_ns)
+        return rows
+
+    def lost(self, now_ns: int, retry_ns: int) -> None:
+        """A read failed: the next one is due at `retry_ns`, and nothing is taken from the last value."""
+        self._last = None
+        self._probes.clear()
+        self._due = Window(retry_ns, retry_ns)
+        if self.state is State.BURST:
+            self._start_burst(now_ns)
+
+    # Unlocked: a burst, or plain polls.
+
+    def _unlocked(self, since: int, after: int, row: Row, changed: bool, first: bool) -> list[Row]:
+        self._reads += 1
+        if changed:
+            self._changes.append((since, after))
+        if self.state is State.BURST:
+            if self._burst_over(after):
+                self._end_burst(after)
+            if not changed and not first:
+                return []
+        elif changed:
+            self._consider(after)
+        age = self._declared_ns or (self.asked_ns if first else after - since)
+        early = after - age
+        return [Row(row.read_ns, max(early, since) if changed else early, after, row.values)]
+
+    def _burst_over(self, now: int) -> bool:
+        enough = 3 if self._declared_ns is None else 2
+        if self._declared_ns is None and self._reads < 16:
+            return False
+        if len(self._changes) >= enough or self._reads >= BURST_READS:
+            return True
+        return self._declared_ns is not None and now - self._burst_start_ns > 2.3 * self._declared_ns
+
+    def _start_burst(self, now: int) -> None:
+        self.state, self.line = State.BURST, None
+        self._changes.clear()
+        self._probes.clear()
+        self._reads = 0
+        self._burst_start_ns = now
+
+    def _spacing_ns(self) -> int:
+        return UNKNOWN_SPACING_NS if self._declared_ns is None else max(2 * MS, self._declared_ns // 10)
+
+    def _end_burst(self, now: int) -> None:
+        everywhere = len(self._changes) >= 0.7 * self._reads and self._reads > 4
+        if self._changes and not everywhere and self._lock(now):
+            return
+        self.state = State.FREE
+        self._failures += 1
+        self._next_burst_ns = now + min(1_000 * MS << min(self._failures, 6), 60_000 * MS)
+        self._target_ns = now
+        self._changes.clear()
+
+    def _lock(self, now: int) -> bool:
+        """Lay a line through the changes seen; False where they do not fit one."""
+        middles = [(early + late) / 2 for early, late in self._changes]
+        steps = [b - a for a, b in zip(middles, middles[1:], strict=False)]
+        if self._declared_ns is not None:
+            period, spread = float(self._declared_ns), 0.02
+        elif steps:
+            period = min(steps)
+            spread = min(0.4, max(late - early for early, late in self._changes) / period)
+        else:
+            return False
+        line = Line(period * (1 - spread), period * (1 + spread))
+        for (early, late), middle in zip(self._changes, middles, strict=True):
+            k = round((middle - middles[0]) / period)
+            if line.brackets and k == line.brackets[-1][0]:
+                return self._disbelieve(now)
+            if not line.add(k, early, late):
+                return self._disbelieve(now)
+            period = line.period_ns
+        self.line, self.state = line, State.LOCKED
+        self._index = line.brackets[-1][0]
+        self._stale, self._unreported = 0, False
+        self._tokens = max(self._tokens, PROBES_AT_START / 2)
+        self._checked_ns = self._target_ns = self._locked_ns = now
+        self._changes.clear()
+        if period > SLOW_FACTOR * self.asked_ns:
+            self._complain(period)
+        return True
+
+    def _disbelieve(self, now: int) -> bool:
+        """The period that was declared is not the one that is seen: learn it."""
+        if self._declared_ns is not None and self._failures < 6:
+            self._declared_ns = None
+            self._failures += 1
+            self._start_burst(now)
+            return True
+        return False
+
+    def _complain(self, period_ns: float) -> None:
+        self.trouble = f"{self.name} changes about every {period_ns / 1e9:.2g} s though every {self.asked_ns / 1e9:.2g} s was asked."
+
+    def _consider(self, now: int) -> None:
+        """A poll saw a change: enough of them far apart are a slow schedule, otherwise a burst finds the phase."""
+        if self._slow(now):
+            return
+        if len(self._changes) > 8:
+            del self._changes[0]
+        gaps = [b[0] - a[1] for a, b in zip(self._changes, self._changes[1:], strict=False)]
+        if now >= self._next_burst_ns and (not gaps or min(gaps) < 3 * self.asked_ns):
+            self._start_burst(now)
+
+    def _slow(self, now: int) -> bool:
+        """True where the last changes came at regular, long distances, and are now the schedule."""
+        if len(self._recent) < 4:
+            return False
+        recent = list(self._recent)
+        gaps = [(b[0] + b[1] - a[0] - a[1]) / 2 for a, b in zip(recent, recent[1:], strict=False)]
+        floor = SLOW_FACTOR * max(self.asked_ns, (self.period_ns or 0) if self.locked else 0)
+        if min(gaps) < floor or max(gaps) > 1.3 * min(gaps):
+            return False
+        self._declared_ns, self._changes = round(sum(gaps) / len(gaps)), recent
+        if not self._lock(now):
+            return False
+        self._complain(self._declared_ns)
+        return True
+
+    # Locked: every read has an index on the line.
+
+    def _locked(self, since: int, before: int, after: int, row: Row, changed: bool, blind: bool) -> list[Row]:
+        line = self.line
+        assert line is not None
+        if blind:
+            self._index = max(self._index, line.sure(before))
+            return []
+        if not changed:
+            return self._unchanged(line, before, row)
+        self._stale, self._moved = 0, self._moved * 0.98 + 1
+        self._chances = self._chances * 0.98 + 1
+        if self._slow(after):
+            return []
+        first, newest = line.sure(since) + 1, line.possible(after)
+        if first < newest:
+            return self._several(line, before, after, newest, row)
+        if first > newest:  # no publication was due: the jitter is larger than thought, or the schedule is another
+            first = round((((since + after) / 2) - sum(line.band(0)) / 2) / line.period_ns)
+            early, late = line.band(first)
+            self._search = 1 if since >= late else -1
+            if not line.surprise(first, since, after):
+                return self._contradicted(since, after, row)
+        else:
+            early, late = line.band(first)
+            if (since > early or after < late) and not line.add(first, since, after):
+                return self._contradicted(since, after, row)
+        early, late = line.band(first)
+        return self._emit(first, max(early, since), min(late, after), row)
+
+    def _several(self, line: Line, before: int, after: int, newest: int, row: Row) -> list[Row]:
+        """More than one publication lies between this read and the last; the newest counts where it is certain."""
+        if line.sure(before) != newest:
+            self._unreported = True
+            return []
+        early, late = line.band(newest)
+        return self._emit(newest, early, min(late, after), row)
+
+    def _unchanged(self, line: Line, before: int, row: Row) -> list[Row]:
+        index = line.sure(before)
+        if index <= self._index or self._probing:  # after a probe the publication may still come
+            return []
+        if self._unreported or not self._counter:
+            return self._emit(index, *line.band(index), row)
+        self._chances = self._chances * 0.98 + 1
+        self._moved *= 0.98
+        if self._chances > 5 and self._moved < 0.9 * self._chances:  # a coarse counter, which often stands still
+            return self._emit(index, *line.band(index), row)
+        self._index = index
+        self.absent += 1
+        self._stale += 1
+        if self._stale >= 3:
+            self._stale = 0
+            self._start_burst(before)
+        return []
+
+    def _contradicted(self, since: int, after: int, row: Row) -> list[Row]:
+        self._start_burst(after)
+        self._changes.append((since, after))
+        return [Row(row.read_ns, since, after, row.values)]
+
+    def _emit(self, index: int, early: int, late: int, row: Row) -> list[Row]:
+        self._unreported = False
+        if index <= self._index:
+            return []
+        if self._dense:
+            self.absent += index - self._index - 1
+        self._index = index
+        return [Row(row.read_ns, min(early, late), late, row.values)]
+
+    # When to read next.
+
+    @property
+    def _dense(self) -> bool:
+        """True where every publication is read: they are wanted, or the lock is young and still learns the period."""
+        assert self.line is not None
+        return self._settling or self.asked_ns <= 1.5 * self.line.period_ns
+
+    def _plan(self, now: int) -> None:
+        if self.state is State.BURST:
+            at = now + self._spacing_ns()
+            self._due = Window(at, at)
+        elif self.state is State.FREE:
+            step = max(self.asked_ns, self._declared_ns or 0)
+            while self._target_ns <= now:
+                self._target_ns += step
+            self._due = Window(self._target_ns, self._target_ns + step // 10)
+        else:
+            assert self.line is not None
+            self._plan_locked(self.line, now)
+
+    def _plan_locked(self, line: Line, now: int) -> None:
+        if line.width(line.possible(now)) > 0.6 * line.period_ns:
+            self.state, self.line = State.FREE, None  # nothing has changed for so long that the phase is unknown
+            self._target_ns = now
+            self._plan(now)
+            return
+        self._settling = now < self._locked_ns + SETTLE_NS
+        self._probes = [at for at in self._probes if at > now]
+        guard = _guard_ns(line)
+        if not self._probes:
+            coming = line.possible(now + guard) + 1
+            if coming > self._index and (not self._dense or self._index == coming - 1):
+                self._probes = self._new_probes(line, coming, now)
+        self._probing = bool(self._probes)
+        if self._probes:
+            self._due = Window(self._probes[0], self._probes[0])
+            return
+        if self._dense:
+            k = max(self._index + 1, line.sure(now - guard))
+        else:
+            while self._target_ns <= now or line.sure(self._target_ns) <= self._index:
+                self._target_ns += self.asked_ns
+            k = line.sure(self._target_ns)
+        earliest, latest = line.band(k)[1] + guard, line.band(k + 1)[0] - guard
+        if earliest > latest:
+            earliest = latest = (earliest + latest) // 2
+        if latest <= now:
+            earliest = latest = now
+        self._due = Window(earliest, latest)
+
+    def _new_probes(self, line: Line, coming: int, now: int) -> list[int]:
+        """Instants at which a read halves or checks the bracket of the coming publication."""
+        periods = (now - self._probed_ns) / max(line.period_ns, self.asked_ns)
+        self._tokens = min(PROBES_AT_START, self._tokens + PROBES_PER_PERIOD * periods)
+        self._probed_ns = now
+        early, late = line.band(coming)
+        cost = 0 if self._last is None else self._last[1] - self._last[0]
+        around = [early - cost, late] if self._dense else [early - cost, late, late + 2 * _guard_ns(line)]
+        if self._search and self._tokens >= 6:
+            side, self._search = self._search, 0
+            self._tokens -= 6
+            steps = [0, MS // 2, MS, 4 * MS, 12 * MS, 32 * MS]
+            fan = [late + step for step in steps] if side > 0 else [early - cost - step for step in reversed(steps)]
+            return [at for at in fan if abs(at - late) < line.period_ns / 3 and at > now]
+        wide = late - early > TARGET_NS + 4 * line.jitter_ns + cost
+        check = now - self._checked_ns > max(CHECK_NS if line.settled else CHECK_NS // 4, 10 * line.period_ns)
+        if not wide and not check:
+            return []
+        middle = (early + late - cost) // 2
+        if check and wide and now - self._checked_ns < 4 * CHECK_NS:
+            check = False  # halving comes first
+        probes = around if check else [middle] if self._dense else [around[0], middle, around[2]]
+        if self._tokens < len(probes) or probes[0] <= now:
+            return []
+        self._tokens -= len(probes)
+        if check or not self._dense:
+            self._checked_ns = now
+        return probes

@@ -1,0 +1,139 @@
+"""When to read which group: absolute deadlines that do not drift, and as few wake-ups as possible.
+
+A plain group is due at fixed instants of one common grid. A tracked group is due anywhere within a window between two
+publications, so windows that overlap share one wake-up, at a fixed deadline where one falls into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from everywatt.recorder.phase import Tracker
+
+MS = 1_000_000
+LATE_NS = 5 * MS
+TOGETHER_NS = 3 * MS
+
+
+@dataclass
+class Figures:
+    """How well the schedule of one group was kept."""
+
+    asked_ns: int
+    since_ns: int
+    rows: int = 0
+    late: int = 0
+    missed: int = 0
+
+    def to_dict(self, now_ns: int) -> dict[str, float | int]:
+        """Requested and achieved rate in Hz, late and missed ticks."""
+        seconds = max(now_ns - self.since_ns, 1) / 1e9
+        return {
+            "requested_hz": round(1e9 / self.asked_ns, 6),
+            "achieved_hz": round(self.rows / seconds, 4),
+            "rows": self.rows,
+            "late": self.late,
+            "missed": self.missed,
+        }
+
+
+@dataclass
+class Slot:
+    """One group's place in the schedule: the tracker of a tracked group, else a deadline on the grid."""
+
+    period_ns: int
+    deadline_ns: int
+    tracker: Tracker | None = None
+    hold_ns: int = 0  # after a failure: not before this
+    late: int = 0
+    missed: int = 0
+
+
+@dataclass
+class Schedule:
+    """The slots of all groups, and the next wake-up. `origin_ns` is where the common grid starts."""
+
+    origin_ns: int
+    slots: dict[Hashable, Slot] = field(default_factory=dict)
+
+    def add(self, key: Hashable, period_ns: int, now_ns: int, tracker: Tracker | None = None) -> None:
+        """A group that is read at once, and then every `period_ns`."""
+        self.slots[key] = Slot(period_ns, now_ns, tracker)
+
+    def remove(self, key: Hashable) -> None:
+        """Forget a group."""
+        self.slots.pop(key, None)
+
+    def soon(self, key: Hashable, now_ns: int) -> None:
+        """Read a plain group at once, without moving its grid."""
+        slot = self.slots[key]
+        if slot.tracker is None:
+            slot.deadline_ns = min(slot.deadline_ns, now_ns)
+
+    def change(self, key: Hashable, period_ns: int, now_ns: int) -> None:
+        """Another period from now on."""
+        slot = self.slots[key]
+        if slot.period_ns != period_ns:
+            slot.period_ns = period_ns
+            slot.deadline_ns = min(slot.deadline_ns, self._after(period_ns, now_ns))
+            if slot.tracker is not None:
+                slot.tracker.ask(period_ns, now_ns)
+
+    def wake_ns(self) -> int | None:
+        """The next wake-up, None where there is nothing to read."""
+        fixed = min((max(s.deadline_ns, s.hold_ns) for s in self.slots.values() if s.tracker is None), default=None)
+        windows = list(self._windows())
+        if not windows:
+            return fixed
+        latest = min(last for _, last in windows)
+        if fixed is not None and fixed <= latest:
+            # Whoever is free to be read at the fixed deadline is read there; the others get a wake-up of their own.
+            return fixed
+        earliest = max(first for first, _ in windows if first <= latest)
+        return (earliest + latest) // 2
+
+    def _windows(self) -> Iterable[tuple[int, int]]:
+        for slot in self.slots.values():
+            if slot.tracker is not None:
+                window = slot.tracker.next()
+                yield max(window.earliest_ns, slot.hold_ns), max(window.latest_ns, slot.hold_ns)
+
+    def due(self, now_ns: int) -> list[Hashable]:
+        """The groups to read now."""
+        found = []
+        for key, slot in self.slots.items():
+            if slot.tracker is None:
+                at = slot.deadline_ns
+            else:
+                window = slot.tracker.next()
+                # A probe that is a moment away joins in only at its own time: its instant is its purpose.
+                at = window.earliest_ns
+            if max(at, slot.hold_ns) <= now_ns:
+                found.append(key)
+        return found
+
+    def done(self, key: Hashable, began_ns: int, now_ns: int) -> tuple[bool, int]:
+        """A group was read (`began_ns`): its next deadline is set. Gives whether it was late, and ticks missed."""
+        slot = self.slots[key]
+        slot.hold_ns = 0
+        if slot.tracker is not None:
+            return False, 0
+        behind = began_ns - slot.deadline_ns
+        slot.deadline_ns = self._after(slot.period_ns, slot.deadline_ns)
+        missed = 0
+        if slot.deadline_ns <= now_ns:
+            ahead = self._after(slot.period_ns, now_ns)
+            missed = (ahead - slot.deadline_ns) // slot.period_ns
+            slot.deadline_ns = ahead
+        slot.late += behind > LATE_NS
+        slot.missed += missed
+        return behind > LATE_NS, missed
+
+    def hold(self, key: Hashable, until_ns: int) -> None:
+        """After a failure: do not read before then."""
+        self.slots[key].hold_ns = until_ns
+
+    def _after(self, period_ns: int, now_ns: int) -> int:
+        """The first instant of the grid after `now_ns`."""
+        return self.origin_ns + ((now_ns - self.origin_ns) // period_ns + 1) * period_ns

@@ -1,0 +1,188 @@
+"""The tracker against a publisher in closed form, whose every publication time is known."""
+
+from __future__ import annotations
+
+import bisect
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
+from everywatt.recorder.phase import State, Tracker
+
+MS = 1_000_000
+S = 1000 * MS
+START = 5_000 * S
+
+
+@dataclass
+class Publisher:
+    """Publishes every `period_ms`, with a phase, uniform jitter, and equal values now and then."""
+
+    period_ms: float
+    phase_ms: float = 0.0
+    jitter_ms: float = 0.0
+    equal: float = 0.0
+    skip: float = 0.0
+    counter: bool = True
+    constant: bool = False
+    seconds: float = 30.0
+    seed: int = 1
+    times: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        rng = random.Random(self.seed)
+        value, k = 100.0, 0
+        while k * self.period_ms < (self.seconds + 3) * 1000:
+            if rng.random() >= self.skip:
+                at = START - S + (self.phase_ms + k * self.period_ms + rng.uniform(-1, 1) * self.jitter_ms) * MS
+                self.times.append(round(at))
+                if not self.constant and rng.random() >= self.equal:
+                    value = value + rng.randint(1, 50) if self.counter else 100.0 + rng.random()
+                self.values.append(value)
+            k += 1
+
+    def newest(self, t_ns: int) -> int:
+        return bisect.bisect_right(self.times, t_ns) - 1
+
+
+def group(declared_ms: float | None, kind: Kind) -> GroupInfo:
+    facts = Facts(period_s=None if declared_ms is None else declared_ms / 1000)
+    return GroupInfo("gpu.0", "fake", "gpu.0", (Channel("gpu.0.energy", "J", kind, "gpu.0", Domain.GPU, facts=facts),), tracked=True)
+
+
+@dataclass
+class Outcome:
+    rows: list[tuple[Row, int]]  # the row and the index of the publication that it shows
+    reads: list[int]
+    tracker: Tracker
+
+
+def follow(publisher: Publisher, *, declared_ms: float | None = None, asked_ms: float = 100.0, cost_ms: float = 0.1,
+           late_ms: float = 0.2, seed: int = 2) -> Outcome:
+    rng = random.Random(seed)
+    kind = Kind.COUNTER if publisher.counter else Kind.GAUGE
+    tracker = Tracker(group(declared_ms, kind), round(asked_ms * MS), START)
+    now, rows, reads = START, [], []
+    while now < START + publisher.seconds * S:
+        window = tracker.next()
+        wake = max(now, (window.earliest_ns + window.latest_ns) // 2) + round(abs(rng.gauss(0, late_ms)) * MS)
+        looked = wake + round(rng.random() * cost_ms * MS)
+        index = publisher.newest(looked)
+        now = wake + round(cost_ms * MS)
+        reads.append(wake)
+        rows += [(row, index) for row in tracker.feed(wake, now, Row(now, now, now, (publisher.values[index],)))]
+    return Outcome(rows, reads, tracker)
+
+
+def settled(outcome: Outcome, after_s: float = 1.0) -> list[tuple[Row, int]]:
+    return [(row, index) for row, index in outcome.rows if row.read_ns > START + after_s * S]
+
+
+def check(publisher: Publisher, outcome: Outcome, width_ms: float = 2.5, calls: float = 1.3, holds: float = 0.99) -> None:
+    rows = settled(outcome)
+    times = publisher.times
+    assert outcome.tracker.state is State.LOCKED
+    inside = [row.early_ns <= times[index] <= row.late_ns for row, index in rows]
+    assert sum(inside) >= holds * len(inside)
+    widths = sorted(row.late_ns - row.early_ns for row, _ in rows)
+    assert widths[int(0.95 * len(widths))] <= width_ms * MS
+    errors = [abs((row.early_ns + row.late_ns) / 2 - times[index]) for row, index in rows]
+    assert sum(errors) / len(errors) <= 1 * MS
+    reads = [t for t in outcome.reads if t > START + 2 * S]
+    rate = len(reads) / ((reads[-1] - reads[0]) / S)
+    assert rate <= calls * 1000 / publisher.period_ms
+    published = publisher.newest(outcome.reads[-1]) - publisher.newest(START + S)
+    assert len(rows) >= 0.97 * published
+
+
+@pytest.mark.parametrize("phase", [0.0, 13.0, 48.5, 77.7, 99.9])
+@pytest.mark.parametrize(("period", "declared"), [(100.0, 100.0), (100.02, 100.0), (98.7, 100.0), (20.0, 20.0), (20.003, None), (100.0, None), (50.0, None)])
+@pytest.mark.parametrize("counter", [True, False])
+def test_locks_on_to_any_phase_and_period(phase: float, period: float, declared: float | None, counter: bool) -> None:
+    publisher = Publisher(period, phase, counter=counter)
+    check(publisher, follow(publisher, declared_ms=declared, asked_ms=min(period, 100.0)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("jitter", [0.1, 0.3, 0.6])
+def test_jitter_of_the_hardware_widens_the_bracket_as_far_as_needed(jitter: float, seed: int) -> None:
+    publisher = Publisher(100.0, 31.0, jitter_ms=jitter, seed=seed, seconds=40)
+    holds = {0.1: 0.99, 0.3: 0.985, 0.6: 0.7}[jitter]  # the jitter is learnt from a probe a second
+    check(publisher, follow(publisher, declared_ms=100.0, seed=seed), width_ms=2.0 + 5 * jitter, holds=holds)
+
+
+def test_equal_values_of_a_gauge_are_no_contradiction() -> None:
+    publisher = Publisher(100.0, 31.0, counter=False, equal=0.4)
+    check(publisher, follow(publisher, declared_ms=100.0))
+
+
+def test_publications_that_the_hardware_skips_are_absent() -> None:
+    publisher = Publisher(100.0, 31.0, skip=0.03)
+    outcome = follow(publisher, declared_ms=100.0)
+    check(publisher, outcome)
+    assert outcome.tracker.absent > 0
+    indices = [index for _, index in outcome.rows]
+    assert len(indices) == len(set(indices))
+
+
+def test_a_steady_gauge_still_gives_a_row_each_period() -> None:
+    publisher = Publisher(100.0, 31.0, counter=False, constant=True)
+    outcome = follow(publisher, declared_ms=100.0)
+    rows = settled(outcome)
+    assert outcome.tracker.state is State.FREE
+    assert 0.97 * 290 <= len(rows) <= 291
+    assert all(row.early_ns == row.late_ns - 100 * MS for row, _ in rows)
+    assert all(row.early_ns <= publisher.times[index] <= row.late_ns for row, index in rows)
+    assert len(outcome.reads) < 30 * 10 * 1.3
+
+
+def test_a_wrongly_declared_period_is_unlearnt() -> None:
+    publisher = Publisher(20.0, 3.0)
+    outcome = follow(publisher, declared_ms=100.0, asked_ms=20.0)
+    assert outcome.tracker.period_ns == pytest.approx(20 * MS, rel=1e-3)
+    check(publisher, outcome)
+
+
+def test_reads_no_more_often_than_asked_and_still_knows_the_time() -> None:
+    publisher = Publisher(20.0, 3.0)
+    outcome = follow(publisher, declared_ms=20.0, asked_ms=100.0)
+    rows = settled(outcome, 1.5)
+    assert 0.95 * 285 <= len(rows) <= 1.3 * 290
+    assert all(row.early_ns <= publisher.times[index] <= row.late_ns for row, index in rows)
+    assert max(row.late_ns - row.early_ns for row, _ in rows) <= 3 * MS
+    assert len([t for t in outcome.reads if t > START + 2 * S]) / 28 <= 13
+
+
+def test_a_sensor_that_answers_every_five_seconds_is_named() -> None:
+    publisher = Publisher(5000.0, 700.0, seconds=60)
+    outcome = follow(publisher, declared_ms=None, asked_ms=100.0)
+    assert outcome.tracker.trouble is not None
+    assert "gpu.0.energy" in outcome.tracker.trouble
+    assert "5 s" in outcome.tracker.trouble
+    assert outcome.tracker.period_ns == pytest.approx(5000 * MS, rel=0.02)
+    late = [row for row, _ in outcome.rows if row.read_ns > START + 40 * S]
+    assert 3 <= len(late) <= 5
+
+
+def test_a_phase_that_jumps_is_found_again() -> None:
+    publisher = Publisher(100.0, 31.0, seconds=30)
+    middle = bisect.bisect_right(publisher.times, START + 15 * S)
+    publisher.times[middle:] = [t + 37 * MS for t in publisher.times[middle:]]
+    outcome = follow(publisher, declared_ms=100.0)
+    rows = [(row, index) for row, index in outcome.rows if row.read_ns > START + 22 * S]
+    assert len(rows) >= 75
+    assert all(row.early_ns <= publisher.times[index] <= row.late_ns for row, index in rows)
+    assert max(row.late_ns - row.early_ns for row, _ in rows) <= 2.5 * MS
+
+
+def test_values_that_are_missing_give_no_rows_and_no_crash() -> None:
+    tracker = Tracker(group(100.0, Kind.GAUGE), 100 * MS, START)
+    now = START
+    for step in range(400):
+        now = max(now, tracker.next().earliest_ns)
+        tracker.feed(now, now + 1000, Row(now, now, now, (float("nan") if step % 3 else float(step),)))
+        now += 1000
+    assert now < START + 60 * S

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import random
+
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
+from everywatt.recorder.phase import Tracker
+from everywatt.recorder.schedule import Schedule
+
+MS = 1_000_000
+S = 1000 * MS
+START = 7_000 * S
+
+
+def run(schedule: Schedule, seconds: float, cost_ns: int, late_ns: int = 0) -> list[int]:
+    now, reads = START, []
+    while True:
+        wake = schedule.wake_ns()
+        assert wake is not None
+        now = max(now, wake + late_ns)
+        if now >= START + seconds * S:
+            return reads
+        for key in schedule.due(now):
+            reads.append(now)
+            began, now = now, now + cost_ns
+            schedule.done(key, began, now)
+
+
+def test_a_slow_read_does_not_make_the_schedule_drift() -> None:
+    schedule = Schedule(START)
+    schedule.add("a", 100 * MS, START)
+    reads = run(schedule, 60, 15 * MS)
+    assert abs(len(reads) - 600) <= 1
+    assert {(t - START) % (100 * MS) for t in reads} == {0}
+    assert (schedule.slots["a"].late, schedule.slots["a"].missed) == (0, 0)
+
+
+def test_late_and_missed_ticks_are_counted() -> None:
+    schedule = Schedule(START)
+    schedule.add("a", 100 * MS, START)
+    assert schedule.done("a", START, START + MS) == (False, 0)
+    assert schedule.done("a", START + 106 * MS, START + 107 * MS) == (True, 0)
+    assert schedule.done("a", START + 450 * MS, START + 451 * MS) == (True, 2)
+    assert schedule.slots["a"].deadline_ns == START + 500 * MS
+
+
+def test_a_read_that_takes_longer_than_its_period_misses_ticks() -> None:
+    schedule = Schedule(START)
+    schedule.add("a", 100 * MS, START)
+    reads = run(schedule, 10, 250 * MS)
+    assert 33 <= len(reads) <= 35
+    assert schedule.slots["a"].missed == 2 * len(reads)
+
+
+def test_groups_share_a_grid() -> None:
+    schedule = Schedule(START)
+    schedule.add("fast", 100 * MS, START + 33 * MS)
+    schedule.add("slow", S, START + 34 * MS)
+    reads = run(schedule, 10, 0)
+    assert len(set(reads)) <= 102
+
+
+def test_a_faster_period_takes_over() -> None:
+    schedule = Schedule(START)
+    schedule.add("a", S, START)
+    schedule.done("a", START, START)
+    schedule.change("a", 100 * MS, START + 50 * MS)
+    assert schedule.wake_ns() == START + 100 * MS
+
+
+def test_eight_tracked_groups_need_about_one_wake_up_a_period() -> None:
+    rng = random.Random(4)
+    schedule = Schedule(START)
+    phases = [rng.random() * 100 * MS for _ in range(8)]
+    widths = []
+    for number in range(8):
+        facts = Facts(period_s=0.1)
+        channel = Channel(f"gpu.{number}.energy", "J", Kind.COUNTER, f"gpu.{number}", Domain.GPU, facts=facts)
+        tracker = Tracker(GroupInfo(f"gpu.{number}", "x", "x", (channel,), tracked=True), 100 * MS, START)
+        schedule.add(number, 100 * MS, START, tracker)
+    schedule.add("rapl", 100 * MS, START)
+    now, wakes, reads, rows = START, 0, 0, 0
+    while now < START + 30 * S:
+        wake = schedule.wake_ns()
+        assert wake is not None
+        now = max(now, wake) + round(abs(rng.gauss(0, 0.1)) * MS)
+        late = now > START + 10 * S
+        wakes += late
+        for key in schedule.due(now):
+            began, now = now, now + 60_000
+            tracker = schedule.slots[key].tracker
+            if tracker is not None:
+                truth = (began - START + phases[key]) // (100 * MS)
+                out = tracker.feed(began, now, Row(now, now, now, (float(truth),)))
+                reads += late
+                rows += late * len(out)
+                widths += [row.late_ns - row.early_ns for row in out if late]
+            schedule.done(key, began, now)
+    assert rows >= 0.98 * 8 * 200
+    assert reads <= 1.3 * 8 * 200
+    assert sorted(widths)[int(len(widths) * 0.95)] <= 3 * MS
+    # One a period for all, and a few of their own for probes (which have to be at their instants).
+    assert wakes <= 20 * (2.2 * 10 + 8 * 2 / 3 + 8)
