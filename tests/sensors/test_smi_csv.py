@@ -95,7 +95,9 @@ def test_failures_are_told_from_rows():
     assert parser.feed(lost) is None
     assert parser.failures == [lost]
     assert lost_bus_id(lost) == "0000:0b:00.0"
-    assert lost_bus_id("Unable to determine the device handle for GPU0: 00000000:0B:00.0: GPU is lost") == "0000:0b:00.0"
+    assert (
+        lost_bus_id("Unable to determine the device handle for GPU0: 00000000:0B:00.0: GPU is lost") == "0000:0b:00.0"
+    )
     assert failure_of("Failed to initialize NVML: Driver/library version mismatch")
     assert failure_of("No devices were found")
     assert failure_of("2021/08/31 11:37:40.983, 0, [Unknown Error]") is None

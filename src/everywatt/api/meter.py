@@ -14,7 +14,7 @@ from typing import Any
 from everywatt.api.provenance import provenance
 from everywatt.api.run import Run, load
 from everywatt.core.clocks import SystemClock
-from everywatt.core.config import settings
+from everywatt.core.config import resolve
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, MeasurementRefused, UsageError
 from everywatt.core.units import parse_duration_s
@@ -56,7 +56,7 @@ class Meter:
         save: bool = True,
         append: str | Path | None = None,
     ) -> None:
-        chosen = settings()
+        chosen = resolve()
         self.name = name
         self._tags = dict(tags or {})
         self._note = note

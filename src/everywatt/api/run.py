@@ -19,7 +19,7 @@ from everywatt.core.spans import Point, Span
 from everywatt.core.units import format_duration
 from everywatt.energy.baseline import Baseline, idle_energy, quietest
 from everywatt.energy.combine import combine
-from everywatt.energy.curve import load_curve
+from everywatt.energy.ticks import load_ticks
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import device_table
@@ -147,10 +147,10 @@ class Run:
             raise UsageError(f"This run has no device '{device}' that measures energy.")
         for source in chosen:
             low, high = int(starts.min(initial=origin)), int(ends.max(initial=origin))
-            curve = load_curve(source.tape, source.group, source.channel, low, high, whole=True)
-            if curve is None:
+            ticks = load_ticks(source.tape, source.group, source.channel, low, high, whole=True)
+            if ticks is None:
                 return np.full(len(starts), np.nan)
-            joules += curve.many(starts, ends)[0]
+            joules += ticks.many(starts, ends)[0]
         return joules
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from everywatt.core.budget import Budget, Term
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, total
-from everywatt.energy.curve import load_curve
+from everywatt.energy.ticks import load_ticks
 from everywatt.energy.sources import Source, addable, scope_of
 from everywatt.energy.window import source_energy
 
@@ -41,10 +41,10 @@ def quietest(candidates: Sequence[Source], start_ns: int, end_ns: int) -> Baseli
         return None
     joules = np.zeros(len(starts))
     for source in addable(candidates):
-        curve = load_curve(source.tape, source.group, source.channel, start_ns, end_ns)
-        if curve is None:
+        ticks = load_ticks(source.tape, source.group, source.channel, start_ns, end_ns)
+        if ticks is None:
             return None
-        joules += curve.many(starts, starts + int(length_s * NS))[0]
+        joules += ticks.many(starts, starts + int(length_s * NS))[0]
     if not np.isfinite(joules).any():
         return None
     best = int(starts[int(np.nanargmin(joules))])
@@ -72,10 +72,10 @@ def idle_energy(candidates: Sequence[Source], baseline: Baseline, duration_s: fl
 def _spread_w(source: Source, baseline: Baseline) -> float:
     """95 % half-width of the mean idle power, from the scatter of its blocks."""
     edges = np.linspace(baseline.start_ns, baseline.end_ns, BLOCKS + 1).astype(np.int64)
-    curve = load_curve(source.tape, source.group, source.channel, baseline.start_ns, baseline.end_ns)
-    if curve is None:
+    ticks = load_ticks(source.tape, source.group, source.channel, baseline.start_ns, baseline.end_ns)
+    if ticks is None:
         return 0.0
-    watts = curve.many(edges[:-1], edges[1:])[0] / (np.diff(edges) / NS)
+    watts = ticks.many(edges[:-1], edges[1:])[0] / (np.diff(edges) / NS)
     watts = watts[np.isfinite(watts)]
     if len(watts) < 3:
         return 0.0

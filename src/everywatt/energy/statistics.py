@@ -12,7 +12,7 @@ from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.energy.combine import combine
-from everywatt.energy.curve import load_curve
+from everywatt.energy.ticks import load_ticks
 from everywatt.energy.sources import Source, sources
 from everywatt.energy.window import source_energy
 from everywatt.tape.reader import Tape
@@ -55,13 +55,13 @@ def _entry(source: Source) -> dict[str, Any]:
 
 def power_samples(source: Source, start_ns: int, end_ns: int) -> npt.NDArray[np.float64]:
     """Watts at each publication inside the window: a gauge's readings, or a counter's slope between two readings."""
-    curve = load_curve(source.tape, source.group, source.channel, start_ns, end_ns, whole=True)
-    if curve is None or len(curve.at_ns) < 2:
+    ticks = load_ticks(source.tape, source.group, source.channel, start_ns, end_ns, whole=True)
+    if ticks is None or len(ticks.at_ns) < 2:
         return np.array([])
-    seconds = np.diff(curve.at_ns) / NS
+    seconds = np.diff(ticks.at_ns) / NS
     with np.errstate(divide="ignore", invalid="ignore"):
-        watts = np.diff(curve.joules) / seconds if source.channel.kind is Kind.COUNTER else curve.watts[1:]
-    inside = (curve.at_ns[1:] > start_ns) & (curve.at_ns[:-1] < end_ns) & (seconds > 0)
+        watts = np.diff(ticks.joules) / seconds if source.channel.kind is Kind.COUNTER else ticks.watts[1:]
+    inside = (ticks.at_ns[1:] > start_ns) & (ticks.at_ns[:-1] < end_ns) & (seconds > 0)
     if source.channel.kind is Kind.COUNTER and inside.any():
         # Two reads close together (an inline read beside a scheduled one) divide a quantum by almost nothing.
         inside &= seconds >= 0.5 * np.median(seconds[inside])

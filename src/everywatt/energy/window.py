@@ -9,7 +9,7 @@ from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, total
 from everywatt.core.units import format_joules
-from everywatt.energy.curve import Curve, Reading, load_curve
+from everywatt.energy.ticks import Reading, Ticks, load_ticks
 from everywatt.energy.sources import Source, addable, scope_of
 from everywatt.tape.reader import Gap
 
@@ -31,13 +31,13 @@ def window_energy(candidates: Sequence[Source], start_ns: int, end_ns: int, *, n
     )
 
 
-def source_energy(source: Source, start_ns: int, end_ns: int, curve: Curve | None = None) -> Energy:
+def source_energy(source: Source, start_ns: int, end_ns: int, ticks: Ticks | None = None) -> Energy:
     """Joules of one device between two instants, with its budget, coverage and notes."""
-    if curve is None:
-        curve = load_curve(source.tape, source.group, source.channel, start_ns, end_ns)
-    if curve is None:
+    if ticks is None:
+        ticks = load_ticks(source.tape, source.group, source.channel, start_ns, end_ns)
+    if ticks is None:
         return Energy.refuse(f"{source.channel.name} gave no reading", scope=source.family)
-    reading = curve.between(start_ns, end_ns)
+    reading = ticks.between(start_ns, end_ns)
     if reading.joules is None:
         return Energy.refuse(reading.refused, scope=source.family, coverage=reading.coverage)
     budget = _budget(source, reading, start_ns, end_ns)
@@ -128,8 +128,8 @@ def cross_check(source: Source, joules: float, start_ns: int, end_ns: int) -> li
         return []
     notes = []
     for group, channel in source.mirrors:
-        curve = load_curve(source.tape, group, channel, start_ns, end_ns)
-        other = None if curve is None else curve.between(start_ns, end_ns)
+        ticks = load_ticks(source.tape, group, channel, start_ns, end_ns)
+        other = None if ticks is None else ticks.between(start_ns, end_ns)
         if other is None or other.joules is None or other.coverage < 0.9:
             continue
         largest = max(abs(joules), abs(other.joules))

@@ -59,7 +59,7 @@ TABLE: tuple[Row, ...] = (
     # RTX 3090, 3070 Ti [Y]: 100 ms; four 3090 of one computer maker 78 to 80 ms, under the same name.
     Row("Ampere", _GA10X, 0.1, 0.1, 1.0, 0.1, 0.1, 530, 531),
     Row("Ampere", _GA10X, 0.1, 0.1, 1.0, 1.0, 0.1),
-    # Quadro RTX 8000, 4 cards [Y]: 20 ms of every 100 ms, unlike other Turing cards. The rest of its line: not measured.
+    # Quadro RTX 8000, 4 cards [Y]: 20 ms of every 100 ms, unlike other Turing cards. Others of the line: unknown.
     Row("Turing", r"\bQuadro RTX 8000\b", 0.1, 0.02, None, 0.02),
     Row("Turing", r"\bQuadro (RTX|T)|\bT4G?\b|\bT(400|600|1000|1200)\b", 0.1),
     # RTX 2080 Ti, 2060 S, TITAN RTX, GTX 1650 Ti [Y].

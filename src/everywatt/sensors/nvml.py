@@ -1,7 +1,7 @@
 """NVIDIA GPUs by NVML: energy counter, power, use, state and processes.
 
-Every metric is tried on its own: on a Jetson NVML loads and each call says Not Supported, so a library that starts proves
-nothing. A GPU that is lost is a gap of its own groups; it is looked for again once a second, and the others go on.
+Every metric is tried on its own: on a Jetson NVML loads and each call says Not Supported, so a library that starts
+proves nothing. A GPU that is lost is a gap of its own groups; it is sought again once a second, and others go on.
 """
 
 from __future__ import annotations

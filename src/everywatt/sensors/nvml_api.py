@@ -1,7 +1,7 @@
-"""Talking to NVML through nvidia-ml-py: what its errors mean, and the batched calls that it would allocate for each time.
+"""Talking to NVML through nvidia-ml-py: what its errors mean, and batched calls with buffers that are made once.
 
-Real NVML calls cost 30 to 500 µs, so what is read often goes through buffers that are made once. `nvml` is always the
-pynvml module, or an object with the same functions; where it lacks the private entry points, the public ones are used.
+Real NVML calls cost 30 to 500 µs, so they are few. `nvml` is always the pynvml module, or an object with the same
+functions; where it lacks the private entry points, the public ones are used.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Device:
         return self.identity.gpu.index
 
     def call(self, function: Callable[[Any], Any]) -> Any:
-        """`function(handle)`. Whatever goes wrong is a SensorError that names this GPU; a lost one is looked for again."""
+        """`function(handle)`. Whatever goes wrong is a SensorError that names this GPU; a lost one is sought again."""
         handle = self._alive()
         try:
             return function(handle)

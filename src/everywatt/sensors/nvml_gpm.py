@@ -1,4 +1,4 @@
-"""NVML's GPM metrics (Hopper and later): what share of the SMs, their warps, tensor pipes and DRAM bandwidth was in use.
+"""NVML's GPM metrics (Hopper and later): the share of SMs, warps, tensor pipes and DRAM bandwidth that was in use.
 
 A metric is the mean between two samples, so each read takes one new sample and compares it with the one before.
 """

@@ -1,8 +1,8 @@
 """The channels of one GPU behind NVML: energy and power at the fast cadence, its state once a second.
 
-Cost: a fast read is one call (the fields), plus one of utilisation when a new value was published, at most one in 90 ms.
-Utilisation costs as much as the fields do, and is worth it: it is the second witness of what a card did inside a cell of
-its power sensor. Where fields do not work, energy and power are single calls.
+Cost: a fast read is one call (the fields), plus one of utilisation when a new value was published, else every 90 ms.
+Utilisation costs as much as the fields do, and is worth it: it is the second witness of what a card did inside a cell
+of its power sensor. Where fields do not work, energy and power are single calls.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Who is on which GPU, once a second: memory and SM use of each process.
 
-A process list costs about 500 µs of a real driver. So a list is one call into a buffer that was made once, and a GPU that
-had no process is not asked again while its used memory, which the state group reads anyway, stays the same to the byte:
-whoever opens a context takes memory.
+A process list costs about 500 µs of a real driver. So a list is one call into a buffer that was made once, and a GPU
+that had no process is not asked again while its used memory, which the state group reads anyway, stays the same to
+the byte: whoever opens a context takes memory. Graphics processes are looked for every 10 s while there are none.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from everywatt.core.channels import Cadence, GroupInfo
@@ -23,7 +24,7 @@ _UNKNOWN_MEMORY = 0xFFFFFFFFFFFFFFFF
 
 
 class Lister:
-    """`processes(handle)` and `samples(handle, since)` with buffers that are made once and grow where they have to."""
+    """Processes of one kind, in one call, with a buffer that is made once and grows where it has to."""
 
     def __init__(self, nvml: Any, kind: str) -> None:
         self._nvml = nvml
@@ -50,6 +51,32 @@ class Lister:
             return list(self._buffer[: count.value])
 
 
+class UseLister:
+    """SM use samples that are newer than a time stamp, in one call."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._function = pointer(nvml, "nvmlDeviceGetProcessUtilization")
+        self._room = 64
+        self._buffer: Any = None
+
+    def __call__(self, handle: Any, since_us: int) -> list[Any]:
+        """Entries with pid, timeStamp, smUtil. Raises Not Found where there is no newer one."""
+        if self._function is None:
+            return list(self._nvml.nvmlDeviceGetProcessUtilization(handle, since_us))
+        while True:
+            if self._buffer is None:
+                self._buffer = (self._nvml.c_nvmlProcessUtilizationSample_t * self._room)()
+            count = ctypes.c_uint(self._room)
+            code = self._function(handle, self._buffer, ctypes.byref(count), ctypes.c_ulonglong(since_us))
+            if code == INSUFFICIENT_SIZE and self._room < 1 << 16:
+                self._room, self._buffer = max(self._room * 2, count.value + 8), None
+                continue
+            if code:
+                raise self._nvml.NVMLError(code)
+            return list(self._buffer[: count.value])
+
+
 class _Gpu:
     """What is known of one GPU's processes."""
 
@@ -59,6 +86,7 @@ class _Gpu:
         self.since_us = 0
         self.memory: float | None = None
         self.asked_ns = 0
+        self.graphics_ns = 0
         self.samples = True
 
     def may_skip(self, now_ns: int) -> bool:
@@ -79,6 +107,7 @@ class ProcessTable:
         self._nvml = nvml
         self._gpus = [_Gpu(device) for device in devices]
         self._compute, self._graphics = Lister(nvml, "Compute"), Lister(nvml, "Graphics")
+        self._use = UseLister(nvml)
         self._clock = devices[0].clock
         self._closed = closed
 
@@ -91,7 +120,7 @@ class ProcessTable:
             if gpu.may_skip(now_ns):
                 continue
             try:
-                rows = gpu.device.call(lambda handle, gpu=gpu: self._rows(gpu, handle))
+                rows = gpu.device.call(partial(self._rows, gpu))
             except SensorError as error:
                 failures.append(error)
                 continue
@@ -111,8 +140,8 @@ class ProcessTable:
 
     def _rows(self, gpu: _Gpu, handle: Any) -> dict[tuple[int, int | None, int | None], dict[str, Any]]:
         rows: dict[tuple[int, int | None, int | None], dict[str, Any]] = {}
-        for kind, lister in (("C", self._compute), ("G", self._graphics)):
-            for entry in self._listed(lister, handle, kind):
+        for kind in ("C", "G"):
+            for entry in self._listed(gpu, handle, kind):
                 row = _row(gpu.device, entry, kind)
                 key = (row["pid"], row["gpu_instance"], row["compute_instance"])
                 if key in rows:
@@ -123,18 +152,26 @@ class ProcessTable:
             self._add_use(gpu, handle, rows)
         return rows
 
-    def _listed(self, lister: Lister, handle: Any, kind: str) -> list[Any]:
+    def _listed(self, gpu: _Gpu, handle: Any, kind: str) -> list[Any]:
+        if kind == "C":
+            return self._compute(handle)
+        now_ns = self._clock.monotonic_ns()
+        if now_ns < gpu.graphics_ns:
+            return []
         try:
-            return lister(handle)
+            listed = self._graphics(handle)
         except Exception as error:
-            if is_lost(error) or kind == "C":
+            if is_lost(error):
                 raise
-            return []  # compute-only boards have no graphics list
+            listed = []  # compute-only boards have no graphics list
+        gpu.graphics_ns = now_ns if listed else now_ns + ASK_ANYWAY_NS
+        return listed
 
     def _add_use(self, gpu: _Gpu, handle: Any, rows: dict[Any, dict[str, Any]]) -> None:
-        """SM use since the last read. The driver keeps samples only of processes that did something: others are at 0."""
+        """SM use since the last read. The driver keeps samples only of processes that did something; others have 0."""
+        samples: list[Any] | None
         try:
-            samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, gpu.since_us)
+            samples = self._use(handle, gpu.since_us)
         except Exception as error:
             if is_lost(error):
                 raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from everywatt.core.errors import UsageError
@@ -59,8 +59,14 @@ class Choice:
     reports: tuple[Report, ...]
 
 
-def choose(targets: Mapping[str, str], request: Request, wanted: Sequence[str] | None = None) -> Choice:
-    """Probe sensors and open those a run uses.
+def choose(
+    targets: Mapping[str, str],
+    request: Request,
+    wanted: Sequence[str] | None = None,
+    *,
+    ask: Callable[[str, str, Request], tuple[Sensor | None, Report]] | None = None,
+) -> Choice:
+    """Probe sensors and open those a run uses. `ask` stands in for `probe` where sensors are shared (the recorder).
 
     A sensor is opened unless one that it stands behind (`after`) is in use. `wanted` limits the sensors by name;
     naming one explicitly opens it whatever stands before it.
@@ -74,7 +80,7 @@ def choose(targets: Mapping[str, str], request: Request, wanted: Sequence[str] |
     used: set[str] = set()
     power = False
     for name in _ordered(targets, wanted):
-        sensor, report = probe(name, targets[name], request)
+        sensor, report = (ask or probe)(name, targets[name], request)
         reports.append(report)
         if sensor is None or not report.usable:
             continue

@@ -33,7 +33,12 @@ MISSING = frozenset(
     }
 )
 TEXT_FIELDS = frozenset({"timestamp", "name", "gpu_name", "uuid", "gpu_uuid", "pci.bus_id", "driver_version", "pstate"})
-_ALIASES = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id"}
+_ALIASES = {
+    "clocks_event_reasons.active": "clocks_throttle_reasons.active",
+    "gpu_name": "name",
+    "gpu_uuid": "uuid",
+    "gpu_bus_id": "pci.bus_id",
+}
 _HEADER = re.compile(r"\s*([a-z][a-z0-9_.]*)\s*(?:\[([^\]]*)\])?\s*")
 _NUMBER = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*(%|[A-Za-z]\S*)?$")
 _TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?")
@@ -69,7 +74,7 @@ class SmiRow:
 
 @dataclass(slots=True)
 class Parser:
-    """Reads lines one by one. `names` may be given for output without a header; `failures` keeps lines that were errors."""
+    """Reads lines one by one. `names` are given for output without a header; `failures` keeps error messages."""
 
     names: Sequence[str] = ()
     units: Sequence[str] = ()

@@ -1,0 +1,219 @@
+"""Cumulative energy of a gauge or a counter from its publications, following the sensor's own window.
+
+A power reading is the mean over `window_s` before its publication:
+
+- window = period: the reading is the cell's mean; only a window's edges are uncertain;
+- window < period: the sensor looks at a part of each period. What it did not see lies between the reading before and
+  this one, unless utilisation says that the load toggled inside: then the two levels of the load, weighted with the busy
+  share, count as much as the readings, because readings may beat with such a load for seconds;
+- window > period: a moving average, which is undone (energy.moving).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.energy.curve import Z95, Cells, Curve
+from everywatt.energy.moving import STEADY, unmove
+from everywatt.energy.swing import IDLE, Array, Toggling, Witness, around, own_swing, restlessness, toggling
+
+# A stretch longer than this many periods without a publication is a gap.
+GAP_PERIODS = 3.0
+# A load that toggles once a period may beat with the sensor; both its levels are looked for this far to either side.
+BEAT_S = 2.5
+# Where the beat is slower, this far.
+SLOW_BEAT_S = 10.0
+# Cells that are looked at together, to keep their neighbourhoods small in memory.
+CHUNK = 4096
+# Busy shares are whole percents over the driver's own window, and power takes time to rise and fall: how far a mean that
+# is weighted with a busy share may be off, as a part of the swing between the two levels (sd).
+SHARE_ERROR = 0.025
+
+
+class GaugeCurve(Curve):
+    """Energy of a power gauge.
+
+    t_s, values    publication times (best estimates, ascending seconds) and readings in watts
+    early_s, late_s  earliest and latest possible publication times (default: exact)
+    period_s       publication period; window_s: averaging window (default: the period)
+    quantum_w      smallest step of a reading
+    witness        utilisation of the same device
+    low_w, high_w  least and most power of the device, where known
+
+    >>> curve = GaugeCurve([1.0, 2.0, 3.0], [100.0, 100.0, 100.0], period_s=1.0)
+    >>> curve.energy(1.0, 3.0).joules
+    array([200.])
+    """
+
+    def __init__(
+        self,
+        t_s: npt.ArrayLike,
+        values: npt.ArrayLike,
+        *,
+        period_s: float,
+        window_s: float | None = None,
+        early_s: npt.ArrayLike | None = None,
+        late_s: npt.ArrayLike | None = None,
+        quantum_w: float = 0.0,
+        witness: Witness | None = None,
+        low_w: float | None = None,
+        high_w: float | None = None,
+    ) -> None:
+        t, y = np.asarray(t_s, dtype=np.float64), np.asarray(values, dtype=np.float64)
+        window = period_s if window_s is None else window_s
+        unsure = _unsure_s(t, early_s, late_s)
+        start = _starts(t, period_s)
+        state = toggling(witness, t)
+        if window > 1.2 * period_s:
+            cells = _moving(start, t, y, window, unsure, state, low_w, high_w)
+        else:
+            cells = _partial(start, t, y, window, unsure, state, low_w, high_w)
+        super().__init__(cells, quantum_w=quantum_w, shift_s=float(np.median(unsure)))
+
+
+class CounterCurve(Curve):
+    """Energy of a counter that is exact at its publications; between them only the cell's mean power is known.
+
+    t_s, joules    publication times and the unwrapped count in joules; the other arguments as for GaugeCurve
+    """
+
+    def __init__(
+        self,
+        t_s: npt.ArrayLike,
+        joules: npt.ArrayLike,
+        *,
+        early_s: npt.ArrayLike | None = None,
+        late_s: npt.ArrayLike | None = None,
+        quantum_j: float = 0.0,
+        witness: Witness | None = None,
+        low_w: float | None = None,
+        high_w: float | None = None,
+    ) -> None:
+        t, count = np.asarray(t_s, dtype=np.float64), np.asarray(joules, dtype=np.float64)
+        length = np.maximum(np.diff(t), 1e-9)
+        mean = np.diff(count) / length
+        unsure = _unsure_s(t, early_s, late_s)
+        state = toggling(witness, t[1:])
+        # The count is exact, its instant is not: power times the instant's error, at the nearer end of the cell.
+        slip = mean * np.maximum(unsure[1:], unsure[:-1])
+        cells = Cells(
+            t[:-1],
+            t[1:],
+            mean,
+            own_swing(mean) / 2,
+            restlessness(mean),
+            _toggle(mean, state, low_w, high_w),
+            False,
+            np.zeros(len(mean)),
+            np.zeros(len(mean)),
+            slip,
+        )
+        super().__init__(cells, quantum_j=quantum_j)
+
+
+def _partial(
+    start: Array, t: Array, y: Array, window: float, unsure: Array, state: Toggling | None, low: float | None, high: float | None
+) -> Cells:
+    """Cells of a sensor that looks at its whole period or at the last part of it."""
+    length = t - start
+    unseen = np.maximum(length - window, 0.0)
+    before = np.concatenate((y[:1], y[:-1]))
+    restless = restlessness(y)
+    mean = y + (before - y) / 2 * unseen / length
+    slip = np.abs(y - before) * unsure
+    random = np.hypot(unseen * np.hypot((y - before) / np.sqrt(12), restless), slip)
+    common, toggle, loose = np.zeros(len(y)), _toggle(mean, state, low, high), False
+    if state is not None and np.median(unseen / length) > 0.05:
+        mean, common, toggle, either = _levels(mean, y, state, float(np.median(length)))
+        random, loose = np.hypot(random, either * length), True
+    return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
+
+
+def _levels(mean: Array, y: Array, state: Toggling, period: float) -> tuple[Array, Array, Array, Array]:
+    """Where a load toggles out of the sensor's sight: its mean from two levels and the busy share, and how sure that is.
+
+    Gives the cells' means, the 95 % half-width of that mean (common to all cells of the load), the sd of the power inside,
+    and the sd of cells of which utilisation does not say clearly whether they toggled.
+    """
+    found, doubt, toggle, either = mean.copy(), np.zeros(len(y)), np.zeros(len(y)), np.zeros(len(y))
+    near, wide = around(y, max(1, round(BEAT_S / period))), around(y, max(1, round(SLOW_BEAT_S / period)))
+    among = around(state.sure.astype(np.float64), max(1, round(SLOW_BEAT_S / period)))
+    cells = np.flatnonzero(state.maybe)
+    for part in np.array_split(cells, max(1, len(cells) // CHUNK)):
+        share, low, high = state.share[part], near[part].min(axis=1), near[part].max(axis=1)
+        weighted, weighted_sd = low + share * (high - low), SHARE_ERROR * (high - low) + 1e-9
+        plain, plain_sd = _plain(wide[part], among[part])
+        # Two estimates that fail in different ways: weighted levels where the averaging window blunts them, the plain mean
+        # of readings where they beat with the load. Each counts by its sd; where they disagree by more, both are doubted.
+        trust = 1 / (1 + (plain_sd / weighted_sd) ** 2)
+        apart = np.abs(plain - weighted) / np.hypot(plain_sd, weighted_sd)
+        both_sd = weighted_sd * np.sqrt(1 - trust) * np.maximum(apart, 1.0)
+        # A slow beat may show one level only for seconds: then the other is as far as it was seen further away.
+        far_low, far_high = wide[part].min(axis=1), wide[part].max(axis=1)
+        hidden = np.maximum(share * (far_high - high), (1 - share) * (low - far_low)) * (1 - trust)
+        sure = state.sure[part]
+        found[part] = np.where(sure, weighted + trust * (plain - weighted), mean[part])
+        doubt[part] = np.where(sure, np.hypot(Z95 * both_sd, hidden), 0.0)
+        toggle[part] = np.sqrt(share * (1 - share)) * (high - low)
+        either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
+    return found, doubt, toggle, either
+
+
+def _plain(rows: Array, weight: Array) -> tuple[Array, Array]:
+    """Mean of each row of readings, of those with weight 1 only, and its sd.
+
+    A load that toggles within 0.2 s leaves readings 0.1 s apart unrelated, or it beats with them. A mean over n unrelated
+    readings is as good as 1 / √n of their spread, one over a number of beats as 1 / (π beats), one over less than a beat
+    is worth nothing.
+    """
+    count = np.maximum(weight.sum(axis=1), 1.0)
+    mean = (rows * weight).sum(axis=1) / count
+    off = (rows - mean[:, None]) * weight
+    spread = np.sqrt((off**2).sum(axis=1) / count)
+    beats = (off[:, 1:] * off[:, :-1] < 0).sum(axis=1) / 2
+    share = np.maximum(count**-0.5, 1 / (np.pi * np.maximum(beats, 1)))
+    return mean, np.where(beats >= 1, spread * share, np.inf)
+
+
+def _moving(
+    start: Array, t: Array, y: Array, window: float, unsure: Array, state: Toggling | None, low: float | None, high: float | None
+) -> Cells:
+    """Cells of a moving average, undone."""
+    found = unmove(start, t, y, window, unsure)
+    # A ripple r that the average almost hides: T σ = √2 π w r for a load of period T, off by T σ / √48 at an edge.
+    # A change that passes through the average raises restlessness too, but there the rule has answered already.
+    restless = np.where(found.moved, restlessness(y), np.minimum(restlessness(y), STEADY * np.abs(y)))
+    ripple = np.sqrt(2 / 48) * np.pi * window * restless
+    slip = np.hypot(found.slip_j, ripple)
+    zero = np.zeros(len(y))
+    toggle = _toggle(y, state, low, high)
+    return Cells(start, t, found.mean_w, own_swing(found.mean_w) / 2, zero, toggle, False, zero, found.common_w, slip)
+
+
+def _toggle(mean: Array, state: Toggling | None, low: float | None, high: float | None) -> Array:
+    """sd of power inside a cell that was busy a share u of the time: (m − low) √((1 − u) / u), whatever the upper level."""
+    if state is None:
+        return np.zeros(len(mean))
+    idle = state.share <= IDLE
+    if low is None:
+        low = float(mean[idle].min()) if idle.any() else 0.0
+    share = np.clip(state.share, IDLE, 1.0)
+    above = np.maximum(mean - low, 0.0)
+    sd = above * np.sqrt((1 - share) / share)
+    if high is not None:
+        sd = np.minimum(sd, np.sqrt(above * np.maximum(high - mean, 0.0)))
+    return np.where(state.maybe, sd, 0.0)
+
+
+def _starts(t: Array, period: float) -> Array:
+    """Where each cell starts: at the publication before, or one period back after a gap."""
+    before = np.concatenate(([t[0] - period], t[:-1]))
+    return np.where(t - before > GAP_PERIODS * period, t - period, before)
+
+
+def _unsure_s(t: Array, early: npt.ArrayLike | None, late: npt.ArrayLike | None) -> Array:
+    """sd of publication times that lie anywhere between early and late."""
+    if early is None or late is None:
+        return np.zeros(len(t))
+    return np.asarray((np.asarray(late, dtype=np.float64) - np.asarray(early, dtype=np.float64)) / np.sqrt(12))

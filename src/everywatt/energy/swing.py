@@ -1,0 +1,93 @@
+"""How much power may swing where a sensor does not look: inside a cell between two publications.
+
+Everything here comes from the readings and from utilisation, nothing from a fixed percentage:
+
+- own swing: a cell whose neighbours read differently holds a change at an unknown place;
+- restlessness: where readings jump about, so does what lies between them;
+- utilisation, the second witness: strictly between 0 and 100 % the device was busy part of the time, so it toggled
+  inside the cell even if every reading looks the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+# Cells to either side that count as the neighbourhood of a cell for restlessness: one second at 100 ms.
+NEAR_CELLS = 5
+# sd of readings whose neighbouring differences have this median (normal law: 1 / (0.6745 √2)).
+SD_OF_MEDIAN_STEP = 1.05
+# A driver publishes utilisation every 170 to 200 ms, about the time before, so it speaks of a cell up to that much later.
+WITNESS_S = 0.2
+# At or below (above) this share the device was idle (busy) all the time; drivers round to whole percents.
+IDLE, BUSY = 0.02, 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Busy share (0…1) of the device, as read at `t_s`."""
+
+    t_s: Array
+    share: Array
+
+    @classmethod
+    def of_percent(cls, t_s: npt.ArrayLike, percent: npt.ArrayLike) -> Witness:
+        """From utilisation in percent; polls without an answer (NaN) are left out."""
+        t, u = np.asarray(t_s, dtype=np.float64), np.asarray(percent, dtype=np.float64) / 100
+        known = np.isfinite(u)
+        return cls(t[known], np.clip(u[known], 0.0, 1.0))
+
+    def at(self, t_s: Array) -> Array:
+        """The share as it stood at these times (the last one read)."""
+        return self.share[np.clip(np.searchsorted(self.t_s, t_s, side="right") - 1, 0, len(self.share) - 1)]
+
+    def about(self, end_s: Array) -> Array:
+        """Three looks at each cell that ends at `end_s`: then, one and two publications of utilisation later."""
+        return np.stack([self.at(end_s + n * WITNESS_S) for n in (0, 1, 2)])
+
+
+@dataclass(frozen=True, slots=True)
+class Toggling:
+    """What utilisation says of cells: `share` busy, `sure` (steadily between idle and busy), `maybe` (some look is)."""
+
+    share: Array
+    sure: Flags
+    maybe: Flags
+
+
+def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
+    """Which cells toggled inside. None without a witness that has shown it can tell busy from idle."""
+    if witness is None or len(witness.share) == 0 or np.ptp(witness.share) < 0.05:
+        return None
+    looks = witness.about(end_s)
+    between = (looks > IDLE) & (looks < BUSY)
+    return Toggling(looks.mean(axis=0), between.all(axis=0), between.any(axis=0))
+
+
+def own_swing(y: Array) -> Array:
+    """Largest minus smallest reading of a cell and its two neighbours."""
+    padded = np.concatenate((y[:1], y, y[-1:]))
+    three = np.stack((padded[:-2], padded[1:-1], padded[2:]))
+    return np.asarray(np.ptp(three, axis=0))
+
+
+def restlessness(y: Array) -> Array:
+    """The sd of readings around a cell, from the median step between neighbours: a single change does not raise it."""
+    steps = np.abs(np.diff(y))
+    if len(steps) == 0:
+        return np.zeros(len(y))
+    size = 2 * NEAR_CELLS
+    padded = np.pad(steps, (NEAR_CELLS, NEAR_CELLS), mode="reflect" if len(steps) > NEAR_CELLS else "edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, size)[: len(y)]
+    return SD_OF_MEDIAN_STEP * np.asarray(np.median(windows, axis=1))
+
+
+def around(values: Array, cells: int) -> npt.NDArray[np.float64]:
+    """Rows of the values `cells` to either side of each, edges repeated."""
+    padded = np.pad(values, (cells, cells), mode="edge")
+    return np.lib.stride_tricks.sliding_window_view(padded, 2 * cells + 1)

@@ -1,0 +1,158 @@
+"""Two ways from a recording to its tape: a socket to the recorder, or a writer in this very process."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.channels import GroupInfo, Row
+from everywatt.core.clocks import Clock
+from everywatt.recorder.session import Session
+from everywatt.recorder.wire import encode
+
+MOST_BACKLOG = 64 << 20
+EDGES_ONLY_S = 3600.0  # without a recorder a counter may be read once an hour, and that is no gap
+
+
+class Remote:
+    """The socket. `send` never blocks: what the recorder does not take yet waits here."""
+
+    def __init__(self, sock: socket.socket, timeout_s: float) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._timeout_s = timeout_s
+        self._backlog = bytearray()
+        self._replies = bytearray()
+        self._id = 0
+        self.tape = 0
+        self.heard_ns = time.monotonic_ns()
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._sock.fileno()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Hand over a message. Raises OSError where the recorder is gone."""
+        data = encode({"tape": self.tape, **message}).encode() + b"\n"
+        if self._backlog:
+            if len(self._backlog) > MOST_BACKLOG:
+                raise BrokenPipeError("the recorder takes nothing any more")
+            self._backlog += data
+            self._push()
+            return
+        try:
+            sent = self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        else:
+            self.heard_ns = time.monotonic_ns()
+        if sent < len(data):
+            self._backlog += data[sent:]
+
+    def _push(self) -> None:
+        try:
+            while self._backlog:
+                del self._backlog[: self._sock.send(self._backlog[: 1 << 20])]
+                self.heard_ns = time.monotonic_ns()
+        except (BlockingIOError, InterruptedError):
+            pass
+
+    def request(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+        """Send a message and wait for its reply. OSError or EOFError: the recorder is gone; TimeoutError: it is slow."""
+        self._id += 1
+        self.send({**message, "id": self._id})
+        deadline = time.monotonic() + (timeout_s or self._timeout_s)
+        while True:
+            reply = self._reply()
+            if reply is not None:
+                return reply
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("no answer in time")
+            poll = select.poll()
+            poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._backlog else 0))
+            poll.poll(left * 1000)
+            self._push()
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            data = self._sock.recv(1 << 16)
+        except (BlockingIOError, InterruptedError):
+            return
+        if not data:
+            raise EOFError("the recorder is gone")
+        self.heard_ns = time.monotonic_ns()
+        self._replies += data
+
+    def _reply(self) -> dict[str, Any] | None:
+        while b"\n" in self._replies:
+            line, _, rest = bytes(self._replies).partition(b"\n")
+            self._replies = bytearray(rest)
+            reply = json.loads(line)
+            if isinstance(reply, dict) and reply.get("id") == self._id:
+                return reply
+        return None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._sock.close()
+
+    def forget(self) -> None:
+        """Close this process's copy of the descriptor, after a fork."""
+        self._sock.close()
+
+
+class Local:
+    """A tape that this process writes itself, with what it reads at span edges."""
+
+    def __init__(
+        self, path: Path, meta: Mapping[str, Any], groups: Sequence[GroupInfo], clock: Clock, notes: Sequence[str]
+    ) -> None:
+        self._session: Session | None = Session(path, meta, round(EDGES_ONLY_S * 1e9), clock)
+        self._clock = clock
+        self._cpu_s = time.thread_time()
+        self.heard_ns = clock.monotonic_ns()
+        for group in groups:
+            self._session.add_group(group, EDGES_ONLY_S)
+        for note in notes:
+            self._session.remark(self.heard_ns, "recorder", note)
+
+    def fileno(self) -> int:
+        """There is no socket."""
+        return -1
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Carry out a message."""
+        if self._session is not None and message["op"] != "follow":
+            for name, *row in message.get("edges") or ():
+                self._session.own_rows(name, [Row(*row)])
+            self._session.apply(message)
+            self._session.tend(self._clock.monotonic_ns())
+
+    def request(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+        """Carry out `status` or `close`."""
+        session = self._session
+        if session is None:
+            return {"ok": False, "error": "The tape is closed."}
+        seconds = (self._clock.monotonic_ns() - session.started_ns) / 1e9
+        meter = {"cpu_s": None, "seconds": seconds, "rss_bytes": None, "reads": sum(f.rows for f in session.figures.values())}
+        if message["op"] == "status":
+            return {"ok": True, **meter, "rows": {name: f.rows for name, f in session.figures.items()}}
+        why = session.finish(meter)
+        self._session = None
+        return {"ok": True, "path": str(session.writer.path), "cost": meter, "notes": session.remarks + ([why] if why else [])}
+
+    def close(self) -> None:
+        """Seal what is still open."""
+        if self._session is not None:
+            self.request({"op": "close"})
+
+    def forget(self) -> None:
+        """After a fork: the parent writes, this process does not."""
+        self._session = None

@@ -1,0 +1,337 @@
+"""What a measured program holds: an open tape, spans, points, notes.
+
+The recorder writes the tape; this side sends small messages and reads cheap counters itself where a span starts and ends.
+A recorder that dies is replaced, and the recording goes on in a further segment. Where none can be started, the tape is
+written here, with the counters that can be read at span edges.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.channels import GroupInfo, Row
+from everywatt.core.errors import EverywattError, RecorderError, RunExists, TapeError, UsageError
+from everywatt.core.jsonio import plain
+from everywatt.core.machine import Machine
+from everywatt.recorder.channel import Local, Remote
+from everywatt.recorder.inline import Inline
+from everywatt.recorder.launch import import_path, reach
+from everywatt.sensors import registry
+from everywatt.sensors.base import Request
+
+_REFUSALS: dict[str, type[EverywattError]] = {"RunExists": RunExists, "TapeError": TapeError, "UsageError": UsageError}
+MOST_REVIVALS = 20
+
+_live: weakref.WeakSet[Recording] = weakref.WeakSet()
+_fork_watched = False
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A finished tape: where it is, what recording it cost (CPU seconds, memory, reads), what was noted."""
+
+    path: Path
+    cost: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a recording asks of the recorder; kept to ask it again of another one."""
+
+    path: Path
+    meta: Mapping[str, Any]
+    period_s: float
+    targets: Mapping[str, str]
+    sensors: tuple[str, ...] | None
+    request: Request
+    timeout_s: float
+
+    def message(self) -> dict[str, Any]:
+        """The `open` request."""
+        machine = self.request.machine
+        return {
+            "op": "open",
+            "tape": str(self.path),
+            "meta": plain(self.meta),
+            "period_s": self.period_s,
+            "targets": dict(self.targets),
+            "sensors": None if self.sensors is None else list(self.sensors),
+            "devices": self.request.devices,
+            "pids": list(self.request.pids),
+            "estimate": self.request.estimate,
+            "options": plain(self.request.options),
+            "path": import_path(),
+            "roots": {"sys": str(machine.sys), "proc": str(machine.proc), "dev": str(machine.dev)},
+        }
+
+
+def record(
+    path: Path | str,
+    *,
+    meta: Mapping[str, Any],
+    period_s: float = 0.1,
+    sensors: Sequence[str] | None = None,
+    devices: str | None = None,
+    pids: Sequence[int] = (),
+    estimate: bool = True,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    machine: Machine | None = None,
+    timeout_s: float = 5.0,
+) -> Recording:
+    """Start recording to the new file `path`.
+
+    Raises RunExists, TapeError or UsageError where what is asked for cannot be. Trouble with the recorder itself raises
+    nothing: the tape is then written by this process, and `notes` says what is lost by that.
+    """
+    if not period_s > 0:
+        raise UsageError(f"A period of {period_s} s makes no sense.")
+    machine = machine or Machine.here()
+    request = Request(machine, devices, tuple(pids), estimate, options or {})
+    target = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
+    targets = registry.known(machine.environ)
+    wanted = None if sensors is None else tuple(sensors)
+    return Recording(Order(target, dict(meta), period_s, targets, wanted, request, timeout_s))
+
+
+class Recording:
+    """An open tape. Safe from any thread. In a forked child it does nothing, since the tape is the parent's."""
+
+    def __init__(self, order: Order) -> None:
+        self.path = order.path
+        self.groups: tuple[GroupInfo, ...] = ()
+        self.reports: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self._order = order
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._spans: dict[str, dict[str, Any]] = {}
+        self._count = 0
+        self._revivals = 0
+        self._closed: Closed | None = None
+        self._prefix = f"{self._pid:x}-{time.monotonic_ns():x}"
+        self._inline = Inline((), order.targets, order.request)
+        self._clock = order.request.machine.clock
+        self._channel: Remote | Local = self._connect(order)
+        _watch_forks()
+        _live.add(self)
+
+    def _connect(self, order: Order) -> Remote | Local:
+        """A recorder that has opened the tape, else this process itself."""
+        why = ""
+        for _ in range(3):
+            try:
+                remote = Remote(reach(order.timeout_s), order.timeout_s)
+            except (EverywattError, OSError) as error:
+                why = str(error)
+                break
+            try:
+                reply = remote.request(order.message())
+            except (OSError, EOFError, TimeoutError) as error:  # it was just leaving, or it hangs
+                remote.close()
+                why = f"The recorder did not answer: {error or type(error).__name__}."
+                continue
+            if not reply.get("ok"):
+                remote.close()
+                kind = _REFUSALS.get(str(reply.get("kind")), RecorderError)
+                raise kind(str(reply.get("error")), cure=reply.get("cure"))
+            remote.tape = int(reply["tape"])
+            self.groups = tuple(GroupInfo.from_dict(group) for group in reply["groups"])
+            self.reports = list(reply["reports"])
+            self.notes += reply.get("notes", ())
+            self._inline.close()
+            self._inline = Inline(self.groups, order.targets, order.request)
+            return remote
+        return self._here(order, why)
+
+    def _here(self, order: Order, why: str) -> Local:
+        """Write the tape in this process: counters at span edges only."""
+        choice = registry.choose(order.targets, order.request, order.sensors)
+        for group in choice.groups:
+            if not group.info.inline:
+                self.notes.append(f"{group.info.name} is not recorded: {why}")
+                group.close()
+        kept = [group for group in choice.groups if group.info.inline]
+        self.groups = tuple(group.info for group in kept)
+        self.reports = [plain(report) for report in choice.reports]
+        self._inline.close()
+        self._inline = Inline.of(kept)
+        text = f"There is no recorder process, so counters are read where spans start and end, and nothing else is. {why}"
+        self.notes.append(text)
+        return Local(order.path, {**order.meta, "in_process": True}, self.groups, self._clock, self.notes)
+
+    # Spans and points.
+
+    def span_open(
+        self,
+        name: str,
+        *,
+        parent: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        at_ns: int | None = None,
+    ) -> str:
+        """Open a span; gives its id. It starts when the cheap counters have been read, or at `at_ns`."""
+        with self._lock:
+            self._count += 1
+            uid = f"{self._prefix}-{self._count:x}"
+            message = {"op": "span_open", "uid": uid, "name": name, "parent": parent}
+            if attributes:
+                message["attributes"] = plain(attributes)
+            if self._idle():
+                return uid
+            edges = self._inline.read() if at_ns is None else ()
+            message["at_ns"] = at_ns if at_ns is not None else edges[-1][1].read_ns if edges else self._clock.monotonic_ns()
+            self._spans[uid] = message
+            self._send(message, edges)
+        return uid
+
+    def span_close(self, uid: str, *, attributes: Mapping[str, Any] | None = None, at_ns: int | None = None) -> int:
+        """Close a span; gives when it ended (monotonic ns): where the cheap counters were read, or `at_ns`."""
+        edges = self._inline.read() if at_ns is None and not self._idle() else ()
+        end_ns = at_ns if at_ns is not None else edges[0][1].read_ns if edges else self._clock.monotonic_ns()
+        with self._lock:
+            self._spans.pop(uid, None)
+            message = {"op": "span_close", "uid": uid, "at_ns": end_ns}
+            if attributes:
+                message["attributes"] = plain(attributes)
+            self._send(message, edges)
+        return end_ns
+
+    def log(self, values: Mapping[str, float | str], *, span: str | None = None, at_ns: int | None = None) -> None:
+        """Store values (loss, accuracy) beside the energy, at this instant or at `at_ns`."""
+        at_ns = self._clock.monotonic_ns() if at_ns is None else at_ns
+        with self._lock:
+            for name, value in values.items():
+                self._send({"op": "point", "at_ns": at_ns, "name": name, "value": plain(value), "span": span})
+
+    def note(self, kind: str, text: str) -> None:
+        """Store a remark; `kind` is a word."""
+        with self._lock:
+            self._send({"op": "note", "at_ns": self._clock.monotonic_ns(), "kind": kind, "text": text})
+
+    def follow(self, pids: Sequence[int]) -> None:
+        """Follow these root processes too."""
+        with self._lock:
+            order = self._order
+            known = tuple(dict.fromkeys((*order.request.pids, *pids)))
+            self._order = replace(order, request=replace(order.request, pids=known))
+            self._send({"op": "follow", "pids": list(pids)})
+
+    # The recorder.
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when the recorder is gone (then call `status`); -1 without a recorder."""
+        return self._channel.fileno()
+
+    def status(self) -> dict[str, Any]:
+        """Rows so far by group and the recorder's own cost. Replaces a recorder that is gone."""
+        with self._lock:
+            reply = self._ask({"op": "status"})
+            return {key: value for key, value in reply.items() if key not in ("id", "ok")}
+
+    def close(self, *, linger: bool = True) -> Closed:
+        """Seal the tape. `linger` waits (1.2 s at most) for the publication that covers the last moment."""
+        if self._pid != os.getpid():
+            raise RecorderError("This recording belongs to the parent process, which closes it.")
+        with self._lock:
+            if self._closed is None:
+                reply = self._ask({"op": "close", "linger": linger}, timeout_s=max(30.0, self._order.timeout_s))
+                if not reply.get("ok", True):
+                    self.notes.append(str(reply.get("error")))
+                self.notes += [note for note in reply.get("notes", ()) if note not in self.notes]
+                path = Path(reply.get("path", self.path))
+                self._closed = Closed(path, reply.get("cost", {}), tuple(self.notes))
+                self._channel.close()
+                self._inline.close()
+                _live.discard(self)
+            return self._closed
+
+    def _idle(self) -> bool:
+        return self._closed is not None or self._pid != os.getpid()
+
+    def _send(self, message: dict[str, Any], edges: Sequence[tuple[str, Row]] = ()) -> None:
+        """Fire and forget. A recorder that is gone is replaced first."""
+        if self._idle():
+            return
+        if edges:
+            message = {**message, "edges": [(name, *row) for name, row in edges]}
+        try:
+            self._channel.send(message)
+        except OSError:
+            self._revive()
+            # A span that was opened just now has been opened again with the others.
+            if message["op"] != "span_open":
+                self._channel.send(message)
+
+    def _ask(self, message: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+        if self._idle():
+            return {}
+        for _ in range(2):
+            try:
+                return self._channel.request(message, timeout_s)
+            except TimeoutError:
+                return {"ok": False, "error": "The recorder did not answer in time; it seals the tape by itself."}
+            except (OSError, EOFError):
+                self._revive()
+        return {"ok": False, "error": "The recorder ended again and again."}
+
+    def _revive(self) -> None:
+        """Go on in a further segment with another recorder; spans that are open are opened there again."""
+        self._channel.close()
+        self._revivals += 1
+        died_ns = self._channel.heard_ns
+        self.path = next_segment(self._order.path)
+        self._order = replace(self._order, path=self.path, meta={**self._order.meta, "continues": str(self._order.path.name)})
+        try:
+            if self._revivals > MOST_REVIVALS:
+                self._channel = self._here(self._order, "The recorder ended again and again.")
+            else:
+                self._channel = self._connect(self._order)
+        except EverywattError as error:  # the folder is gone, say: the program goes on without its tape
+            self.notes.append(f"The recording could not go on: {error}")
+            self._closed = Closed(self.path, {}, tuple(self.notes))
+            return
+        now_ns = self._clock.monotonic_ns()
+        text = f"The recorder ended unexpectedly; nothing was recorded for up to {(now_ns - died_ns) / 1e9:.1f} s."
+        self.notes.append(text)
+        data = {"start_ns": died_ns, "end_ns": now_ns}
+        self._channel.send({"op": "note", "at_ns": now_ns, "kind": "gap", "text": text, "data": data})
+        for message in self._spans.values():
+            self._channel.send(message)
+
+    def _forget(self) -> None:
+        """In a forked child: let go of the parent's socket, and of locks that other threads held."""
+        self._lock = threading.RLock()
+        self._channel.forget()
+
+
+def next_segment(path: Path) -> Path:
+    """The first free name after `path`: HOST-0001.tape, HOST-0002.tape, …"""
+    stem, dash, number = path.stem.rpartition("-")
+    if not (dash and number.isdecimal()):
+        stem, number = path.stem, "1"
+    count = int(number)
+    while True:
+        count += 1
+        found = path.with_name(f"{stem}-{count:04d}{path.suffix}")
+        if not os.path.lexists(found):
+            return found
+
+
+def _watch_forks() -> None:
+    global _fork_watched
+    if not _fork_watched:
+        _fork_watched = True
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    for recording in list(_live):
+        recording._forget()

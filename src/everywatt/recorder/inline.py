@@ -1,0 +1,56 @@
+"""Cheap counters that the measured program reads itself where a span starts and ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from everywatt.core.channels import GroupInfo, Row
+from everywatt.sensors import registry
+from everywatt.sensors.base import Group, Request
+
+
+class Inline:
+    """The inline groups of a run, opened in this process too. A group that fails is left out from then on."""
+
+    def __init__(self, groups: Sequence[GroupInfo], targets: Mapping[str, str], request: Request) -> None:
+        names = {info.name for info in groups if info.inline}
+        sensors = sorted({info.sensor for info in groups if info.inline and info.sensor in targets})
+        self._groups: list[tuple[str, Group]] = []
+        self._pid = os.getpid()
+        if not sensors:
+            return
+        for group in registry.choose(targets, request, sensors).groups:
+            if group.info.inline and group.info.name in names:
+                self._groups.append((group.info.name, cast("Group", group)))
+            else:
+                group.close()
+
+    @classmethod
+    def of(cls, groups: Sequence[object]) -> Inline:
+        """Of groups that are open already."""
+        made = cls((), {}, Request())
+        made._groups = [(cast("Group", group).info.name, cast("Group", group)) for group in groups]
+        return made
+
+    def read(self) -> list[tuple[str, Row]]:
+        """One row of each group, by the group's name."""
+        edges = []
+        for entry in tuple(self._groups):
+            try:
+                rows = entry[1].read()
+            except Exception:  # noqa: BLE001 - a plug-in may do anything; the recorder notes the outage
+                self._groups = [other for other in self._groups if other is not entry]
+                continue
+            edges += [(entry[0], row) for row in rows[-1:]]
+        return edges
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for _, group in self._groups:
+            try:
+                group.close()
+            except Exception:  # noqa: BLE001 - a plug-in may do anything
+                pass
+        self._groups = []

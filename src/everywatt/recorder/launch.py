@@ -1,0 +1,122 @@
+"""The client's way to the recorder: connect to the one that runs, or start one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from everywatt.core.errors import RecorderError
+from everywatt.recorder.wire import LOCK, Address, own_folder
+
+SEND_BUFFER = 1 << 20
+
+
+def reach(timeout_s: float) -> socket.socket:
+    """A socket to the user's recorder, started where none runs. RecorderError says why there is none."""
+    folder = own_folder()
+    sock = _connect(folder)
+    if sock is not None:
+        return sock
+    deadline = time.monotonic() + timeout_s
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise RecorderError(f"{folder} cannot be written: {error.strerror}.", cure="set EVERYWATT_RUNTIME_DIR") from None
+    try:
+        _lock(lock, deadline)
+        sock = _connect(folder)
+        if sock is None:
+            start(deadline)
+            sock = _connect(folder)
+    finally:
+        os.close(lock)
+    if sock is None:
+        raise RecorderError("The recorder was started and cannot be reached.")
+    return sock
+
+
+def _lock(fd: int, deadline: float) -> None:
+    """One client starts the recorder, the others wait for it."""
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise RecorderError("Another program has been starting the recorder for too long.") from None
+            time.sleep(0.005)
+
+
+def _connect(folder: Path) -> socket.socket | None:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        with Address(folder) as address:
+            sock.connect(address)
+    except OSError:
+        sock.close()
+        return None
+    return sock
+
+
+def import_path() -> list[str]:
+    """Where this program imports from, as absolute folders, everywatt's own first."""
+    own = str(Path(__file__).resolve().parents[2])
+    entries = [own, *(os.path.abspath(entry or os.curdir) for entry in sys.path)]  # noqa: PTH100 - links stay links
+    return list(dict.fromkeys(entry for entry in entries if os.path.exists(entry)))  # noqa: PTH110
+
+
+def start(deadline: float) -> None:
+    """Start a recorder and wait until it listens."""
+    if not sys.executable:
+        raise RecorderError("This program does not know its Python interpreter, so no recorder can be started.")
+    ready, write = os.pipe2(os.O_CLOEXEC)
+    environ = {**os.environ, "EVERYWATT_RECORDER_PATH": os.pathsep.join(import_path())}
+    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("__main__.py")), str(write)]
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env=environ,
+            close_fds=True,
+            pass_fds=(write,),
+            start_new_session=True,
+        )
+        os.close(write)
+        write = -1
+        answer = _await(ready, deadline)
+        _reap(child)
+    except OSError as error:
+        raise RecorderError(f"The recorder cannot be started: {error.strerror or error}.") from None
+    finally:
+        os.close(ready)
+        if write >= 0:
+            os.close(write)
+    if answer != "ready":
+        raise RecorderError(f"The recorder did not start: {answer}")
+
+
+def _await(fd: int, deadline: float) -> str:
+    poll = select.poll()  # select() fails in programs with more than 1,024 files open
+    poll.register(fd, select.POLLIN)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        return "no answer in time."
+    return os.read(fd, 2000).decode(errors="replace").strip() or "it ended at once."
+
+
+def _reap(child: subprocess.Popen[bytes]) -> None:
+    """The child forks and ends at once; one that does not is ended."""
+    try:
+        child.wait(1.0)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

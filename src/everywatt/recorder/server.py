@@ -1,0 +1,351 @@
+"""The recorder's loop: one thread, one select, a socket, many clients and tapes, one schedule."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.clocks import NS, Clock
+from everywatt.core.errors import EverywattError
+from everywatt.core.jsonio import plain
+from everywatt.core.machine import Machine
+from everywatt.recorder.phase import Tracker
+from everywatt.recorder.pool import Pool
+from everywatt.recorder.schedule import Schedule
+from everywatt.recorder.session import Session
+from everywatt.recorder.source import Source
+from everywatt.recorder.wire import Connection
+from everywatt.sensors.base import Request
+
+LINGER_NS = 1_200_000_000
+PAUSE_NS = NS // 10
+SUSPEND_NS = NS // 20
+
+
+@dataclass
+class Closing:
+    """A tape that waits for its last publications before it is sealed."""
+
+    connection: Connection
+    id: Any
+    deadline_ns: int
+
+
+@dataclass(eq=False)
+class Tape:
+    """A session, who opened it, and what the recorder had cost until then."""
+
+    session: Session
+    owner: Connection
+    cpu_s: float
+    reads: int
+    wakes: int
+    closing: Closing | None = None
+
+
+@dataclass
+class Server:
+    """Serves `listener` until no tape has been open for `idle_s`, or until `stop`."""
+
+    listener: socket.socket
+    clock: Clock
+    idle_s: float = 10.0
+    extra: list[int] = field(default_factory=list)  # descriptors that only wake the loop
+    may_leave: Callable[[], bool] = lambda: True
+    gone: Callable[[], bool] = lambda: False
+    log: Callable[[str], None] = lambda text: None
+
+    def __post_init__(self) -> None:
+        now = self.clock.monotonic_ns()
+        self.stop = False
+        self.pool = Pool(self.clock)
+        self.schedule = Schedule(now)
+        self.connections: dict[int, Connection] = {}
+        self.tapes: dict[int, Tape] = {}
+        self.reads = self.wakes = 0
+        self._number = 0
+        self._idle_ns = now
+        self._boot_ns = self.clock.boottime_ns() - now
+        self._last_ns = now
+
+    def run(self) -> None:
+        """Serve until it is time to leave; then seal what is open."""
+        while not self.stop:
+            now = self.clock.monotonic_ns()
+            wake = self._wake_ns(now)
+            if wake is not None and wake <= now and not self.tapes and self._leaving():
+                break
+            self._wait(wake)
+            self._tick()
+            self._tend()
+        now = self.clock.monotonic_ns()
+        for number in list(self.tapes):
+            self.tapes[number].session.remark(now, "recorder", "The recorder was told to leave before the tape was closed.")
+            self._finish(number)
+
+    def _leaving(self) -> bool:
+        """True where there is nothing to stay for; a client that is just coming keeps it for another round."""
+        if self.may_leave():
+            return True
+        self._idle_ns = self.clock.monotonic_ns()
+        return False
+
+    def _wake_ns(self, now: int) -> int | None:
+        if not self.tapes:
+            return self._idle_ns + round(self.idle_s * NS)
+        times = [tape.session.flush_ns for tape in self.tapes.values()]
+        times += [tape.closing.deadline_ns for tape in self.tapes.values() if tape.closing]
+        due = self.schedule.wake_ns()
+        return min(times) if due is None else min(due, *times)
+
+    def _wait(self, wake: int | None) -> None:
+        readers: list[Any] = [*self.connections, *self.extra]
+        if self.listener.fileno() >= 0:
+            readers.append(self.listener)
+        writers = [fd for fd, connection in self.connections.items() if connection.pending]
+        timeout = None if wake is None else max(0.0, (wake - self.clock.monotonic_ns()) / NS)
+        ready, writable, _ = select.select(readers, writers, (), timeout)
+        self.wakes += 1
+        self._mind_pause(wake)
+        # Reads first: their time matters, a message's does not.
+        self._tick()
+        for item in ready:
+            if item is self.listener:
+                self._accept()
+            elif item in self.connections:
+                self._serve(self.connections[item])
+            elif item in self.extra:
+                os.read(item, 64)
+        for fd in writable:
+            if fd in self.connections:
+                self.connections[fd].push()
+
+    def _mind_pause(self, wake: int | None) -> None:
+        """A loop that wakes up far too late was stopped; a boot clock that ran ahead shows a suspend."""
+        now, boot = self.clock.monotonic_ns(), self.clock.boottime_ns()
+        asleep = boot - now - self._boot_ns
+        if asleep > SUSPEND_NS:
+            self._boot_ns = boot - now
+            self._remark(now, "suspend", f"The machine was suspended for {asleep / NS:.1f} s.", seconds=asleep / NS)
+            for tape in self.tapes.values():
+                tape.session.anchor()
+                for source in tape.session.sources:
+                    tape.session.gap(source, self._last_ns, now, "suspend")
+        late = 0 if wake is None else now - wake
+        fastest = min((slot.period_ns for slot in self.schedule.slots.values()), default=NS)
+        if self.tapes and late > max(3 * fastest, PAUSE_NS):
+            self._remark(now, "gap", f"The recorder did not run for {late / NS:.1f} s.", start_ns=wake, end_ns=now)
+        self._last_ns = now
+
+    def _remark(self, now: int, kind: str, text: str, **data: Any) -> None:
+        for tape in self.tapes.values():
+            tape.session.remark(now, kind, text, **data)
+
+    # Reading.
+
+    def _tick(self) -> None:
+        for source in self.schedule.due(self.clock.monotonic_ns()):
+            if isinstance(source, Source) and source in self.schedule.slots:
+                self._read(source)
+
+    def _read(self, source: Source) -> None:
+        began = self.clock.monotonic_ns()
+        fine = source.read()
+        self.reads += 1
+        now = self.clock.monotonic_ns()
+        late, missed = self.schedule.done(source, began, now)
+        slot = self.schedule.slots[source]
+        if slot.tracker is not None and source.tracker is None:
+            slot.tracker, slot.deadline_ns = None, now + slot.period_ns
+        if not fine and source.outage is not None:
+            self.schedule.hold(source, now + source.outage.wait_ns)
+            return
+        source.count(late, missed)
+        if now - began > slot.period_ns // 2:  # it may take a third of the time, no more
+            self.schedule.hold(source, now + 2 * (now - began))
+
+    def _tend(self) -> None:
+        now = self.clock.monotonic_ns()
+        for number, tape in list(self.tapes.items()):
+            tape.session.tend(now)
+            if tape.closing and (not tape.session.waiting or now >= tape.closing.deadline_ns):
+                self._finish(number)
+        if self.listener.fileno() >= 0 and self.gone():
+            self.log("The socket was removed: no more clients.")
+            self.listener.close()
+            self.idle_s = 0.0
+
+    # Clients.
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self.listener.accept()
+        except OSError:
+            return
+        connection = Connection(sock)
+        self.connections[sock.fileno()] = connection
+        self._idle_ns = self.clock.monotonic_ns()
+
+    def _serve(self, connection: Connection) -> None:
+        messages = connection.pull()
+        for message in messages or ():
+            self._answer(connection, message)
+        if messages is None:
+            self._hang_up(connection)
+
+    def _hang_up(self, connection: Connection) -> None:
+        self.connections = {fd: other for fd, other in self.connections.items() if other is not connection}
+        connection.close()
+        now = self.clock.monotonic_ns()
+        for number, tape in list(self.tapes.items()):
+            if tape.owner is connection:
+                if tape.closing is None:
+                    tape.session.remark(now, "client", "The measured program left without closing the tape.")
+                self._finish(number)
+
+    def _answer(self, connection: Connection, message: dict[str, Any]) -> None:
+        id_ = message.get("id")
+        try:
+            reply = self._handle(connection, message)
+        except EverywattError as error:
+            reply = {"ok": False, "error": error.message, "cure": error.cure, "kind": type(error).__name__}
+        except Exception as error:  # noqa: BLE001 - a client may send anything
+            self.log(f"{message.get('op')}: {type(error).__name__}: {error}")
+            reply = {"ok": False, "error": f"{type(error).__name__}: {error}", "cure": None, "kind": "RecorderError"}
+        if id_ is not None and reply is not None:
+            connection.put({"id": id_, "ok": True, **reply})
+
+    def _handle(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any] | None:
+        op = message["op"]
+        if op == "open":
+            return self._open(connection, message)
+        number = int(message["tape"])
+        tape = self.tapes[number]
+        if op == "follow":
+            for source in tape.session.sources:
+                if source.info.table:
+                    source.group.follow(message["pids"])  # type: ignore[union-attr]
+        elif op == "status":
+            figures = tape.session.figures.items()
+            return {**self._meter(tape), "rows": {name: f.rows for name, f in figures}, "notes": tape.session.remarks[-50:]}
+        elif op == "close":
+            self._close(connection, tape, message)
+            return None
+        else:
+            tape.session.apply(message)
+        return {}
+
+    def _open(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any]:
+        sys.path += [entry for entry in message.get("path") or () if entry not in sys.path]
+        roots = {key: Path(value) for key, value in (message.get("roots") or {}).items() if key in ("sys", "proc", "dev")}
+        machine = Machine(**{**_roots(Machine.here()), **roots}, clock=self.clock)
+        request = Request(
+            machine,
+            message.get("devices"),
+            tuple(message.get("pids") or ()),
+            bool(message.get("estimate", True)),
+            message.get("options") or {},
+        )
+        cpu_s, reads, wakes = time.process_time(), self.reads, self.wakes
+        try:
+            sources, reports = self.pool.choose(message["targets"], request, message.get("sensors"))
+            period_ns = max(round(float(message["period_s"]) * NS), 1_000_000)
+            session = Session(Path(message["tape"]), message.get("meta") or {}, period_ns, self.clock)
+        finally:
+            self._sweep_unheard()
+        self._number += 1
+        self.tapes[self._number] = Tape(session, connection, cpu_s, reads, wakes)
+        for source in sources:
+            self._enrol(session, source)
+        groups = [source.info.to_dict() for source in sources]
+        return {"tape": self._number, "groups": groups, "reports": plain(reports), "notes": session.remarks, "pid": os.getpid()}
+
+    def _enrol(self, session: Session, source: Source) -> None:
+        """Let a tape listen to a source, which delivers its first rows at once."""
+        session.listen(source)
+        now = self.clock.monotonic_ns()
+        asked = source.asked_ns()
+        if source not in self.schedule.slots:
+            if source.info.tracked and not source.info.table and source.info.channels:
+                source.tracker = Tracker(source.info, asked, now)
+            self.schedule.add(source, asked, now, source.tracker)
+            self._read(source)
+            return
+        self.schedule.change(source, asked, now)
+        if source.tracker is not None and source.last is not None:
+            session.rows(source, [source.last])
+        elif source.outage is None:
+            source.read()
+            self.reads += 1
+
+    def _sweep_unheard(self) -> None:
+        """Close what was opened for a tape that then could not be made."""
+        if sys.exc_info()[0] is None:
+            return
+        for entry in list(self.pool.entries.values()):
+            for source in list(entry.sources):
+                if not source.listeners:
+                    self.pool.drop(source)
+
+    def _close(self, connection: Connection, tape: Tape, message: dict[str, Any]) -> None:
+        now = self.clock.monotonic_ns()
+        for source in tape.session.sources:
+            if source.tracker is None and source.outage is None:
+                source.read()
+                self.reads += 1
+        tape.closing = Closing(connection, message.get("id"), now)
+        if message.get("linger", True):
+            tape.session.linger(now)
+            tape.closing.deadline_ns = now + LINGER_NS
+
+    def _finish(self, number: int) -> None:
+        tape = self.tapes.pop(number)
+        sources = tape.session.sources
+        meter = self._meter(tape)
+        why = tape.session.finish(meter)
+        now = self.clock.monotonic_ns()
+        for source in sources:
+            if source.listeners:
+                self.schedule.change(source, source.asked_ns(), now)
+            else:
+                self.schedule.remove(source)
+                self.pool.drop(source)
+        if why:
+            self.log(why)
+        self._idle_ns = self.clock.monotonic_ns()
+        if tape.closing is not None and tape.closing.connection.open:
+            notes = tape.session.remarks + ([why] if why else [])
+            path = str(tape.session.writer.path)
+            tape.closing.connection.put({"id": tape.closing.id, "ok": True, "path": path, "cost": meter, "notes": notes})
+
+    def _meter(self, tape: Tape) -> dict[str, Any]:
+        """What the recorder has cost since the tape was opened (shared by all tapes that were open)."""
+        return {
+            "cpu_s": round(time.process_time() - tape.cpu_s, 6),
+            "seconds": (self.clock.monotonic_ns() - tape.session.started_ns) / NS,
+            "rss_bytes": rss_bytes(),
+            "reads": self.reads - tape.reads,
+            "wakes": self.wakes - tape.wakes,
+            "tapes": len(self.tapes),
+            "pid": os.getpid(),
+        }
+
+
+def _roots(machine: Machine) -> dict[str, Any]:
+    return {"sys": machine.sys, "proc": machine.proc, "dev": machine.dev, "environ": machine.environ}
+
+
+def rss_bytes() -> int | None:
+    """Resident memory of this process, None where /proc does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - Path.open costs more than the read
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,165 @@
+"""One tape being recorded: what clients send and sources deliver goes to its writer, and no error of the file stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.channels import NAN, GroupInfo, Row
+from everywatt.core.clocks import NS, Clock, take_anchor
+from everywatt.core.spans import Note, Point, Span
+from everywatt.recorder.schedule import Figures
+from everywatt.recorder.source import Source
+from everywatt.tape.writer import TapeWriter
+
+ANCHOR_NS = 60 * NS
+FLUSH_NS = NS
+SMALL_FLUSH_NS = 10 * NS
+
+
+class Session:
+    """An open tape. Listens to sources; takes the clients' messages."""
+
+    def __init__(self, path: Path, meta: Mapping[str, Any], period_ns: int, clock: Clock) -> None:
+        self.clock = clock
+        self.period_ns = period_ns
+        self.started_ns = clock.monotonic_ns()
+        self.writer = TapeWriter(path, meta, clock=clock)
+        self.sources: list[Source] = []
+        self.figures: dict[str, Figures] = {}
+        self.remarks: list[str] = []
+        self.waiting: set[str] = set()
+        self.flush_every_ns = SMALL_FLUSH_NS if meta.get("profile") == "small" else FLUSH_NS
+        self.flush_ns = self.started_ns + self.flush_every_ns
+        self._anchor_ns = self.started_ns + ANCHOR_NS
+        self._numbers: dict[str, int] = {}
+        self._closing_ns = 0
+        self._trouble: str | None = None
+        self.anchor()
+
+    def add_group(self, info: GroupInfo, expected_s: float) -> None:
+        """Make room for a group that is not read here but sent by the program (its inline reads)."""
+        self._numbers[info.name] = self.writer.add_group(info, expected_s)
+        self.figures[info.name] = Figures(round(expected_s * NS), self.clock.monotonic_ns())
+
+    def listen(self, source: Source) -> None:
+        """Record the rows of a source from now on."""
+        self.add_group(source.info, source.expected_s(self.period_ns))
+        self.sources.append(source)
+        source.listeners.append(self)
+
+    # What sources deliver.
+
+    def rows(self, source: Source, rows: Sequence[Row]) -> None:
+        name = source.info.name
+        self.figures[name].rows += len(rows)
+        self._safely(self.writer.append, self._numbers[name], rows)
+        if name in self.waiting and rows[-1].early_ns + rows[-1].late_ns > 2 * self._closing_ns:
+            self.waiting.discard(name)
+
+    def own_rows(self, name: str, rows: Sequence[Row]) -> None:
+        """Rows that this process read itself, where there is no recorder."""
+        if name in self._numbers:
+            self.figures[name].rows += len(rows)
+            self._safely(self.writer.append, self._numbers[name], rows)
+
+    def table(self, source: Source, at_ns: int, rows: list[dict[str, Any]]) -> None:
+        self.figures[source.info.name].rows += 1
+        if rows:
+            self._safely(self.writer.append_table, self._numbers[source.info.name], at_ns, rows)
+
+    def gap(self, source: Source, start_ns: int, end_ns: int, kind: str) -> None:
+        start_ns = max(start_ns, self.started_ns)
+        if end_ns >= start_ns:
+            self._safely(self.writer.gap, self._numbers[source.info.name], None, start_ns, end_ns, kind)
+
+    def ticks(self, source: Source, late: int, missed: int) -> None:
+        figures = self.figures[source.info.name]
+        figures.late += late
+        figures.missed += missed
+
+    def remark(self, at_ns: int, kind: str, text: str, **data: Any) -> None:
+        self.remarks.append(text)
+        self._safely(self.writer.note, Note(at_ns, kind, text, data))
+
+    def anchor(self) -> None:
+        """Tie the tape to UTC here."""
+        self._safely(self.writer.anchor, take_anchor(self.clock))
+
+    # What clients send.
+
+    def apply(self, message: Mapping[str, Any]) -> None:
+        """Carry out `span_open`, `span_close`, `point` or `note`. Raises KeyError, TypeError or ValueError on nonsense."""
+        op = message["op"]
+        for name, read_ns, early_ns, late_ns, values in message.get("edges") or ():
+            if name in self._numbers:
+                clean = tuple(NAN if value is None else float(value) for value in values)
+                self._safely(self.writer.edge, self._numbers[name], Row(int(read_ns), int(early_ns), int(late_ns), clean))
+        if op == "span_open":
+            span = Span(
+                str(message["uid"]), str(message["name"]), int(message["at_ns"]), None, message.get("parent"),
+                message.get("attributes") or {},
+            )  # fmt: skip
+            self._safely(self.writer.span_open, span)
+        elif op == "span_close":
+            self._safely(self.writer.span_close, str(message["uid"]), int(message["at_ns"]), message.get("attributes"))
+        elif op == "point":
+            point = Point(int(message["at_ns"]), str(message["name"]), message["value"], message.get("span"))
+            self._safely(self.writer.point, point)
+        elif op == "note":
+            self.remark(int(message["at_ns"]), str(message["kind"]), str(message["text"]), **(message.get("data") or {}))
+        else:
+            raise ValueError(f"there is no operation '{op}'")
+
+    # Time passing.
+
+    def tend(self, now_ns: int) -> None:
+        """Flush and anchor when it is time."""
+        if now_ns >= self._anchor_ns:
+            self._anchor_ns = now_ns + ANCHOR_NS
+            self.anchor()
+        if now_ns >= self.flush_ns:
+            self.flush_ns = now_ns + self.flush_every_ns
+            self._flush(now_ns)
+
+    def _flush(self, now_ns: int) -> None:
+        try:
+            self.writer.flush()
+        except Exception as error:  # noqa: BLE001 - whatever the disk does, recording goes on
+            if self._trouble is None:
+                self.remark(now_ns, "tape", f"The tape could not be written: {error} It is tried again.")
+            self._trouble = str(error)
+        else:
+            if self._trouble is not None:
+                self.remark(now_ns, "tape", "The tape can be written again.")
+            self._trouble = None
+
+    def _safely(self, function: Any, *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever the disk does, recording goes on
+            self._trouble = self._trouble or str(error)
+            self.remarks.append(f"The tape did not take something: {error}")
+            del self.remarks[:-200]
+
+    def linger(self, now_ns: int) -> None:
+        """From here on wait for one more publication of every tracked group that answers."""
+        self._closing_ns = now_ns
+        self.waiting = {s.info.name for s in self.sources if s.tracker is not None and s.outage is None}
+
+    def finish(self, meter: Mapping[str, Any]) -> str | None:
+        """Seal the tape; gives why it could not be sealed, or None."""
+        now_ns = self.clock.monotonic_ns()
+        for source in self.sources:
+            source.leave(self, now_ns)
+        self.anchor()
+        quality = {name: figures.to_dict(now_ns) for name, figures in self.figures.items()}
+        self._safely(self.writer.set_meta, "quality", quality)
+        self._safely(self.writer.set_meta, "meter", dict(meter))
+        try:
+            self.writer.seal()
+        except Exception as error:  # noqa: BLE001 - the disk may do anything; what was flushed stays
+            self._safely(self.writer.abandon)
+            return f"{self.writer.path} could not be sealed: {error}"
+        return None

@@ -1,0 +1,192 @@
+"""One opened group, read once however many tapes want it: tracking, outages, rows that make no sense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from everywatt.core.channels import NAN, Cadence, GroupInfo, Row
+from everywatt.core.clocks import NS, Clock
+from everywatt.core.errors import SensorError
+from everywatt.recorder.phase import Tracker
+from everywatt.sensors.base import Group, TableGroup
+
+SLOW_NS = NS
+LONG_READ_NS = NS
+FIRST_RETRY_NS = NS // 10
+LAST_RETRY_NS = 5 * NS
+
+
+class Listener(Protocol):
+    """A tape that wants the rows of a source."""
+
+    period_ns: int
+
+    def rows(self, source: Source, rows: Sequence[Row]) -> None: ...
+    def table(self, source: Source, at_ns: int, rows: list[dict[str, Any]]) -> None: ...
+    def gap(self, source: Source, start_ns: int, end_ns: int, kind: str) -> None: ...
+    def remark(self, at_ns: int, kind: str, text: str, **data: Any) -> None: ...
+    def ticks(self, source: Source, late: int, missed: int) -> None: ...
+
+
+@dataclass
+class Outage:
+    """A sensor that does not answer."""
+
+    since_ns: int
+    tries: int = 1
+    why: str = ""
+
+    @property
+    def wait_ns(self) -> int:
+        """How long to wait before the next try."""
+        return min(FIRST_RETRY_NS << min(self.tries - 1, 10), LAST_RETRY_NS)
+
+
+@dataclass(eq=False)
+class Source:
+    """A group and the tapes that listen to it. `read` never raises."""
+
+    group: Group | TableGroup
+    clock: Clock
+    listeners: list[Listener] = field(default_factory=list)
+    tracker: Tracker | None = None
+    outage: Outage | None = None
+    last: Row | None = None
+    reads: int = 0
+    cost_ns: int = 0
+    _read_ns: int = 0
+    _long: bool = False
+    _trouble: str | None = None
+
+    @property
+    def info(self) -> GroupInfo:
+        """What the group says of itself."""
+        return self.group.info
+
+    def asked_ns(self) -> int:
+        """The fastest period that a listener asks for; slow groups and tables at most once a second."""
+        fastest = min((listener.period_ns for listener in self.listeners), default=SLOW_NS)
+        slow = self.info.cadence is Cadence.SLOW or self.info.table
+        return max(fastest, SLOW_NS) if slow else fastest
+
+    def expected_s(self, period_ns: int) -> float:
+        """How often rows come for a listener that asked for this period."""
+        slow = self.info.cadence is Cadence.SLOW or self.info.table
+        declared = self.info.channels[0].facts.period_s if self.info.tracked and self.info.channels else None
+        return max(period_ns, SLOW_NS if slow else 0, round((declared or 0.0) * NS)) / NS
+
+    def read(self) -> bool:
+        """Read once and hand on what came. False where the sensor failed."""
+        before = self.clock.monotonic_ns()
+        try:
+            if self.info.table:
+                at_ns, table = self.group.read_table()  # type: ignore[union-attr]
+                rows: list[Row] = []
+            else:
+                rows = [_checked(row, self.info) for row in self.group.read()]  # type: ignore[union-attr]
+        except Exception as error:  # noqa: BLE001 - a plug-in may do anything
+            self._failed(before, error)
+            return False
+        after = self.clock.monotonic_ns()
+        self.reads += 1
+        self.cost_ns = after - before
+        self._recovered(after)
+        self._mind_cost(after)
+        self._read_ns = after
+        if self.info.table:
+            for listener in self.listeners:
+                listener.table(self, at_ns, table)
+        else:
+            self._hand_on(self._track(before, after, rows))
+        return True
+
+    def _track(self, before: int, after: int, rows: list[Row]) -> list[Row]:
+        if self.tracker is None:
+            return rows
+        if len(rows) == 1:
+            absent = self.tracker.absent
+            rows = self.tracker.feed(before, after, rows[0])
+            self.count(0, self.tracker.absent - absent)
+        elif rows:
+            self.tracker = None  # the driver keeps the publications itself
+        else:
+            self.tracker.lost(after, after + self.asked_ns())
+        if self.tracker is not None and self.tracker.trouble != self._trouble:
+            self._trouble = self.tracker.trouble
+            if self._trouble:
+                self._remark(after, "slow-sensor", self._trouble)
+        return rows
+
+    def _hand_on(self, rows: list[Row]) -> None:
+        if rows:
+            self.last = rows[-1]
+            for listener in self.listeners:
+                listener.rows(self, rows)
+
+    def _failed(self, now_ns: int, error: Exception) -> None:
+        why = f"{type(error).__name__}: {error}"
+        self.reads += 1
+        if self.outage is None:
+            self.outage = Outage(self._read_ns or now_ns, why=why)
+            self._remark(now_ns, "sensor", f"{self.info.name} cannot be read: {why}", group=self.info.name)
+        else:
+            self.outage.tries += 1
+        if self.tracker is not None:
+            self.tracker.lost(now_ns, now_ns + self.outage.wait_ns)
+
+    def _recovered(self, now_ns: int) -> None:
+        outage, self.outage = self.outage, None
+        if outage is None:
+            return
+        text = f"{self.info.name} is back after {(now_ns - outage.since_ns) / NS:.1f} s ({outage.tries} failed reads)."
+        self._remark(now_ns, "sensor", text, group=self.info.name)
+        for listener in self.listeners:
+            listener.gap(self, outage.since_ns, now_ns, "lost")
+
+    def _mind_cost(self, now_ns: int) -> None:
+        if self.cost_ns > LONG_READ_NS and not self._long:
+            self._long = True
+            text = f"Reading {self.info.name} took {self.cost_ns / NS:.1f} s; other sensors had to wait."
+            self._remark(now_ns, "slow-read", text, group=self.info.name)
+
+    def _remark(self, at_ns: int, kind: str, text: str, **data: Any) -> None:
+        for listener in self.listeners:
+            listener.remark(at_ns, kind, text, **data)
+
+    def count(self, late: int, missed: int) -> None:
+        """Tell the tapes of ticks that were late or are missing."""
+        if late or missed:
+            for listener in self.listeners:
+                listener.ticks(self, late, missed)
+
+    def leave(self, listener: Listener, now_ns: int) -> None:
+        """A tape does not want the rows any more; an outage that goes on is a gap to its end."""
+        if listener in self.listeners:
+            self.listeners.remove(listener)
+            if self.outage is not None:
+                listener.gap(self, self.outage.since_ns, now_ns, "lost")
+
+    def close(self) -> None:
+        """Let go of the hardware."""
+        try:
+            self.group.close()
+        except Exception:  # noqa: BLE001 - a plug-in may do anything, and nobody is left to tell
+            pass
+
+
+def _checked(row: Any, info: GroupInfo) -> Row:
+    """The row as clean data; SensorError where it makes no sense."""
+    try:
+        read_ns, early_ns, late_ns, values = row
+        clean = tuple(NAN if value is None or not math.isfinite(value) else float(value) for value in values)
+        times = int(read_ns), int(early_ns), int(late_ns)
+    except (TypeError, ValueError) as error:
+        raise SensorError(f"a row makes no sense: {error}") from None
+    if len(clean) != len(info.channels):
+        raise SensorError(f"{len(clean)} values for {len(info.channels)} channels")
+    if times[1] > times[2]:
+        raise SensorError("a value was published before it was published")
+    return Row(*times, clean)

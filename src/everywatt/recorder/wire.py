@@ -1,0 +1,120 @@
+"""JSON lines over a Unix socket: the recorder's end, and where the socket is."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.errors import RecorderError
+from everywatt.core.machine import runtime_dir
+
+PROTOCOL = 1
+SOCKET = f"recorder-{PROTOCOL}.sock"
+LOCK = f"recorder-{PROTOCOL}.lock"
+LOG = "recorder.log"
+CHUNK = 1 << 16
+LONGEST = 64 << 20
+_LONGEST_PATH = 100  # sun_path holds 108 bytes
+
+encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+class Connection:
+    """One client as the recorder sees it. Never blocks."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._in = bytearray()
+        self._out = bytearray()
+        self.open = True
+
+    @property
+    def pending(self) -> bool:
+        """True while a reply waits to be sent."""
+        return bool(self._out)
+
+    def pull(self) -> list[dict[str, Any]] | None:
+        """The messages that have arrived; None where the client is gone."""
+        try:
+            data = self._sock.recv(CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return []
+        except OSError:
+            data = b""
+        if not data or len(self._in) > LONGEST:
+            return None
+        self._in += data
+        if b"\n" not in data:
+            return []
+        *lines, rest = bytes(self._in).split(b"\n")
+        self._in = bytearray(rest)
+        messages = []
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(message, dict):
+                messages.append(message)
+        return messages
+
+    def put(self, reply: Mapping[str, Any]) -> None:
+        """Send a reply as soon as the client takes it."""
+        self._out += encode(reply).encode() + b"\n"
+        self.push()
+
+    def push(self) -> None:
+        """Send what is pending, as far as it goes."""
+        try:
+            sent = self._sock.send(self._out)
+            del self._out[:sent]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._out.clear()  # the end of the stream is noticed by `pull`
+
+    def close(self) -> None:
+        """Hang up."""
+        self.open = False
+        self._sock.close()
+
+
+def own_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """The runtime folder, made where it is missing; RecorderError where it is not the user's own."""
+    folder = runtime_dir(environ)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = os.lstat(folder)
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and found.st_mode & 0o077:
+            folder.chmod(0o700)
+            found = os.lstat(folder)
+    except OSError as error:
+        raise RecorderError(f"{folder} cannot be used: {error.strerror}.", cure="set EVERYWATT_RUNTIME_DIR") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise RecorderError(f"{folder} belongs to somebody else.", cure="set EVERYWATT_RUNTIME_DIR to a folder of your own")
+    return folder
+
+
+class Address:
+    """The socket's address, also where its path is too long for one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._fd = -1
+
+    def __enter__(self) -> str:
+        path = str(self._folder / SOCKET)
+        if len(os.fsencode(path)) <= _LONGEST_PATH:
+            return path
+        self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._fd}/{SOCKET}"
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)

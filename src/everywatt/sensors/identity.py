@@ -1,0 +1,183 @@
+"""What machine this is, as far as it says: CPU, cores, sockets, memory, guest or not, server or not. Roots are arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from everywatt.core.machine import Machine
+from everywatt.sensors import procfs
+
+LAPTOP_CHASSIS = {"8", "9", "10", "11", "14", "30", "31", "32"}
+SERVER_CHASSIS = {"17", "23", "25", "28", "29"}
+_SERVER_CPUS = ("xeon", "epyc", "opteron")
+_GUEST_MAKERS = ("qemu", "kvm", "vmware", "virtualbox", "innotek", "xen", "bochs", "parallels", "bhyve", "openstack")
+_GUEST_MAKERS += ("amazon ec2", "google compute engine", "digitalocean", "alibaba cloud", "virtual machine", "hvm domu")
+_CONTAINERS = ("docker", "kubepods", "containerd", "libpod", "lxc", "crio", "garden", "buildkit")
+
+# CPUID family and model to the generation's name as in the SPECpower table; a later stepping may be another generation.
+_INTEL_6 = {
+    **dict.fromkeys((15, 22, 23, 29), "core"),
+    **dict.fromkeys((26, 30, 31, 37, 44, 46, 47), "nehalem"),
+    **dict.fromkeys((42, 45), "sandybridge"),
+    **dict.fromkeys((58, 62), "ivybridge"),
+    **dict.fromkeys((60, 63, 69, 70), "haswell"),
+    **dict.fromkeys((61, 71, 79, 86), "broadwell"),
+    **dict.fromkeys((78, 94), "skylake"),
+    **dict.fromkeys((106, 108), "icelake"),
+    167: "rocketlake",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """What a power model can know of a machine. None means that the machine does not say.
+
+    threads     CPUs that the kernel sees (in a guest: its vCPUs)
+    generation  of the CPU, by the names of the SPECpower table; None for one that is newer, older or not x86
+    guest       how it shows that this is a virtual machine or a share of one; None on bare metal
+    kind        server, laptop, desktop, board or unknown
+    container   the name of the container system we are in, None outside
+    """
+
+    threads: int
+    cores: int
+    sockets: int
+    memory_bytes: int | None
+    cpu: str
+    amd: bool = False
+    generation: str | None = None
+    tdp_w: float | None = None
+    guest: str | None = None
+    kind: str = "server"
+    container: str | None = None
+
+
+def parse_cpuinfo(text: str) -> list[dict[str, str]]:
+    """/proc/cpuinfo, one mapping for each CPU. ARM ends with a block about the board: its lines join the last CPU."""
+    cpus: list[dict[str, str]] = []
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        key = key.strip()
+        if not colon:
+            continue
+        if key == "processor" and value.strip().isdigit():
+            cpus.append({})
+        if cpus:
+            cpus[-1].setdefault(key, value.strip())
+    return cpus
+
+
+def generation_of(cpu: dict[str, str]) -> str | None:
+    """The generation of an x86 CPU by family, model and stepping."""
+    try:
+        family, model, stepping = (int(cpu[key]) for key in ("cpu family", "model", "stepping"))
+    except (KeyError, ValueError):
+        return None
+    if cpu.get("vendor_id") == "GenuineIntel" and family == 6:
+        if model == 85:
+            return "skylake" if stepping <= 4 else "cascadelake" if stepping <= 7 else "cooperlake"
+        if model in (142, 158):
+            return "kabylake" if stepping <= 9 else "coffeelake"
+        return _INTEL_6.get(model)
+    if cpu.get("vendor_id") == "AuthenticAMD":
+        if family in (15, 16, 21):
+            return "opteron"
+        if family == 23:
+            return "epyc-gen1" if model < 0x30 else "epyc-gen2"
+        if family == 25 and model < 0x10:
+            return "epyc-gen3"
+    return None
+
+
+def identify(machine: Machine) -> MachineFacts:
+    """Read /proc/cpuinfo, /proc/meminfo, DMI and the power limits. ValueError where not even a CPU count is there."""
+    cpus = parse_cpuinfo(_text(machine.proc / "cpuinfo"))
+    if not cpus:
+        raise ValueError(f"{machine.proc}/cpuinfo names no CPU")
+    first = cpus[0]
+    packages = {cpu.get("physical id", "0") for cpu in cpus}
+    cores = {(cpu.get("physical id", "0"), cpu.get("core id", number)) for number, cpu in enumerate(cpus)}
+    dmi = machine.sys / "class" / "dmi" / "id"
+    name = first.get("model name") or cpus[-1].get("Model") or cpus[-1].get("Hardware") or _arm_name(first)
+    return MachineFacts(
+        threads=len(cpus),
+        cores=len(cores),
+        sockets=len(packages),
+        memory_bytes=_memory(machine.proc),
+        cpu=" ".join(name.split()),
+        amd=first.get("vendor_id") == "AuthenticAMD",
+        generation=generation_of(first),
+        tdp_w=_package_limit_w(machine.sys),
+        guest=_guest(machine, first, len(cpus), dmi),
+        kind=_kind(machine, name, dmi),
+        container=_container(machine),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return procfs.slurp(path).decode("utf-8", "replace").replace("\0", "")
+    except OSError:
+        return ""
+
+
+def _memory(proc: Path) -> int | None:
+    return procfs.parse_meminfo(_text(proc / "meminfo").encode()).get("MemTotal")
+
+
+def _arm_name(cpu: dict[str, str]) -> str:
+    parts = (cpu.get("CPU implementer"), cpu.get("CPU part"))
+    return f"ARM CPU {parts[0]}/{parts[1]}" if all(parts) else "an unnamed CPU"
+
+
+def _guest(machine: Machine, cpu: dict[str, str], threads: int, dmi: Path) -> str | None:
+    if "hypervisor" in cpu.get("flags", "").split():
+        return "the CPU has the hypervisor flag"
+    maker = f"{_text(dmi / 'sys_vendor')} {_text(dmi / 'product_name')}".lower()
+    if any(word in maker for word in _GUEST_MAKERS):
+        return f"DMI says {' '.join(maker.split())}"
+    kind = _text(machine.sys / "hypervisor" / "type").strip()
+    if kind and "control_d" not in _text(machine.proc / "xen" / "capabilities"):
+        return f"/sys/hypervisor says {kind}"
+    if _text(machine.proc / "device-tree" / "hypervisor" / "compatible"):
+        return "the device tree names a hypervisor"
+    # A container whose /proc is filtered (lxcfs) sees its share of the CPUs, but each still tells its socket's size.
+    siblings = cpu.get("siblings", "")
+    if siblings.isdigit() and threads < int(siblings):
+        return f"only {threads} of {siblings} CPUs of a socket are shown"
+    return None
+
+
+def _kind(machine: Machine, name: str, dmi: Path) -> str:
+    chassis = _text(dmi / "chassis_type").strip()
+    if chassis in SERVER_CHASSIS or any(word in name.lower() for word in _SERVER_CPUS):
+        return "server"
+    if chassis in LAPTOP_CHASSIS or _battery(machine.sys):
+        return "laptop"
+    if _text(machine.proc / "device-tree" / "model"):
+        return "board"
+    return "desktop" if chassis in {"3", "4", "5", "6", "7", "13", "15", "16", "24", "35", "36"} else "unknown"
+
+
+def _battery(sys: Path) -> bool:
+    return any(_text(path).strip() == "Battery" for path in sys.glob("class/power_supply/*/type"))
+
+
+def _container(machine: Machine) -> str | None:
+    if machine.environ.get("container"):
+        return machine.environ["container"]
+    if machine.environ.get("KUBERNETES_SERVICE_HOST"):
+        return "kubernetes"
+    groups = _text(machine.proc / "1" / "cgroup")
+    return next((word for word in _CONTAINERS if word in groups), None)
+
+
+def _package_limit_w(sys: Path) -> float | None:
+    """The TDP that the first package's long-term limit was made for; readable by everyone, also where energy is not."""
+    for zone in sorted(sys.glob("class/powercap/intel-rapl:*")):
+        if _text(zone / "name").startswith("package") and _text(zone / "constraint_0_name").strip() == "long_term":
+            text = _text(zone / "constraint_0_max_power_uw").strip()
+            if text.isdigit() and int(text) > 0:
+                return int(text) / 1e6
+    return None

@@ -1,0 +1,79 @@
+"""Small tapes with a known truth, for tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
+from everywatt.core.clocks import NS, Anchor
+from everywatt.core.spans import Span
+from everywatt.tape.writer import TapeWriter
+
+ORIGIN_NS = 5_000 * NS
+UTC_NS = 1_700_000_000 * NS
+
+
+def counter_group(
+    device: str = "cpu.0",
+    domain: Domain = Domain.PACKAGE,
+    *,
+    inline: bool = False,
+    mirror: Channel | None = None,
+    **facts: Any,
+) -> GroupInfo:
+    """A group with one energy counter in joules, and a mirror of it where given."""
+    channel = Channel(f"{device}.{domain}.energy", "J", Kind.COUNTER, device, domain, facts=Facts(**facts))
+    channels = (channel,) if mirror is None else (channel, mirror)
+    return GroupInfo(f"test.{device}.{domain}", "test", device, channels, inline=inline)
+
+
+def gauge_group(
+    device: str = "gpu.0", domain: Domain = Domain.GPU, pedigree: Pedigree = Pedigree.INTEGRATED, **facts: Any
+) -> GroupInfo:
+    """A group with one power gauge in watts."""
+    channel = Channel(f"{device}.power", "W", Kind.GAUGE, device, domain, pedigree=pedigree, facts=Facts(**facts))
+    return GroupInfo(f"test.{device}.power", "test", device, (channel,))
+
+
+def at(seconds: float) -> int:
+    """Monotonic nanoseconds of a time after the tape's origin."""
+    return ORIGIN_NS + round(seconds * NS)
+
+
+def rows(value: Callable[[float], float], start_s: float, end_s: float, period_s: float) -> list[Row]:
+    """One row every period with the value at its publication; published exactly then, read 2 ms later."""
+    count = math.floor((end_s - start_s) / period_s + 1e-9)
+    times = [start_s + index * period_s for index in range(count + 1)]
+    return [Row(at(t) + 2_000_000, at(t), at(t), (value(t),)) for t in times]
+
+
+def write_tape(
+    path: Path,
+    groups: Sequence[tuple[GroupInfo, float, Sequence[Row]]],
+    spans: Sequence[tuple[str, float, float | None, str | None, dict[str, Any]]] = (),
+    edges: Sequence[tuple[int, Row]] = (),
+    *,
+    host: str = "box",
+    seal: bool = True,
+) -> Path:
+    """A sealed tape with these groups (info, expected period, rows), spans (name, start, end, parent, attributes)."""
+    writer = TapeWriter(path, {"host": {"name": host}, "period_s": 0.1, "tags": {"project": "alpha"}})
+    writer.anchor(Anchor(ORIGIN_NS, UTC_NS, ORIGIN_NS, 0))
+    numbers = []
+    for info, period_s, ticks in groups:
+        numbers.append(writer.add_group(info, period_s))
+        writer.append(numbers[-1], ticks)
+    for index, (name, start, end, parent, attributes) in enumerate(spans):
+        writer.span_open(Span(f"s{index}", name, at(start), None, parent, attributes))
+        if end is not None:
+            writer.span_close(f"s{index}", at(end))
+    for group, row in edges:
+        writer.edge(numbers[group], row)
+    writer.flush()
+    if seal:
+        return writer.seal()
+    writer.abandon()
+    return path
