@@ -17,6 +17,7 @@ SYSTEM_PACKAGES_LIST :=
 comma := ,
 EXTRAS := dev$(if $(shell command -v cc 2>/dev/null),,$(comma)sim)
 WORKERS ?= auto
+ML = KERAS_BACKEND=torch
 PYTEST = '$(VENV)/bin/python' -m pytest -q
 # pytest ends with 5 where no test has the mark.
 MAY_BE_NONE = || [ $$? -eq 5 ]
@@ -38,7 +39,7 @@ demo: $(VENV)/.stamp-base ## measure something small, here and now: no root, no 
 test: $(VENV)/.stamp-dev $(ROOT_PARTS) $(CI_PARTS) lint ## lint, types and tests (CI=true: all that can run here)
 	$(PYTEST) -n $(WORKERS) -m "not serial and not long and not ml"
 	$(PYTEST) -m "serial and not long and not ml" $(MAY_BE_NONE)
-	$(if $(filter true,$(CI)),$(PYTEST) -m "ml and not long" $(MAY_BE_NONE))
+	$(if $(filter true,$(CI)),$(ML) $(PYTEST) -m "ml and not long" $(MAY_BE_NONE))
 
 .PHONY: test-long
 test-long: $(VENV)/.stamp-dev ## the full kill, fuzz, soak and scale numbers
@@ -46,7 +47,7 @@ test-long: $(VENV)/.stamp-dev ## the full kill, fuzz, soak and scale numbers
 
 .PHONY: test-ml
 test-ml: ml-venv ## the tests that need torch, transformers, Keras, Lightning or MLflow
-	$(PYTEST) -m ml
+	$(ML) $(PYTEST) -m ml
 
 .PHONY: bench
 bench: $(VENV)/.stamp-dev bench-venv ## accuracy, honesty and weight, beside other tools

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,8 @@ from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, MeasurementRefused, UsageError
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
-from everywatt.tape.run_store import new_run, next_segment, runs_home
+from everywatt.tape.run_store import existing_home, find_run, new_run, next_segment
+from everywatt.tape.run_store import home as runs_home
 
 _current: ContextVar[tuple[Meter, str | None] | None] = ContextVar("everywatt_current", default=None)
 
@@ -65,7 +67,7 @@ class Meter:
         self._sensors = list(chosen.sensors) if sensors is None and chosen.sensors else sensors
         self._devices = devices
         self._estimate = chosen.estimate if estimate is None else estimate
-        self._home = None if home is None else Path(home)
+        self._home = chosen.home if home is None else Path(home)
         self._save = save
         self._append = append
         self._recording: Recording | None = None
@@ -141,16 +143,14 @@ class Meter:
 
     def _segment(self) -> Path:
         if self._append is not None:
-            from everywatt.tape.run_store import find_run
-
-            return next_segment(find_run(self._append, home=self._home))
+            return next_segment(find_run(self._append, existing_home(self._home)), socket.gethostname())
         if not self._save:
             self._scratch = Path(tempfile.mkdtemp(prefix="everywatt-"))
-            home = self._scratch
+            where = self._scratch
         else:
-            home = runs_home(self._home).path
-        self._folder = new_run(home, self.name, SystemClock().utc_ns())
-        return next_segment(self._folder)
+            where = runs_home(self._home).path
+        self._folder = new_run(where, self.name, SystemClock().utc_ns())
+        return next_segment(self._folder, socket.gethostname())
 
     @property
     def run(self) -> Run:

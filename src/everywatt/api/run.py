@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.clocks import NS
+from everywatt.core.config import resolve
 from everywatt.core.energy import Energy
 from everywatt.core.errors import RunNotFound, TapeError, UsageError
 from everywatt.core.jsonio import document
@@ -23,9 +26,9 @@ from everywatt.energy.ticks import load_ticks
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import device_table
-from everywatt.energy.window import source_energy, window_energy
+from everywatt.energy.window import source_energy, windows_energy
 from everywatt.tape.reader import Tape
-from everywatt.tape.run_store import find_run, segments
+from everywatt.tape.run_store import existing_home, find_run, segments
 
 IDLE_ROLE = "idle"
 
@@ -87,20 +90,20 @@ class Run:
         figures = []
         for tape, windows in zip(self.tapes, self._windows(span, between), strict=True):
             found = sources(tape)
-            for start_ns, end_ns in windows:
-                figures.append((tape, self._window(found, start_ns, end_ns, device)))
+            if windows:
+                figures.append((tape, self._asked(found, windows, device)))
         if not figures:
             return Energy.refuse("nothing was recorded in that window")
         return combine([(str(tape.meta.get("host", {}).get("name", "")), energy) for tape, energy in figures])
 
-    def _window(self, found: list[Source], start_ns: int, end_ns: int, device: str | None) -> Energy:
+    def _asked(self, found: list[Source], windows: Sequence[tuple[int, int]], device: str | None) -> Energy:
         if device is None:
-            return window_energy(found, start_ns, end_ns, notes=self.trouble)
+            return windows_energy(found, windows, notes=self.trouble)
         chosen = [source for source in found if source.label == device]
         if not chosen:
             known = ", ".join(sorted(source.label for source in found)) or "none"
             raise UsageError(f"This run has no device '{device}' that measures energy; it has: {known}.")
-        return source_energy(chosen[0], start_ns, end_ns)
+        return reduce(add, (source_energy(chosen[0], start_ns, end_ns) for start_ns, end_ns in windows))
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
         """Energy above idle: gross minus the idle baseline over the same time. Refused where there is no baseline."""
@@ -110,14 +113,13 @@ class Run:
             baseline = self._baseline(tape, found)
             if baseline is None:
                 return Energy.refuse("no idle baseline: record one with --idle 10s, or measure for longer than 10 s")
-            for start_ns, end_ns in windows:
-                gross = window_energy(found, start_ns, end_ns)
-                if gross.joules is None:
-                    return gross
-                idle = idle_energy(found, baseline, (end_ns - start_ns) / NS)
-                if idle.joules is None:
-                    return idle
-                figures.append((str(tape.meta.get("host", {}).get("name", "")), gross - idle))
+            if not windows:
+                continue
+            gross = windows_energy(found, windows)
+            idle = idle_energy(found, baseline, sum(end - start for start, end in windows) / NS)
+            if gross.joules is None or idle.joules is None:
+                return gross if gross.joules is None else idle
+            figures.append((str(tape.meta.get("host", {}).get("name", "")), gross - idle))
         return combine(figures) if figures else Energy.refuse("nothing was recorded in that window")
 
     @property
@@ -286,7 +288,7 @@ def union(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
     """Open a run by name, path or `last`. What is missing of it is in `Run.trouble`."""
-    path = find_run(run, home=home)
+    path = find_run(run, existing_home(home or resolve().home))
     files = segments(path)
     if not files:
         raise RunNotFound(f"{path} holds no tape.", cure="everywatt list")

@@ -15,7 +15,7 @@ from everywatt.core.errors import MeasurementRefused
 from everywatt.core.jsonio import dumps
 from everywatt.core.units import format_duration
 from everywatt.report.text import short, summary
-from everywatt.tape.run_store import runs_home
+from everywatt.tape.run_store import home as runs_home
 
 SIZE = 512
 
@@ -31,8 +31,8 @@ def command(work_s: float, output: Output) -> int:
     """
     settings = resolve()
     home = runs_home(settings.home)
-    if home.notice:
-        output.warn(home.notice)
+    if home.why:
+        output.warn(home.why)
     output.say(f"everywatt demo: idle for 2 s, then two loads of {format_duration(work_s)} each")
     meter = Meter("demo", home=home.path, note="the same matrix products in float64 and in float32").start(root=False)
     recording = meter.recording

@@ -18,7 +18,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
 from everywatt.sensors.diagnose import Diagnosis, diagnose
 from everywatt.sensors.permissions import by_hand, steps
-from everywatt.tape.run_store import runs_home
+from everywatt.tape.run_store import existing_home
 
 
 @click.command(cls=Verb)
@@ -48,7 +48,7 @@ def command(
         raise UsageError("--marks and --column go with --characterise --from FILE.")
     machine = Machine.here()
     fixed = _fix(machine, output) if fix else []
-    diagnosis = diagnose(machine, home=runs_home(resolve().home, create=False).path)
+    diagnosis = diagnose(machine, home=existing_home(resolve().home))
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     if output.json_to is None:
         rows = [[check.verdict, check.name, check.seen, check.cure] for check in diagnosis.checks]

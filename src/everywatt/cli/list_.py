@@ -15,7 +15,7 @@ from everywatt.core.errors import EverywattError
 from everywatt.core.units import format_duration
 from everywatt.energy.combine import combine
 from everywatt.report.text import short
-from everywatt.tape.run_store import list_runs, runs_home
+from everywatt.tape.run_store import existing_home, list_runs
 
 
 @click.command(cls=Verb)
@@ -25,8 +25,8 @@ from everywatt.tape.run_store import list_runs, runs_home
 @output_options
 def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, output: Output) -> None:
     """List the runs, or add them up: `list --sum project=alpha`, `list --sum project`."""
-    home = runs_home(resolve().home, create=False)
-    runs, broken = _open(list_runs(home.path))
+    home = existing_home(resolve().home)
+    runs, broken = _open(list_runs(home))
     for name, error in broken:
         output.warn(f"{name}: {error}")
     chosen = [run for run in runs if all(run.meta.get("tags", {}).get(key) == value for key, value in tags)]
@@ -34,7 +34,7 @@ def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, 
         _sums(chosen, sum_tag, output)
         return
     rows = [_row(run) for run in (chosen[-limit:] if limit > 0 else chosen)]
-    output.json("runs", {"home": str(home.path), "runs": rows})
+    output.json("runs", {"home": str(home), "runs": rows})
     if output.json_to is None:
         shown = [
             [r["name"], r["started"][:19], format_duration(r["duration_s"]), r["shown"], r["scope"], r["pedigree"], r["tags"]]

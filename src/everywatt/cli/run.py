@@ -23,7 +23,7 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused
 from everywatt.core.units import format_duration
 from everywatt.report.text import short, summary
-from everywatt.tape.run_store import runs_home
+from everywatt.tape.run_store import home as runs_home
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -71,8 +71,8 @@ def command(
 
 def _meter(settings: Settings, append: str | None, note: str | None, output: Output) -> Meter:
     home = runs_home(settings.home)
-    if home.notice:
-        output.warn(home.notice)
+    if home.why:
+        output.warn(home.why)
     return Meter(
         settings.tags.get("name", ""),
         tags=settings.tags,

@@ -10,7 +10,8 @@ import click
 from everywatt.cli.options import Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.core.errors import EverywattError
-from everywatt.tape.run_store import find_run
+from everywatt.core.config import resolve
+from everywatt.tape.run_store import existing_home, find_run
 from everywatt.tape.validate import validate
 
 
@@ -27,7 +28,7 @@ def command(paths: tuple[str, ...], output: Output) -> int:
         path = Path(text)
         if not path.exists():
             try:
-                path = find_run(text)
+                path = find_run(text, existing_home(resolve().home))
             except EverywattError as error:
                 output.error(error)
                 return error.exit_code

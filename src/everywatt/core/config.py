@@ -155,6 +155,8 @@ SETTINGS: tuple[Setting, ...] = (
 VARIABLES: Mapping[str, str] = {
     "EVERYWATT_SENSORS": "Sensors that are being written, as name=module:Class, separated by commas.",
     "EVERYWATT_RUNTIME_DIR": "Folder of the recorder's socket.",
+    "EVERYWATT_RECORDER_IDLE_S": "Seconds without a tape after which the recorder leaves; 10 unless set.",
+    "EVERYWATT_RECORDER_PATH": "Where the recorder imports from; set by the program that starts it.",
     "EVERYWATT_SYS": "Folder that stands in for /sys.",
     "EVERYWATT_PROC": "Folder that stands in for /proc.",
     "EVERYWATT_DEV": "Folder that stands in for /dev.",

@@ -84,7 +84,9 @@ def restlessness(y: Array) -> Array:
     size = 2 * NEAR_CELLS
     padded = np.pad(steps, (NEAR_CELLS, NEAR_CELLS), mode="reflect" if len(steps) > NEAR_CELLS else "edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, size)[: len(y)]
-    return SD_OF_MEDIAN_STEP * np.asarray(np.median(windows, axis=1))
+    # No sd is more than half of the range.
+    most = np.ptp(around(y, NEAR_CELLS), axis=1) / 2
+    return np.minimum(SD_OF_MEDIAN_STEP * np.median(windows, axis=1), most)
 
 
 def around(values: Array, cells: int) -> npt.NDArray[np.float64]:

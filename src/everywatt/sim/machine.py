@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import shutil
@@ -27,6 +26,7 @@ from everywatt.sim import powercap
 from everywatt.sim.build import NVML, PRELOAD, libraries
 from everywatt.sim.curves import Curve, Load, Sine, Table, parse_curve
 from everywatt.sim.events import Event, EventLog
+from everywatt.sim.loads import Follower, write_loads
 from everywatt.sim.options import Gpu, Package, parse_settings
 from everywatt.sim.processes import ProcessTable
 
@@ -96,12 +96,15 @@ class Lab:
     def __init__(self, machine: SimMachine, folder: Path | None = None) -> None:
         self.machine = machine
         self._temporary = folder is None
+        self._processes: list[dict[str, object]] = []
         self.folder = Path(tempfile.mkdtemp(prefix="everywatt-sim-")) if folder is None else folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.libraries = libraries()
         self.t0_ns = time.monotonic_ns()
         self.logs: dict[str, EventLog] = {}
         self._write()
+        loads = [name for name, curve in machine.curves().items() if isinstance(curve, Load)]
+        self._follower = Follower(self.folder, os.getpid()) if loads else None
 
     def __enter__(self) -> Lab:
         return self
@@ -110,7 +113,8 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """Remove the machine's folder if it was a temporary one."""
+        """End the machine; its folder is removed if it was a temporary one."""
+        self.settle()
         for log in self.logs.values():
             log.close()
         self.logs = {}
@@ -132,6 +136,20 @@ class Lab:
             "LD_PRELOAD": first("LD_PRELOAD", self.libraries / PRELOAD),
             "PATH": first("PATH", self.folder / "bin"),
         }
+
+    def settle(self) -> list[dict[str, object]]:
+        """Stop following loads. Gives the processes that were seen with their CPU seconds and active joules."""
+        if self._follower is not None:
+            self._processes = self._follower.stop()
+            self._follower = None
+        return self._processes
+
+    def adopt(self, pid: int) -> None:
+        """Let the rows of the cards' process lists that were declared with pid 0 stand for this process."""
+        for index in range(len(self.machine.gpus)):
+            table = ProcessTable(self.folder / f"processes-gpu.{index}")
+            table.adopt(pid)
+            table.close()
 
     def seconds(self, monotonic_ns: int) -> float:
         """Seconds since the machine's start."""
@@ -185,6 +203,7 @@ class Lab:
             lines += [f"gpu gpu.{index}", *_gpu_lines(index, gpu)]
         lines += [zone.line() for zone in zones]
         (self.folder / "machine.txt").write_text("\n".join(lines) + "\n")
+        write_loads(self.folder, self.machine.curves(), self.t0_ns)
         (self.folder / "smi-faults").write_text("\n".join(self.machine.smi))
         _write_smi(self.folder / "bin" / "nvidia-smi")
 
@@ -285,12 +304,3 @@ def _write_smi(path: Path) -> None:
     body = _SMI.read_text()
     path.write_text(f"#!/bin/sh\n'''exec' '{sys.executable}' -I -S \"$0\" \"$@\"\n' '''\n{body}")
     path.chmod(0o755)
-
-
-def energy_j(curve: Curve, events: Sequence[Event], a_s: float, b_s: float) -> float:
-    """Exact joules between two times since the machine's start, from a curve and what happened to it."""
-    from everywatt.sim.events import joules_since_start
-
-    if not (math.isfinite(a_s) and math.isfinite(b_s)):
-        raise UsageError("A window of the truth has to have two finite ends.")
-    return joules_since_start(curve, events, b_s) - joules_since_start(curve, events, a_s)

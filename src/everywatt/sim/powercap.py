@@ -81,6 +81,7 @@ def write_tree(root: Path, found: Sequence[Zone]) -> None:
         folder = root / DEVICES / control
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "enabled").write_text("1\n")
+        _link_subsystem(root, folder)
         (root / CLASS / control).symlink_to(Path("../../devices/virtual/powercap") / control)
     for zone in found:
         _write_zone(root, zone)
@@ -104,6 +105,7 @@ def _write_zone(root: Path, zone: Zone) -> None:
             "constraint_0_power_limit_uw": str(round(tdp_w * 1e6)),
             "constraint_0_time_window_us": "999424",
         }
+    _link_subsystem(root, folder)
     for name, text in files.items():
         (folder / name).write_text(text + "\n")
     if package.range_unreadable:
@@ -112,3 +114,9 @@ def _write_zone(root: Path, zone: Zone) -> None:
     if package.fault == "unreadable" and package.fault_at_s == 0:
         (folder / "energy_uj").chmod(0o400)
     (root / CLASS / zone.folder).symlink_to(Path("../../devices/virtual/powercap") / zone.path.relative_to(DEVICES))
+
+
+def _link_subsystem(root: Path, folder: Path) -> None:
+    """The kernel's way back to the class; CodeCarbon looks through it."""
+    up = "../" * len(folder.relative_to(root / "sys").parts)
+    (folder / "subsystem").symlink_to(up + "class/powercap")

@@ -72,7 +72,7 @@ def unsealed_sentences(path: Path, meta: Mapping[str, Any], opened: Opened) -> l
 
 def verify(db: sqlite3.Connection, path: Path, seal: list[dict[str, Any]]) -> None:
     """Check every page and every row now. Raises TapeDamaged naming table and row."""
-    for problem in problems(db, path, seal):
+    for problem in problems(db, seal):
         raise TapeDamaged(f"{path}: {problem[3]}" if problem[0] is None else _sentence(path, problem))
 
 
@@ -84,7 +84,7 @@ def _sentence(path: Path, problem: tuple[str | None, Any, str | None, str]) -> s
 Problem = tuple[str | None, Any, str | None, str]
 
 
-def problems(db: sqlite3.Connection, path: Path, seal: list[dict[str, Any]]) -> Iterator[Problem]:
+def problems(db: sqlite3.Connection, seal: list[dict[str, Any]]) -> Iterator[Problem]:
     """Everything wrong with pages, checksums, numbering and the seal, as (table, row, field, problem)."""
     try:
         for (text,) in db.execute("PRAGMA integrity_check(5)"):
@@ -166,10 +166,10 @@ class Directory:
 
     def update(self) -> None:
         """Look for frames that are new."""
+        rows: Iterable[tuple[Any, ...]]
         if self._salvage is not None:
-            rows = (
-                (r[0], r[1], r[3], r[4]) for r in self._salvage.rows("frame", f"{schema.SELECT['frame']} ORDER BY id")
-            )
+            left = self._salvage.rows("frame", f"{schema.SELECT['frame']} ORDER BY id")
+            rows = [(row[0], row[1], row[3], row[4]) for row in left]
         else:
             sql = "SELECT id, grp, first_ns, last_ns FROM frame WHERE id>? ORDER BY id"
             rows = self._db.execute(sql, (self._last,))

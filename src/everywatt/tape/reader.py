@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import json
-import sqlite3
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,6 +107,7 @@ class Tape:
         self._db = opened.db
         self._inode = opened.header.inode
         self._directory: checking.Directory | None = None
+        self._utc: utc.UtcMap | None = None
         try:
             self._read_all(opened)
         except schema.BROKEN as error:
@@ -124,8 +124,8 @@ class Tape:
         self.meta: dict[str, Any] = {}
         self._read_meta()
         self.groups: tuple[StoredGroup, ...] = tuple(self._read_groups())
-        seal = [] if truncated else checking.read_seal(self._db, self.path)
-        self.sealed = bool(seal)
+        self._seal = [] if truncated else checking.read_seal(self._db, self.path)
+        self.sealed = bool(self._seal)
         if truncated:
             trouble.append(
                 f"{self.path.name} is cut off: {opened.header.file_bytes} of "
@@ -135,7 +135,7 @@ class Tape:
             trouble += checking.unsealed_sentences(self.path, self.meta, opened)
         whole = self._verify if self._verify is not None else opened.header.file_bytes < schema.VERIFY_BELOW_BYTES
         if whole and not truncated:
-            checking.verify(self._db, self.path, seal)
+            checking.verify(self._db, self.path, self._seal)
         if not self.sealed:
             self._directory = checking.Directory(self._db, self.path, self._salvage)
         self._anchors = [Anchor(*row[1:]) for row in self._rows("anchor")]
@@ -192,11 +192,12 @@ class Tape:
         """Instants on three clocks."""
         return list(self._anchors)
 
-    def edges(self, group_id: int) -> list[Row]:
-        """Rows of a group that the measured program read itself, in the order in which they came."""
+    def edges(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[Row]:
+        """Rows of a group that the measured program read itself (in that time), in the order in which they came."""
         width = len(self.group(group_id).info.channels)
         rows = []
-        for number, _, read_ns, early_ns, late_ns, data in self._rows("edge", "WHERE grp=?", (group_id,)):
+        where, values = "WHERE grp=? AND read_ns BETWEEN ? AND ?", (group_id, start_ns or -(2**62), end_ns or 2**62)
+        for number, _, read_ns, early_ns, late_ns, data in self._rows("edge", where, values):
             if not isinstance(data, bytes) or len(data) != 8 * width:
                 raise TapeDamaged(
                     f"{self.path}: table edge, row {number} has {len(data or b'') // 8} values, not {width}."
@@ -311,6 +312,10 @@ class Tape:
             raise TapeDamaged(f"{self.path}: table tframe, row {row[0]} does not hold rows.")
         return rows
 
+    def problems(self) -> Iterator[checking.Problem]:
+        """Everything wrong with pages, checksums, numbering and the seal, as (table, row, field, problem)."""
+        return checking.problems(self._db, self._seal)
+
     def refresh(self) -> None:
         """See what was written since the tape was opened. Nothing changes for a sealed one."""
         if self.sealed:
@@ -327,16 +332,18 @@ class Tape:
 
     def to_utc_ns(self, monotonic_ns: int) -> int:
         """UTC nanoseconds of an instant, by the anchors around it. Raises TapeError where there is no anchor."""
-        return utc.to_utc_ns(self._need_anchors(), monotonic_ns)
+        return self._need_utc().to_utc_ns(monotonic_ns)
 
     def from_utc_ns(self, utc_ns: int) -> int:
         """The inverse of `to_utc_ns`; where the clock was set back, the earlier of the instants."""
-        return utc.from_utc_ns(self._need_anchors(), utc_ns)
+        return self._need_utc().from_utc_ns(utc_ns)
 
-    def _need_anchors(self) -> list[Anchor]:
+    def _need_utc(self) -> utc.UtcMap:
         if not self._anchors:
             raise TapeError(f"{self.path} has no anchor to UTC.")
-        return self._anchors
+        if self._utc is None or len(self._utc.anchors) != len(self._anchors):
+            self._utc = utc.UtcMap(self._anchors)
+        return self._utc
 
     def close(self) -> None:
         """Let go of the file."""
