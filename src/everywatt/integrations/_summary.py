@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,13 +50,18 @@ def metrics(run: Run) -> dict[str, float]:
         found[name.replace("energy_", "energy_net_")] = value
     for device, part in energy.parts:
         if part.joules is not None:
-            found[f"energy_joules/{device}"] = part.joules
+            found[f"energy_joules.{_word(device)}"] = part.joules
     names = dict.fromkeys(span.name for span in run.spans if span.parent is not None)
     for name in list(names)[:MOST_SPAN_NAMES]:
         joules = run.energy(span=name).joules
         if joules is not None:
-            found[f"energy_joules/span {name}"] = joules
+            found[f"energy_joules.span.{_word(name)}"] = joules
     return found
+
+
+def _word(name: str) -> str:
+    """A name that trackers take. A slash would be a folder to a store of files, beside a metric of the same name."""
+    return re.sub(r"[^A-Za-z0-9_. -]", "_", name)
 
 
 def labels(run: Run) -> dict[str, str]:

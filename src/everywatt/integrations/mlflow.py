@@ -30,8 +30,8 @@ def log_run(
 ) -> None:
     """Put a finished run into an MLflow run: the active one, or the one with that id.
 
-    Metrics: `energy_joules`, `energy_low`, `energy_high`, the same for `energy_net_…`, `energy_joules/DEVICE`,
-    `energy_joules/span NAME`, `energy_coverage`, `duration_s`, and `power_watts` as a curve of at most `curve_points`
+    Metrics: `energy_joules`, `energy_low`, `energy_high`, the same for `energy_net_…`, `energy_joules.DEVICE`,
+    `energy_joules.span.NAME`, `energy_coverage`, `duration_s`, and `power_watts` as a curve of at most `curve_points`
     steps at their real times. Tags: `everywatt.scope`, `.pedigree`, `.coverage`, `.refused` and others. `artefact` is
     `json` (one file with everything but the ticks), `tape` (the recording itself) or None. `prefix` goes before the
     names of metrics.
