@@ -119,7 +119,9 @@ def test_inline_reads_make_edges_exact_and_cover_the_start(tmp_path):
 def test_edges_alone_give_a_figure_where_no_recorder_ran(tmp_path):
     info = counter_group(inline=True, period_s=0.001)
     edge = lambda t: Row(at(t), at(t), at(t), (70.0 * t,))  # noqa: E731
-    path = write_tape(tmp_path / "a.tape", [(info, 0.1, [])], [("run", 1.0, 4.0, None, {})], [(0, edge(1)), (0, edge(4))])
+    path = write_tape(
+        tmp_path / "a.tape", [(info, 0.1, [])], [("run", 1.0, 4.0, None, {})], [(0, edge(1)), (0, edge(4))]
+    )
     assert run_of(path).energy().joules == pytest.approx(210.0)
 
 
