@@ -71,7 +71,7 @@ def test_a_sample_of_damaged_bytes(lab, tmp_path):
     small = lab.write_small(tmp_path / "a.tape")
     random_ = random.Random(11)
     size = small.path.stat().st_size
-    positions = [(at, 1 << random_.randrange(8)) for at in range(0, 100)]
+    positions = [(at, 1 << random_.randrange(8)) for at in range(100)]
     used = [at for at, byte in enumerate(small.path.read_bytes()) if byte and at >= 100]
     positions += [(at, random_.randrange(1, 256)) for at in random_.sample(used, 200)]
     positions += [(random_.randrange(size), random_.randrange(1, 256)) for _ in range(100)]

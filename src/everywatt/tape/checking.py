@@ -166,10 +166,10 @@ class Directory:
 
     def update(self) -> None:
         """Look for frames that are new."""
+        rows: Iterable[tuple[Any, ...]]
         if self._salvage is not None:
-            rows = (
-                (r[0], r[1], r[3], r[4]) for r in self._salvage.rows("frame", f"{schema.SELECT['frame']} ORDER BY id")
-            )
+            left = self._salvage.rows("frame", f"{schema.SELECT['frame']} ORDER BY id")
+            rows = [(row[0], row[1], row[3], row[4]) for row in left]
         else:
             sql = "SELECT id, grp, first_ns, last_ns FROM frame WHERE id>? ORDER BY id"
             rows = self._db.execute(sql, (self._last,))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import json
-import sqlite3
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,6 +107,7 @@ class Tape:
         self._db = opened.db
         self._inode = opened.header.inode
         self._directory: checking.Directory | None = None
+        self._utc: utc.UtcMap | None = None
         try:
             self._read_all(opened)
         except schema.BROKEN as error:
@@ -332,16 +332,18 @@ class Tape:
 
     def to_utc_ns(self, monotonic_ns: int) -> int:
         """UTC nanoseconds of an instant, by the anchors around it. Raises TapeError where there is no anchor."""
-        return utc.to_utc_ns(self._need_anchors(), monotonic_ns)
+        return self._need_utc().to_utc_ns(monotonic_ns)
 
     def from_utc_ns(self, utc_ns: int) -> int:
         """The inverse of `to_utc_ns`; where the clock was set back, the earlier of the instants."""
-        return utc.from_utc_ns(self._need_anchors(), utc_ns)
+        return self._need_utc().from_utc_ns(utc_ns)
 
-    def _need_anchors(self) -> list[Anchor]:
+    def _need_utc(self) -> utc.UtcMap:
         if not self._anchors:
             raise TapeError(f"{self.path} has no anchor to UTC.")
-        return self._anchors
+        if self._utc is None or len(self._utc.anchors) != len(self._anchors):
+            self._utc = utc.UtcMap(self._anchors)
+        return self._utc
 
     def close(self) -> None:
         """Let go of the file."""
