@@ -1,4 +1,4 @@
-"""What `everywatt doctor` checks: the machine's sensors, then whether a recording can be started and kept. Read-only."""
+"""What `everywatt doctor` checks: the sensors, then whether a recording can be started and kept. Read-only."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ from everywatt.sensors.permissions import by_hand, counters, fix
 @click.option("--marks", type=click.Path(path_type=Path), help="When the load switched in that log: a CSV of unix_s.")
 @click.option("--column", default=None, help="The column of the log to look at, e.g. power.draw.instant.")
 @click.option("--time", "time_s", type=DURATION, default=5.0, help="How long to poll each live sensor.")
+@click.option("--load", is_flag=True, help="Switch a load on each GPU on and off meanwhile, to see its averaging.")
 @output_options
 def command(
     mend: bool,
@@ -38,16 +39,19 @@ def command(
     marks: Path | None,
     column: str | None,
     time_s: float,
+    load: bool,
     output: Output,
 ) -> int:
     """Check this machine: which sensors work, which domains you will get, and the cure for what is wrong.
 
     Read-only unless --fix. Ends with 1 where a check failed.
     """
-    if characterise or source is not None:
-        return _characterise(source, marks, column, time_s, output)
-    if marks is not None or column is not None:
+    if (marks is not None or column is not None) and source is None:
         raise UsageError("--marks and --column go with --characterise --from FILE.")
+    if load and (source is not None or not characterise):
+        raise UsageError("--load goes with --characterise of live sensors.")
+    if characterise or source is not None:
+        return _characterise(source, marks, column, time_s, load, output)
     machine = Machine.here()
     fixed = _fix(machine, output) if mend else []
     diagnosis = check_up(machine, resolve().home)
@@ -91,10 +95,18 @@ def _fix(machine: Machine, output: Output, etc: Path = Path("/etc")) -> list[Map
     return [asdict(step) for step in done]
 
 
-def _characterise(source: Path | None, marks: Path | None, column: str | None, time_s: float, output: Output) -> int:
+def _characterise(
+    source: Path | None, marks: Path | None, column: str | None, time_s: float, load: bool, output: Output
+) -> int:
     from everywatt.api.characterise import characterise_live, characterise_log
+    from everywatt.api.gpu_load import find_load
 
-    found = characterise_live(time_s) if source is None else characterise_log(source, marks, column)
+    if source is not None:
+        found = characterise_log(source, marks, column)
+    else:
+        found = characterise_live(time_s, load=find_load() if load else None)
+    if not found:
+        output.warn("no sensor here measures power, so there is nothing to characterise (everywatt doctor says why)")
     output.json("characterisation", {"sensors": found})
     if output.json_to is None:
         rows = [

@@ -1,4 +1,4 @@
-"""Ordered checks of a machine's sensors: pass, warn or fail, each with the exact cure. Unknown is never a pass. Read-only."""
+"""Ordered checks of the sensors: pass, warn or fail, with the exact cure. Unknown is never a pass. Read-only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kind of place this is: bare metal, guest, container, Jetson, with an NVIDIA driver or not. The one place that knows.
+"""What kind of place this is: bare metal, guest, container, Jetson, with an NVIDIA driver or not. Only this knows.
 
 Read-only, from trees. A question that files cannot answer is answered by None, never by a guess.
 """
