@@ -1,4 +1,4 @@
-"""Sensors of real cards from their logs (JimZeyuYang/GPU_Power_Benchmark, MIT), and simulated ones that are polled live."""
+"""Sensors of real cards from logs (JimZeyuYang/GPU_Power_Benchmark, MIT), and simulated ones, polled live."""
 
 import gzip
 import json
