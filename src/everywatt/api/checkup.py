@@ -54,8 +54,13 @@ def check_recorder(environ: Mapping[str, str]) -> Check:
 
 
 def _socket(folder: Path) -> Check:
-    if not (folder / SOCKET).exists():
+    place = folder / SOCKET
+    if not os.path.lexists(place):
         return Check("recorder", Verdict.PASS, f"not running; it is started in {folder} when it is needed")
+    if not stat.S_ISSOCK(place.lstat().st_mode):
+        return Check(
+            "recorder", Verdict.FAIL, f"{place} is not a socket, so no recorder can listen there", f"rm -r {place}"
+        )
     with socket.socket(socket.AF_UNIX) as sock, Address(folder) as address:
         sock.settimeout(1.0)
         try:

@@ -151,9 +151,7 @@ def _nvidia(reports: Mapping[str, Report], around: Surroundings) -> list[Check]:
     elif around.jetson:
         pass  # said by the check of the board
     elif nvml is not None and nvml.state is State.UNUSABLE:
-        instead = smi is not None and smi.usable
-        seen = f"{nvml.why} nvidia-smi works and is used instead." if instead else nvml.why
-        checks.append(Check("NVIDIA (NVML)", Verdict.WARN if instead else Verdict.FAIL, seen, nvml.cure or ""))
+        checks.append(_broken_nvml(nvml, smi, around))
     elif around.nvidia_driver or around.nvidia_card:
         sign = around.nvidia_card or f"driver {around.nvidia_driver}"
         seen = f"there is an NVIDIA GPU ({sign}), but: {nvml.why if nvml is not None else 'the sensor is missing'}"
@@ -162,6 +160,16 @@ def _nvidia(reports: Mapping[str, Report], around: Surroundings) -> list[Check]:
         seen = f"GPU {device.get('index', '?')}: {device['error']}; nothing is measured on it"
         checks.append(Check("NVIDIA GPU", Verdict.FAIL, seen, "nvidia-smi --gpu-reset, or restart the machine"))
     return checks
+
+
+def _broken_nvml(nvml: Report, smi: Report | None, around: Surroundings) -> Check:
+    name = "NVIDIA (NVML)"
+    if smi is not None and smi.usable:
+        return Check(name, Verdict.WARN, f"{nvml.why} nvidia-smi works and is used instead.", nvml.cure or "")
+    if not (around.nvidia_card or around.nvidia_driver or nvml.devices):
+        # Images often bring the library to machines without a GPU.
+        return Check(name, Verdict.WARN, f"{nvml.why} No GPU is to be seen either.", nvml.cure or "")
+    return Check(name, Verdict.FAIL, nvml.why, nvml.cure or "")
 
 
 def _gpus_now(nvml: Report | None, tenants: list[dict[str, Any]] | None) -> list[Check]:
