@@ -155,34 +155,6 @@ def test_a_csv_of_somebody_else(tmp_path):
     assert not (tmp_path / "n.tape").exists()
 
 
-SMI = """timestamp, index, name, power.draw [W], power.draw.instant [W], memory.used [MiB], utilization.gpu [%]
-2026/06/24 10:26:34.000, 0, NVIDIA A, 39.32 W, [N/A], 214 MiB, 0 %
-2026/06/24 10:26:34.010, 1, NVIDIA A, 50.00 W, [N/A], 1 MiB, [N/A]
-2026/06/24 10:26:35.000, 0, NVIDIA A, 100.00 W, [N/A], 214 MiB, 5 %
-2026/06/24 10:26:35.010, 1, NVIDIA A, [Unknown Error], [N/A], 1 MiB, [N/A]
-timestamp, index, name, power.draw [W], power.draw.instant [W], memory.used [MiB], utilization.gpu [%]
-2026/06/24 10:26:36.000, 0, NVIDIA A, 200.00 W, [N/A], 214 MiB, 9 %
-"""
-
-
-def test_logs_of_nvidia_smi(tmp_path):
-    (tmp_path / "smi.csv").write_text(SMI)
-    with Tape.open(import_files("nvidia-smi", [tmp_path / "smi.csv"], tmp_path / "s.tape")) as tape:
-        first, second = tape.groups
-        assert [c.name for c in first.info.channels] == ["gpu.0.power", "gpu.0.utilisation", "gpu.0.memory"]
-        columns = load_columns(tape, first.id, ["gpu.0.power", "gpu.0.memory"])
-        assert columns.accumulated["gpu.0.power"].tolist() == [0, 100e9, 300e9]
-        assert columns.values["gpu.0.memory"][0] * first.info.channels[2].scale == 214 * 2**20
-        other = load_columns(tape, second.id, ["gpu.1.power"])
-        assert other.accumulated["gpu.1.power"].tolist() == [0, 0] and other.observed_ns["gpu.1.power"].tolist() == [
-            0,
-            0,
-        ]
-    (tmp_path / "no.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UsageError, match="no rows"):
-        import_files("nvidia-smi", [tmp_path / "no.csv"], tmp_path / "t.tape")
-
-
 def test_kinds_and_wrong_use(tmp_path):
     assert {"csv", "jsonl", "parquet", "arrow", "nvidia-smi"} <= set(kinds())
     with pytest.raises(UsageError, match="not something to import"):

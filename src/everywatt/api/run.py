@@ -22,10 +22,10 @@ from everywatt.core.spans import Point, Span
 from everywatt.core.units import format_duration
 from everywatt.energy.baseline import Baseline, idle_energy, quietest
 from everywatt.energy.combine import combine
-from everywatt.energy.ticks import load_ticks
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import device_table
+from everywatt.energy.ticks import load_ticks
 from everywatt.energy.window import source_energy, windows_energy
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import existing_home, find_run, segments
@@ -40,9 +40,10 @@ class Run:
     >>> run.energy(), run.energy(span="epoch"), run.energy(between=(0.0, 2.5))   # doctest: +SKIP
     """
 
-    def __init__(self, path: Path, tapes: Sequence[Tape]) -> None:
+    def __init__(self, path: Path, tapes: Sequence[Tape], trouble: Sequence[str] = ()) -> None:
         self.path = path
         self.tapes = tuple(tapes)
+        self._trouble = tuple(trouble)
 
     @property
     def name(self) -> str:
@@ -77,7 +78,7 @@ class Run:
     @property
     def trouble(self) -> list[str]:
         """Sentences about what is missing or damaged."""
-        return [f"{tape.path.name}: {text}" for tape in self.tapes for text in tape.trouble]
+        return [*self._trouble, *(f"{tape.path.name}: {text}" for tape in self.tapes for text in tape.trouble)]
 
     def energy(
         self, span: str | Span | None = None, *, between: tuple[float, float] | None = None, device: str | None = None
@@ -160,9 +161,7 @@ class Run:
         """Seconds that the run's own windows last; the gap between appended segments is not in it."""
         return sum(end - start for windows in self._windows(None, None) for start, end in windows) / NS
 
-    def _windows(
-        self, span: str | Span | None, between: tuple[float, float] | None
-    ) -> list[list[tuple[int, int]]]:
+    def _windows(self, span: str | Span | None, between: tuple[float, float] | None) -> list[list[tuple[int, int]]]:
         """For each tape, the disjoint windows that are asked for."""
         if between is not None:
             if span is not None:
@@ -212,9 +211,9 @@ class Run:
 
     def frame(self, channels: Sequence[str] | None = None, *, library: str = "arrow") -> Any:
         """All ticks as a table: `arrow` (pyarrow), `pandas` or `polars`, whichever is installed and asked for."""
-        from everywatt.tape.exporting import run_table
+        from everywatt.tape.exporting import ticks_table
 
-        table = run_table(self.tapes, channels)
+        table = ticks_table(self.tapes, channels)
         if library == "arrow":
             return table
         if library == "pandas":
@@ -300,7 +299,4 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
             failures.append(error)
     if not tapes:
         raise failures[0]
-    result = Run(path, tapes)
-    if failures:
-        tapes[0].add_trouble(*(str(error) for error in failures))
-    return result
+    return Run(path, tapes, [str(error) for error in failures])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
@@ -13,8 +14,8 @@ from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, total
 from everywatt.core.units import format_joules
-from everywatt.energy.ticks import Reading, Ticks, load_ticks
 from everywatt.energy.sources import Source, addable, scope_of
+from everywatt.energy.ticks import Reading, Ticks, load_ticks
 from everywatt.tape.reader import Gap
 
 CROSS_CHECK_LIMIT = 0.10
@@ -109,10 +110,14 @@ def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, second
     family = device if facts.calibrated or facts.cards is None else facts.cards
     modelled = source.channel.pedigree is Pedigree.MODELLED
     terms = []
-    if facts.gain_pct:
-        terms.append(Term("model" if modelled else "gain", f"gain:{family}", joules * facts.gain_pct / 100))
-    if facts.offset_w:
-        terms.append(Term("offset", f"offset:{family}", facts.offset_w * seconds))
+    gain_j, offset_j = joules * (facts.gain_pct or 0.0) / 100, (facts.offset_w or 0.0) * seconds
+    # One unknown moves the gain and the part of the offset that goes with it, another the rest of the offset.
+    if gain_j or facts.correlation * offset_j:
+        tied_j = gain_j + facts.correlation * offset_j
+        terms.append(Term("model" if modelled else "gain", f"gain:{family}", tied_j))
+    if offset_j:
+        own_j = math.sqrt(1 - facts.correlation**2) * offset_j
+        terms.append(Term("model" if modelled else "offset", f"offset:{family}", own_j))
     # A window's start counts with the opposite sign of the same instant as another window's end.
     for at_ns, width_j, sign in ((start_ns, reading.start_width_j, -1.0), (end_ns, reading.end_width_j, 1.0)):
         if width_j:
@@ -148,9 +153,7 @@ def _gaps(
     return bounds, notes
 
 
-def _gap(
-    source: Source, gap: Gap, start_ns: int, end_ns: int, most_w: float | None
-) -> tuple[list[Bound], list[str]]:
+def _gap(source: Source, gap: Gap, start_ns: int, end_ns: int, most_w: float | None) -> tuple[list[Bound], list[str]]:
     device, key = source.channel.device, f"gap:{source.channel.name}:{gap.start_ns}"
     seconds = (min(gap.end_ns, end_ns) - max(gap.start_ns, start_ns)) / NS
     if gap.kind == "many-wraps":

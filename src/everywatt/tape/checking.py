@@ -58,6 +58,11 @@ def unsealed_sentences(path: Path, meta: Mapping[str, Any], opened: Opened) -> l
         return [f"{path.name} was closed without being sealed."]
     interval = meta.get("checkpoint_s")
     lately = f"{interval:g} s" if isinstance(interval, int | float) else "some time"
+    if opened.log_cut:
+        return [
+            f"{path.name} is not sealed, and the log beside it is damaged: up to {lately} at its end, and all that was "
+            "written after the damage, is missing."
+        ]
     if opened.log:
         return [
             f"{path.name} is not sealed: it is being written, or its recorder ended; rows not yet flushed are missing."

@@ -188,8 +188,15 @@ def _pyarrow() -> ModuleType:
     return module
 
 
-def _arrow_writer(kind: str) -> Callable[[Path, dict[str, str], Rows], None]:
+def ticks_table(tapes: Sequence[Tape], channels: Sequence[str] | None = None) -> Any:
+    """All ticks of some or all channels as one pyarrow Table, with the columns of an export."""
     pa = _pyarrow()
+    schema = _schema(pa, TICKS, "parquet")
+    rows = (row for tape in tapes for row in _ticks(tape) if channels is None or row[4] in channels)
+    return pa.Table.from_batches(_record_batches(pa, schema, rows), schema=schema)
+
+
+def _schema(pa: ModuleType, columns: dict[str, str], kind: str) -> Any:
     types = {
         "time": pa.timestamp("ns", tz="UTC"),
         "int64": pa.int64(),
@@ -197,15 +204,23 @@ def _arrow_writer(kind: str) -> Callable[[Path, dict[str, str], Rows], None]:
         "string": pa.string(),
         "text": pa.dictionary(pa.int32(), pa.string()) if kind == "parquet" else pa.string(),
     }
+    return pa.schema([(name, types[what]) for name, what in columns.items()])
+
+
+def _record_batches(pa: ModuleType, schema: Any, rows: Rows) -> Iterator[Any]:
+    while batch := list(islice(rows, _BATCH)):
+        arrays = [pa.array(cells, field.type) for cells, field in zip(zip(*batch, strict=True), schema, strict=True)]
+        yield pa.record_batch(arrays, schema=schema)
+
+
+def _arrow_writer(kind: str) -> Callable[[Path, dict[str, str], Rows], None]:
+    pa = _pyarrow()
 
     def write(path: Path, columns: dict[str, str], rows: Rows) -> None:
-        schema = pa.schema([(name, types[what]) for name, what in columns.items()])
+        schema = _schema(pa, columns, kind)
         with _replacing(path) as part, _arrow_file(pa, kind, part, schema) as writer:
-            while batch := list(islice(rows, _BATCH)):
-                arrays = [
-                    pa.array(cells, field.type) for cells, field in zip(zip(*batch, strict=True), schema, strict=True)
-                ]
-                writer.write_batch(pa.record_batch(arrays, schema=schema))
+            for batch in _record_batches(pa, schema, rows):
+                writer.write_batch(batch)
 
     return write
 

@@ -35,7 +35,7 @@ def kinds() -> dict[str, str]:
         "jsonl": "everywatt.tape.importing:import_ours",
         "parquet": "everywatt.tape.importing:import_ours",
         "arrow": "everywatt.tape.importing:import_ours",
-        "nvidia-smi": "everywatt.tape.import_nvidia_smi:import_nvidia_smi",
+        "nvidia-smi": "everywatt.api.import_nvidia_smi:import_nvidia_smi",
     }
     found.update({entry.name: entry.value for entry in entry_points(group=GROUP)})
     return found
