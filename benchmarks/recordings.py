@@ -41,11 +41,6 @@ AVERAGES = {
     "RTX3090_step": Sensor("RTX3090_step", "power.draw", 1.05, 350, "3090"),
     "RTX3090_square": Sensor("RTX3090_square", "power.draw", 1.05, 350, "3090"),
 }
-OTHERS = {
-    "RTX4090_step": Sensor("RTX4090_step", "power.draw", 0.1, 450, "4090"),
-    "RTXA5000_step": Sensor("RTXA5000_step", "power.draw.instant", 0.1, 230, "A5000"),
-    "K40m_step": Sensor("K40m_step", "power.draw", 0.1, 235, "K40m"),
-}
 
 
 def polls(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -41,3 +41,10 @@ def test_every_key_is_documented():
     text, usage = DOC.read_text(), CliRunner().invoke(sim, ["--help"]).output
     assert [key for key in keys if f"`{key}`" not in text] == []
     assert [key for key in keys if key not in usage] == []
+
+
+def test_a_machine_that_cannot_be_made_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(UsageError, match="MIG"):
+        SimMachine.of(gpus=["constant:1W"], sensor=["mig=big"]).start()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("everywatt-sim-")] == []

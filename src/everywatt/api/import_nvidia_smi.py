@@ -109,7 +109,9 @@ def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, labe
     """Fast polls repeat what was published once: a tape holds publications."""
     origin_ns = at_ns[0]
     polls = (np.array(at_ns, dtype=np.int64) - origin_ns) / NS
-    published = publications(polls, watts, facts.period_s)
+    published = publications(polls, watts)
+    if published.period_s is None:
+        published = publications(polls, watts, facts.period_s)
     period_s = published.period_s or facts.period_s
     channel = Channel(
         f"{device}.power",
@@ -120,7 +122,10 @@ def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, labe
         pedigree=Pedigree.INTEGRATED,
         facts=facts if facts.period_s else _with_period(facts, period_s),
     )
-    early, late = (origin_ns + np.round(side * NS).astype(np.int64) for side in (published.early_s, published.late_s))
+    half_s = (published.late_s - published.early_s) / 2
+    # Centred on the best estimate, because a tape takes a publication to be in the middle of what is possible.
+    sides = (published.t_s - half_s, published.t_s + half_s)
+    early, late = (origin_ns + np.round(side * NS).astype(np.int64) for side in sides)
     ticks = [
         Row(int(b), int(a), int(b), (float(value),)) for a, b, value in zip(early, late, published.values, strict=True)
     ]

@@ -65,13 +65,16 @@ class Tracker:
         self.line: Line | None = None
         self.absent = 0
         self._counter = primary.kind is Kind.COUNTER
-        self._declared_ns = None if declared is None else round(declared * 1e9)
+        self._declared_ns = self._original_ns = None if declared is None else round(declared * 1e9)
         self._due = Window(now_ns, now_ns)
         self._last: tuple[int, int, float] | None = None
         self._index = 0
         self._unreported = False
         self._stale = 0
         self._search = 0
+        self._doubts = self._misses = self._blurred = 0
+        self._unknown_ns = UNKNOWN_SPACING_NS
+        self._awaited = False
         self._probing = self._settling = False
         self._moved, self._chances = 0.0, 0.0
         self._changes: list[tuple[int, int]] = []
@@ -135,7 +138,10 @@ class Tracker:
     def _unlocked(self, since: int, after: int, row: Row, changed: bool, first: bool) -> list[Row]:
         self._reads += 1
         if changed:
-            self._changes.append((since, after))
+            if self.state is State.FREE or after - since <= self._narrow_ns():
+                self._changes.append((since, after))
+            else:
+                self._blurred += 1
         if self.state is State.BURST:
             if self._burst_over(after):
                 self._end_burst(after)
@@ -148,7 +154,7 @@ class Tracker:
         return [Row(row.read_ns, max(early, since) if changed else early, after, row.values)]
 
     def _burst_over(self, now: int) -> bool:
-        enough = 3 if self._declared_ns is None else 2
+        enough = 8 if self._declared_ns is None else 2
         if self._declared_ns is None and self._reads < 16:
             return False
         if len(self._changes) >= enough or self._reads >= BURST_READS:
@@ -159,16 +165,29 @@ class Tracker:
         self.state, self.line = State.BURST, None
         self._changes.clear()
         self._probes.clear()
-        self._reads = 0
+        self._reads = self._blurred = 0
         self._burst_start_ns = now
 
+    def _narrow_ns(self) -> int:
+        """A change between two reads further apart than this says nothing of the phase (we were woken too late)."""
+        return self._unknown_ns * 7 // 4 if self._declared_ns is None else max(5 * MS, self._declared_ns // 3)
+
     def _spacing_ns(self) -> int:
-        return UNKNOWN_SPACING_NS if self._declared_ns is None else max(2 * MS, self._declared_ns // 10)
+        return self._unknown_ns if self._declared_ns is None else max(2 * MS, self._declared_ns // 10)
 
     def _end_burst(self, now: int) -> None:
         everywhere = len(self._changes) >= 0.7 * self._reads and self._reads > 4
         if self._changes and not everywhere and self._lock(now):
             return
+        if (
+            self._declared_ns is None
+            and self._unknown_ns == UNKNOWN_SPACING_NS
+            and len(self._changes) + self._blurred >= 4
+        ):
+            self._unknown_ns = UNKNOWN_SPACING_NS // 2  # it publishes often: look more closely, once
+            self._start_burst(now)
+            return
+        self._unknown_ns = UNKNOWN_SPACING_NS
         self.state = State.FREE
         self._failures += 1
         self._next_burst_ns = now + min(1_000 * MS << min(self._failures, 6), 60_000 * MS)
@@ -183,20 +202,23 @@ class Tracker:
             period, spread = float(self._declared_ns), 0.02
         elif steps:
             period = min(steps)
-            spread = min(0.4, max(late - early for early, late in self._changes) / period)
+            spread = max(late - early for early, late in self._changes) / period
+            if spread > 0.4:
+                return False  # too vague: another period would fit as well
         else:
             return False
         line = Line(period * (1 - spread), period * (1 + spread))
         for (early, late), middle in zip(self._changes, middles, strict=True):
             k = round((middle - middles[0]) / period)
-            if line.brackets and k == line.brackets[-1][0]:
-                return self._disbelieve(now)
-            if not line.add(k, early, late):
+            if (line.brackets and k == line.brackets[-1][0]) or not line.add(k, early, late):
                 return self._disbelieve(now)
             period = line.period_ns
+        if self._declared_ns is None and self._vague(line.brackets[-1][0] + 1, spread):
+            return False
         self.line, self.state = line, State.LOCKED
         self._index = line.brackets[-1][0]
-        self._stale, self._unreported = 0, False
+        self._stale, self._unreported, self._misses = 0, False, 0
+        self._moved = self._chances = 0.0
         self._tokens = max(self._tokens, PROBES_AT_START / 2)
         self._checked_ns = self._target_ns = self._locked_ns = now
         self._changes.clear()
@@ -204,14 +226,21 @@ class Tracker:
             self._complain(period)
         return True
 
-    def _disbelieve(self, now: int) -> bool:
-        """The period that was declared is not the one that is seen: learn it."""
-        if self._declared_ns is not None and self._failures < 6:
-            self._declared_ns = None
-            self._failures += 1
-            self._start_burst(now)
+    def _vague(self, publications: int, spread: float) -> bool:
+        """True where a learnt period may be a wrong one: half the true one leaves every second instant unchanged."""
+        if publications < 3 and spread > 0.15:
             return True
-        return False
+        return len(self._changes) + self._blurred < (0.75 if self._counter else 0.4) * publications
+
+    def _disbelieve(self, now: int) -> bool:
+        """The period that was declared does not fit what is seen: look again, and after three times learn it."""
+        if self._declared_ns is None:
+            return False
+        self._doubts += 1
+        if self._doubts >= 3:
+            self._doubts, self._declared_ns = 0, None
+        self._start_burst(now)
+        return True
 
     def _complain(self, period_ns: float) -> None:
         period_s, asked_s = period_ns / 1e9, self.asked_ns / 1e9
@@ -225,6 +254,7 @@ class Tracker:
             del self._changes[0]
         gaps = [b[0] - a[1] for a, b in pairwise(self._changes)]
         if now >= self._next_burst_ns and (not gaps or min(gaps) < 3 * self.asked_ns):
+            self._declared_ns = self._original_ns
             self._start_burst(now)
 
     def _slow(self, now: int) -> bool:
@@ -252,6 +282,7 @@ class Tracker:
             return []
         if not changed:
             return self._unchanged(line, before, row)
+        self._awaited = False
         self._stale, self._moved = 0, self._moved * 0.98 + 1
         self._chances = self._chances * 0.98 + 1
         if self._slow(after):
@@ -288,15 +319,21 @@ class Tracker:
             return self._emit(index, *line.band(index), row)
         self._chances = self._chances * 0.98 + 1
         self._moved *= 0.98
-        if self._chances > 5 and self._moved < 0.9 * self._chances:  # a coarse counter, which often stands still
+        coarse = self._chances > 5 and self._moved < 0.9 * self._chances
+        if coarse and not self._settling and self._declared_ns is not None:  # a counter that often stands still
             return self._emit(index, *line.band(index), row)
         self._index = index
         self.absent += 1
         self._stale += 1
-        if self._stale >= 3:
+        if self._stale >= 3 or (coarse and self._declared_ns is None):
             self._stale = 0
             self._start_burst(before)
         return []
+
+    def _missed_around(self) -> bool:
+        """True where probes on both sides of predicted publications keep seeing no change: the line is a wrong one."""
+        self._misses = self._misses + 1 if self._awaited else 0
+        return self._misses >= (2 if self._counter else 6)
 
     def _contradicted(self, since: int, after: int, row: Row) -> list[Row]:
         self._start_burst(after)
@@ -340,7 +377,12 @@ class Tracker:
             self._plan(now)
             return
         self._settling = now < self._locked_ns + SETTLE_NS
+        waiting = bool(self._probes)
         self._probes = [at for at in self._probes if at > now]
+        if waiting and not self._probes and not self._dense and self._missed_around():
+            self._start_burst(now)
+            self._plan(now)
+            return
         guard = _guard_ns(line)
         if not self._probes:
             coming = line.possible(now + guard) + 1
@@ -384,6 +426,7 @@ class Tracker:
         middle = (early + late - cost) // 2
         if check and wide and now - self._checked_ns < 4 * CHECK_NS:
             check = False  # halving comes first
+        self._awaited = True
         probes = around if check else [middle] if self._dense else [around[0], middle, around[2]]
         if self._tokens < len(probes) or probes[0] <= now:
             return []

@@ -162,6 +162,7 @@ class Session:
     def finish(self, meter: Mapping[str, Any]) -> str | None:
         """Seal the tape; gives why it could not be sealed, or None."""
         now_ns = self.clock.monotonic_ns()
+        seen = {source.info.name: source.seen() for source in self.sources}
         for source in self.sources:
             source.leave(self, now_ns)
         self.anchor()
@@ -169,7 +170,7 @@ class Session:
             trouble = figures.trouble(now_ns)
             if trouble:
                 self.remark(now_ns, "rate", f"{name}: {trouble}", group=name)
-        quality = {name: figures.to_dict(now_ns) for name, figures in self.figures.items()}
+        quality = {name: {**figures.to_dict(now_ns), **seen.get(name, {})} for name, figures in self.figures.items()}
         self._safely(self.writer.set_meta, "quality", quality)
         self._safely(self.writer.set_meta, "meter", dict(meter))
         try:
