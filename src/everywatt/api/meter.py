@@ -134,14 +134,8 @@ class Meter:
             return None
         self._run = run
         if self._scratch is not None:
-            self._energy_before_removal(run)
+            shutil.rmtree(self._scratch, ignore_errors=True)  # open tapes stay readable without their names
         return run
-
-    def _energy_before_removal(self, run: Run) -> None:
-        """save=False: open tapes stay readable while their files go."""
-        for tape in run.tapes:
-            tape.into_memory()
-        shutil.rmtree(self._scratch or "", ignore_errors=True)
 
     def _leave(self) -> None:
         if self._token is None:
