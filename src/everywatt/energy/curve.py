@@ -11,11 +11,13 @@ sign; the inner error is common to all windows of one load.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.energy.swing import Array
+if TYPE_CHECKING:
+    from everywatt.energy.swing import Array
 
 Z95 = 1.96
 # Edge errors are bounded, not normal: 95 % of a uniform error lies within 1.65 sd, of the sum of two within 1.90.
