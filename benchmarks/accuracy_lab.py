@@ -70,7 +70,15 @@ SENSORS: dict[str, Sensor] = {
     "rapl": Sensor("RAPL counter, 1 ms", "cpu", 0.001, 0.0, "package.period=1ms", ("ZeusMonitor", "pyJoules")),
     "nvml20": Sensor("NVML counter, 20 ms", "gpu", 0.02, 0.02, "period=20ms", COUNTER_PEERS, read_s=0.02),
     "nvml100": Sensor("NVML counter, 100 ms", "gpu", 0.1, 0.1, "period=100ms", COUNTER_PEERS),
-    "gauge100": Sensor("gauge, 100 of 100 ms", "gpu", 0.1, 0.1, NO_COUNTER, GAUGE_PEERS, counter=False),
+    "gauge100": Sensor(
+        "gauge, 100 of 100 ms",
+        "gpu",
+        0.1,
+        0.1,
+        f"name=NVIDIA GeForce RTX 3090,window=100ms,{NO_COUNTER}",
+        GAUGE_PEERS,
+        counter=False,
+    ),
     "gauge25": Sensor(
         "gauge, 25 of 100 ms",
         "gpu",

@@ -131,7 +131,7 @@ def _print_recordings() -> None:
     for (name, length), row in calibrated(recordings.AVERAGES).items():
         print(f"  {name:16} {length:5.2f} s {'':32}  {row}")
     print(f"\n{'Not calibrated, card and family left out':58}coverage  width   score")
-    every = recordings.SENSORS | recordings.OTHERS
+    every = recordings.SENSORS
     others = naive(every)
     for key, row in uncalibrated(every).items():
         print(f"  {key[0]:16} {key[1]:5.2f} s {'everywatt':32}  {row}")

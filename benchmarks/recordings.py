@@ -6,6 +6,7 @@ import csv
 import gzip
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +40,6 @@ SENSORS = {
 AVERAGES = {
     "RTX3090_step": Sensor("RTX3090_step", "power.draw", 1.05, 350, "3090"),
     "RTX3090_square": Sensor("RTX3090_square", "power.draw", 1.05, 350, "3090"),
-}
-OTHERS = {
-    "RTX4090_step": Sensor("RTX4090_step", "power.draw", 0.1, 450, "4090"),
-    "RTXA5000_step": Sensor("RTXA5000_step", "power.draw.instant", 0.1, 230, "A5000"),
-    "K40m_step": Sensor("K40m_step", "power.draw", 0.1, 235, "K40m"),
 }
 
 
@@ -86,7 +82,9 @@ class Recording:
         return start, start + length
 
 
+@cache
 def load(sensor: Sensor) -> Recording:
+    """A recording with its curve; kept, because reading the meter is slow."""
     folder = DATA / sensor.recording
     t, columns = polls(folder / "nvidia_smi.csv.gz")
     with gzip.open(folder / "meter.csv.gz", "rt") as file:

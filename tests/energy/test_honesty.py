@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+
+from everywatt.energy.tolerance import likely_limit_w
 
 HONEST = 93.0
 
@@ -28,16 +32,22 @@ def test_uncalibrated_intervals_hold_the_meter_with_the_card_left_out(honesty, s
         assert row.width <= (25, 22, 18)[honesty.LENGTHS_S.index(length)], (name, length, row)
 
 
-def test_cards_that_no_parameter_was_chosen_on(honesty, recordings):
-    for key, row in honesty.uncalibrated(recordings.OTHERS).items():
+def test_cards_of_which_nothing_is_known(honesty, recordings):
+    """Neither averaging window nor limit: both are taken from the readings."""
+    unknown = {}
+    for name, sensor in recordings.SENSORS.items():
+        highest = recordings.load(sensor).values.max()
+        unknown[name] = replace(sensor, window_s=None, limit_w=likely_limit_w(highest))
+    for key, row in honesty.uncalibrated(unknown).items():
         assert row.coverage >= HONEST, (key, row)
 
 
 def test_fixed_percentages_are_not_honest_and_score_worse(honesty):
-    ours = honesty.uncalibrated()
-    for key, methods in honesty.naive().items():
-        assert methods["trapezoid ±5 %"].coverage < 60
-        assert ours[key].score < methods["trapezoid ±5 %"].score
+    ours, others = honesty.uncalibrated(), honesty.naive()
+    assert all(methods["trapezoid ±5 %"].coverage < 60 for methods in others.values())
+    mean_score = sum(row.score for row in ours.values()) / len(ours)
+    for method in ("trapezoid ±5 %", "backward hold ±5 %", "backward hold ±(5 % + 4 % limit)"):
+        assert mean_score < sum(methods[method].score for methods in others.values()) / len(others), method
 
 
 def test_simulated_sensors_by_class_of_load_and_of_sensor(honesty):

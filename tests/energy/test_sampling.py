@@ -30,8 +30,8 @@ def test_an_edge_is_worst_in_the_middle_of_a_changing_cell():
     at_end, inside, calm = curve.edge_half_width([5.0, 4.5, 2.5])
     assert at_end == pytest.approx(0.0, abs=1e-9)
     assert calm == pytest.approx(0.0, abs=1e-9)
-    # one change of 200 W at an unknown place: sd (2/√3) × 100 W × 1 s × ¼, and 95 % of a bounded error within 1.8 sd
-    assert inside == pytest.approx(1.8 * 2 / np.sqrt(3) * 100 / 4)
+    # one change of 200 W at an unknown place: sd (2/√3) × 100 W × 1 s × ¼, and 95 % of a bounded error within 1.7 sd
+    assert inside == pytest.approx(1.7 * 2 / np.sqrt(3) * 100 / 4)
 
 
 def test_a_gap_is_not_bridged():
@@ -88,7 +88,7 @@ def test_late_publications_cost_a_counter_power_times_time():
     t = np.arange(0.0, 10.0)
     curve = CounterCurve(t, 100 * t, early_s=t - 0.01, late_s=t)
     sd = 100 * 0.01 / np.sqrt(12)
-    assert curve.energy(2.0, 4.0).left_j == pytest.approx([1.8 * sd])
+    assert curve.energy(2.0, 4.0).left_j == pytest.approx([1.7 * sd])
 
 
 def test_adjacent_windows_share_an_edge():

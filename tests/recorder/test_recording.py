@@ -47,7 +47,12 @@ def test_a_recording_holds_the_truth(lab) -> None:
     end = recording.span_close(uid, attributes={"done": True})
     closed = recording.close()
     assert closed.path == lab.tape()
-    assert [group.name for group in recording.groups] == ["fake.counter", "fake.gpu", "fake.temperature", "fake.processes"]
+    assert [group.name for group in recording.groups] == [
+        "fake.counter",
+        "fake.gpu",
+        "fake.temperature",
+        "fake.processes",
+    ]
     (span,) = table(closed.path, "select name, start_ns, end_ns, attributes from span")
     assert span[0] == "work"
     assert span[2] == end
@@ -63,13 +68,14 @@ def test_a_recording_holds_the_truth(lab) -> None:
     assert last[0] >= end - 1_000_000
 
 
+@pytest.mark.serial
 def test_publications_of_a_real_clock_are_bracketed(lab) -> None:
     recording = start(lab)
-    time.sleep(2.5)
+    time.sleep(5.0)
     closed = recording.close()
     found = publications(closed.path, "fake.gpu")
     late = [row for row in found if row[0] > found[0][0] + 1_200_000_000]
-    assert len(late) >= 8
+    assert len(late) >= 20
     # The truth: 37 ms after a tenth of a second. A read just behind a publication belongs to that one.
     errors = [((early + late_ns) / 2 - 37e6 + 50e6) % 100e6 - 50e6 for _, early, late_ns in late]
     held = [abs(error) <= (late_ns - early) / 2 + 1e5 for error, (_, early, late_ns) in zip(errors, late, strict=True)]
@@ -84,6 +90,20 @@ def publications(path: Path, group: str) -> list[tuple[int, int, int]]:
         return [tuple(row[:3]) for frame in tape.frames(number) for row in frame.rows()]
     finally:
         tape.close()
+
+
+def test_processes_are_followed_for_each_tape_apart(lab) -> None:
+    first, second = start(lab, "a/h-0001.tape", pids=[11]), start(lab, "b/h-0001.tape", pids=[22])
+    first.follow([33])
+    first.status()
+    paths = [first.close(linger=False).path, second.close(linger=False).path]
+    seen = []
+    for path in paths:
+        tape = Tape.open(path)
+        number = next(group.id for group in tape.groups if group.info.table)
+        seen.append({row["pid"] for frame in tape.tables(number) for row in frame.rows})
+        tape.close()
+    assert seen == [{11, 33}, {22}]
 
 
 def test_two_clients_share_one_recorder_that_reads_once(lab) -> None:
@@ -108,7 +128,9 @@ def test_clients_that_start_at_once_get_one_recorder(lab) -> None:
         "r = record(sys.argv[1], meta={}, sensors=['fake']); time.sleep(0.3); print(r.close().cost['pid'])"
     )
     programs = [
-        subprocess.Popen([sys.executable, "-c", code, str(lab.tape(f"{n}/h-0001.tape"))], stdout=subprocess.PIPE, env=environ(lab))
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(lab.tape(f"{n}/h-0001.tape"))], stdout=subprocess.PIPE, env=environ(lab)
+        )
         for n in range(4)
     ]
     pids = {program.communicate(timeout=30)[0].strip() for program in programs}
@@ -127,7 +149,9 @@ def test_ten_thousand_spans_and_one_never_closed(lab) -> None:
         recording.span_close(recording.span_open("s", parent=outer, attributes={"n": number}))
     closed = recording.close(linger=False)
     assert table(closed.path, "select count(*), count(end_ns) from span") == [(10_001, 10_000)]
-    assert table(closed.path, "select count(*) from span where parent is not null and parent != ?".replace("?", f"'{outer}'")) == [(0,)]
+    assert table(
+        closed.path, "select count(*) from span where parent is not null and parent != ?".replace("?", f"'{outer}'")
+    ) == [(0,)]
 
 
 def test_threads_share_a_recording(lab) -> None:
@@ -249,20 +273,28 @@ def kill_once(lab, number: int, wait_s: float) -> None:
     killed_ns = time.monotonic_ns()
     os.kill(lab.recorders()[0], signal.SIGKILL)
     Tape.open(path).close()
-    if wait_s > 1.2:
-        assert max(row[0] for row in publications(path, "fake.counter")) > killed_ns - 1_500_000_000
+    if wait_s > 1.3:
+        reads = [row[0] for row in publications(path, "fake.counter")]
+        assert max(reads) > killed_ns - 1_500_000_000
+        assert len(reads) >= 0.9 * (max(reads) - min(reads)) / 1e8
     recording.close(linger=False)
 
 
-@pytest.mark.parametrize("wait_s", [0.0, 0.31, 1.37, 2.05])
+@pytest.mark.parametrize("wait_s", [1.37, 2.05])
 def test_a_killed_recorder_loses_at_most_one_flush(lab, wait_s: float) -> None:
     kill_once(lab, 0, wait_s)
+
+
+def test_tapes_open_whenever_the_recorder_is_killed(lab) -> None:
+    rng = random.Random(3)
+    for number in range(12):
+        kill_once(lab, number, rng.random() * 0.2)
 
 
 @pytest.mark.long
 def test_a_thousand_kills(lab) -> None:
     rng = random.Random(5)
-    for number in range(1000):
+    for number in range(int(os.environ.get("EVERYWATT_TEST_KILLS", "1000"))):
         kill_once(lab, number, rng.random() * 2.5)
 
 
@@ -333,6 +365,26 @@ def test_without_a_recorder_counters_are_still_read(lab, monkeypatch: pytest.Mon
     assert lab.recorders() == []
 
 
+def test_an_interpreter_that_is_not_known_is_no_trouble(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    recording = start(lab)
+    assert any("does not know its Python" in note for note in recording.notes)
+    recording.span_close(recording.span_open("work"))
+    assert table(recording.close().path, "select count(*) from span where end_ns is not null") == [(1,)]
+
+
+def test_a_child_of_a_recording_without_recorder_writes_nothing(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    recording = start(lab)
+    pid = os.fork()
+    if pid == 0:
+        recording.span_close(recording.span_open("child"))
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    recording.span_close(recording.span_open("parent"))
+    assert table(recording.close().path, "select name from span") == [("parent",)]
+
+
 def test_a_removed_socket_makes_the_recorder_leave_when_its_tapes_are_closed(lab) -> None:
     recording = start(lab)
     (lab.runtime / "recorder-1.sock").unlink()
@@ -360,7 +412,9 @@ def test_the_recorder_inherits_no_mask_no_session_and_never_imports_main(lab) ->
         "print(len(os.sched_getaffinity(pid)), os.getsid(pid) != os.getsid(0), os.readlink(f'/proc/{pid}/cwd'))\n"
         "r.close(linger=False)\n"
     )
-    done = subprocess.run([sys.executable, str(main), str(lab.tape())], capture_output=True, text=True, env=environ(lab), timeout=30)
+    done = subprocess.run(
+        [sys.executable, str(main), str(lab.tape())], capture_output=True, text=True, env=environ(lab), timeout=30
+    )
     assert done.stdout.splitlines() == ["main", f"{os.cpu_count()} True /"], done.stderr
     assert done.stderr == ""
 

@@ -53,6 +53,14 @@ def test_programs_that_use_streams_see_it_too(sim_machine):
     assert 1_000_000_000 <= first < second < 1_000_000_000 + 50 * 60 * 10**6
 
 
+def test_copying_inside_the_kernel_does_not_take_the_plain_file(sim_machine, tmp_path):
+    lab = sim_machine(packages=["constant:50W"], sensor=["package.start=0J"])
+    source = f"/{CLASS}/intel-rapl:0/energy_uj"
+    with (tmp_path / "out").open("w") as out:
+        subprocess.run(["cat", source], env=lab.environment(), stdout=out, check=True)
+    assert int((tmp_path / "out").read_text()) > 0
+
+
 def test_a_stream_in_c_holds_the_counter_of_its_opening(sim_machine, inside):
     lab = sim_machine(packages=["constant:50W"])
     code = """

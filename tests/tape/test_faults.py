@@ -33,7 +33,8 @@ writer = TapeWriter(Path(sys.argv[1]), {}, checkpoint_s=0.02)
 group = writer.add_group(GroupInfo("gpu.0", "test", "gpu.0", channels), 0.1)
 rows, flushes = 0, int(sys.argv[2])
 for _ in range(flushes):
-    writer.append(group, [Row(t, t, t, (float(t // 1000),)) for t in range(rows * 1000 + 1000, (rows + 10) * 1000 + 1000, 1000)])
+    times = range(rows * 1000 + 1000, (rows + 10) * 1000 + 1000, 1000)
+    writer.append(group, [Row(t, t, t, (float(t // 1000),)) for t in times])
     writer.flush()
     rows += 10
     print(rows, flush=True)
@@ -146,6 +147,18 @@ def test_a_full_disk_loses_nothing(lab, tmp_path):
         assert tape.gaps(group) == [] or {gap.kind for gap in tape.gaps(group)} == {"reset"}
 
 
+def test_a_disk_that_is_full_from_the_start_leaves_no_file(lab, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(TapeError, match="cannot be written"):
+            TapeWriter(tmp_path / "a.tape", {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == []
+    TapeWriter(tmp_path / "a.tape", {}).abandon()
+
+
 def test_memory_is_bounded_and_the_loss_is_told(lab, tmp_path):
     folder = tmp_path / "run"
     writer, group = new_writer(lab, folder / "a.tape", most_values=2000)
@@ -190,8 +203,14 @@ def test_a_removed_recording_is_put_back(lab, tmp_path, what):
             writer.flush()
     else:
         writer.flush()
+        writer.append(group, rows_of(lab, 100, 10))
+        writer.flush()
+        with Tape.open(folder / "a.tape") as tape:
+            assert len(load_columns(tape, group, ["gpu.0.energy"])) == 110
+        assert sorted(os.listdir(folder)) == ["a.tape", "a.tape-shm", "a.tape-wal"]
     with Tape.open(writer.seal()) as tape:
-        assert load_columns(tape, group, ["gpu.0.energy"]).values["gpu.0.energy"].tolist() == list(range(100))
+        values = load_columns(tape, group, ["gpu.0.energy"]).values["gpu.0.energy"].tolist()
+        assert values == list(range(100 if what == "folder" else 110))
         assert "put back" in tape.notes()[0].text
 
 
@@ -204,12 +223,14 @@ def test_a_place_that_cannot_be_written(tmp_path):
 def as_nobody(code, *arguments):
     """Run Python without root's rights (root may write anywhere)."""
     script = (
-        "import os, sys, shutil, tempfile, json\nfrom pathlib import Path\nfrom everywatt.core.errors import TapeError\n"
+        "import os, sys, shutil, tempfile, json\nfrom pathlib import Path\n"
+        "from everywatt.core.errors import TapeError\n"
         "from everywatt.tape.reader import Tape\nfrom everywatt.tape.writer import TapeWriter\n"
         f"if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n{code}"
     )
     env = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": "/tmp"}
-    done = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], env=env, capture_output=True, text=True)
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -211,9 +211,9 @@ class Run:
 
     def frame(self, channels: Sequence[str] | None = None, *, library: str = "arrow") -> Any:
         """All ticks as a table: `arrow` (pyarrow), `pandas` or `polars`, whichever is installed and asked for."""
-        from everywatt.tape.exporting import run_table
+        from everywatt.tape.exporting import ticks_table
 
-        table = run_table(self.tapes, channels)
+        table = ticks_table(self.tapes, channels)
         if library == "arrow":
             return table
         if library == "pandas":

@@ -20,11 +20,12 @@ from everywatt.tape.exporting import KINDS, export
 def command(run: str, kind: str, out: Path | None, output: Output) -> None:
     """Write all ticks, spans and points of a run as files of another format.
 
-    --out is a folder; without it, `NAME-KIND` in the working folder. Files that are there already are replaced.
+    --out is the file of the ticks; without it, `NAME.KIND` in the working folder. Spans, points and what is known of
+    the channels are written beside it. Files that are there already are replaced.
     """
     opened = load(run)
-    target = out or Path(f"{opened.name}-{kind}")
-    files = export(opened.tapes, kind, target)
+    target = out or Path(f"{opened.name}.{kind}")
+    files = export([tape.path for tape in opened.tapes], kind, target)
     output.json("export", {"name": opened.name, "to": kind, "files": [str(file) for file in files]})
     for file in files:
         output.text(str(file))

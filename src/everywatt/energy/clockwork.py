@@ -24,6 +24,8 @@ STRETCH_ROWS = 1024
 FEWEST = 6
 # A bracket wider than this share of the period says nothing of the phase.
 WIDE = 0.5
+# A line that leaves more than this share of the period open does not say which publication a row shows.
+VAGUE = 0.2
 # Publications that stray further from the line than this share of the period have another phase.
 MOST_JITTER = 1 / 30
 # What reads themselves leave open.
@@ -144,7 +146,8 @@ def _fit(
     )
     when, off = line.at(k)
     inside = np.where(narrow, np.clip(when, early[own], late[own]), when)
-    sure = narrow | (read[own] - when > off)
+    possible = (when > early[own] - off) & (when < late[own] + off)
+    sure = narrow | ((read[own] - when > off) & (off < VAGUE * line.step_ns) & possible)
     use = sure & (np.abs(inside - when) <= MOST_JITTER * line.step_ns)
     best[own[use]] = inside[use]
     width[own[use]] = np.where(narrow[use], np.minimum((late - early)[own][use] / 2, off[use]), off[use])

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from everywatt.energy.swing import Array
 
 Z95 = 1.96
-# Edge errors are bounded, not normal: 95 % of a uniform error lies within 1.65 sd, of the sum of two within 1.90.
-Z95_EDGE = 1.8
+# Edge errors are bounded, not normal: 95 % of a uniform one lies within 1.65 sd, of the sum of two equal ones within
+# 1.90; and the sd of the model is that of the load that is worst for the sensor.
+Z95_EDGE = 1.7
+# A toggling load in loose cells may be slower than they are, up to the 0.2 s of utilisation: its period in cells.
+SLOWER = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Curve:
         room = x * (1 - x)
         change = 2 / np.sqrt(3) * c.swing_w[k] * room
         restless = c.restless_w[k] * np.sqrt(room)
-        toggle = c.toggle_w[k] * (np.sqrt(1 / 48) if c.loose else np.sin(np.pi * x) / np.sqrt(12))
+        toggle = c.toggle_w[k] * (SLOWER / np.sqrt(48) if c.loose else np.sin(np.pi * x) / np.sqrt(12))
         inside = np.sqrt(change**2 + restless**2 + toggle**2) * self._length[k]
         # An edge near a publication is as sure as that publication, not as the one at the cell's other end.
         slip = c.slip_j[k] if c.slip_start_j is None else c.slip_start_j[k] * (1 - x) + c.slip_j[k] * x

@@ -27,6 +27,10 @@ GAP_PERIODS = 3.0
 BEAT_S = 2.5
 # Where the beat is slower, this far.
 SLOW_BEAT_S = 10.0
+# A sensor that looks at a part of its period: the part that is known of such (25 of 100 ms), and how many cells of a
+# toggling load it takes to find it out.
+PARTIAL = 0.25
+FEWEST_TOGGLING = 20
 # Cells that are looked at together, to keep their neighbourhoods small in memory.
 CHUNK = 4096
 # Busy shares are whole percents over the driver's own window, and power takes time to rise and fall: how far a mean
@@ -52,7 +56,8 @@ class GaugeCurve(Curve):
 
     t_s, values    publication times (best estimates, ascending seconds) and readings in watts
     early_s, late_s  earliest and latest possible publication times (default: exact)
-    period_s       publication period; window_s: averaging window (default: the period)
+    period_s       publication period
+    window_s       averaging window; where it is not known the period, or a quarter of it where readings betray that
     quantum_w      smallest step of a reading
     witness        utilisation of the same device
     low_w, high_w  least and most power of the device, where known
@@ -79,10 +84,10 @@ class GaugeCurve(Curve):
         t, y = np.asarray(t_s, dtype=np.float64), np.asarray(values, dtype=np.float64)
         if len(t) == 0:
             raise ValueError("a gauge's curve needs at least one publication")
-        window = period_s if window_s is None else window_s
         unsure = _unsure_s(t, early_s, late_s)
         start = _starts(t, period_s)
         beside = _Beside(toggling(witness, t), low_w, high_w)
+        window = _likely_window(y, period_s, beside.state) if window_s is None else window_s
         if window > 1.2 * period_s:
             cells = _moving(start, t, y, window, unsure, beside)
         else:
@@ -185,6 +190,18 @@ def _partial(
         mean, common, toggle, either = _levels(mean, y, beside.state, float(np.median(length)))
         random, loose = np.hypot(random, either * length), True
     return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
+
+
+def _likely_window(y: Array, period: float, state: Toggling | None) -> float:
+    """The averaging window of a sensor of which it is not known.
+
+    Readings that cover their period stay near the mean of a load that toggles faster; readings that swing between its
+    levels while it is busy the same share of the time look at a part of the period only.
+    """
+    if state is None or state.sure.sum() < FEWEST_TOGGLING:
+        return period
+    seen = y[state.sure]
+    return PARTIAL * period if float(np.std(seen)) > np.ptp(seen) / 4 and np.ptp(seen) > np.ptp(y) / 2 else period
 
 
 def _levels(mean: Array, y: Array, state: Toggling, period: float) -> tuple[Array, Array, Array, Array]:

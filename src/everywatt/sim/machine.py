@@ -100,14 +100,19 @@ class Lab:
         self.machine = machine
         self._temporary = folder is None
         self._processes: list[dict[str, object]] = []
-        self.folder = Path(tempfile.mkdtemp(prefix="everywatt-sim-")) if folder is None else folder.resolve()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.libraries = libraries()
-        self.t0_ns = time.monotonic_ns()
+        self._follower: Follower | None = None
         self.logs: dict[str, EventLog] = {}
-        self._write()
-        loads = [name for name, curve in machine.curves().items() if isinstance(curve, Load)]
-        self._follower = Follower(self.folder, os.getpid()) if loads else None
+        self.libraries = libraries()
+        self.folder = Path(tempfile.mkdtemp(prefix="everywatt-sim-")) if folder is None else folder.resolve()
+        self.t0_ns = time.monotonic_ns()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._write()
+            if any(isinstance(curve, Load) for curve in machine.curves().values()):
+                self._follower = Follower(self.folder, os.getpid())
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Lab:
         return self

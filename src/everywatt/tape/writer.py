@@ -51,13 +51,26 @@ class TapeWriter:
         self._file = self._reserve(spool, mounts)
         self._db: sqlite3.Connection | None = _create(self._file)
         self._inode = self._file.stat().st_ino
-        for key, value in {**meta, "checkpoint_s": checkpoint_s}.items():
+        try:
+            self._begin({**meta, "checkpoint_s": checkpoint_s})
+        except TapeError:
+            self._discard()
+            raise
+
+    def _begin(self, meta: Mapping[str, Any]) -> None:
+        for key, value in meta.items():
             self.set_meta(key, value)
         if self.spooled:
-            self.note(
-                Note(self._checkpointed_ns, "spool", "The folder is on a network filesystem: written to a spool first.")
-            )
+            text = "The folder is on a network filesystem: written to a spool first."
+            self.note(Note(self._checkpointed_ns, "spool", text))
         self.flush()
+
+    def _discard(self) -> None:
+        """Take back a file that was made a moment ago and holds nothing."""
+        if self._db is not None:
+            self._db.close()
+        self._db = None
+        _remove(self._file)
 
     @property
     def spooled(self) -> bool:
@@ -215,11 +228,12 @@ class TapeWriter:
         try:
             fresh = _create(self._file, empty=True)
             old.backup(fresh)
+            old.close()  # takes the log away by its name: before the new one has a log of that name
+            self._db = fresh
             _use_log(fresh)
         except (sqlite3.Error, OSError) as error:
             raise TapeError(f"{self._file} was removed, and cannot be written again: {error}.") from None
-        old.close()
-        self._db, self._inode = fresh, self._file.stat().st_ino
+        self._inode = self._file.stat().st_ino
         self.note(
             Note(self._clock.monotonic_ns(), "removed", "The file was removed while it was recorded, and put back.")
         )
@@ -283,8 +297,15 @@ def _create(path: Path, *, empty: bool = False) -> sqlite3.Connection:
         db.execute("COMMIT")
         _use_log(db)
     except sqlite3.Error as error:
+        _remove(path)
         raise TapeError(f"{path} cannot be written: {error}.") from None
     return db
+
+
+def _remove(path: Path) -> None:
+    for side in ("", "-wal", "-shm", "-journal"):
+        with contextlib.suppress(OSError):
+            Path(f"{path}{side}").unlink()
 
 
 def _use_log(db: sqlite3.Connection) -> None:

@@ -1,0 +1,144 @@
+"""Logs of `nvidia-smi --query-gpu=… --format=csv` become tapes: publications found behind the polls, facts by card."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
+from everywatt.core.clocks import NS, Anchor
+from everywatt.core.errors import UsageError
+from everywatt.energy.publications import publications
+from everywatt.sensors.gpu_known import facts_for
+from everywatt.sensors.smi_csv import SmiRow, parse_csv
+from everywatt.tape.importing import Recording, usual_period_s, write_tape
+
+# The reading that looks closest, first: the instant one where the driver has it.
+POWER: tuple[tuple[str, Literal["instant", "draw", "average"]], ...] = (
+    ("power.draw.instant", "instant"),
+    ("power.draw", "draw"),
+    ("power.draw.average", "average"),
+)
+STATE = {
+    "utilization.gpu": ("utilisation", "%"),
+    "utilization.memory": ("memory_utilisation", "%"),
+    "memory.used": ("memory", "B"),
+    "temperature.gpu": ("temperature", "°C"),
+    "clocks.current.sm": ("clock_sm", "MHz"),
+    "clocks.current.memory": ("clock_memory", "MHz"),
+    "power.limit": ("power_limit", "W"),
+}
+
+
+def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
+    """A tape from logs with a header and time stamps (also .gz).
+
+    options: card (its name, where the log has no `name` column), driver, limit_w, zone_h (hours to subtract from the
+    log's local time to get UTC; 0 if left out), column (the power column to use).
+    """
+    rows = [row for path in paths for row in parse_csv(_lines(path))]
+    timed = [row for row in rows if row.time is not None]
+    if not timed:
+        raise UsageError(f"{paths[0]} holds no rows of nvidia-smi with a time stamp.", cure="log with --format=csv")
+    shift_ns = round(float(options.get("zone_h", 0)) * 3600 * NS)
+    by_gpu: dict[str, list[SmiRow]] = {}
+    for row in timed:
+        index = row.numbers.get("index")
+        by_gpu.setdefault(f"{index:.0f}" if index is not None else "0", []).append(row)
+    first_ns = min(_utc_ns(row) for row in timed) - shift_ns - NS
+    recordings = []
+    for card, mine in sorted(by_gpu.items()):
+        mine.sort(key=_utc_ns)
+        at_ns = [_utc_ns(row) - shift_ns - first_ns for row in mine]
+        recordings += _recordings(f"gpu.{card}", mine, at_ns, options)
+    if not recordings:
+        raise UsageError(f"{paths[0]} has no column that is known.", cure="a column such as power.draw")
+    last_ns = max(_utc_ns(row) for row in timed) - shift_ns
+    anchors = [Anchor(NS, first_ns + NS, NS, 0), Anchor(last_ns - first_ns, last_ns, last_ns - first_ns, 0)]
+    told = {"imported_from": [path.name for path in paths], **dict(options.get("meta", {}))}
+    return write_tape(out, recordings, meta=told, anchors=anchors)
+
+
+def _lines(path: Path) -> Iterable[str]:
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8", errors="replace") as file:
+            return file.read().splitlines()
+    except (OSError, EOFError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+
+
+def _utc_ns(row: SmiRow) -> int:
+    assert row.time is not None
+    return round(row.time.replace(tzinfo=UTC).timestamp() * 1e6) * 1000
+
+
+def _recordings(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapping[str, Any]) -> list[Recording]:
+    found = []
+    label = str(options.get("card") or rows[0].texts.get("name") or "")
+    for column, reading in POWER:
+        if options.get("column") not in (None, column):
+            continue
+        watts = [_number(row, column) for row in rows]
+        if any(value == value for value in watts):
+            limits = [_number(row, "power.limit") for row in rows]
+            limit_w = float(options.get("limit_w") or max((v for v in limits if v == v), default=0.0)) or None
+            driver = str(options.get("driver") or rows[0].texts.get("driver_version") or "")
+            found.append(_power(device, at_ns, watts, facts_for(label, driver, limit_w, reading), label))
+            break
+    state = [
+        (query, *STATE[query]) for query in STATE if any(_number(row, query) == _number(row, query) for row in rows)
+    ]
+    if state:
+        channels = tuple(Channel(f"{device}.{name}", unit, Kind.GAUGE, device) for _, name, unit in state)
+        ticks = [
+            Row(t, t, t, tuple(_number(row, query) for query, _, _ in state))
+            for t, row in zip(at_ns, rows, strict=True)
+        ]
+        info = GroupInfo(f"{device}.state", "nvidia-smi", device, channels, label=label)
+        found.append(Recording(info, ticks, usual_period_s(at_ns)))
+    return found
+
+
+def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, label: str) -> Recording:
+    """Fast polls repeat what was published once: a tape holds publications."""
+    origin_ns = at_ns[0]
+    polls = (np.array(at_ns, dtype=np.int64) - origin_ns) / NS
+    published = publications(polls, watts)
+    if published.period_s is None:
+        published = publications(polls, watts, facts.period_s)
+    period_s = published.period_s or facts.period_s
+    channel = Channel(
+        f"{device}.power",
+        "W",
+        Kind.GAUGE,
+        device,
+        Domain.GPU,
+        pedigree=Pedigree.INTEGRATED,
+        facts=facts if facts.period_s else _with_period(facts, period_s),
+    )
+    half_s = (published.late_s - published.early_s) / 2
+    # Centred on the best estimate, because a tape takes a publication to be in the middle of what is possible.
+    sides = (published.t_s - half_s, published.t_s + half_s)
+    early, late = (origin_ns + np.round(side * NS).astype(np.int64) for side in sides)
+    ticks = [
+        Row(int(b), int(a), int(b), (float(value),)) for a, b, value in zip(early, late, published.values, strict=True)
+    ]
+    info = GroupInfo(f"{device}.power", "nvidia-smi", device, (channel,), tracked=True, label=label)
+    return Recording(info, ticks, period_s or usual_period_s(at_ns))
+
+
+def _with_period(facts: Facts, period_s: float | None) -> Facts:
+    from dataclasses import replace
+
+    return replace(facts, period_s=period_s)
+
+
+def _number(row: SmiRow, name: str) -> float:
+    value = row.numbers.get(name)
+    return NAN if value is None else float(value)

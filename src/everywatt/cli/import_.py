@@ -1,0 +1,68 @@
+"""`everywatt import KIND PATH…`: recordings of other tools become runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everywatt.api.run import load
+from everywatt.cli.options import TAG, Verb, out_option, output_options
+from everywatt.cli.output import Output
+from everywatt.core.clocks import SystemClock
+from everywatt.core.config import resolve
+from everywatt.core.errors import UsageError
+from everywatt.report.text import summary
+from everywatt.tape.importing import import_files, kinds
+from everywatt.tape.run_store import home as runs_home
+from everywatt.tape.run_store import new_run
+
+
+@click.command(cls=Verb)
+@click.argument("kind")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@out_option
+@click.option("--set", "settings", type=TAG, multiple=True, metavar="K=V", help="How to read the files; see below.")
+@output_options
+def command(
+    kind: str, paths: tuple[Path, ...], out: Path | None, settings: tuple[tuple[str, str], ...], output: Output
+) -> None:
+    """Turn recordings of other tools into a run.
+
+    KIND is csv, jsonl, parquet, arrow (what `export` wrote), csv of anybody, nvidia-smi, or what a plug-in offers.
+
+    For a CSV of anybody: --set time=COLUMN --set values=COLUMN,COLUMN --set unit=W --set kind=gauge
+    --set device=gpu.0 --set domain=gpu, and time_format=iso|s|ms|ns. For nvidia-smi: card, driver, limit_w, zone_h,
+    column. Values may be JSON.
+    """
+    if kind not in kinds():
+        raise UsageError(f"'{kind}' is not something to import.", cure=f"one of: {', '.join(sorted(kinds()))}")
+    options: dict[str, Any] = {key: _value(key, value) for key, value in settings}
+    if out is None:
+        home = runs_home(resolve().home)
+        if home.why:
+            output.warn(home.why)
+        folder = new_run(home.path, f"{kind}-{paths[0].stem}", SystemClock.utc_ns())
+        target = folder / "import-0001.tape"
+    else:
+        folder = target = out
+    try:
+        import_files(kind, paths, target, options)
+    except BaseException:
+        if out is None:
+            folder.rmdir()  # nothing came of it, and an empty run would be `last`
+        raise
+    run = load(folder)
+    output.json("import", {"name": run.name, "path": str(run.path), "energy": run.energy().to_dict()})
+    output.text(str(folder))
+    for line in summary(run):
+        output.say(line)
+
+
+def _value(key: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.split(",") if key == "values" else text
