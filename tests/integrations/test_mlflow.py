@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_the_file_is_kept(mlflow, measured, kind, tmp_path):
     (file,) = kept
     path = mlflow.artifacts.download_artifacts(run_id=run_id, artifact_path=file.path, dst_path=str(tmp_path))
     if kind == "json":
-        assert json.loads(open(path).read())["energy"]["joules"] == measured.energy().joules
+        assert json.loads(Path(path).read_text())["energy"]["joules"] == measured.energy().joules
     else:
         from everywatt import load
 

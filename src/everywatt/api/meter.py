@@ -188,9 +188,7 @@ class Meter:
             _reset(token)
             handle.close()
 
-    def open_span(
-        self, name: str, *, cuda: bool = False, at_ns: int | None = None, **attributes: Any
-    ) -> SpanHandle:
+    def open_span(self, name: str, *, cuda: bool = False, at_ns: int | None = None, **attributes: Any) -> SpanHandle:
         """A span that the caller closes, from any thread, in any order; `cuda` and `at_ns` as for `span`."""
         current = _current.get()
         parent = current[1] if current is not None and current[0] is self else self._root
