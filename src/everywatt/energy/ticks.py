@@ -24,6 +24,7 @@ Flags = npt.NDArray[np.bool_]
 GAP_PERIODS = 3.0
 MARGIN_PERIODS = 64
 WHOLE_ROWS = 200_000
+FEW_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,13 @@ class Ticks:
 
     @cached_property
     def period_s(self) -> float:
-        """How often the sensor publishes: as known, else as seen."""
+        """How often the sensor publishes: as seen, unless that is far from what is known of it."""
         known = self.channel.facts.period_s
-        if known:
-            return known
         steps = np.diff(self.at_ns[self.real])
-        return float(np.median(steps)) / NS if len(steps) else self.expected_s
+        seen = float(np.mean(steps[steps < 1.5 * np.median(steps)])) / NS if len(steps) >= FEW_STEPS else None
+        if seen is not None and (known is None or abs(seen - known) < 0.1 * known):
+            return seen
+        return known or self.expected_s
 
     @cached_property
     def window_s(self) -> float:
@@ -96,7 +98,6 @@ class Ticks:
                 late_s=t + half_s,
                 quantum_j=quantum_j,
                 witness=self._shifted_witness(),
-                high_w=facts.max_w,
             )
         return GaugeCurve(
             t,
@@ -107,7 +108,6 @@ class Ticks:
             late_s=t + half_s,
             quantum_w=facts.quantum or 0.0,
             witness=self._shifted_witness(),
-            high_w=facts.max_w,
         )
 
     @property

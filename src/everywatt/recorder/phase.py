@@ -72,7 +72,9 @@ class Tracker:
         self._unreported = False
         self._stale = 0
         self._search = 0
-        self._doubts = self._misses = 0
+        self._doubts = self._misses = self._blurred = 0
+        self._breaks: set[int] = set()  # positions in `_changes` before which a change could not be placed
+        self._unknown_ns = UNKNOWN_SPACING_NS
         self._awaited = False
         self._probing = self._settling = False
         self._moved, self._chances = 0.0, 0.0
@@ -136,8 +138,12 @@ class Tracker:
 
     def _unlocked(self, since: int, after: int, row: Row, changed: bool, first: bool) -> list[Row]:
         self._reads += 1
-        if changed and (self.state is State.FREE or after - since <= self._narrow_ns()):
-            self._changes.append((since, after))
+        if changed:
+            if self.state is State.FREE or after - since <= self._narrow_ns():
+                self._changes.append((since, after))
+            else:
+                self._blurred += 1
+                self._breaks.add(len(self._changes))
         if self.state is State.BURST:
             if self._burst_over(after):
                 self._end_burst(after)
@@ -161,20 +167,30 @@ class Tracker:
         self.state, self.line = State.BURST, None
         self._changes.clear()
         self._probes.clear()
-        self._reads = 0
+        self._reads = self._blurred = 0
+        self._breaks.clear()
         self._burst_start_ns = now
 
     def _narrow_ns(self) -> int:
         """A change between two reads further apart than this says nothing of the phase (we were woken too late)."""
-        return 3 * UNKNOWN_SPACING_NS if self._declared_ns is None else max(5 * MS, self._declared_ns // 3)
+        return self._unknown_ns * 7 // 4 if self._declared_ns is None else max(5 * MS, self._declared_ns // 3)
 
     def _spacing_ns(self) -> int:
-        return UNKNOWN_SPACING_NS if self._declared_ns is None else max(2 * MS, self._declared_ns // 10)
+        return self._unknown_ns if self._declared_ns is None else max(2 * MS, self._declared_ns // 10)
 
     def _end_burst(self, now: int) -> None:
         everywhere = len(self._changes) >= 0.7 * self._reads and self._reads > 4
         if self._changes and not everywhere and self._lock(now):
             return
+        if (
+            self._declared_ns is None
+            and self._unknown_ns == UNKNOWN_SPACING_NS
+            and len(self._changes) + self._blurred >= 4
+        ):
+            self._unknown_ns = UNKNOWN_SPACING_NS // 2  # it publishes often: look more closely, once
+            self._start_burst(now)
+            return
+        self._unknown_ns = UNKNOWN_SPACING_NS
         self.state = State.FREE
         self._failures += 1
         self._next_burst_ns = now + min(1_000 * MS << min(self._failures, 6), 60_000 * MS)
@@ -184,7 +200,8 @@ class Tracker:
     def _lock(self, now: int) -> bool:
         """Lay a line through the changes seen; False where they do not fit one."""
         middles = [(early + late) / 2 for early, late in self._changes]
-        steps = [b - a for a, b in pairwise(middles)]
+        # A step across a change that was seen too late to be placed may be several periods.
+        steps = [b - a for i, (a, b) in enumerate(pairwise(middles), 1) if i not in self._breaks]
         if self._declared_ns is not None:
             period, spread = float(self._declared_ns), 0.02
         elif steps:
@@ -217,7 +234,7 @@ class Tracker:
         """True where a learnt period may be a wrong one: half the true one leaves every second instant unchanged."""
         if publications < 3 and spread > 0.15:
             return True
-        return len(self._changes) < (0.75 if self._counter else 0.4) * publications
+        return len(self._changes) + self._blurred < (0.75 if self._counter else 0.4) * publications
 
     def _disbelieve(self, now: int) -> bool:
         """The period that was declared does not fit what is seen: look again, and after three times learn it."""
