@@ -1,0 +1,103 @@
+"""`everywatt sim`: run a command inside a machine whose joules are known."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everywatt.core.errors import UsageError
+
+
+class _Sim(click.Command):
+    """A command whose first word may be the subcommand `truth`."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["truth"]:
+            return truth.make_context(f"{info_name} truth", args[1:], parent=parent, **extra)
+        return super().make_context(info_name, args, parent=parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return ctx.command.invoke(ctx) if ctx.command is not self else super().invoke(ctx)
+
+
+@click.command(cls=_Sim, context_settings={"allow_interspersed_args": False})
+@click.option("--gpu", "gpus", multiple=True, metavar="CURVE", help="A card that draws this power; repeat for more.")
+@click.option("--gpus", "number", type=int, metavar="N", help="Repeat the cards until there are N.")
+@click.option("--package", "packages", multiple=True, metavar="CURVE", help="A processor package; repeat for more.")
+@click.option("--sensor", "sensors", multiple=True, metavar="K=V,…", help="What the sensors are like; see below.")
+@click.option("--truth", "truth_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the exact joules.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def sim(
+    gpus: Sequence[str],
+    number: int | None,
+    packages: Sequence[str],
+    sensors: Sequence[str],
+    truth_file: Path | None,
+    command: Sequence[str],
+) -> None:
+    """Run a command inside a simulated machine; real sensors are hidden inside it.
+
+    CURVE is constant:100W, square:100W,300W,1.3s[,duty], ramp:100W,300W,10s, sine:MEAN,AMPLITUDE,PERIOD,
+    step:100W,300W,5s[,back at], telegraph:LOW,HIGH,MEAN DWELL,SEED, replay:FILE (CSV of seconds,watts; repeated), or
+    load:IDLE,MAX[,exponent], whose power follows the CPU time of the command (a package) or the use that programs
+    declare with everywatt.testing.use_gpu (a card). Time starts with the machine.
+
+    --sensor says what the cards' sensors are like: period=100ms, window=25ms, average=1s, counter_period=20ms,
+    phase, counter_phase, jitter, drop, gain=0.958, offset=-2W, quantum=1J, exact=1, name='NVIDIA A100-SXM4-40GB',
+    unsupported=nvmlDeviceGetTotalEnergyConsumption+field:186, missing=CALL+…, failing=CALL+…, fail_call=100,
+    fail_after=100, lost_at=5s, back_at=8s, call_cost=50us, process_cost=500us, processes=PID:MEMORY:SM+… (pid 0 is the
+    command), mig=1g.5gb+3g.20gb, gpm=1, power_limit=300W, … A key with gpu.1. in front is about that card alone. Packages
+    take package.period, package.wrap=300J, package.start, package.reset_at, package.dram=0.2, package.dies=2,
+    package.mmio=1, package.fault=unreadable|garbage|negative|empty|vanish, package.fault_at, … The machine takes psys=40W
+    and smi=na|not-supported|unknown-error|hang|hang-after:N|exit-after:N|buffered|no-handle|no-loop.
+
+    A card is exact unless a gain or an offset is given. The exit code is the command's own, 128+n after signal n.
+
+    Ask a truth file for any window:  everywatt sim truth FILE --between 1s 3.5s
+    """
+    from everywatt.sim import launch
+    from everywatt.sim import truth as truths
+    from everywatt.sim.machine import SimMachine
+
+    if not command:
+        raise UsageError("There is no command to run.", cure="everywatt sim --gpu constant:100W -- CMD")
+    machine = SimMachine.of(gpus=gpus, packages=packages, replicate=number, sensor=sensors)
+    with machine.start() as lab:
+        outcome = launch.run(lab, command)
+        if outcome.why:
+            click.echo(outcome.why, err=True)
+        if truth_file is not None:
+            lab.settle()
+            data = truths.describe(lab, outcome.start_ns, outcome.end_ns, command=command, code=outcome.code)
+            truths.write(truth_file, data)
+    sys.exit(outcome.code)
+
+
+@click.command("truth")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--between", nargs=2, metavar="A B", help="The window; the command's whole life if left out.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def truth(file: Path, between: tuple[str, str] | None, as_json: bool) -> None:
+    """The exact joules of each device in a window of a simulation.
+
+    A and B are times after the command's start (1.5, 250ms), `end`, CLOCK_MONOTONIC seconds (mono:8123.5), or ISO times.
+    """
+    from everywatt.core.jsonio import document, dumps
+    from everywatt.core.units import format_duration
+    from everywatt.sim.truth import load
+
+    found = load(file)
+    a, b = between or ("0", "end")
+    window = found.window(found.instant_ns(a), found.instant_ns(b))
+    if as_json:
+        click.echo(dumps(document("sim-truth-window", window)))
+        return
+    click.echo(f"exact joules over {format_duration(window['duration_s'])}", err=True)
+    for name, row in window["devices"].items():
+        click.echo(f"{name:<12} {row['joules']:14.6f} J  {row['mean_w']:10.3f} W")

@@ -1,0 +1,306 @@
+"""A simulated machine: what it has, the folder that makes programs see it, and the exact joules of its devices.
+
+    machine = SimMachine.of(gpus=["square:100W,300W,1.3s"], packages=["constant:60W"], sensor=["period=20ms"])
+    with machine.start() as lab:
+        a = time.monotonic_ns()
+        subprocess.run(["nvidia-smi", "-L"], env=lab.environment())
+        print(lab.truth("gpu.0", a, time.monotonic_ns()))
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import struct
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from everywatt.core.errors import UsageError
+from everywatt.sim import powercap
+from everywatt.sim.build import NVML, PRELOAD, libraries
+from everywatt.sim.curves import Curve, Load, Sine, Table, parse_curve
+from everywatt.sim.events import Event, EventLog
+from everywatt.sim.loads import Follower, write_loads
+from everywatt.sim.options import Gpu, Package, parse_settings
+from everywatt.sim.processes import ProcessTable
+
+_PIECE = struct.Struct("<ddddd")
+_CALL = struct.Struct("<56sQ")
+_CALL_SLOTS = 160
+_SMI = Path(__file__).with_name("nvidia_smi.py")
+
+
+@dataclass(frozen=True, slots=True)
+class SimMachine:
+    """What a simulated machine has. `psys_w` adds a platform counter: all packages and drams, and this much besides.
+
+    `smi` are faults of its nvidia-smi: `na`, `not-supported`, `hang`, `buffered`, `no-handle`, `exit`.
+    """
+
+    gpus: Sequence[Gpu] = ()
+    packages: Sequence[Package] = ()
+    psys_w: float | None = None
+    driver: str = "580.65.06"
+    smi: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        gpus: Sequence[str | Curve] = (),
+        packages: Sequence[str | Curve] = (),
+        replicate: int | None = None,
+        sensor: Sequence[str] = (),
+    ) -> SimMachine:
+        """A machine from texts, as the command line gives them. `replicate` repeats the cards up to that number."""
+        settings = parse_settings(sensor)
+        curves = [parse_curve(item) if isinstance(item, str) else item for item in gpus]
+        if replicate is not None:
+            if replicate < 1:
+                raise UsageError(f"{replicate} is not a number of cards.", cure="--gpus 2")
+            curves = curves or [parse_curve("constant:100W")]
+            curves = [curves[i % len(curves)] for i in range(max(replicate, len(curves)))]
+        boxes = [parse_curve(item) if isinstance(item, str) else item for item in packages]
+        for kind, number in settings.single:
+            if not 0 <= number < len(curves if kind == "gpu" else boxes):
+                raise UsageError(f"A sensor option names a {kind} that the machine does not have.")
+        return cls(
+            gpus=tuple(settings.gpu_at(i, Gpu(curve, seed=i)) for i, curve in enumerate(curves)),
+            packages=tuple(settings.package_at(i, Package(curve)) for i, curve in enumerate(boxes)),
+            **settings.machine,
+        )
+
+    def start(self, folder: Path | None = None) -> Lab:
+        """Make the machine's folder and start its clock; a temporary folder where none is given."""
+        return Lab(self, folder)
+
+    def curves(self) -> dict[str, Curve]:
+        """The devices that have a curve of their own."""
+        found = {f"gpu.{i}": gpu.curve for i, gpu in enumerate(self.gpus)}
+        return found | {f"cpu.{i}": package.curve for i, package in enumerate(self.packages)}
+
+    def zones(self) -> list[powercap.Zone]:
+        """Its powercap counters."""
+        return powercap.zones(self.packages, self.psys_w)
+
+
+class Lab:
+    """A machine that runs: `environment()` is what programs inside it need, `truth()` the exact joules."""
+
+    def __init__(self, machine: SimMachine, folder: Path | None = None) -> None:
+        self.machine = machine
+        self._temporary = folder is None
+        self._processes: list[dict[str, object]] = []
+        self.folder = Path(tempfile.mkdtemp(prefix="everywatt-sim-")) if folder is None else folder.resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.libraries = libraries()
+        self.t0_ns = time.monotonic_ns()
+        self.logs: dict[str, EventLog] = {}
+        self._write()
+        loads = [name for name, curve in machine.curves().items() if isinstance(curve, Load)]
+        self._follower = Follower(self.folder, os.getpid()) if loads else None
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the machine; its folder is removed if it was a temporary one."""
+        self.settle()
+        for log in self.logs.values():
+            log.close()
+        self.logs = {}
+        if self._temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment of programs inside the machine."""
+        env = dict(os.environ if base is None else base)
+
+        def first(name: str, value: Path) -> str:
+            return os.pathsep.join(filter(None, (str(value), env.get(name, ""))))
+
+        return env | {
+            "EVERYWATT_SIM": str(self.folder),
+            "EVERYWATT_SYS": str(self.folder / "sys"),
+            "EVERYWATT_RUNTIME_DIR": str(self.folder / "run"),
+            "LD_LIBRARY_PATH": first("LD_LIBRARY_PATH", self.folder / "lib"),
+            "LD_PRELOAD": first("LD_PRELOAD", self.libraries / PRELOAD),
+            "PATH": first("PATH", self.folder / "bin"),
+        }
+
+    def settle(self) -> list[dict[str, object]]:
+        """Stop following loads. Gives the processes that were seen with their CPU seconds and active joules."""
+        if self._follower is not None:
+            self._processes = self._follower.stop()
+            self._follower = None
+        return self._processes
+
+    def adopt(self, pid: int) -> None:
+        """Let the rows of the cards' process lists that were declared with pid 0 stand for this process."""
+        for index in range(len(self.machine.gpus)):
+            table = ProcessTable(self.folder / f"processes-gpu.{index}")
+            table.adopt(pid)
+            table.close()
+
+    def seconds(self, monotonic_ns: int) -> float:
+        """Seconds since the machine's start."""
+        return (monotonic_ns - self.t0_ns) / 1e9
+
+    def truth(self, device: str, a_ns: int, b_ns: int) -> float:
+        """The exact joules of a device between two CLOCK_MONOTONIC instants in nanoseconds."""
+        terms, constant_w = self.terms(device)
+        a, b = self.seconds(a_ns), self.seconds(b_ns)
+        joules = sum(f * (self.logs[name].joules(b) - self.logs[name].joules(a)) for name, f in terms.items())
+        return joules + constant_w * (b - a)
+
+    def devices(self) -> list[str]:
+        """The names that `truth` knows."""
+        derived = [zone.truth for zone in self.machine.zones() if zone.truth]
+        return list(dict.fromkeys([*self.logs, *derived]))
+
+    def terms(self, device: str) -> tuple[Mapping[str, float], float]:
+        """A device as a sum of curves times factors, plus a constant in watts."""
+        if device in self.logs:
+            return {device: 1.0}, 0.0
+        for zone in self.machine.zones():
+            if zone.truth == device:
+                return zone.terms, zone.constant_w
+        raise UsageError(f"The machine has no device '{device}'.", cure=", ".join(self.devices()))
+
+    def events(self, device: str) -> list[Event]:
+        """What happened to a device: its limits and its load."""
+        return list(self.logs[device])
+
+    def calls(self) -> dict[str, int]:
+        """How often each NVML function was called, by all processes together."""
+        raw = (self.folder / "nvml-calls").read_bytes()
+        return {name.rstrip(b"\0").decode(): count for name, count in _CALL.iter_unpack(raw) if name[0]}
+
+    def _write(self) -> None:
+        for name in ("lib", "bin"):
+            (self.folder / name).mkdir(exist_ok=True)
+        (self.folder / "run").mkdir(mode=0o700, exist_ok=True)
+        (self.folder / "lib" / NVML).symlink_to(self.libraries / NVML)
+        zones = self.machine.zones()
+        powercap.write_tree(self.folder, zones)
+        (self.folder / "nvml-calls").write_bytes(bytes(_CALL.size * _CALL_SLOTS))
+        lines = [f"t0_ns {self.t0_ns}", f"driver {self.machine.driver}"]
+        limits = {f"gpu.{i}": gpu.limit_w for i, gpu in enumerate(self.machine.gpus)}
+        for name, curve in self.machine.curves().items():
+            self.logs[name] = EventLog.create(self.folder / f"events-{name}", curve, limits.get(name, 1e9))
+            lines.append(_device_line(self.folder, name, curve))
+        for index, gpu in enumerate(self.machine.gpus):
+            ProcessTable.create(self.folder / f"processes-gpu.{index}", gpu.processes)
+            lines += [f"gpu gpu.{index}", *_gpu_lines(index, gpu)]
+        lines += [zone.line() for zone in zones]
+        (self.folder / "machine.txt").write_text("\n".join(lines) + "\n")
+        write_loads(self.folder, self.machine.curves(), self.t0_ns)
+        (self.folder / "smi-faults").write_text("\n".join(self.machine.smi))
+        _write_smi(self.folder / "bin" / "nvidia-smi")
+
+
+def _device_line(folder: Path, name: str, curve: Curve) -> str:
+    mean = amplitude = period = total = 0.0
+    kind = "load"
+    if isinstance(curve, Sine):
+        kind, mean, amplitude, period = "sine", curve.mean_w, curve.amplitude_w, curve.period_s
+    elif isinstance(curve, Table):
+        kind, period, total = "table", curve.period_s, curve.total_j
+        rows = (_PIECE.pack(p.t_s, p.length_s, p.from_w, p.to_w, p.before_j) for p in curve.pieces)
+        (folder / f"curve-{name}").write_bytes(b"".join(rows))
+    elif not isinstance(curve, Load):
+        raise UsageError(f"'{curve.text}' is a curve that the simulated hardware does not know.")
+    numbers = (curve.low_w, curve.high_w, mean, amplitude, period, total)
+    return f"device {name} {kind} " + " ".join(repr(float(n)) for n in numbers)
+
+
+def _phases(gpu: Gpu) -> tuple[float, float]:
+    """Publication phases: as given, else anywhere in the period, the same for the same seed."""
+    chance = random.Random(gpu.seed + 1)
+    first, second = chance.random(), chance.random()
+    counter_period = gpu.period_s if gpu.counter_period_s is None else gpu.counter_period_s
+    return (
+        first * gpu.period_s if gpu.phase_s is None else gpu.phase_s,
+        second * counter_period if gpu.counter_phase_s is None else gpu.counter_phase_s,
+    )
+
+
+def _gpu_lines(index: int, gpu: Gpu) -> list[str]:
+    phase, counter_phase = _phases(gpu)
+    window = gpu.period_s if gpu.window_s is None else gpu.window_s
+    major, _, minor = gpu.capability.partition(".")
+    identity = uuid.uuid5(uuid.NAMESPACE_DNS, f"everywatt-sim-gpu-{index}")
+    counter_period = gpu.period_s if gpu.counter_period_s is None else gpu.counter_period_s
+    values: dict[str, object] = {
+        "name": gpu.title,
+        "uuid": f"GPU-{identity}",
+        "serial": f"{1_320_000_000_000 + index}",
+        "bus": f"00000000:{index + 1:02X}:00.0",
+        "period": gpu.period_s,
+        "phase": phase,
+        "jitter": gpu.jitter_s,
+        "drop": gpu.drop,
+        "seed": 2 * gpu.seed + 1,
+        "counter_period": counter_period,
+        "counter_phase": counter_phase,
+        "counter_jitter": min(gpu.jitter_s, counter_period),
+        "counter_drop": gpu.drop,
+        "counter_seed": 2 * gpu.seed + 2,
+        "window": window,
+        "average": window if gpu.average_s is None else gpu.average_s,
+        "gain": gpu.gain,
+        "offset": gpu.offset_w,
+        "quantum": gpu.quantum_j,
+        "power_quantum": gpu.power_quantum_w,
+        "base": gpu.start_j,
+        "call_cost": gpu.call_cost_s,
+        "process_cost": gpu.process_cost_s,
+        "lost_at": gpu.lost_at_s,
+        "back_at": gpu.back_at_s,
+        "utilisation": -1 if gpu.utilisation is None else gpu.utilisation,
+        "limit": gpu.limit_w,
+        "limit_min": gpu.power_limit_min_w or min(100.0, gpu.limit_w),
+        "limit_max": gpu.power_limit_max_w or gpu.limit_w,
+        "fail_call": gpu.fail_call,
+        "fail_after": gpu.fail_after,
+        "fail_code": gpu.fail_code,
+        "failing": "+".join(gpu.failing),
+        "unsupported": "+".join(gpu.unsupported),
+        "missing": "+".join(gpu.missing),
+        "gpm": int(gpu.gpm),
+        "samples": gpu.samples,
+        "denied": int(gpu.denied),
+        "major": major,
+        "minor": minor or "0",
+        "clock": gpu.clock_mhz,
+        "memory_clock": gpu.memory_clock_mhz,
+        "memory": gpu.memory_bytes,
+    }
+    lines = [f"gpu_{key} {value}" for key, value in values.items() if value != ""]
+    return lines + [f"gpu_mig {_instance(identity, place, text)}" for place, text in enumerate(gpu.mig)]
+
+
+def _instance(card: uuid.UUID, place: int, profile: str) -> str:
+    """`1g.5gb` as a line: UUID, profile, slices, bytes."""
+    slices, dot, size = profile.partition("g.")
+    if not dot or not slices.isdigit() or not size.endswith("gb") or not size[:-2].isdigit():
+        raise UsageError(f"'{profile}' is not a MIG profile.", cure="mig=1g.5gb+3g.20gb")
+    return f"MIG-{uuid.uuid5(card, str(place))} {profile} {slices} {int(size[:-2]) * 2**30}"
+
+
+def _write_smi(path: Path) -> None:
+    """The fake nvidia-smi, run by this Python without site-packages, so that it starts fast."""
+    import sys
+
+    body = _SMI.read_text()
+    path.write_text(f"#!/bin/sh\n'''exec' '{sys.executable}' -I -S \"$0\" \"$@\"\n' '''\n{body}")
+    path.chmod(0o755)

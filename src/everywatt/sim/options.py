@@ -1,0 +1,314 @@
+"""What can be said of simulated devices, and the `key=value,…` texts that say it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from everywatt.core.errors import UsageError
+from everywatt.core.units import parse_duration_s, parse_energy_j, parse_power_w
+from everywatt.sim.curves import Curve
+
+EXACT_NAME = "everywatt Simulated Exact GPU"
+PLAIN_NAME = "everywatt Simulated GPU"
+_SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process on a card: `sm` and `bandwidth` are shares of the card, `instance` the number of a MIG instance."""
+
+    pid: int
+    memory_bytes: int = 512 * 2**20
+    sm: float = 0.0
+    bandwidth: float = 0.0
+    graphics: bool = False
+    instance: int = -1
+    check: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A simulated card and the sensor in front of it.
+
+    A power reading is the mean over `window_s` before the last publication, times `gain`, plus `offset_w`.
+    `nvmlDeviceGetPowerUsage` averages over `average_s` (the same window where that is None). The counter publishes every
+    `counter_period_s` (the same period where that is None) and is cut to `quantum_j`. A window shorter than the period
+    is a sensor that looks only part of the time. `exact` None means: exact where neither gain nor offset is given.
+    """
+
+    curve: Curve
+    name: str | None = None
+    exact: bool | None = None
+    period_s: float = 0.1
+    phase_s: float | None = None
+    window_s: float | None = None
+    average_s: float | None = None
+    jitter_s: float = 0.0
+    drop: float = 0.0
+    counter_period_s: float | None = None
+    counter_phase_s: float | None = None
+    gain: float = 1.0
+    offset_w: float = 0.0
+    quantum_j: float = 0.001
+    power_quantum_w: float = 0.001
+    start_j: float = 120_000.0
+    power_limit_w: float | None = None
+    power_limit_min_w: float | None = None
+    power_limit_max_w: float | None = None
+    denied: bool = False
+    utilisation: float | None = None
+    memory_bytes: int = 16 * 2**30
+    clock_mhz: int = 1410
+    memory_clock_mhz: int = 1215
+    capability: str = "8.0"
+    call_cost_s: float = 0.0
+    process_cost_s: float = 0.0
+    lost_at_s: float = 0.0
+    back_at_s: float = 0.0
+    fail_call: int = 0
+    fail_after: int = 0
+    fail_code: int = 999
+    failing: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    samples: int = 120
+    gpm: bool = False
+    mig: tuple[str, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
+    seed: int = 0
+
+    @property
+    def title(self) -> str:
+        """The card's name. The two default names say whether gain and offset are exact."""
+        if self.name is not None:
+            return self.name
+        exact = self.exact if self.exact is not None else (self.gain, self.offset_w) == (1.0, 0.0)
+        return EXACT_NAME if exact else PLAIN_NAME
+
+    @property
+    def limit_w(self) -> float:
+        """The power limit at the start."""
+        return self.power_limit_w or max(300.0, math.ceil(self.curve.high_w))
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A simulated processor package with its RAPL counters.
+
+    `core`, `uncore` and `dram` are powers as a share of the package's (None: no such counter); dram is beside the
+    package, core and uncore are inside. `fault` from `fault_at_s` on is one of unreadable, garbage, negative, empty,
+    vanish. `reset_at_s` restarts the counters at 0.
+    """
+
+    curve: Curve
+    period_s: float = 0.001
+    phase_s: float = 0.0
+    quantum_j: float = 2.0**-14
+    wrap_j: float = 262_143.328850
+    start_j: float = 1_000.0
+    reset_at_s: float = 0.0
+    fault: str = "none"
+    fault_at_s: float = 0.0
+    range_unreadable: bool = False
+    tdp_w: float | None = None
+    dies: int = 1
+    core: float | None = 0.7
+    uncore: float | None = None
+    dram: float | None = None
+    mmio: bool = False
+
+
+FAULTS = ("none", "unreadable", "garbage", "negative", "empty", "vanish")
+
+
+def parse_size(text: str) -> int:
+    """Bytes in `40GiB`, `512MiB`, `80GB`; a bare number is bytes."""
+    number = text.rstrip("BKMGTi")
+    unit = text[len(number) :] or "B"
+    if unit not in _SIZES:
+        raise UsageError(f"'{text}' is not an amount of memory.", cure=f"a number with one of: {', '.join(_SIZES)}")
+    return int(float(number) * _SIZES[unit])
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1", "yes", "no", "true", "false"):
+        raise UsageError(f"'{text}' is neither yes nor no.", cure="1 or 0")
+    return text in ("1", "yes", "true")
+
+
+def _share(text: str) -> float:
+    share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 <= share <= 1:
+        raise UsageError(f"'{text}' is not a share between 0 and 1.", cure="0.4 or 40%")
+    return share
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split("+")))
+
+
+def _fault(text: str) -> str:
+    if text not in FAULTS:
+        raise UsageError(f"'{text}' is not a fault.", cure=", ".join(FAULTS))
+    return text
+
+
+def _processes(text: str) -> tuple[GpuProcess, ...]:
+    """`PID:MEMORY:SM[:INSTANCE]+…`; a pid of 0 stands for the command that runs in the machine."""
+    found = []
+    for item in _names(text):
+        pid, *rest = item.split(":")
+        memory = parse_size(rest[0]) if rest else 512 * 2**20
+        sm = _share(rest[1]) if len(rest) > 1 else 0.0
+        instance = int(rest[2]) if len(rest) > 2 else -1
+        found.append(GpuProcess(int(pid), memory, sm, sm * 0.4, instance=instance))
+    return tuple(found)
+
+
+_GPU: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "name": ("name", str),
+    "exact": ("exact", _flag),
+    "period": ("period_s", parse_duration_s),
+    "phase": ("phase_s", parse_duration_s),
+    "window": ("window_s", parse_duration_s),
+    "average": ("average_s", parse_duration_s),
+    "jitter": ("jitter_s", parse_duration_s),
+    "drop": ("drop", _share),
+    "counter_period": ("counter_period_s", parse_duration_s),
+    "counter_phase": ("counter_phase_s", parse_duration_s),
+    "gain": ("gain", float),
+    "offset": ("offset_w", parse_power_w),
+    "quantum": ("quantum_j", parse_energy_j),
+    "power_quantum": ("power_quantum_w", parse_power_w),
+    "start": ("start_j", parse_energy_j),
+    "power_limit": ("power_limit_w", parse_power_w),
+    "power_limit_min": ("power_limit_min_w", parse_power_w),
+    "power_limit_max": ("power_limit_max_w", parse_power_w),
+    "denied": ("denied", _flag),
+    "utilisation": ("utilisation", _share),
+    "memory": ("memory_bytes", parse_size),
+    "clock": ("clock_mhz", int),
+    "memory_clock": ("memory_clock_mhz", int),
+    "capability": ("capability", str),
+    "call_cost": ("call_cost_s", parse_duration_s),
+    "process_cost": ("process_cost_s", parse_duration_s),
+    "lost_at": ("lost_at_s", parse_duration_s),
+    "back_at": ("back_at_s", parse_duration_s),
+    "fail_call": ("fail_call", int),
+    "fail_after": ("fail_after", int),
+    "fail_code": ("fail_code", int),
+    "failing": ("failing", _names),
+    "unsupported": ("unsupported", _names),
+    "missing": ("missing", _names),
+    "samples": ("samples", int),
+    "gpm": ("gpm", _flag),
+    "mig": ("mig", _names),
+    "processes": ("processes", _processes),
+    "seed": ("seed", int),
+}
+_PACKAGE: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "period": ("period_s", parse_duration_s),
+    "phase": ("phase_s", parse_duration_s),
+    "quantum": ("quantum_j", parse_energy_j),
+    "wrap": ("wrap_j", parse_energy_j),
+    "start": ("start_j", parse_energy_j),
+    "reset_at": ("reset_at_s", parse_duration_s),
+    "fault": ("fault", _fault),
+    "fault_at": ("fault_at_s", parse_duration_s),
+    "range_unreadable": ("range_unreadable", _flag),
+    "tdp": ("tdp_w", parse_power_w),
+    "dies": ("dies", int),
+    "core": ("core", _share),
+    "uncore": ("uncore", _share),
+    "dram": ("dram", _share),
+    "mmio": ("mmio", _flag),
+}
+_MACHINE: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "psys": ("psys_w", parse_power_w),
+    "driver": ("driver", str),
+    "smi": ("smi", _names),
+}
+GPU_KEYS, PACKAGE_KEYS, MACHINE_KEYS = tuple(_GPU), tuple(_PACKAGE), tuple(_MACHINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Parsed `--sensor` texts: for all cards, single cards, all packages, single packages, and the machine."""
+
+    gpu: Mapping[str, Any] = field(default_factory=dict)
+    package: Mapping[str, Any] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    single: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
+
+    def gpu_at(self, index: int, gpu: Gpu) -> Gpu:
+        """The card with what was said of all cards and of this one."""
+        return _checked(replace(gpu, **{**self.gpu, **self.single.get(("gpu", index), {})}))
+
+    def package_at(self, index: int, package: Package) -> Package:
+        """The package with what was said of all packages and of this one."""
+        return replace(package, **{**self.package, **self.single.get(("package", index), {})})
+
+
+def _checked(gpu: Gpu) -> Gpu:
+    if gpu.period_s < 0 or not 0 <= gpu.jitter_s <= gpu.period_s:
+        raise UsageError("The jitter of a simulated card has to be shorter than its period.")
+    if gpu.drop >= 1:
+        raise UsageError("drop=1 would be a sensor that never publishes.", cure="a share below 1")
+    return gpu
+
+
+def parse_settings(texts: Iterable[str]) -> Settings:
+    """`period=100ms,gpu.1.lost_at=5s,package.wrap=300J,…`: a plain key is about every card."""
+    gpu: dict[str, Any] = {}
+    package: dict[str, Any] = {}
+    machine: dict[str, Any] = {}
+    single: dict[tuple[str, int], dict[str, Any]] = {}
+    for item in (part for text in texts for part in _split(text)):
+        key, equals, value = item.partition("=")
+        *where, plain = key.strip().split(".")
+        if not equals:
+            raise UsageError(f"'{item}' is not key=value.", cure=_known())
+        if not where and plain in _MACHINE:
+            name, parse = _MACHINE[plain]
+            machine[name] = _value(item, parse, value)
+            continue
+        kind = where[0] if where else "gpu"
+        table = {"gpu": _GPU, "package": _PACKAGE}.get(kind, {})
+        if plain not in table or len(where) > 2:
+            raise UsageError(f"'{key}' is not something that can be said of a simulated device.", cure=_known())
+        name, parse = table[plain]
+        if len(where) == 2:
+            target = single.setdefault((kind, int(where[1]) if where[1].isdigit() else -1), {})
+        else:
+            target = gpu if kind == "gpu" else package
+        target[name] = _value(item, parse, value)
+    return Settings(gpu, package, machine, single)
+
+
+def _split(text: str) -> list[str]:
+    """Items between commas; a part without `=` belongs to the item before (a name with a comma)."""
+    items: list[str] = []
+    for part in text.split(","):
+        if "=" in part or not items:
+            items.append(part.strip())
+        else:
+            items[-1] += "," + part
+    return [item for item in items if item]
+
+
+def _value(item: str, parse: Callable[[str], Any], value: str) -> Any:
+    try:
+        return parse(value.strip().strip("'\""))
+    except (ValueError, IndexError):
+        raise UsageError(f"'{item}' has a value that cannot be read.") from None
+
+
+def _known() -> str:
+    packages = ", ".join(f"package.{key}" for key in PACKAGE_KEYS)
+    return f"one of {', '.join(GPU_KEYS)}; {packages}; {', '.join(MACHINE_KEYS)}"
+
+
+assert {name for name, _ in _GPU.values()} <= {f.name for f in fields(Gpu)}
