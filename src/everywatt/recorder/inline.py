@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 from everywatt.core.channels import GroupInfo, Row
+from everywatt.recorder.source import checked
 from everywatt.sensors import registry
 from everywatt.sensors.base import Group, Request
 
+MUTED_S = 1.0
+
 
 class Inline:
-    """The inline groups of a run, opened in this process too. A group that fails is left out from then on."""
+    """The inline groups of a run, opened in this process too. A group that fails is left alone for a second."""
 
     def __init__(self, groups: Sequence[GroupInfo], targets: Mapping[str, str], request: Request) -> None:
         names = {info.name for info in groups if info.inline}
         sensors = sorted({info.sensor for info in groups if info.inline and info.sensor in targets})
         self._groups: list[tuple[str, Group]] = []
-        self._pid = os.getpid()
+        self._muted: dict[str, float] = {}
         if not sensors:
             return
         for group in registry.choose(targets, request, sensors).groups:
@@ -37,13 +40,15 @@ class Inline:
     def read(self) -> list[tuple[str, Row]]:
         """One row of each group, by the group's name."""
         edges = []
-        for entry in tuple(self._groups):
-            try:
-                rows = entry[1].read()
-            except Exception:  # noqa: BLE001 - a plug-in may do anything; the recorder notes the outage
-                self._groups = [other for other in self._groups if other is not entry]
+        for name, group in self._groups:
+            if self._muted and self._muted.get(name, 0.0) > time.monotonic():
                 continue
-            edges += [(entry[0], row) for row in rows[-1:]]
+            try:
+                rows = group.read()
+                if rows:
+                    edges.append((name, checked(rows[-1], group.info)))
+            except Exception:  # noqa: BLE001 - a plug-in may do anything; the recorder notes the outage
+                self._muted[name] = time.monotonic() + MUTED_S
         return edges
 
     def close(self) -> None:

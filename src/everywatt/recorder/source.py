@@ -86,7 +86,7 @@ class Source:
                 at_ns, table = self.group.read_table()  # type: ignore[union-attr]
                 rows: list[Row] = []
             else:
-                rows = [_checked(row, self.info) for row in self.group.read()]  # type: ignore[union-attr]
+                rows = [checked(row, self.info) for row in self.group.read()]  # type: ignore[union-attr]
         except Exception as error:  # noqa: BLE001 - a plug-in may do anything
             self._failed(before, error)
             return False
@@ -177,8 +177,8 @@ class Source:
             pass
 
 
-def _checked(row: Any, info: GroupInfo) -> Row:
-    """The row as clean data; SensorError where it makes no sense."""
+def checked(row: Any, info: GroupInfo) -> Row:
+    """The row of a plug-in as clean data; SensorError where it makes no sense."""
     try:
         read_ns, early_ns, late_ns, values = row
         clean = tuple(NAN if value is None or not math.isfinite(value) else float(value) for value in values)
