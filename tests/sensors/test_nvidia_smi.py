@@ -1,8 +1,11 @@
 """The nvidia-smi sensor against fake nvidia-smi programs that fail the way real ones do."""
 
 import os
+import signal
+import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,9 @@ if mode == "old" and any(n.startswith("power.draw.") for n in names):
     bad = next(n for n in names if n.startswith("power.draw."))
     print('Field "%s" is not a valid field to query.' % bad)
     sys.exit(2)
+if mode == "new" and "clocks_throttle_reasons.active" in names:
+    print('Field "clocks_throttle_reasons.active" is not a valid field to query.')
+    sys.exit(2)
 if loop and mode == "rejects" and "-lms" not in args:
     print("ERROR: Option --loop-ms=100 is not recognized. Please run 'nvidia-smi -h'.")
     sys.exit(2)
@@ -78,13 +84,14 @@ def value(name, gpu):
             "power.draw": watts, "power.draw.instant": watts + 0.5, "power.draw.average": watts + 0.25,
             "power.max_limit": "250.00", "enforced.power.limit": "240.00", "utilization.gpu": 50,
             "utilization.memory": 20, "temperature.gpu": 44, "clocks.current.sm": 1410, "clocks.current.memory": 1215,
-            "clocks_throttle_reasons.active": "0x0000000000000004"}}[name])
+            "clocks_throttle_reasons.active": "0x4", "clocks_event_reasons.active": "0x0000000000000004"}}[name])
 
 
 start, done = time.monotonic(), 0
 held = []
 while True:
-    if os.path.exists(os.path.join(here, "lost")) and (chosen is None or "GPU-0001" in chosen or "0000:02:00.0" in chosen):
+    wanted = chosen is None or "GPU-0001" in chosen or "0000:02:00.0" in chosen
+    if wanted and os.path.exists(os.path.join(here, "lost")):
         print(LOST, flush=True)
         sys.exit(9)
     for gpu in range(count):
@@ -148,7 +155,7 @@ def test_a_steady_stream_gives_nearly_every_sample_with_the_right_watts(smi):
     assert times == sorted(set(times))
     # At 100 ms, from the first to the last sample: at least 95 % of those that fit in.
     assert len(rows) - 1 >= 0.95 * (times[-1] - times[0]) / (NS / 10) - 1
-    for before, after in zip(rows, rows[1:], strict=False):
+    for before, after in pairwise(rows):
         assert after.late_ns == after.read_ns
         assert after.early_ns == before.read_ns or after.read_ns - before.read_ns >= 3 * NS // 10
     assert group.trouble is None
@@ -197,6 +204,15 @@ def test_a_driver_without_the_newer_fields(smi):
     (group,) = sensor.groups()
     rows, _ = _collect([group], 10, lambda rows, errors: rows["gpu.0"])
     assert rows["gpu.0"][0].values[0] == 100.0
+
+
+def test_a_driver_that_has_renamed_a_field(smi):
+    sensor = smi("new")
+    assert sensor.probe().samples["gpu.0.throttle"] == 4.0
+    (group,) = sensor.groups()
+    rows, _ = _collect([group], 10, lambda rows, errors: rows["gpu.0"])
+    names = [channel.name for channel in group.info.channels]
+    assert rows["gpu.0"][0].values[names.index("gpu.0.throttle")] == 4.0
 
 
 def test_several_gpus_share_one_child(smi, tmp_path):
@@ -258,6 +274,7 @@ def test_a_child_that_does_not_loop_is_replaced_by_polls(smi, mode, monkeypatch)
     assert sensor._feed.polling
     assert {row.values[0] for row in rows["gpu.0"]} == {100.5}
     assert "asked for a line every 0.1 s, gave no line for" in group.trouble
+    assert group.trouble.startswith("nvidia-smi -lms 100, ")
     assert "single polls are used instead" in group.trouble
 
 
@@ -282,7 +299,7 @@ def test_lines_that_are_held_back_get_their_own_times(smi):
     sensor = smi("buffered")
     (group,) = sensor.groups()
     rows, _ = _collect([group], 10, lambda rows, errors: len(rows["gpu.0"]) >= 16)
-    steps = [(b.read_ns - a.read_ns) / NS for a, b in zip(rows["gpu.0"], rows["gpu.0"][1:], strict=False)]
+    steps = [(after.read_ns - before.read_ns) / NS for before, after in pairwise(rows["gpu.0"])]
     assert len(steps) >= 15 and max(steps[:7]) < 0.5 and 0.05 < sum(steps[:7]) / 7 < 0.2
     assert "8 at once; their own time stamps are used" in group.trouble
 
@@ -347,6 +364,42 @@ def test_the_child_ends_with_the_last_group(smi):
     assert Path(f"/proc/{pid}").exists()
     groups[1].close()
     assert not Path(f"/proc/{pid}").exists()
+
+
+HOST = """
+import time
+from everywatt.sensors.base import Request
+from everywatt.sensors.nvidia_smi import NvidiaSmi
+sensor = NvidiaSmi(Request())
+(group,) = sensor.groups()
+while not group.read():
+    time.sleep(0.02)
+print(sensor._feed.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_child_does_not_outlive_a_parent_that_was_killed(smi, tmp_path):
+    smi()  # writes the fake
+    source = str(Path(smi_feed.__file__).parents[2])
+    environ = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": source}
+    host = subprocess.Popen([sys.executable, "-c", HOST], env=environ, stdout=subprocess.PIPE, text=True)
+    pid = int(host.stdout.readline())
+    os.kill(host.pid, signal.SIGKILL)
+    host.wait()
+    host.stdout.close()
+    end = time.monotonic() + 20
+    while _runs(pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not _runs(pid)
+
+
+def _runs(pid):
+    """True while a process lives; one that waits to be reaped by init does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def test_mig_devices_out_of_the_list():

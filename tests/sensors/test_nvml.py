@@ -70,7 +70,7 @@ class Fake:
                 card = arguments[0]
                 if card.lost:
                     raise NVMLError(LOST)
-                if name in card.broken or "all" in card.broken and name != "nvmlDeviceGetUUID":
+                if name in card.broken or ("all" in card.broken and name != "nvmlDeviceGetUUID"):
                     raise NVMLError(NOT_SUPPORTED)
             return value(*arguments)
 
@@ -306,6 +306,17 @@ def test_single_calls_where_fields_do_not_work():
     clock.advance(2.0)
     assert _values(power)["gpu.0.energy"] - before == pytest.approx(200.0)
     assert power.info.channels[1].facts.window_s == 0.025
+
+
+def test_utilisation_is_asked_for_while_power_stands_still():
+    sensor, fake, clock = _sensor([Card(counter=False, instant=False, average=False)])
+    power = _by_name(sensor)["nvml.gpu.0.power"]
+    fake.calls.clear()
+    for _ in range(50):
+        clock.advance(0.02)
+        power.read()
+    assert fake.calls.count("nvmlDeviceGetPowerUsage") == 50
+    assert 9 <= fake.calls.count("nvmlDeviceGetUtilizationRates") <= 12
 
 
 def test_a_counter_that_is_no_field_is_asked_by_its_call():

@@ -16,8 +16,11 @@ to CUDA alone; on a machine with cards of one model the two orders agree, elsewh
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _NUMBER = re.compile(r"\d+", re.ASCII)
 

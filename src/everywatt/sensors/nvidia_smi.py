@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
@@ -13,8 +13,11 @@ from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.gpu_known import Reading, facts_for
 from everywatt.sensors.gpu_select import Gpu, Mig, select
 from everywatt.sensors.smi_child import run_once
-from everywatt.sensors.smi_csv import Parser, SmiRow, lost_bus_id, rejected_field, short_bus_id
+from everywatt.sensors.smi_csv import Parser, SmiRow, canonical, lost_bus_id, rejected_field, short_bus_id
 from everywatt.sensors.smi_feed import Feed, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 IDENTITY = ("index", "uuid", "name", "pci.bus_id", "driver_version", "memory.total", "power.max_limit")
 GAUGES = {
@@ -28,6 +31,7 @@ GAUGES = {
     "enforced.power.limit": ("power_limit", "W"),
 }
 POWERS = ("power.draw.instant", "power.draw", "power.draw.average")
+NEWER = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}
 PERIOD_S = 0.1
 PROBE_TIMEOUT_S = 15.0  # without persistence mode the driver first wakes every GPU
 
@@ -114,7 +118,7 @@ class NvidiaSmi:
         if not self.probe().usable or self._binary is None:
             return ()
         wanted = {name for card in self._cards for name in card.fields}
-        fields = ["timestamp", "index", *(name for name in self._fields if name in wanted)]
+        fields = ["timestamp", "index", *(name for name in self._fields if canonical(name) in wanted)]
         plan = Plan(
             self._binary,
             self._environ,
@@ -186,7 +190,9 @@ class NvidiaSmi:
                 return [], f"nvidia-smi did not answer in {PROBE_TIMEOUT_S:g} s."
             unknown = rejected_field("\n".join(lines))
             if unknown in fields:
-                fields.remove(unknown)
+                other = [NEWER[unknown]] if unknown in NEWER else []
+                place = fields.index(unknown)
+                fields[place : place + 1] = other
                 continue
             parser = Parser()
             rows = [row for row in map(parser.feed, lines) if row is not None]

@@ -6,9 +6,8 @@ proves nothing. A GPU that is lost is a gap of its own groups; it is sought agai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.clocks import NS
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
@@ -27,6 +26,9 @@ from everywatt.sensors.nvml_groups import (
     without_counter,
 )
 from everywatt.sensors.nvml_processes import ProcessTable, probe_processes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 STUCK_NS = 1_200_000_000  # longer than the slowest counter known takes to move
 PROBE_STEP_NS = 20_000_000

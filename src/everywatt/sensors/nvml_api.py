@@ -7,12 +7,14 @@ functions; where it lacks the private entry points, the public ones are used.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import NAN
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import SensorError
 from everywatt.sensors.gpu_select import Gpu, Mig
 from everywatt.sensors.nvml_api import UNINITIALIZED, code_of, is_lost, metric, text, words_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RETRY_NS = 1 * NS  # asking for a lost GPU may itself take long
 

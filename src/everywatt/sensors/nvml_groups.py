@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.gpu_known import Reading, facts_for
 from everywatt.sensors.nvml_api import Fields, is_lost, words_for
-from everywatt.sensors.nvml_device import Device
-from everywatt.sensors.nvml_gpm import Gpm
+
+if TYPE_CHECKING:
+    from everywatt.sensors.nvml_device import Device
+    from everywatt.sensors.nvml_gpm import Gpm
 
 FIELD_ENERGY = 83
 FIELD_AVERAGE = 185
@@ -102,7 +104,7 @@ class PowerGroup:
             # A new publication of the first channel, or time: the others of a call of their own are asked then.
             if place == 0 or due or values[0] != self._last[0]:
                 values[place] = _raw(call, handle)
-                self._companions_ns = now_ns
+                self._companions_ns = now_ns if place else self._companions_ns
         self._refuse_empty(values)
         self._last = values
         return values
@@ -151,7 +153,10 @@ class StateGroup:
 
     def _read(self, handle: Any) -> list[float]:
         values = [_raw(source.call, handle) for source in self._sources]
-        return values + (self._gpm.read(handle) if self._gpm else [])
+        values += self._gpm.read(handle) if self._gpm else []
+        if all(value != value for value in values):
+            raise SensorError("none of its state readings answers")
+        return values
 
 
 def _raw(call: Call | None, handle: Any) -> float:

@@ -8,15 +8,18 @@ the byte: whoever opens a context takes memory. Graphics processes are looked fo
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import Cadence, GroupInfo
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.nvml_api import INSUFFICIENT_SIZE, NOT_FOUND, code_of, is_lost, pointer, words_for
-from everywatt.sensors.nvml_device import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from everywatt.sensors.nvml_device import Device
 
 ASK_ANYWAY_NS = 10 * NS
 _UNKNOWN_ID = 0xFFFFFFFF

@@ -10,9 +10,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 # As printed by drivers 390 to 610; brackets are stripped and case is ignored before the comparison.
 MISSING = frozenset(
@@ -104,7 +107,7 @@ class Parser:
 
 def parse_csv(lines: Iterable[str], names: Sequence[str] = ()) -> list[SmiRow]:
     """The rows of nvidia-smi's CSV output. `names` are the queried fields where there is no header (noheader)."""
-    parser = Parser([_ALIASES.get(name, name) for name in names])
+    parser = Parser([canonical(name) for name in names])
     return [row for row in map(parser.feed, lines) if row is not None]
 
 
@@ -115,6 +118,11 @@ def failure_of(line: str) -> str | None:
         return None
     bare = low.strip("[]") in MISSING  # a one-column row
     return line if not bare and any(word in low for word in _FAILURES) else None
+
+
+def canonical(name: str) -> str:
+    """The one name of a field that drivers print under several."""
+    return _ALIASES.get(name, name)
 
 
 def rejected_field(text: str) -> str | None:
@@ -140,7 +148,7 @@ def _header(cells: Sequence[str]) -> list[tuple[str, str]] | None:
     matches = [_HEADER.fullmatch(cell) for cell in cells]
     if not all(matches):
         return None
-    pairs = [(_ALIASES.get(m.group(1), m.group(1)), m.group(2) or "") for m in matches if m]
+    pairs = [(canonical(m.group(1)), m.group(2) or "") for m in matches if m]
     sure = any("." in name or name in TEXT_FIELDS or name == "index" or unit for name, unit in pairs)
     return pairs if sure else None
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import SensorError
-from everywatt.sensors.gpu_select import Gpu
 from everywatt.sensors.smi_child import Child
 from everywatt.sensors.smi_csv import Parser, SmiRow, lost_bus_id, short_bus_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from everywatt.sensors.gpu_select import Gpu
 
 WATCHDOG_S = 2.0
 POLL_TIMEOUT_S = 5.0
@@ -92,8 +95,8 @@ class Feed:
         self._parser = Parser()
         self._form = 0
         self._deaths = 0
-        self._restarts = 0
         self._start_ns = clock.monotonic_ns()
+        self._first_ns: int | None = None
         self._line_ns: int | None = None
         self._pump_ns = clock.monotonic_ns()
         self._failure: str | None = None
@@ -127,7 +130,7 @@ class Feed:
             return readings
         if queue.lost:
             raise SensorError(f"GPU {index}: {queue.lost}")
-        silent_s = (self._clock.monotonic_ns() - (self._line_ns or self._start_ns)) / NS
+        silent_s = (self._clock.monotonic_ns() - (self._line_ns or self._first_ns or 0)) / NS
         if self._failure:
             raise SensorError(f"nvidia-smi: {self._failure}")
         if silent_s > self._limit_s():
@@ -149,6 +152,9 @@ class Feed:
 
     def _pump(self) -> None:
         now_ns = self._clock.monotonic_ns()
+        if self._first_ns is None:
+            self._first_ns = self._pump_ns = now_ns
+            self._rate = _Rate(now_ns)
         self._recall_lost(now_ns)
         if self._child is None and now_ns >= self._start_ns:
             self._launch(now_ns)
@@ -275,7 +281,7 @@ class Feed:
         self._restart(now_ns)
 
     def _step_down(self, why: str) -> None:
-        asked = " ".join(self._plan.command(FORMS[self._form], self._plan.gpus)[3:4])
+        asked = FORMS[self._form].format(ms=round(self._plan.period_s * 1000))
         self._form = min(self._form + 1, len(FORMS) - 1)
         now = "single polls are" if self.polling else f"{FORMS[self._form].split()[0]} is"
         self._changed = (
@@ -283,9 +289,9 @@ class Feed:
         )
 
     def _restart(self, now_ns: int) -> None:
-        self._restarts += 1
         self.close()
         self._start_ns = now_ns
+        self._rate = _Rate(now_ns)
 
     def _check_rate(self, now_ns: int) -> None:
         elapsed_s = (now_ns - self._rate.start_ns) / NS
