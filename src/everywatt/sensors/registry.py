@@ -23,7 +23,7 @@ BUILT_IN: dict[str, str] = {
     "nvidia-smi": "everywatt.sensors.nvidia_smi:NvidiaSmi",
     "use": "everywatt.sensors.use:Use",
     "modelled": "everywatt.sensors.modelled:Modelled",
-    "replay": "everywatt.sensors.replay:Replay",
+    "replay": "everywatt.tape.replay:Replay",
 }
 ANY_POWER = "*power"
 GROUP = "everywatt.sensors"

@@ -72,7 +72,7 @@ def unsealed_sentences(path: Path, meta: Mapping[str, Any], opened: Opened) -> l
 
 def verify(db: sqlite3.Connection, path: Path, seal: list[dict[str, Any]]) -> None:
     """Check every page and every row now. Raises TapeDamaged naming table and row."""
-    for problem in problems(db, path, seal):
+    for problem in problems(db, seal):
         raise TapeDamaged(f"{path}: {problem[3]}" if problem[0] is None else _sentence(path, problem))
 
 
@@ -84,7 +84,7 @@ def _sentence(path: Path, problem: tuple[str | None, Any, str | None, str]) -> s
 Problem = tuple[str | None, Any, str | None, str]
 
 
-def problems(db: sqlite3.Connection, path: Path, seal: list[dict[str, Any]]) -> Iterator[Problem]:
+def problems(db: sqlite3.Connection, seal: list[dict[str, Any]]) -> Iterator[Problem]:
     """Everything wrong with pages, checksums, numbering and the seal, as (table, row, field, problem)."""
     try:
         for (text,) in db.execute("PRAGMA integrity_check(5)"):

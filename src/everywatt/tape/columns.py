@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged, UsageError
 from everywatt.tape import codec
 from everywatt.tape.accumulate import GAP_PERIODS, energy_channels, expected_ns, most_per_s
-from everywatt.tape.reader import Frame, Tape
+from everywatt.tape.reader import Frame, StoredGroup, Tape
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -30,6 +30,7 @@ class Columns:
     accumulated  raw counts (counter) or raw value × ns (gauge) since the tape's start, for energy-carrying channels
     observed_ns  nanoseconds really observed since then
     breaks       True for a row before which rows were lost
+    carried      the last finite value before the first row (None: the first row's own) and its publication
     """
 
     read: Ints
@@ -40,6 +41,7 @@ class Columns:
     values: dict[str, Floats] = field(default_factory=dict)
     accumulated: dict[str, Floats] = field(default_factory=dict)
     observed_ns: dict[str, Ints] = field(default_factory=dict)
+    carried: dict[str, tuple[float | None, int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.read)
@@ -49,50 +51,58 @@ def load_columns(
     tape: Tape, group_id: int, channels: Sequence[str], start_ns: int | None = None, end_ns: int | None = None
 ) -> Columns:
     """Rows of the whole frames that overlap [start_ns, end_ns], with one frame before and one after."""
-    group = tape.group(group_id)
+    return columns_of(tape, tape.group(group_id), tape.iter_frames(group_id, start_ns, end_ns), channels)
+
+
+def columns_of(tape: Tape, group: StoredGroup, frames: Iterable[Frame], channels: Sequence[str]) -> Columns:
+    """Columns of frames of one group that follow one another."""
     names = [channel.name for channel in group.info.channels]
     for name in channels:
         if name not in names:
             raise UsageError(f"Group {group.info.name} has no channel {name}.")
     wanted = list(dict.fromkeys(channels))
     indexes = [names.index(name) for name in wanted]
-    light: list[_Light] = []
+    heads: list[_Head] = []
     pieces: list[list[NDArray[np.generic]]] = []
-    for frame in tape.iter_frames(group_id, start_ns, end_ns):
-        light.append(_Light(frame.n, frame.breaks, frame.cum))
+    for frame in frames:
+        heads.append(_Head(frame.n, frame.breaks, frame.cum))
         pieces.append(_decode(tape, frame, indexes))
-    joined = [np.concatenate(column) for column in zip(*pieces, strict=True)] if pieces else []
+    joined = [np.concatenate(column) for column in zip(*pieces, strict=True)]
     if not joined:
         joined = [np.empty(0, np.int64)] * 3 + [np.empty(0, np.float64)] * len(indexes)
-    read = joined[0].astype(np.int64, copy=False)
-    late = read - joined[1]
-    early = late - joined[2]
-    # Halving without the overflow of a sum: both are near each other.
-    published = early + (late - early) // 2
-    starts = np.cumsum([0, *(entry.n for entry in light)])[:-1].astype(np.int64) if light else np.empty(0, np.int64)
-    breaks = np.zeros(len(read), np.bool_)
-    breaks[starts] = [entry.breaks for entry in light]
-    columns = Columns(read, early, late, published, breaks)
+    columns, starts = _times(joined, heads)
     energy = energy_channels(group.info)
     for name, index, values in zip(wanted, indexes, joined[3:], strict=True):
         columns.values[name] = values.astype(np.float64, copy=False)
         if index in energy:
-            at = energy.index(index)
-            cums = [entry.cum[at] for entry in light]
-            total, observed = _accumulate(
+            cums = [head.cum[energy.index(index)] for head in heads]
+            columns.accumulated[name], columns.observed_ns[name] = accumulate_columns(
                 group.info.channels[index],
                 expected_ns(group.expected_period_s),
                 columns.values[name],
-                published,
+                columns.published,
                 starts,
                 cums,
             )
-            columns.accumulated[name], columns.observed_ns[name] = total, observed
+            if cums:
+                columns.carried[name] = cums[0][2:]
     return columns
 
 
+def _times(joined: Sequence[NDArray[np.generic]], heads: Sequence[_Head]) -> tuple[Columns, Ints]:
+    read = joined[0].astype(np.int64, copy=False)
+    late: Ints = read - joined[1]
+    early: Ints = late - joined[2]
+    # Half of the sum, without the overflow that a sum may have.
+    published = early + (late - early) // 2
+    starts = np.cumsum([0, *(head.n for head in heads)], dtype=np.int64)[:-1]
+    breaks = np.zeros(len(read), np.bool_)
+    breaks[starts] = [head.breaks for head in heads]
+    return Columns(read, early, late, published, breaks), starts
+
+
 @dataclass(slots=True)
-class _Light:
+class _Head:
     n: int
     breaks: bool
     cum: tuple[tuple[float, int, float | None, int], ...]
@@ -134,7 +144,7 @@ def _floats(tag: int, data: memoryview, rows: int) -> Floats:
     return np.cumsum(out, out=out)  # whole numbers below 2^53: exact
 
 
-def _accumulate(
+def accumulate_columns(
     channel: Channel,
     expected: int,
     values: Floats,
@@ -142,6 +152,7 @@ def _accumulate(
     starts: Ints,
     cums: Sequence[tuple[float, int, float | None, int]],
 ) -> tuple[Floats, Ints]:
+    """The rule of `accumulate` for whole columns; `starts` are the first rows of frames, `cums` their own sums."""
     if not len(values):
         return np.empty(0), np.empty(0, np.int64)
     if channel.kind is Kind.COUNTER:

@@ -124,8 +124,8 @@ class Tape:
         self.meta: dict[str, Any] = {}
         self._read_meta()
         self.groups: tuple[StoredGroup, ...] = tuple(self._read_groups())
-        seal = [] if truncated else checking.read_seal(self._db, self.path)
-        self.sealed = bool(seal)
+        self._seal = [] if truncated else checking.read_seal(self._db, self.path)
+        self.sealed = bool(self._seal)
         if truncated:
             trouble.append(
                 f"{self.path.name} is cut off: {opened.header.file_bytes} of "
@@ -135,7 +135,7 @@ class Tape:
             trouble += checking.unsealed_sentences(self.path, self.meta, opened)
         whole = self._verify if self._verify is not None else opened.header.file_bytes < schema.VERIFY_BELOW_BYTES
         if whole and not truncated:
-            checking.verify(self._db, self.path, seal)
+            checking.verify(self._db, self.path, self._seal)
         if not self.sealed:
             self._directory = checking.Directory(self._db, self.path, self._salvage)
         self._anchors = [Anchor(*row[1:]) for row in self._rows("anchor")]
@@ -311,6 +311,10 @@ class Tape:
         if not isinstance(rows, list) or not all(isinstance(entry, dict) for entry in rows):
             raise TapeDamaged(f"{self.path}: table tframe, row {row[0]} does not hold rows.")
         return rows
+
+    def problems(self) -> Iterator[checking.Problem]:
+        """Everything wrong with pages, checksums, numbering and the seal, as (table, row, field, problem)."""
+        return checking.problems(self._db, self._seal)
 
     def refresh(self) -> None:
         """See what was written since the tape was opened. Nothing changes for a sealed one."""
