@@ -2,11 +2,12 @@
 
     python benchmarks/fit_modelled.py specpower_servers.csv [--write]
 
-The table is `data/spec_data_cleaned_unmelted.csv` of github.com/green-coding-solutions/spec-power-model (AGPL-3.0, so it
-is not part of this repository), made from the results published at spec.org/power_ssj2008, with the columns HW_Vendor,
-HW_CPUName, HW_MemAmountGB, CPUMake, CPUCores, CPUChips, CPUThreads, Architecture, TDP, ActiveIdle and 10_AvgPower to
-100_AvgPower. Every 20th server (HELD_OUT) never takes part: tests/sensors/specpower_held_out.csv has their figures, so that
-the shipped numbers can always be tried on servers that they have not seen.
+The table is made from the results published at spec.org/power_ssj2008 by the project
+github.com/green-coding-solutions/spec-power-model, whose licence (AGPL-3.0) keeps it out of this repository. Columns:
+HW_Vendor, HW_CPUName, HW_MemAmountGB, Hardware_Availability_Year, CPUMake, CPUCores, CPUChips, CPUThreads,
+Architecture, TDP, ActiveIdle and 10_AvgPower to 100_AvgPower (watts). Every 20th server (HELD_OUT) never takes part:
+the figures of those are in tests/sensors/specpower_held_out.csv, so that the shipped numbers are tried on servers they
+have not seen.
 
 Widths are chosen so that at every load at least 95 % of the left-out servers are inside, whether servers are left out
 ten parts at a time at random, by maker, or by CPU model; `unseen` widths with whole CPU generations left out.
@@ -18,14 +19,16 @@ import argparse
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from everywatt.sensors.identity import MachineFacts
 from everywatt.sensors.power_model import Width, features
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 FIT = Path(__file__).parent.parent / "src" / "everywatt" / "sensors" / "modelled_fit.json"
 LOADS = [level / 10 for level in range(11)]
@@ -38,13 +41,14 @@ PARTS = 10
 Server = dict[str, Any]
 
 
-def load(path: Path) -> list[Server]:
+def table(path: Path) -> list[Server]:
     """Servers of a known CPU generation: facts, watts at each load, and what they may be grouped by."""
     servers = []
-    for number, row in enumerate(csv.DictReader(path.open(encoding="utf-8", newline=""))):
-        generation = GENERATIONS.get(row["Architecture"], row["Architecture"])
-        if generation:
-            servers.append(_server(number, generation, row))
+    with path.open(encoding="utf-8", newline="") as file:
+        for number, row in enumerate(csv.DictReader(file)):
+            generation = GENERATIONS.get(row["Architecture"], row["Architecture"])
+            if generation:
+                servers.append(_server(number, generation, row))
     return servers
 
 
@@ -61,11 +65,14 @@ def _server(number: int, generation: str, row: dict[str, str]) -> Server:
     )
     return {
         "number": number,
+        "year": int(row["Hardware_Availability_Year"]),
         "facts": facts,
         "watts": np.array([float(row[column]) for column in COLUMNS]),
         "server": str(number),
         "maker": row["HW_Vendor"].split()[0].lower()[:5],
-        "cpu": " ".join(word for word in row["HW_CPUName"].split() if any(c.isdigit() for c in word) and "." not in word),
+        "cpu": " ".join(
+            word for word in row["HW_CPUName"].split() if any(c.isdigit() for c in word) and "." not in word
+        ),
         "generation": generation,
     }
 
@@ -83,7 +90,7 @@ def ground(servers: list[Server]) -> dict[str, Any]:
             "sockets": _range(servers, lambda f: f.sockets),
             "gib": _range(servers, lambda f: f.memory_bytes / 1024**3 / f.cores),
             "usual_gib": [float(np.median([s["facts"].memory_bytes / 1024**3 / s["facts"].cores for s in servers]))],
-            "tdp_w": _range([s for s in servers if s["facts"].tdp_w], lambda f: f.tdp_w),
+            "tdp_w": _range([s for s in servers if s["facts"].tdp_w], lambda f: f.tdp_w or 0.0),
         },
     }
 
@@ -208,9 +215,7 @@ def main() -> None:
     parser.add_argument("table", type=Path)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    with arguments.table.open(encoding="utf-8", newline="") as file:
-        years = [int(row["Hardware_Availability_Year"]) for row in csv.DictReader(file)]
-    everyone = [{**server, "year": years[server["number"]]} for server in load(arguments.table)]
+    everyone = table(arguments.table)
     servers = [server for server in everyone if server["number"] % HELD_OUT]
     print(f"{len(servers)} servers in the fit, {len(everyone) - len(servers)} held out")
     print("model       width   left out by  inside  at 0, 10, 30, 50, 70, 100 % load (median 95 % half-width)")

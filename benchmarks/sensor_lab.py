@@ -1,9 +1,9 @@
-"""Sensors with a truth in closed form: piecewise linear power, its exact integral, and gauges and counters in front of it."""
+"""Sensors with a truth in closed form: piecewise linear power, its exact integral, gauges and counters before it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,8 +11,11 @@ from everywatt.energy.publications import publications
 from everywatt.energy.sampling import CounterCurve, GaugeCurve
 from everywatt.energy.swing import Witness
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 LONG_S = 70.0
-POLL_SHARE = 0.1
+POLL_SHARE = 0.097
 
 
 @dataclass(frozen=True)
@@ -133,9 +136,7 @@ def counter(period: float, witness: bool = True) -> Callable:
         early = at - rng.uniform(0, period / 20, len(at))
         late = early + period / 20
         seen = see(load, rng) if witness else None
-        return CounterCurve(
-            (early + late) / 2, joules, early_s=early, late_s=late, quantum_j=0.001, witness=seen
-        )
+        return CounterCurve((early + late) / 2, joules, early_s=early, late_s=late, quantum_j=0.001, witness=seen)
 
     return look
 

@@ -10,8 +10,8 @@
         pynvml.nvmlInit()  # the simulated card, 100 W
         ...
 
-Programs inside a machine say with `use_gpu` and `gpu_work` what they do on a card; cards with a `load:` curve draw power
-for it.
+Programs inside a machine say with `use_gpu` and `gpu_work` what they do on a card; cards with a `load:` curve draw
+power for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def use_gpu(share: float = 1.0, *, memory_bytes: int = 512 * 2**20, gpu: int = 0
 
 
 def gpu_work(seconds: float, *, share: float = 1.0, gpu: int = 0) -> float:
-    """Do GPU work that takes `seconds` at full speed and longer under a power limit. Gives the seconds it really took."""
+    """Do GPU work that takes `seconds` at full speed and longer under a power limit. Gives the real seconds."""
     from everywatt.sim.loads import gpu_work as work
 
     return work(seconds, share=share, gpu=gpu)

@@ -119,7 +119,9 @@ def test_inline_reads_make_edges_exact_and_cover_the_start(tmp_path):
 def test_edges_alone_give_a_figure_where_no_recorder_ran(tmp_path):
     info = counter_group(inline=True, period_s=0.001)
     edge = lambda t: Row(at(t), at(t), at(t), (70.0 * t,))  # noqa: E731
-    path = write_tape(tmp_path / "a.tape", [(info, 0.1, [])], [("run", 1.0, 4.0, None, {})], [(0, edge(1)), (0, edge(4))])
+    path = write_tape(
+        tmp_path / "a.tape", [(info, 0.1, [])], [("run", 1.0, 4.0, None, {})], [(0, edge(1)), (0, edge(4))]
+    )
     assert run_of(path).energy().joules == pytest.approx(210.0)
 
 
@@ -242,3 +244,13 @@ def test_refused_is_null_with_a_reason(tmp_path):
     energy = run.energy()
     assert energy.joules is None and "no sensor" in energy.refused
     assert energy.to_dict()["joules"] is None and "refused" in energy.to_dict()
+
+
+def test_ten_thousand_spans_are_one_query(tmp_path):
+    """Every other millisecond of 20 s at 50 W: 500 J, and edges add up in quadrature, not linearly."""
+    ticks = rows(lambda t: 50.0 * t, 0, 22, 0.1)
+    spans = [("s", 1 + i * 0.002, 1 + i * 0.002 + 0.001, None, {}) for i in range(10_000)]
+    run = run_of(write_tape(tmp_path / "a.tape", [(counter_group(offset_w=1.0), 0.1, ticks)], spans))
+    energy = run.energy(span="s")
+    assert energy.joules == pytest.approx(500, rel=1e-6)
+    assert energy.budget.by_source()["offset"] == pytest.approx(10, rel=1e-6)

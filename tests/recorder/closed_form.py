@@ -1,6 +1,6 @@
-"""A sensor in closed form for the recorder's tests: a counter of 10 W, a gauge, a tracked counter, processes, and faults.
+"""A sensor in closed form for the recorder's tests: a counter of 10 W, a gauge, a tracked counter, processes, faults.
 
-Which faults is said by the file that EVERYWATT_TEST_FAULT names: `raise`, `garbage`, `vanish`, `hang`, `slow`.
+Which fault is said by the file that EVERYWATT_TEST_FAULT names: `raise`, `garbage`, `vanish`, `slow`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ def microjoules(t_ns: int) -> float:
 class Counter:
     facts = Facts(period_s=0.001, max_w=100.0)
     info = GroupInfo(
-        "fake.counter", "fake", "cpu.0",
-        (Channel("cpu.0.package.energy", "J", Kind.COUNTER, "cpu.0", Domain.PACKAGE, 1e-6, facts=facts),), inline=True,
+        "fake.counter",
+        "fake",
+        "cpu.0",
+        (Channel("cpu.0.package.energy", "J", Kind.COUNTER, "cpu.0", Domain.PACKAGE, 1e-6, facts=facts),),
+        inline=True,
     )
 
     def read(self):
@@ -64,8 +67,11 @@ class Published:
 
     facts = Facts(period_s=0.1)
     info = GroupInfo(
-        "fake.gpu", "fake", "gpu.0",
-        (Channel("gpu.0.energy", "J", Kind.COUNTER, "gpu.0", Domain.GPU, 1e-6, facts=facts),), tracked=True,
+        "fake.gpu",
+        "fake",
+        "gpu.0",
+        (Channel("gpu.0.energy", "J", Kind.COUNTER, "gpu.0", Domain.GPU, 1e-6, facts=facts),),
+        tracked=True,
     )
 
     def read(self):
@@ -79,8 +85,11 @@ class Published:
 
 class Gauge:
     info = GroupInfo(
-        "fake.temperature", "fake", "gpu.0",
-        (Channel("gpu.0.temperature", "°C", Kind.GAUGE, "gpu.0"),), cadence=Cadence.SLOW,
+        "fake.temperature",
+        "fake",
+        "gpu.0",
+        (Channel("gpu.0.temperature", "°C", Kind.GAUGE, "gpu.0"),),
+        cadence=Cadence.SLOW,
     )
 
     def read(self):

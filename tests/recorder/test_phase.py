@@ -50,7 +50,9 @@ class Publisher:
 
 def group(declared_ms: float | None, kind: Kind) -> GroupInfo:
     facts = Facts(period_s=None if declared_ms is None else declared_ms / 1000)
-    return GroupInfo("gpu.0", "fake", "gpu.0", (Channel("gpu.0.energy", "J", kind, "gpu.0", Domain.GPU, facts=facts),), tracked=True)
+    return GroupInfo(
+        "gpu.0", "fake", "gpu.0", (Channel("gpu.0.energy", "J", kind, "gpu.0", Domain.GPU, facts=facts),), tracked=True
+    )
 
 
 @dataclass
@@ -60,8 +62,15 @@ class Outcome:
     tracker: Tracker
 
 
-def follow(publisher: Publisher, *, declared_ms: float | None = None, asked_ms: float = 100.0, cost_ms: float = 0.1,
-           late_ms: float = 0.2, seed: int = 2) -> Outcome:
+def follow(
+    publisher: Publisher,
+    *,
+    declared_ms: float | None = None,
+    asked_ms: float = 100.0,
+    cost_ms: float = 0.1,
+    late_ms: float = 0.2,
+    seed: int = 2,
+) -> Outcome:
     rng = random.Random(seed)
     kind = Kind.COUNTER if publisher.counter else Kind.GAUGE
     tracker = Tracker(group(declared_ms, kind), round(asked_ms * MS), START)
@@ -81,7 +90,9 @@ def settled(outcome: Outcome, after_s: float = 1.0) -> list[tuple[Row, int]]:
     return [(row, index) for row, index in outcome.rows if row.read_ns > START + after_s * S]
 
 
-def check(publisher: Publisher, outcome: Outcome, width_ms: float = 2.5, calls: float = 1.3, holds: float = 0.99) -> None:
+def check(
+    publisher: Publisher, outcome: Outcome, width_ms: float = 2.5, calls: float = 1.3, holds: float = 0.99
+) -> None:
     rows = settled(outcome)
     times = publisher.times
     assert outcome.tracker.state is State.LOCKED
@@ -99,7 +110,10 @@ def check(publisher: Publisher, outcome: Outcome, width_ms: float = 2.5, calls: 
 
 
 @pytest.mark.parametrize("phase", [0.0, 13.0, 48.5, 77.7, 99.9])
-@pytest.mark.parametrize(("period", "declared"), [(100.0, 100.0), (100.02, 100.0), (98.7, 100.0), (20.0, 20.0), (20.003, None), (100.0, None), (50.0, None)])
+@pytest.mark.parametrize(
+    ("period", "declared"),
+    [(100.0, 100.0), (100.02, 100.0), (98.7, 100.0), (20.0, 20.0), (20.003, None), (100.0, None), (50.0, None)],
+)
 @pytest.mark.parametrize("counter", [True, False])
 def test_locks_on_to_any_phase_and_period(phase: float, period: float, declared: float | None, counter: bool) -> None:
     publisher = Publisher(period, phase, counter=counter)

@@ -47,7 +47,12 @@ def test_a_recording_holds_the_truth(lab) -> None:
     end = recording.span_close(uid, attributes={"done": True})
     closed = recording.close()
     assert closed.path == lab.tape()
-    assert [group.name for group in recording.groups] == ["fake.counter", "fake.gpu", "fake.temperature", "fake.processes"]
+    assert [group.name for group in recording.groups] == [
+        "fake.counter",
+        "fake.gpu",
+        "fake.temperature",
+        "fake.processes",
+    ]
     (span,) = table(closed.path, "select name, start_ns, end_ns, attributes from span")
     assert span[0] == "work"
     assert span[2] == end
@@ -86,6 +91,20 @@ def publications(path: Path, group: str) -> list[tuple[int, int, int]]:
         tape.close()
 
 
+def test_processes_are_followed_for_each_tape_apart(lab) -> None:
+    first, second = start(lab, "a/h-0001.tape", pids=[11]), start(lab, "b/h-0001.tape", pids=[22])
+    first.follow([33])
+    first.status()
+    paths = [first.close(linger=False).path, second.close(linger=False).path]
+    seen = []
+    for path in paths:
+        tape = Tape.open(path)
+        number = next(group.id for group in tape.groups if group.info.table)
+        seen.append({row["pid"] for frame in tape.tables(number) for row in frame.rows})
+        tape.close()
+    assert seen == [{11, 33}, {22}]
+
+
 def test_two_clients_share_one_recorder_that_reads_once(lab) -> None:
     first = start(lab, "a/host-0001.tape")
     second = start(lab, "b/host-0001.tape", pids=[1])
@@ -108,7 +127,9 @@ def test_clients_that_start_at_once_get_one_recorder(lab) -> None:
         "r = record(sys.argv[1], meta={}, sensors=['fake']); time.sleep(0.3); print(r.close().cost['pid'])"
     )
     programs = [
-        subprocess.Popen([sys.executable, "-c", code, str(lab.tape(f"{n}/h-0001.tape"))], stdout=subprocess.PIPE, env=environ(lab))
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(lab.tape(f"{n}/h-0001.tape"))], stdout=subprocess.PIPE, env=environ(lab)
+        )
         for n in range(4)
     ]
     pids = {program.communicate(timeout=30)[0].strip() for program in programs}
@@ -127,7 +148,9 @@ def test_ten_thousand_spans_and_one_never_closed(lab) -> None:
         recording.span_close(recording.span_open("s", parent=outer, attributes={"n": number}))
     closed = recording.close(linger=False)
     assert table(closed.path, "select count(*), count(end_ns) from span") == [(10_001, 10_000)]
-    assert table(closed.path, "select count(*) from span where parent is not null and parent != ?".replace("?", f"'{outer}'")) == [(0,)]
+    assert table(
+        closed.path, "select count(*) from span where parent is not null and parent != ?".replace("?", f"'{outer}'")
+    ) == [(0,)]
 
 
 def test_threads_share_a_recording(lab) -> None:
@@ -360,7 +383,9 @@ def test_the_recorder_inherits_no_mask_no_session_and_never_imports_main(lab) ->
         "print(len(os.sched_getaffinity(pid)), os.getsid(pid) != os.getsid(0), os.readlink(f'/proc/{pid}/cwd'))\n"
         "r.close(linger=False)\n"
     )
-    done = subprocess.run([sys.executable, str(main), str(lab.tape())], capture_output=True, text=True, env=environ(lab), timeout=30)
+    done = subprocess.run(
+        [sys.executable, str(main), str(lab.tape())], capture_output=True, text=True, env=environ(lab), timeout=30
+    )
     assert done.stdout.splitlines() == ["main", f"{os.cpu_count()} True /"], done.stderr
     assert done.stderr == ""
 

@@ -59,6 +59,15 @@ def test_groups_share_a_grid() -> None:
     assert len(set(reads)) <= 102
 
 
+def test_slow_groups_take_turns() -> None:
+    schedule = Schedule(START)
+    for number in range(10):
+        schedule.add(number, S, START)
+    reads = run(schedule, 10, 0)
+    later = [t for t in reads if t > START + S]
+    assert max(later.count(t) for t in set(later)) == 1
+
+
 def test_a_faster_period_takes_over() -> None:
     schedule = Schedule(START)
     schedule.add("a", S, START)

@@ -51,7 +51,7 @@ def test_families_are_told_apart_by_whole_words():
 def test_a_declared_exact_card_has_no_gain_error_and_no_assumed_period():
     facts = facts_for("everywatt Simulated Exact A100", "535.0", 400.0, "counter")
     assert (facts.gain_pct, facts.offset_w, facts.period_s, facts.window_s) == (0.0, 0.0, None, None)
-    assert facts_for("everywatt Simulated GPU", "535.0", None, "draw").gain_pct == 0.0
+    assert facts_for("everywatt Simulated GPU", "535.0", None, "draw").gain_pct > 0.0
 
 
 def test_spread_of_the_measured_cards():

@@ -8,10 +8,12 @@ import zlib
 
 import pytest
 
+from everywatt.core.clocks import FakeClock
 from everywatt.core.errors import NotATape, TapeDamaged, TapeError, TapeTooNew
 from everywatt.tape import codec, schema
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import Tape
+from everywatt.tape.writer import TapeWriter
 
 
 def everything(tape):
@@ -71,7 +73,7 @@ def test_a_sample_of_damaged_bytes(lab, tmp_path):
     small = lab.write_small(tmp_path / "a.tape")
     random_ = random.Random(11)
     size = small.path.stat().st_size
-    positions = [(at, 1 << random_.randrange(8)) for at in range(0, 100)]
+    positions = [(at, 1 << random_.randrange(8)) for at in range(100)]
     used = [at for at, byte in enumerate(small.path.read_bytes()) if byte and at >= 100]
     positions += [(at, random_.randrange(1, 256)) for at in random_.sample(used, 200)]
     positions += [(random_.randrange(size), random_.randrange(1, 256)) for _ in range(100)]
@@ -241,3 +243,67 @@ def test_a_lost_log_is_told(lab, tmp_path):
     with Tape.open(tmp_path / "b.tape") as tape:
         (sentence,) = tape.trouble
     assert "b.tape-wal" in sentence and "10 s" in sentence
+
+
+def live_copy(lab, tmp_path, folder):
+    """A tape with its log, as a kill leaves them."""
+    clock = FakeClock()
+    writer = TapeWriter(tmp_path / "live.tape", {}, clock=clock)
+    group = writer.add_group(lab.group(lab.counter(), lab.gauge()), 0.1)
+    for i in range(30):
+        writer.append(group, [lab.row(10**12 + i * lab.period_ns, i * 5.0, 7.0)])
+        writer.flush()
+    folder.mkdir()
+    shutil.copy(tmp_path / "live.tape", folder / "a.tape")
+    shutil.copy(tmp_path / "live.tape-wal", folder / "a.tape-wal")
+    return folder / "a.tape"
+
+
+def test_damage_in_the_log_is_told(lab, tmp_path):
+    path = live_copy(lab, tmp_path, tmp_path / "copy")
+    log = tmp_path / "copy" / "a.tape-wal"
+    whole, main = log.read_bytes(), path.read_bytes()
+    with Tape.open(path) as tape:
+        (sentence,) = tape.trouble
+        assert "damaged" not in sentence
+        truth = load_columns(tape, 1, ["gpu.0.energy"]).accumulated["gpu.0.energy"].tolist()
+    assert len(truth) == 30
+    random_ = random.Random(5)
+    cut = 0
+    for at in [*range(0, 32, 3), *random_.sample(range(32, len(whole)), 60)]:
+        for side in ("-shm", "-wal", ""):
+            (tmp_path / "copy" / f"a.tape{side}").unlink(missing_ok=True)
+        path.write_bytes(main)
+        log.write_bytes(whole)
+        damage(log, at, 1 << random_.randrange(8))
+        try:
+            with Tape.open(path) as tape:
+                rows = (
+                    load_columns(tape, 1, ["gpu.0.energy"]).accumulated["gpu.0.energy"].tolist() if tape.groups else []
+                )
+                assert rows == truth[: len(rows)]
+                if len(rows) < 29:  # the last flush may be missing from any unsealed tape
+                    assert "damaged" in tape.trouble[0], (at, len(rows))
+                    cut += 1
+        except TapeDamaged:
+            cut += 1
+    assert cut > 40
+
+
+def test_every_prefix_of_the_log(lab, tmp_path):
+    path = live_copy(lab, tmp_path, tmp_path / "copy")
+    log = tmp_path / "copy" / "a.tape-wal"
+    whole, main = log.read_bytes(), path.read_bytes()
+    counts = set()
+    for length in range(0, len(whole), 1999):
+        for side in ("-shm", "-wal", ""):
+            (tmp_path / "copy" / f"a.tape{side}").unlink(missing_ok=True)
+        path.write_bytes(main)
+        log.write_bytes(whole[:length])
+        with Tape.open(path) as tape:
+            assert "not sealed" in tape.trouble[0]
+            if tape.groups:
+                rows = load_columns(tape, 1, ["gpu.0.energy"]).accumulated["gpu.0.energy"].tolist()
+                assert rows == [i * 5.0 for i in range(len(rows))]
+                counts.add(len(rows))
+    assert len(counts) > 10

@@ -33,7 +33,8 @@ writer = TapeWriter(Path(sys.argv[1]), {}, checkpoint_s=0.02)
 group = writer.add_group(GroupInfo("gpu.0", "test", "gpu.0", channels), 0.1)
 rows, flushes = 0, int(sys.argv[2])
 for _ in range(flushes):
-    writer.append(group, [Row(t, t, t, (float(t // 1000),)) for t in range(rows * 1000 + 1000, (rows + 10) * 1000 + 1000, 1000)])
+    times = range(rows * 1000 + 1000, (rows + 10) * 1000 + 1000, 1000)
+    writer.append(group, [Row(t, t, t, (float(t // 1000),)) for t in times])
     writer.flush()
     rows += 10
     print(rows, flush=True)
@@ -204,12 +205,14 @@ def test_a_place_that_cannot_be_written(tmp_path):
 def as_nobody(code, *arguments):
     """Run Python without root's rights (root may write anywhere)."""
     script = (
-        "import os, sys, shutil, tempfile, json\nfrom pathlib import Path\nfrom everywatt.core.errors import TapeError\n"
+        "import os, sys, shutil, tempfile, json\nfrom pathlib import Path\n"
+        "from everywatt.core.errors import TapeError\n"
         "from everywatt.tape.reader import Tape\nfrom everywatt.tape.writer import TapeWriter\n"
         f"if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n{code}"
     )
     env = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": "/tmp"}
-    done = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], env=env, capture_output=True, text=True)
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,6 +1,7 @@
 """What goes into a tape comes out of it."""
 
 import os
+import random
 import sqlite3
 
 import pytest
@@ -136,3 +137,28 @@ def test_it_is_plain_sqlite(lab, tmp_path):
     assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     assert db.execute("PRAGMA application_id").fetchone() == (0x45574154,)
     assert db.execute("SELECT sum(n) FROM frame").fetchone() == (60,)
+
+
+def written_bytes():
+    with open("/proc/self/io") as file:
+        return int(dict(line.split(": ") for line in file)["wchar"])
+
+
+def test_an_hour_of_forty_channels_at_ten_hertz_writes_less_than_60_mb(lab, tmp_path):
+    clock = FakeClock()
+    writer = TapeWriter(tmp_path / "a.tape", {}, clock=clock)
+    channels = [[lab.counter(f"c{g}"), *(lab.gauge(f"g{g}.{k}") for k in range(3))] for g in range(10)]
+    groups = [writer.add_group(lab.group(*some, name=f"g{i}"), 0.1) for i, some in enumerate(channels)]
+    random_ = random.Random(1)
+    counts = [0] * 10
+    before = written_bytes()
+    for _ in range(120):
+        for _ in range(10):
+            clock.advance(0.1)
+            for i, group in enumerate(groups):
+                counts[i] += random_.randrange(8_000, 12_000)
+                values = (random_.gauss(100_000, 5_000) // 1, random_.randrange(101) * 1.0, random_.random() * 300)
+                writer.append(group, [lab.row(clock.now_ns + random_.randrange(300_000), float(counts[i]), *values)])
+        writer.flush()
+    assert (written_bytes() - before) * 30 < 60e6
+    writer.abandon()

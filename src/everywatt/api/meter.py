@@ -65,6 +65,7 @@ class Meter:
         self._period_s = chosen.period_s if period is None else _seconds(period)
         self._sensors = list(chosen.sensors) if sensors is None and chosen.sensors else sensors
         self._devices = devices
+        self._profile = chosen.profile
         self._estimate = chosen.estimate if estimate is None else estimate
         self._home = chosen.home if home is None else Path(home)
         self._save = save
@@ -91,7 +92,14 @@ class Meter:
             path = self._segment()
             self._recording = record(
                 path,
-                meta=provenance(command, tags=self._tags, note=self._note, run=path.parent.name, period_s=self._period_s),
+                meta=provenance(
+                    command,
+                    tags=self._tags,
+                    note=self._note,
+                    run=path.parent.name,
+                    period_s=self._period_s,
+                    profile=self._profile,
+                ),
                 period_s=self._period_s,
                 sensors=self._sensors,
                 devices=self._devices,

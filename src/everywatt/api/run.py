@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,11 @@ from everywatt.core.spans import Point, Span
 from everywatt.core.units import format_duration
 from everywatt.energy.baseline import Baseline, idle_energy, quietest
 from everywatt.energy.combine import combine
-from everywatt.energy.ticks import load_ticks
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import device_table
-from everywatt.energy.window import source_energy, window_energy
+from everywatt.energy.ticks import load_ticks
+from everywatt.energy.window import source_energy, windows_energy
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import existing_home, find_run, segments
 
@@ -38,9 +40,10 @@ class Run:
     >>> run.energy(), run.energy(span="epoch"), run.energy(between=(0.0, 2.5))   # doctest: +SKIP
     """
 
-    def __init__(self, path: Path, tapes: Sequence[Tape]) -> None:
+    def __init__(self, path: Path, tapes: Sequence[Tape], trouble: Sequence[str] = ()) -> None:
         self.path = path
         self.tapes = tuple(tapes)
+        self._trouble = tuple(trouble)
 
     @property
     def name(self) -> str:
@@ -75,7 +78,7 @@ class Run:
     @property
     def trouble(self) -> list[str]:
         """Sentences about what is missing or damaged."""
-        return [f"{tape.path.name}: {text}" for tape in self.tapes for text in tape.trouble]
+        return [*self._trouble, *(f"{tape.path.name}: {text}" for tape in self.tapes for text in tape.trouble)]
 
     def energy(
         self, span: str | Span | None = None, *, between: tuple[float, float] | None = None, device: str | None = None
@@ -88,20 +91,20 @@ class Run:
         figures = []
         for tape, windows in zip(self.tapes, self._windows(span, between), strict=True):
             found = sources(tape)
-            for start_ns, end_ns in windows:
-                figures.append((tape, self._window(found, start_ns, end_ns, device)))
+            if windows:
+                figures.append((tape, self._asked(found, windows, device)))
         if not figures:
             return Energy.refuse("nothing was recorded in that window")
         return combine([(str(tape.meta.get("host", {}).get("name", "")), energy) for tape, energy in figures])
 
-    def _window(self, found: list[Source], start_ns: int, end_ns: int, device: str | None) -> Energy:
+    def _asked(self, found: list[Source], windows: Sequence[tuple[int, int]], device: str | None) -> Energy:
         if device is None:
-            return window_energy(found, start_ns, end_ns, notes=self.trouble)
+            return windows_energy(found, windows, notes=self.trouble)
         chosen = [source for source in found if source.label == device]
         if not chosen:
             known = ", ".join(sorted(source.label for source in found)) or "none"
             raise UsageError(f"This run has no device '{device}' that measures energy; it has: {known}.")
-        return source_energy(chosen[0], start_ns, end_ns)
+        return reduce(add, (source_energy(chosen[0], start_ns, end_ns) for start_ns, end_ns in windows))
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
         """Energy above idle: gross minus the idle baseline over the same time. Refused where there is no baseline."""
@@ -111,14 +114,13 @@ class Run:
             baseline = self._baseline(tape, found)
             if baseline is None:
                 return Energy.refuse("no idle baseline: record one with --idle 10s, or measure for longer than 10 s")
-            for start_ns, end_ns in windows:
-                gross = window_energy(found, start_ns, end_ns)
-                if gross.joules is None:
-                    return gross
-                idle = idle_energy(found, baseline, (end_ns - start_ns) / NS)
-                if idle.joules is None:
-                    return idle
-                figures.append((str(tape.meta.get("host", {}).get("name", "")), gross - idle))
+            if not windows:
+                continue
+            gross = windows_energy(found, windows)
+            idle = idle_energy(found, baseline, sum(end - start for start, end in windows) / NS)
+            if gross.joules is None or idle.joules is None:
+                return gross if gross.joules is None else idle
+            figures.append((str(tape.meta.get("host", {}).get("name", "")), gross - idle))
         return combine(figures) if figures else Energy.refuse("nothing was recorded in that window")
 
     @property
@@ -159,9 +161,7 @@ class Run:
         """Seconds that the run's own windows last; the gap between appended segments is not in it."""
         return sum(end - start for windows in self._windows(None, None) for start, end in windows) / NS
 
-    def _windows(
-        self, span: str | Span | None, between: tuple[float, float] | None
-    ) -> list[list[tuple[int, int]]]:
+    def _windows(self, span: str | Span | None, between: tuple[float, float] | None) -> list[list[tuple[int, int]]]:
         """For each tape, the disjoint windows that are asked for."""
         if between is not None:
             if span is not None:
@@ -299,7 +299,4 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
             failures.append(error)
     if not tapes:
         raise failures[0]
-    result = Run(path, tapes)
-    if failures:
-        tapes[0].add_trouble(*(str(error) for error in failures))
-    return result
+    return Run(path, tapes, [str(error) for error in failures])

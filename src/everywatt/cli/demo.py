@@ -55,7 +55,9 @@ def command(work_s: float, output: Output) -> int:
     for precision, count in products.items():
         energy = run.energy(span=precision)
         if energy.joules is not None:
-            lines.append(f"  each    {short(energy / count)} a product of {SIZE}×{SIZE} in {precision} ({count} of them)")
+            lines.append(
+                f"  each    {short(energy / count)} a product of {SIZE}×{SIZE} in {precision} ({count} of them)"
+            )
     folder = Path(run.path if run.path.is_dir() else run.path.parent)
     write_text(folder / "report.json", dumps(run.to_dict(), indent=2) + "\n")
     write_text(folder / "report.txt", "\n".join(lines) + "\n")

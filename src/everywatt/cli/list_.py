@@ -37,7 +37,15 @@ def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, 
     output.json("runs", {"home": str(home), "runs": rows})
     if output.json_to is None:
         shown = [
-            [r["name"], r["started"][:19], format_duration(r["duration_s"]), r["shown"], r["scope"], r["pedigree"], r["tags"]]
+            [
+                r["name"],
+                r["started"][:19],
+                format_duration(r["duration_s"]),
+                r["shown"],
+                r["scope"],
+                r["pedigree"],
+                r["tags"],
+            ]
             for r in rows
         ]
         output.table(["RUN", "STARTED (UTC)", "TIME", "ENERGY", "SCOPE", "PEDIGREE", "TAGS"], shown)
@@ -95,5 +103,8 @@ def _sums(runs: list[Run], wanted: str, output: Output) -> None:
         )
     output.json("sums", {"sums": rows})
     if output.json_to is None:
-        shown = [[r["tag"], r["runs"], format_duration(float(str(r["duration_s"]))), r["shown"], r["scope"], r["pedigree"]] for r in rows]
+        shown = [
+            [r["tag"], r["runs"], format_duration(float(str(r["duration_s"]))), r["shown"], r["scope"], r["pedigree"]]
+            for r in rows
+        ]
         output.table(["TAG", "RUNS", "TIME", "ENERGY", "SCOPE", "PEDIGREE"], shown, right=[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -118,7 +120,11 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
     child.returncode = code  # it was waited for here: Popen must not wait again
     code = 128 - code if code < 0 else code
     if recording is not None and uid is not None:
-        attributes = {"exit_code": code, "cpu_s": usage.ru_utime + usage.ru_stime, "max_rss_bytes": usage.ru_maxrss * 1024}
+        attributes = {
+            "exit_code": code,
+            "cpu_s": usage.ru_utime + usage.ru_stime,
+            "max_rss_bytes": usage.ru_maxrss * 1024,
+        }
         recording.span_close(uid, attributes=attributes, at_ns=None if _just(ended_ns) else ended_ns)
     return code
 
@@ -128,7 +134,7 @@ def _just(ended_ns: int) -> bool:
     return SystemClock.monotonic_ns() - ended_ns < NS // 1000
 
 
-def _wait(pid: int) -> tuple[int, object]:
+def _wait(pid: int) -> tuple[int, resource.struct_rusage]:
     while True:
         try:
             _, status, usage = os.wait4(pid, 0)
@@ -158,13 +164,13 @@ def _signals(pid: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
 
 
 def _in_foreground() -> bool:
     try:
-        with open("/dev/tty") as terminal:
+        with Path("/dev/tty").open() as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except OSError:
         return False

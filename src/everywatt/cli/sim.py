@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from everywatt.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class _Sim(click.Command):
@@ -49,13 +51,17 @@ def sim(
     declare with everywatt.testing.use_gpu (a card). Time starts with the machine.
 
     --sensor says what the cards' sensors are like: period=100ms, window=25ms, average=1s, counter_period=20ms,
-    phase, counter_phase, jitter, drop, gain=0.958, offset=-2W, quantum=1J, exact=1, name='NVIDIA A100-SXM4-40GB',
-    unsupported=nvmlDeviceGetTotalEnergyConsumption+field:186, missing=CALL+…, failing=CALL+…, fail_call=100,
-    fail_after=100, lost_at=5s, back_at=8s, call_cost=50us, process_cost=500us, processes=PID:MEMORY:SM+… (pid 0 is the
-    command), mig=1g.5gb+3g.20gb, gpm=1, power_limit=300W, … A key with gpu.1. in front is about that card alone. Packages
-    take package.period, package.wrap=300J, package.start, package.reset_at, package.dram=0.2, package.dies=2,
-    package.mmio=1, package.fault=unreadable|garbage|negative|empty|vanish, package.fault_at, … The machine takes psys=40W
-    and smi=na|not-supported|unknown-error|hang|hang-after:N|exit-after:N|buffered|no-handle|no-loop.
+    phase, counter_phase, jitter, drop, gain=0.958, offset=-2W, quantum=1J, power_quantum, start, exact=1, seed,
+    name='NVIDIA A100-SXM4-40GB', unsupported=nvmlDeviceGetTotalEnergyConsumption+field:186, missing=CALL+…,
+    failing=CALL+…, fail_call=100, fail_after=100, fail_code=999, lost_at=5s, back_at=8s, call_cost=50us,
+    process_cost=500us, processes=PID:MEMORY:SM[:INSTANCE]+… (pid 0 is the command), mig=1g.5gb+3g.20gb, gpm=1,
+    samples=120, utilisation, memory=40GiB, clock, memory_clock, capability=8.0, power_limit=300W, power_limit_min,
+    power_limit_max, denied=1. A key with gpu.1. in front is about that card alone.
+
+    Packages take package.period, phase, quantum, wrap=300J, start, reset_at, tdp, dies=2, core=0.7, uncore, dram=0.2,
+    mmio=1, range_unreadable=1, fault=unreadable|garbage|negative|empty|vanish and fault_at, each with package. or
+    package.1. in front. The machine takes psys=40W, driver=VERSION and
+    smi=na|not-supported|unknown-error|hang|hang-after:N|exit-after:N|buffered|no-handle|no-loop.
 
     A card is exact unless a gain or an offset is given. The exit code is the command's own, 128+n after signal n.
 
@@ -86,7 +92,8 @@ def sim(
 def truth(file: Path, between: tuple[str, str] | None, as_json: bool) -> None:
     """The exact joules of each device in a window of a simulation.
 
-    A and B are times after the command's start (1.5, 250ms), `end`, CLOCK_MONOTONIC seconds (mono:8123.5), or ISO times.
+    A and B are times after the command's start (1.5, 250ms), `end`, CLOCK_MONOTONIC seconds (mono:8123.5), or ISO
+    times.
     """
     from everywatt.core.jsonio import document, dumps
     from everywatt.core.units import format_duration
@@ -101,3 +108,6 @@ def truth(file: Path, between: tuple[str, str] | None, as_json: bool) -> None:
     click.echo(f"exact joules over {format_duration(window['duration_s'])}", err=True)
     for name, row in window["devices"].items():
         click.echo(f"{name:<12} {row['joules']:14.6f} J  {row['mean_w']:10.3f} W")
+
+
+command = sim

@@ -9,8 +9,8 @@ import click
 
 from everywatt.cli.options import Verb, output_options
 from everywatt.cli.output import Output
-from everywatt.core.errors import EverywattError
 from everywatt.core.config import resolve
+from everywatt.core.errors import EverywattError
 from everywatt.tape.run_store import existing_home, find_run
 from everywatt.tape.validate import validate
 

@@ -26,7 +26,9 @@ def command(run: str, span: str | None, device: str | None, net: bool, output: O
     energy = opened.energy_net(span) if net else opened.energy(span, device=device)
     if energy.joules is None:
         raise MeasurementRefused(energy.refused or "There is no energy figure.", cure="everywatt doctor")
-    chosen = opened.duration_s if span is None else sum(s.duration_s or 0 for s in opened.spans if span in (s.id, s.name))
+    chosen = (
+        opened.duration_s if span is None else sum(s.duration_s or 0 for s in opened.spans if span in (s.id, s.name))
+    )
     found = causes(energy, chosen)
     output.json("why", {"name": opened.name, "energy": energy.to_dict(), "budget": [asdict(cause) for cause in found]})
     if output.json_to is not None:

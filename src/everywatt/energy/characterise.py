@@ -8,16 +8,20 @@ sensor's. Levels are fitted for every trial, so neither gain nor offset matters.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.energy.publications import Publications, publications
-from everywatt.energy.swing import Array
+
+if TYPE_CHECKING:
+    from everywatt.energy.swing import Array
 
 # Trial windows from instantaneous to a moving average of 1.5 s; in steps of 7 %, finer than recordings can tell.
 WINDOWS_S = np.concatenate(([0.002, 0.005], np.geomspace(0.01, 1.6, 75)))
-# Trial lags from a mark (the host submits or sees the end of work) to the change of power, beside the sensor's own delay.
+# Trial lags from a mark (the host submits or sees the end of work) to the change of power, beside the sensor's own
+# delay.
 LAGS_S = np.arange(-0.012, 0.0601, 0.004)
 # Clocks take up to this long to rise when load arrives.
 WARM_UP_S = 0.3
@@ -38,7 +42,7 @@ class Characterisation:
     lag_s       from the load's mark to the change of power as the sensor sees it
     quantum     smallest step between values
     polls       how many were used; poll_s their median distance
-    confidence  0 to 1: share of the readings' variance that the window explains (without marks: 1 where a period is found)
+    confidence  0 to 1: share of the readings' variance that the window explains; without one, 1 where a period is found
     """
 
     period_s: float | None
@@ -64,8 +68,8 @@ def characterise(
 ) -> Characterisation:
     """Period, window and quantum of a sensor from polls `values` at `t_s` (seconds, much faster than it publishes).
 
-    marks_s are the times at which the load was switched, in turn on and off. Before the first and after the last it is off
-    (`starts_busy`: on). A mark that is repeated at one time, as an end and a start, counts once.
+    marks_s are the times at which the load was switched, in turn on and off. Before the first and after the last it
+    is off (`starts_busy`: on). A mark that is repeated at one time, as an end and a start, counts once.
     """
     t, v = np.asarray(t_s, dtype=np.float64), np.asarray(values, dtype=np.float64)
     known = np.isfinite(v)
@@ -157,7 +161,7 @@ def _busy_s(t: Array, marks: Array, busy: bool) -> Array:
     on = (np.arange(len(marks) - 1) % 2 == 0) != busy
     total = np.concatenate(([0.0], np.cumsum(np.diff(marks) * on)))
     outside = np.maximum(t - marks[-1], 0.0) - np.maximum(marks[0] - t, 0.0)
-    return np.interp(t, marks, total) + outside * float(busy)
+    return np.asarray(np.interp(t, marks, total) + outside * float(busy))
 
 
 def _jitter(found: Publications) -> float:

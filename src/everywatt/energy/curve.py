@@ -11,11 +11,13 @@ sign; the inner error is common to all windows of one load.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.energy.swing import Array
+if TYPE_CHECKING:
+    from everywatt.energy.swing import Array
 
 Z95 = 1.96
 # Edge errors are bounded, not normal: 95 % of a uniform error lies within 1.65 sd, of the sum of two within 1.90.
@@ -55,7 +57,8 @@ class Cells:
     loose       the cell's own energy is not known either, so a toggling edge is not pinned at the cell's ends
     random_j    sd of the cell's energy that is independent from cell to cell
     common_w    95 % half-width of the cell's mean that is common to neighbouring cells
-    slip_j      sd of energy that publication jitter moves over the cell's ends
+    slip_j      sd of energy that publication jitter moves over the cell's end
+    slip_start_j  the same over its start, where that is not the end of the cell before (None: as `slip_j`)
     """
 
     start_s: Array
@@ -68,6 +71,7 @@ class Cells:
     random_j: Array
     common_w: Array
     slip_j: Array
+    slip_start_j: Array | None = None
 
 
 class Curve:
@@ -118,7 +122,9 @@ class Curve:
         restless = c.restless_w[k] * np.sqrt(room)
         toggle = c.toggle_w[k] * (np.sqrt(1 / 48) if c.loose else np.sin(np.pi * x) / np.sqrt(12))
         inside = np.sqrt(change**2 + restless**2 + toggle**2) * self._length[k]
-        return np.asarray(Z95_EDGE * np.hypot(inside, c.slip_j[k]))
+        # An edge near a publication is as sure as that publication, not as the one at the cell's other end.
+        slip = c.slip_j[k] if c.slip_start_j is None else c.slip_start_j[k] * (1 - x) + c.slip_j[k] * x
+        return np.asarray(Z95_EDGE * np.hypot(inside, slip))
 
     def _edges(self, a: Array, b: Array) -> tuple[Array, Array]:
         """Both edges; inside one cell neither can be off by more than the window itself may swing."""

@@ -1,9 +1,9 @@
 """Undo a moving average that is longer than the sensor's period.
 
-With C the cumulative energy, a reading y at time t says C(t) = w y + C(t − w). Where the readings of a whole window agree
-the power was steady and C simply goes on; after a change the rule gives C from the steady stretch before it. Each use of
-the rule on top of itself adds the reading's noise and the window's own error once more, so after a few windows without a
-steady stretch the readings are only moved to the middle of their window.
+With C the cumulative energy, a reading y at time t says C(t) = w y + C(t − w). Where the readings of a whole window
+agree the power was steady and C simply goes on; after a change the rule gives C from the steady stretch before it.
+Each use of the rule on top of itself adds the reading's noise and the window's own error once more, so after a few
+windows without a steady stretch the readings are only moved to the middle of their window.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from everywatt.energy.swing import Array, around, own_swing, restlessness
+from everywatt.energy.swing import Array, Flags, around, own_swing, restlessness
 
 # Uses of the rule on top of one another, before moving readings is the better choice. Real averages are no perfect
 # boxcars: on a recorded card a second use already echoes more than it mends.
@@ -26,17 +25,21 @@ WINDOW_KNOWN = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Unmoved:
-    """Mean power of each cell, the sd in joules of the cumulative energy in it, and the 95 % half-width of its mean that a
-    wrong averaging window would shift in all cells alike."""
+    """Mean power of each cell and how sure it is.
+
+    slip_j     sd of the cumulative energy inside the cell
+    common_w   95 % half-width by which a wrong averaging window would shift all means alike
+    moved      the reading was only moved to the middle of its window
+    """
 
     mean_w: Array
     slip_j: Array
     common_w: Array
-    moved: npt.NDArray[np.bool_]
+    moved: Flags
 
 
 def unmove(start: Array, t: Array, y: Array, window: float, unsure: Array) -> Unmoved:
-    """Cell means (each from `start` to `t`) behind readings `y` that average over `window` seconds, longer than a cell."""
+    """Means of cells, each from `start` to `t`, behind readings `y` that average over a longer `window` (seconds)."""
     cell = float(np.median(t - start))
     reach = max(1, round(window / cell))
     swing = np.ptp(around(y, reach), axis=1)
@@ -49,7 +52,7 @@ def unmove(start: Array, t: Array, y: Array, window: float, unsure: Array) -> Un
         + (noise * window) ** 2
         + (own_swing(y) * window / cell * unsure) ** 2
     )
-    # Moved: a step Δ in the window leaves the smoothed curve off by at most Δ w / 8, and w / 4 Δ where there are many.
+    # Moved: a step Δ in the window leaves the smoothed curve off by at most Δ w / 8; several may add up to twice that.
     smooth = swing * window / 8
     change = np.abs(np.diff(y, prepend=y[:1]))
     return Unmoved(mean, np.where(moved, smooth, ruled), change * WINDOW_KNOWN * window / (t - start), moved)
@@ -83,7 +86,7 @@ def _apply(start: Array, t: Array, y: Array, window: float, reach: int) -> tuple
     return depth, mean
 
 
-def _calm(y: Array, reach: int) -> np.ndarray:  # type: ignore[type-arg]
+def _calm(y: Array, reach: int) -> Flags:
     """Cells whose reading and those of the window before agree."""
     padded = np.concatenate((np.full(reach, y[0]), y))
     past = np.lib.stride_tricks.sliding_window_view(padded, reach + 1)

@@ -17,14 +17,16 @@ Array = npt.NDArray[np.float64]
 COHERENT = 0.6
 # Fewer changes than this do not make a clock.
 FEWEST_CHANGES = 8
+# Changes to either side that tell the clock's phase.
+NEIGHBOURS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Publications:
     """What a sensor published: best estimates `t_s` of when, the earliest and latest possible times, and the values.
 
-    `period_s` is None where no regular schedule was found; then every change of the value is a publication, and a steady
-    value is taken as published at each poll.
+    `period_s` is None where no regular schedule was found; then every change of the value is a publication, and a
+    steady value is taken as published at each poll.
     """
 
     t_s: Array
@@ -38,7 +40,7 @@ class Publications:
 
 
 def publications(t_s: npt.ArrayLike, values: npt.ArrayLike, period_s: float | None = None) -> Publications:
-    """The publications behind polls `values` read at `t_s` (seconds, ascending). NaN values are polls without an answer.
+    """The publications behind polls `values` read at `t_s` (ascending seconds). NaN is a poll without an answer.
 
     A change between two polls is a publication between them; a value that stays is published again every period. Where
     polls are slower than the sensor every poll is taken as its own publication, at most one period old.
@@ -138,14 +140,19 @@ def _on_grid(t: Array, v: Array, period: float) -> Publications:
 
 
 def _follow(number: npt.NDArray[np.int_], middle: Array, early: Array, late: Array, period: float) -> Array:
-    """Publication times: each change's neighbourhood fitted by the clock, never outside what the polls allow."""
+    """Publication times by the clock of each change's neighbourhood, never outside what the polls allow.
+
+    Every change bounds the clock's phase. Where the bounds of the neighbours agree, their common part is far narrower
+    than the distance of polls; where they do not, the clock jitters, and the median of the neighbours is taken.
+    """
     offset = middle - number * period
-    reach = 10
-    if len(offset) <= reach:
-        smooth = np.full(len(offset), np.median(offset))
-    else:
-        padded = np.concatenate((offset[reach:0:-1], offset, offset[-2 : -reach - 2 : -1]))
-        windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1)[: len(offset)]
-        smooth = np.median(windows, axis=1)
-    clock = np.clip(smooth + number * period, early, late)
-    return np.maximum.accumulate(clock)
+    least = _near(early - number * period).max(axis=1)
+    most = _near(late - number * period).min(axis=1)
+    smooth = np.where(least <= most, (least + most) / 2, np.median(_near(offset), axis=1))
+    return np.maximum.accumulate(np.clip(smooth + number * period, early, late))
+
+
+def _near(values: Array) -> Array:
+    """Rows of each value and the ten before and after it, as far as there are any."""
+    padded = np.pad(values, NEIGHBOURS, mode="edge" if len(values) <= NEIGHBOURS else "reflect")
+    return np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOURS + 1)

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.clocks import NS
+from everywatt.energy.sources import addable, sources
+from everywatt.energy.window import source_energy
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import StoredGroup, Tape
 
 SLOW_SENSOR = 3.0
+BUSY = "host.cpu_time"
 # NVML clock-event reasons that mean the card was held back: software and hardware power caps, thermal slowdowns.
 HELD_BACK = 0x0000000000000004 | 0x0000000000000008 | 0x0000000000000020 | 0x0000000000000040 | 0x0000000000000080
 
@@ -33,10 +36,27 @@ def quality(tapes: Sequence[Tape]) -> dict[str, Any]:
         "groups": groups,
         "gaps": [_gap(tape, group, gap) for tape in tapes for group in tape.groups for gap in tape.gaps(group.id)],
         "warnings": list(dict.fromkeys(warnings)),
-        "meter": [tape.meta.get("meter") for tape in tapes if tape.meta.get("meter")],
+        "meter": [meter_cost(tape) for tape in tapes if tape.meta.get("meter")],
         "recorder": [tape.meta.get("quality") for tape in tapes if tape.meta.get("quality")],
         "sealed": all(tape.sealed for tape in tapes),
     }
+
+
+def meter_cost(tape: Tape) -> dict[str, Any]:
+    """What the recorder itself cost: CPU seconds, and its share of the CPU's joules by busy time (None if unknown)."""
+    cost = dict(tape.meta["meter"])
+    cost["joules"] = None
+    start_ns, end_ns = tape.extent_ns()
+    for group in tape.groups:
+        if any(channel.name == BUSY for channel in group.info.channels):
+            columns = load_columns(tape, group.id, [BUSY])
+            busy = columns.values[BUSY][np.isfinite(columns.values[BUSY])]
+            chips = [source for source in addable(sources(tape)) if source.family in ("cpu", "machine")]
+            joules = [source_energy(source, start_ns, end_ns).joules for source in chips]
+            if len(busy) > 1 and busy[-1] > busy[0] and joules and None not in joules:
+                share = min(1.0, float(cost.get("cpu_s") or 0.0) / float(busy[-1] - busy[0]))
+                cost["joules"] = share * sum(amount for amount in joules if amount is not None)
+    return cost
 
 
 def _rates(tape: Tape, group: StoredGroup) -> dict[str, Any]:
@@ -69,8 +89,8 @@ def _throttling(tape: Tape) -> list[str]:
         for channel in group.info.channels:
             if not channel.name.endswith(".throttle"):
                 continue
-            bits = load_columns(tape, group.id, [channel.name]).values[channel.name]
-            bits = bits[np.isfinite(bits)].astype(np.int64)
+            masks = load_columns(tape, group.id, [channel.name]).values[channel.name]
+            bits = masks[np.isfinite(masks)].astype(np.int64)
             share = float(np.mean((bits & HELD_BACK) != 0)) if len(bits) else 0.0
             if share > 0.01:
                 warnings.append(f"{channel.device} was held back (power cap or heat) {share:.0%} of the time")

@@ -4,18 +4,21 @@ A power reading is the mean over `window_s` before its publication:
 
 - window = period: the reading is the cell's mean; only a window's edges are uncertain;
 - window < period: the sensor looks at a part of each period. What it did not see lies between the reading before and
-  this one, unless utilisation says that the load toggled inside: then the two levels of the load, weighted with the busy
-  share, count as much as the readings, because readings may beat with such a load for seconds;
+  this one, unless utilisation says that the load toggled inside: then the two levels of the load, weighted with the
+  busy share, count as much as the readings, because readings may beat with such a load for seconds;
 - window > period: a moving average, which is undone (energy.moving).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.energy.curve import Z95, Cells, Curve
 from everywatt.energy.moving import STEADY, unmove
+from everywatt.energy.steps import place_steps
 from everywatt.energy.swing import IDLE, Array, Toggling, Witness, around, own_swing, restlessness, toggling
 
 # A stretch longer than this many periods without a publication is a gap.
@@ -26,9 +29,18 @@ BEAT_S = 2.5
 SLOW_BEAT_S = 10.0
 # Cells that are looked at together, to keep their neighbourhoods small in memory.
 CHUNK = 4096
-# Busy shares are whole percents over the driver's own window, and power takes time to rise and fall: how far a mean that
-# is weighted with a busy share may be off, as a part of the swing between the two levels (sd).
+# Busy shares are whole percents over the driver's own window, and power takes time to rise and fall: how far a mean
+# that is weighted with a busy share may be off, as a part of the swing between the two levels (sd).
 SHARE_ERROR = 0.025
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What is known beside the readings: what utilisation says of the cells, the device's least and most power."""
+
+    state: Toggling | None
+    low_w: float | None
+    high_w: float | None
 
 
 class GaugeCurve(Curve):
@@ -61,14 +73,18 @@ class GaugeCurve(Curve):
         high_w: float | None = None,
     ) -> None:
         t, y = np.asarray(t_s, dtype=np.float64), np.asarray(values, dtype=np.float64)
+        if len(t) == 0:
+            raise ValueError("a gauge's curve needs at least one publication")
         window = period_s if window_s is None else window_s
         unsure = _unsure_s(t, early_s, late_s)
         start = _starts(t, period_s)
-        state = toggling(witness, t)
+        beside = _Beside(toggling(witness, t), low_w, high_w)
         if window > 1.2 * period_s:
-            cells = _moving(start, t, y, window, unsure, state, low_w, high_w)
+            cells = _moving(start, t, y, window, unsure, beside)
         else:
-            cells = _partial(start, t, y, window, unsure, state, low_w, high_w)
+            cells = _partial(start, t, y, window, unsure, beside)
+        if 0.9 * period_s <= window <= 1.2 * period_s:
+            cells = place_steps(cells)
         super().__init__(cells, quantum_w=quantum_w, shift_s=float(np.median(unsure)))
 
 
@@ -91,29 +107,37 @@ class CounterCurve(Curve):
         high_w: float | None = None,
     ) -> None:
         t, count = np.asarray(t_s, dtype=np.float64), np.asarray(joules, dtype=np.float64)
+        if len(t) < 2:
+            raise ValueError("a counter's curve needs at least two publications")
         length = np.maximum(np.diff(t), 1e-9)
         mean = np.diff(count) / length
         unsure = _unsure_s(t, early_s, late_s)
-        state = toggling(witness, t[1:])
-        # The count is exact, its instant is not: power times the instant's error, at the nearer end of the cell.
-        slip = mean * np.maximum(unsure[1:], unsure[:-1])
+        beside = _Beside(toggling(witness, t[1:]), low_w, high_w)
+        # The count is exact, its instant is not: power times the instant's error, at either end of the cell.
+        slip = mean * unsure[1:]
         cells = Cells(
             t[:-1],
             t[1:],
             mean,
             own_swing(mean) / 2,
             restlessness(mean),
-            _toggle(mean, state, low_w, high_w),
+            _toggle(mean, beside),
             False,
             np.zeros(len(mean)),
             np.zeros(len(mean)),
             slip,
+            mean * unsure[:-1],
         )
-        super().__init__(cells, quantum_j=quantum_j)
+        super().__init__(place_steps(cells), quantum_j=quantum_j)
 
 
 def _partial(
-    start: Array, t: Array, y: Array, window: float, unsure: Array, state: Toggling | None, low: float | None, high: float | None
+    start: Array,
+    t: Array,
+    y: Array,
+    window: float,
+    unsure: Array,
+    beside: _Beside,
 ) -> Cells:
     """Cells of a sensor that looks at its whole period or at the last part of it."""
     length = t - start
@@ -123,18 +147,18 @@ def _partial(
     mean = y + (before - y) / 2 * unseen / length
     slip = np.abs(y - before) * unsure
     random = np.hypot(unseen * np.hypot((y - before) / np.sqrt(12), restless), slip)
-    common, toggle, loose = np.zeros(len(y)), _toggle(mean, state, low, high), False
-    if state is not None and np.median(unseen / length) > 0.05:
-        mean, common, toggle, either = _levels(mean, y, state, float(np.median(length)))
+    common, toggle, loose = np.zeros(len(y)), _toggle(mean, beside), False
+    if beside.state is not None and np.median(unseen / length) > 0.05:
+        mean, common, toggle, either = _levels(mean, y, beside.state, float(np.median(length)))
         random, loose = np.hypot(random, either * length), True
     return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
 
 
 def _levels(mean: Array, y: Array, state: Toggling, period: float) -> tuple[Array, Array, Array, Array]:
-    """Where a load toggles out of the sensor's sight: its mean from two levels and the busy share, and how sure that is.
+    """Where a load toggles out of the sensor's sight: its mean by two levels and the busy share, and how sure that is.
 
-    Gives the cells' means, the 95 % half-width of that mean (common to all cells of the load), the sd of the power inside,
-    and the sd of cells of which utilisation does not say clearly whether they toggled.
+    Gives the cells' means, the 95 % half-width of that mean (common to all cells of the load), the sd of the power
+    inside, and the sd of cells of which utilisation does not say clearly whether they toggled.
     """
     found, doubt, toggle, either = mean.copy(), np.zeros(len(y)), np.zeros(len(y)), np.zeros(len(y))
     near, wide = around(y, max(1, round(BEAT_S / period))), around(y, max(1, round(SLOW_BEAT_S / period)))
@@ -144,8 +168,9 @@ def _levels(mean: Array, y: Array, state: Toggling, period: float) -> tuple[Arra
         share, low, high = state.share[part], near[part].min(axis=1), near[part].max(axis=1)
         weighted, weighted_sd = low + share * (high - low), SHARE_ERROR * (high - low) + 1e-9
         plain, plain_sd = _plain(wide[part], among[part])
-        # Two estimates that fail in different ways: weighted levels where the averaging window blunts them, the plain mean
-        # of readings where they beat with the load. Each counts by its sd; where they disagree by more, both are doubted.
+        # Two estimates that fail in different ways: weighted levels where the averaging window blunts them, the plain
+        # mean of readings where they beat with the load. Each counts by its sd; where they disagree by more, both are
+        # doubted.
         trust = 1 / (1 + (plain_sd / weighted_sd) ** 2)
         apart = np.abs(plain - weighted) / np.hypot(plain_sd, weighted_sd)
         both_sd = weighted_sd * np.sqrt(1 - trust) * np.maximum(apart, 1.0)
@@ -163,9 +188,9 @@ def _levels(mean: Array, y: Array, state: Toggling, period: float) -> tuple[Arra
 def _plain(rows: Array, weight: Array) -> tuple[Array, Array]:
     """Mean of each row of readings, of those with weight 1 only, and its sd.
 
-    A load that toggles within 0.2 s leaves readings 0.1 s apart unrelated, or it beats with them. A mean over n unrelated
-    readings is as good as 1 / √n of their spread, one over a number of beats as 1 / (π beats), one over less than a beat
-    is worth nothing.
+    A load that toggles within 0.2 s leaves readings 0.1 s apart unrelated, or it beats with them. A mean over n
+    unrelated readings is as good as 1 / √n of their spread, one over a number of beats as 1 / (π beats), one over
+    less than a beat is worth nothing.
     """
     count = np.maximum(weight.sum(axis=1), 1.0)
     mean = (rows * weight).sum(axis=1) / count
@@ -177,7 +202,12 @@ def _plain(rows: Array, weight: Array) -> tuple[Array, Array]:
 
 
 def _moving(
-    start: Array, t: Array, y: Array, window: float, unsure: Array, state: Toggling | None, low: float | None, high: float | None
+    start: Array,
+    t: Array,
+    y: Array,
+    window: float,
+    unsure: Array,
+    beside: _Beside,
 ) -> Cells:
     """Cells of a moving average, undone."""
     found = unmove(start, t, y, window, unsure)
@@ -187,12 +217,13 @@ def _moving(
     ripple = np.sqrt(2 / 48) * np.pi * window * restless
     slip = np.hypot(found.slip_j, ripple)
     zero = np.zeros(len(y))
-    toggle = _toggle(y, state, low, high)
+    toggle = _toggle(y, beside)
     return Cells(start, t, found.mean_w, own_swing(found.mean_w) / 2, zero, toggle, False, zero, found.common_w, slip)
 
 
-def _toggle(mean: Array, state: Toggling | None, low: float | None, high: float | None) -> Array:
-    """sd of power inside a cell that was busy a share u of the time: (m − low) √((1 − u) / u), whatever the upper level."""
+def _toggle(mean: Array, beside: _Beside) -> Array:
+    """sd of power inside cells busy a share u of the time: (m − low) √((1 − u) / u), whatever the upper level."""
+    state, low = beside.state, beside.low_w
     if state is None:
         return np.zeros(len(mean))
     idle = state.share <= IDLE
@@ -201,8 +232,8 @@ def _toggle(mean: Array, state: Toggling | None, low: float | None, high: float 
     share = np.clip(state.share, IDLE, 1.0)
     above = np.maximum(mean - low, 0.0)
     sd = above * np.sqrt((1 - share) / share)
-    if high is not None:
-        sd = np.minimum(sd, np.sqrt(above * np.maximum(high - mean, 0.0)))
+    if beside.high_w is not None:
+        sd = np.minimum(sd, np.sqrt(above * np.maximum(beside.high_w - mean, 0.0)))
     return np.where(state.maybe, sd, 0.0)
 
 

@@ -89,7 +89,7 @@ def _rank(group: GroupInfo, channel: Channel) -> tuple[int, int, int, int]:
 
 
 def addable(candidates: Iterable[Source]) -> list[Source]:
-    """The largest provably disjoint set of chips, in a fixed order; whole-machine meters only where there are no chips."""
+    """Provably disjoint chips, in a fixed order of preference; whole-machine meters only where there are no chips."""
     ordered = sorted(candidates, key=lambda s: (s.channel.pedigree is Pedigree.MODELLED, _PREFERENCE.index(s.domain)))
     chips: list[Source] = []
     for source in ordered:

@@ -12,8 +12,8 @@ from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.energy.combine import combine
-from everywatt.energy.ticks import load_ticks
 from everywatt.energy.sources import Source, sources
+from everywatt.energy.ticks import load_ticks
 from everywatt.energy.window import source_energy
 from everywatt.tape.reader import Tape
 
@@ -21,7 +21,7 @@ Windows = Sequence[tuple[int, int]]
 
 
 def device_table(tapes: Sequence[Tape], windows: Sequence[Windows]) -> dict[str, Any]:
-    """By device: energy, power (mean, sd, min, median, max, samples), the channel it came from, and its sensor's facts."""
+    """By device: energy, power (mean, sd, min, median, max, samples), and the channel and sensor they came from."""
     table: dict[str, Any] = {}
     several = len({str(tape.meta.get("host", {}).get("name", "")) for tape in tapes}) > 1
     for tape, asked in zip(tapes, windows, strict=True):

@@ -22,7 +22,8 @@ Flags = npt.NDArray[np.bool_]
 NEAR_CELLS = 5
 # sd of readings whose neighbouring differences have this median (normal law: 1 / (0.6745 √2)).
 SD_OF_MEDIAN_STEP = 1.05
-# A driver publishes utilisation every 170 to 200 ms, about the time before, so it speaks of a cell up to that much later.
+# A driver publishes utilisation every 170 to 200 ms, about the time before, so it speaks of a cell up to that much
+# later.
 WITNESS_S = 0.2
 # At or below (above) this share the device was idle (busy) all the time; drivers round to whole percents.
 IDLE, BUSY = 0.02, 0.98
@@ -66,7 +67,7 @@ def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
         return None
     looks = witness.about(end_s)
     between = (looks > IDLE) & (looks < BUSY)
-    return Toggling(looks.mean(axis=0), between.all(axis=0), between.any(axis=0))
+    return Toggling(looks.mean(axis=0), np.asarray(between.all(axis=0)), np.asarray(between.any(axis=0)))
 
 
 def own_swing(y: Array) -> Array:
@@ -86,7 +87,7 @@ def restlessness(y: Array) -> Array:
     windows = np.lib.stride_tricks.sliding_window_view(padded, size)[: len(y)]
     # No sd is more than half of the range.
     most = np.ptp(around(y, NEAR_CELLS), axis=1) / 2
-    return np.minimum(SD_OF_MEDIAN_STEP * np.median(windows, axis=1), most)
+    return np.asarray(np.minimum(SD_OF_MEDIAN_STEP * np.median(windows, axis=1), most))
 
 
 def around(values: Array, cells: int) -> npt.NDArray[np.float64]:

@@ -8,13 +8,18 @@ watts the spread that holds for 250 W boards is half of what a 450 W board shows
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.energy.curve import Z95
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from everywatt.energy.swing import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +60,31 @@ USUAL_LIMIT_W = 250.0
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """95 % half-widths of a card's gain (percent of the reading) and offset (watts), and how many cards say so."""
+    """95 % half-widths of a card's gain (percent of the reading) and offset (watts), and how many cards say so.
+
+    `correlation` of the two is negative: a card whose offset is too high tends to have a gain that is too low.
+    """
 
     gain_pct: float
     offset_w: float
     cards: int
+    correlation: float = 0.0
 
-    def half_width_j(self, joules: npt.ArrayLike, duration_s: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """95 % half-width of the energy of windows, gain and offset together."""
+    def terms_j(self, joules: npt.ArrayLike, duration_s: npt.ArrayLike) -> tuple[Array, Array]:
+        """The error of windows as two independent signed terms, the same two unknowns in every window of the card.
+
+        The first goes with the gain and holds the part of the offset that goes with it, the second is the offset's own.
+        """
         gain = np.asarray(joules, dtype=np.float64) * self.gain_pct / 100
-        return np.hypot(gain, np.asarray(duration_s, dtype=np.float64) * self.offset_w)
+        offset = np.asarray(duration_s, dtype=np.float64) * self.offset_w
+        return gain + self.correlation * offset, np.sqrt(1 - self.correlation**2) * offset
+
+    def half_width_j(self, joules: npt.ArrayLike, duration_s: npt.ArrayLike) -> Array:
+        """95 % half-width of the energy of windows, gain and offset together."""
+        return np.asarray(np.hypot(*self.terms_j(joules, duration_s)))
 
 
-def tolerance(
-    *, limit_w: float | None = None, exclude: Iterable[str] = (), cards: Iterable[Card] = CARDS
-) -> Tolerance:
+def tolerance(*, limit_w: float | None = None, exclude: Iterable[str] = (), cards: Iterable[Card] = CARDS) -> Tolerance:
     """What to expect of a card that was never calibrated.
 
     limit_w is the board's power limit (at least the highest reading seen); cards whose name contains one of `exclude`
@@ -83,10 +98,16 @@ def tolerance(
     offsets = np.array([card.offset_w / card.limit_w for card in kept])
     # Around zero, not around their mean: readings are not corrected by the average card's error.
     wide = student95(len(kept))
-    share = wide * float(np.sqrt(np.mean(offsets**2)))
-    return Tolerance(
-        wide * float(np.sqrt(np.mean(gains**2))), share * (USUAL_LIMIT_W if limit_w is None else limit_w), len(kept)
-    )
+    gain, offset = float(np.sqrt(np.mean(gains**2))), float(np.sqrt(np.mean(offsets**2)))
+    limit = USUAL_LIMIT_W if limit_w is None else limit_w
+    return Tolerance(wide * gain, wide * offset * limit, len(kept), _sure_of(gains, offsets))
+
+
+def _sure_of(gains: Array, offsets: Array) -> float:
+    """Correlation of gains and offsets, one standard error nearer to none than the cards show."""
+    shown = float(np.mean(gains * offsets) / np.sqrt(np.mean(gains**2) * np.mean(offsets**2)))
+    sure = max(np.arctanh(min(abs(shown), 0.99)) - (len(gains) - 3) ** -0.5, 0.0) if len(gains) > 3 else 0.0
+    return float(np.sign(shown) * np.tanh(sure))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +119,12 @@ class Calibration:
     tolerance: Tolerance
 
 
-def fit(
-    reading_w: npt.ArrayLike, meter_w: npt.ArrayLike, half_width_w: npt.ArrayLike | None = None
-) -> Calibration:
+def fit(reading_w: npt.ArrayLike, meter_w: npt.ArrayLike, half_width_w: npt.ArrayLike | None = None) -> Calibration:
     """Gain and bias of a card from the mean power of the same windows by sensor and by meter.
 
     half_width_w is the sampling error of each reading: windows across a change of load count less, so that they do not
-    tilt the line. What is left around the line (bends, drift with temperature) does not average out, so the tolerance is
-    its spread and not the standard error of the fit, half of it as gain and half as offset.
+    tilt the line. What is left around the line (bends, drift with temperature) does not average out, so the tolerance
+    is its spread and not the standard error of the fit, half of it as gain and half as offset.
     """
     x, y = np.asarray(reading_w, dtype=np.float64), np.asarray(meter_w, dtype=np.float64)
     if len(x) < 3 or np.ptp(x) <= 0:

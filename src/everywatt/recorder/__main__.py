@@ -1,7 +1,7 @@
 """`python -m everywatt.recorder [READY_FD]`: the recorder process.
 
-Clients start this very file with `-I -S`, so that no site, user or start-up file of the host is run and its `__main__` is
-never imported. Where to import from comes in EVERYWATT_RECORDER_PATH, after the interpreter's own folders.
+Clients start this very file with `-I -S`, so that no site, user or start-up file of the host is run and its `__main__`
+is never imported. Where to import from comes in EVERYWATT_RECORDER_PATH, after the interpreter's own folders.
 """
 
 import os

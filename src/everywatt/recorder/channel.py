@@ -63,7 +63,7 @@ class Remote:
             pass
 
     def request(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
-        """Send a message and wait for its reply. OSError or EOFError: the recorder is gone; TimeoutError: it is slow."""
+        """Send a message and wait for its reply. OSError, EOFError: the recorder is gone; TimeoutError: it is slow."""
         self._id += 1
         self.send({**message, "id": self._id})
         deadline = time.monotonic() + (timeout_s or self._timeout_s)
@@ -101,6 +101,9 @@ class Remote:
 
     def close(self) -> None:
         """Hang up."""
+        self._sock.close()
+
+    def __del__(self) -> None:
         self._sock.close()
 
     def forget(self) -> None:
@@ -141,12 +144,22 @@ class Local:
         if session is None:
             return {"ok": False, "error": "The tape is closed."}
         seconds = (self._clock.monotonic_ns() - session.started_ns) / 1e9
-        meter = {"cpu_s": None, "seconds": seconds, "rss_bytes": None, "reads": sum(f.rows for f in session.figures.values())}
+        meter = {
+            "cpu_s": None,
+            "seconds": seconds,
+            "rss_bytes": None,
+            "reads": sum(f.rows for f in session.figures.values()),
+        }
         if message["op"] == "status":
             return {"ok": True, **meter, "rows": {name: f.rows for name, f in session.figures.items()}}
         why = session.finish(meter)
         self._session = None
-        return {"ok": True, "path": str(session.writer.path), "cost": meter, "notes": session.remarks + ([why] if why else [])}
+        return {
+            "ok": True,
+            "path": str(session.writer.path),
+            "cost": meter,
+            "notes": session.remarks + ([why] if why else []),
+        }
 
     def close(self) -> None:
         """Seal what is still open."""

@@ -1,12 +1,13 @@
 """What a measured program holds: an open tape, spans, points, notes.
 
-The recorder writes the tape; this side sends small messages and reads cheap counters itself where a span starts and ends.
-A recorder that dies is replaced, and the recording goes on in a further segment. Where none can be started, the tape is
-written here, with the counters that can be read at span edges.
+The recorder writes the tape; this side sends small messages and reads cheap counters itself where a span starts and
+ends. A recorder that dies is replaced, and the recording goes on in a further segment. Where none can be started, the
+tape is written here, with the counters that can be read at span edges.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -28,6 +29,7 @@ from everywatt.sensors.base import Request
 
 _REFUSALS: dict[str, type[EverywattError]] = {"RunExists": RunExists, "TapeError": TapeError, "UsageError": UsageError}
 MOST_REVIVALS = 20
+OPEN_TIMEOUTS = 4  # probing sensors takes longer than starting a process
 
 _live: weakref.WeakSet[Recording] = weakref.WeakSet()
 _fork_watched = False
@@ -133,10 +135,14 @@ class Recording:
                 why = str(error)
                 break
             try:
-                reply = remote.request(order.message())
-            except (OSError, EOFError, TimeoutError) as error:  # it was just leaving, or it hangs
+                reply = remote.request(order.message(), OPEN_TIMEOUTS * order.timeout_s)
+            except (OSError, EOFError) as error:
                 remote.close()
                 why = f"The recorder did not answer: {error or type(error).__name__}."
+                if os.path.lexists(order.path):  # it got as far as that
+                    order = self._move_on(order)
+                if isinstance(error, TimeoutError):  # it hangs; EOF: it was just leaving
+                    break
                 continue
             if not reply.get("ok"):
                 remote.close()
@@ -151,6 +157,12 @@ class Recording:
             return remote
         return self._here(order, why)
 
+    def _move_on(self, order: Order) -> Order:
+        """The same order for the next free segment."""
+        self.path = next_segment(order.path)
+        self._order = replace(order, path=self.path, meta={**order.meta, "continues": order.path.name})
+        return self._order
+
     def _here(self, order: Order, why: str) -> Local:
         """Write the tape in this process: counters at span edges only."""
         choice = registry.choose(order.targets, order.request, order.sensors)
@@ -163,7 +175,9 @@ class Recording:
         self.reports = [plain(report) for report in choice.reports]
         self._inline.close()
         self._inline = Inline.of(kept)
-        text = f"There is no recorder process, so counters are read where spans start and end, and nothing else is. {why}"
+        text = (
+            f"There is no recorder process, so counters are read where spans start and end, and nothing else is. {why}"
+        )
         self.notes.append(text)
         return Local(order.path, {**order.meta, "in_process": True}, self.groups, self._clock, self.notes)
 
@@ -181,22 +195,24 @@ class Recording:
         with self._lock:
             self._count += 1
             uid = f"{self._prefix}-{self._count:x}"
-            message = {"op": "span_open", "uid": uid, "name": name, "parent": parent}
+            message: dict[str, Any] = {"op": "span_open", "uid": uid, "name": str(name), "parent": parent}
             if attributes:
                 message["attributes"] = plain(attributes)
             if self._idle():
                 return uid
             edges = self._inline.read() if at_ns is None else ()
-            message["at_ns"] = at_ns if at_ns is not None else edges[-1][1].read_ns if edges else self._clock.monotonic_ns()
+            message["at_ns"] = (
+                at_ns if at_ns is not None else edges[-1][1].read_ns if edges else self._clock.monotonic_ns()
+            )
             self._spans[uid] = message
             self._send(message, edges)
         return uid
 
     def span_close(self, uid: str, *, attributes: Mapping[str, Any] | None = None, at_ns: int | None = None) -> int:
         """Close a span; gives when it ended (monotonic ns): where the cheap counters were read, or `at_ns`."""
-        edges = self._inline.read() if at_ns is None and not self._idle() else ()
-        end_ns = at_ns if at_ns is not None else edges[0][1].read_ns if edges else self._clock.monotonic_ns()
         with self._lock:
+            edges = self._inline.read() if at_ns is None and not self._idle() else ()
+            end_ns = at_ns if at_ns is not None else edges[0][1].read_ns if edges else self._clock.monotonic_ns()
             self._spans.pop(uid, None)
             message = {"op": "span_close", "uid": uid, "at_ns": end_ns}
             if attributes:
@@ -209,7 +225,7 @@ class Recording:
         at_ns = self._clock.monotonic_ns() if at_ns is None else at_ns
         with self._lock:
             for name, value in values.items():
-                self._send({"op": "point", "at_ns": at_ns, "name": name, "value": plain(value), "span": span})
+                self._send({"op": "point", "at_ns": at_ns, "name": str(name), "value": plain(value), "span": span})
 
     def note(self, kind: str, text: str) -> None:
         """Store a remark; `kind` is a word."""
@@ -266,14 +282,14 @@ class Recording:
             self._channel.send(message)
         except OSError:
             self._revive()
-            # A span that was opened just now has been opened again with the others.
-            if message["op"] != "span_open":
-                self._channel.send(message)
+            if message["op"] != "span_open":  # one that was opened just now has been opened again with the others
+                with contextlib.suppress(OSError):  # dead again: the next message will find out
+                    self._channel.send(message)
 
     def _ask(self, message: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
-        if self._idle():
-            return {}
         for _ in range(2):
+            if self._idle():
+                return {}
             try:
                 return self._channel.request(message, timeout_s)
             except TimeoutError:
@@ -287,8 +303,7 @@ class Recording:
         self._channel.close()
         self._revivals += 1
         died_ns = self._channel.heard_ns
-        self.path = next_segment(self._order.path)
-        self._order = replace(self._order, path=self.path, meta={**self._order.meta, "continues": str(self._order.path.name)})
+        self._move_on(self._order)
         try:
             if self._revivals > MOST_REVIVALS:
                 self._channel = self._here(self._order, "The recorder ended again and again.")
@@ -302,9 +317,10 @@ class Recording:
         text = f"The recorder ended unexpectedly; nothing was recorded for up to {(now_ns - died_ns) / 1e9:.1f} s."
         self.notes.append(text)
         data = {"start_ns": died_ns, "end_ns": now_ns}
-        self._channel.send({"op": "note", "at_ns": now_ns, "kind": "gap", "text": text, "data": data})
-        for message in self._spans.values():
-            self._channel.send(message)
+        with contextlib.suppress(OSError):  # dead again: the next message will find out
+            self._channel.send({"op": "note", "at_ns": now_ns, "kind": "gap", "text": text, "data": data})
+            for message in self._spans.values():
+                self._channel.send(message)
 
     def _forget(self) -> None:
         """In a forked child: let go of the parent's socket, and of locks that other threads held."""

@@ -27,7 +27,9 @@ def reach(timeout_s: float) -> socket.socket:
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise RecorderError(f"{folder} cannot be written: {error.strerror}.", cure="set EVERYWATT_RUNTIME_DIR") from None
+        raise RecorderError(
+            f"{folder} cannot be written: {error.strerror}.", cure="set EVERYWATT_RUNTIME_DIR"
+        ) from None
     try:
         _lock(lock, deadline)
         sock = _connect(folder)

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 
 KEPT = 32
+CALM = 16
 OLDEST_NS = 90e9
 DRIFT = 5e-6
 LEAST_JITTER_NS = 60_000.0
@@ -26,7 +27,7 @@ class Line:
     fastest_ns: float
     slowest_ns: float
     jitter_ns: float = FIRST_JITTER_NS
-    settled: bool = False
+    _calm: int = 0
     brackets: list[tuple[int, float, float]] = field(default_factory=list)
     _low: float = 0.0
     _high: float = 0.0
@@ -45,7 +46,7 @@ class Line:
                 self.brackets.pop()
                 return False
             jitter = min(jitter * 1.3, most)
-        self.settled = len(self.brackets) == KEPT and jitter <= self.jitter_ns
+        self._calm = self._calm + 1 if jitter <= self.jitter_ns else 0
         self.jitter_ns = jitter
         return True
 
@@ -57,6 +58,7 @@ class Line:
         if outside > most:
             return False
         self.jitter_ns = min(2 * before + outside, most)
+        self._calm = -CALM
         if self.add(k, early_ns, late_ns):
             return True
         self.jitter_ns = before
@@ -84,6 +86,11 @@ class Line:
         self._low, self._high = low - MARGIN * jitter, high + MARGIN * jitter
         self._step_low, self._step_high = step_low, step_high
         return True
+
+    @property
+    def settled(self) -> bool:
+        """True where the last brackets brought no surprise."""
+        return self._calm >= CALM
 
     @property
     def period_ns(self) -> float:

@@ -1,8 +1,8 @@
 """Locking on to a publisher: when to read a `tracked` group, and when its values were published.
 
 The hardware publishes every P at a phase of its own. A short burst of reads brackets one change of the primary value;
-probes in the middle of the predicted bracket halve it until it is about 1 ms wide; from then on one read for each period
-at any safe moment between two publications sees every value, and the time of its publication is known from the line
+probes in the middle of the predicted bracket halve it until it is about 1 ms wide; from then on one read a period at
+any safe moment between two publications sees every value, and the time of its publication is known from the line
 (`recorder.line`). A pair of probes around the predicted instant checks the lock every few seconds. Evidence comes from
 changes only: that a gauge did not change says nothing, since equal values happen.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from everywatt.core.channels import GroupInfo, Kind, Row
 from everywatt.recorder.line import Line
@@ -177,7 +178,7 @@ class Tracker:
     def _lock(self, now: int) -> bool:
         """Lay a line through the changes seen; False where they do not fit one."""
         middles = [(early + late) / 2 for early, late in self._changes]
-        steps = [b - a for a, b in zip(middles, middles[1:], strict=False)]
+        steps = [b - a for a, b in pairwise(middles)]
         if self._declared_ns is not None:
             period, spread = float(self._declared_ns), 0.02
         elif steps:
@@ -213,7 +214,8 @@ class Tracker:
         return False
 
     def _complain(self, period_ns: float) -> None:
-        self.trouble = f"{self.name} changes about every {period_ns / 1e9:.2g} s though every {self.asked_ns / 1e9:.2g} s was asked."
+        period_s, asked_s = period_ns / 1e9, self.asked_ns / 1e9
+        self.trouble = f"{self.name} changes about every {period_s:.2g} s though every {asked_s:.2g} s was asked."
 
     def _consider(self, now: int) -> None:
         """A poll saw a change: enough of them far apart are a slow schedule, otherwise a burst finds the phase."""
@@ -221,7 +223,7 @@ class Tracker:
             return
         if len(self._changes) > 8:
             del self._changes[0]
-        gaps = [b[0] - a[1] for a, b in zip(self._changes, self._changes[1:], strict=False)]
+        gaps = [b[0] - a[1] for a, b in pairwise(self._changes)]
         if now >= self._next_burst_ns and (not gaps or min(gaps) < 3 * self.asked_ns):
             self._start_burst(now)
 
@@ -230,7 +232,7 @@ class Tracker:
         if len(self._recent) < 4:
             return False
         recent = list(self._recent)
-        gaps = [(b[0] + b[1] - a[0] - a[1]) / 2 for a, b in zip(recent, recent[1:], strict=False)]
+        gaps = [(b[0] + b[1] - a[0] - a[1]) / 2 for a, b in pairwise(recent)]
         floor = SLOW_FACTOR * max(self.asked_ns, (self.period_ns or 0) if self.locked else 0)
         if min(gaps) < floor or max(gaps) > 1.3 * min(gaps):
             return False
@@ -376,7 +378,7 @@ class Tracker:
             fan = [late + step for step in steps] if side > 0 else [early - cost - step for step in reversed(steps)]
             return [at for at in fan if abs(at - late) < line.period_ns / 3 and at > now]
         wide = late - early > TARGET_NS + 4 * line.jitter_ns + cost
-        check = now - self._checked_ns > max(CHECK_NS if line.settled else CHECK_NS // 4, 10 * line.period_ns)
+        check = now - self._checked_ns > max(CHECK_NS if line.settled else CHECK_NS // 3, 10 * line.period_ns)
         if not wide and not check:
             return []
         middle = (early + late - cost) // 2

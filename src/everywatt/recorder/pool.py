@@ -40,7 +40,7 @@ class Pool:
     def _ask(self, name: str, target: str, request: Request) -> tuple[Sensor | None, Report]:
         key = _key(name, target, request)
         entry = self.entries.get(key)
-        if entry is None or (entry.has_tables and request.pids):
+        if entry is None or entry.has_tables:  # processes are followed for each tape apart
             sensor, report = registry.probe(name, target, request)
             if sensor is None or not report.usable:
                 return sensor, report

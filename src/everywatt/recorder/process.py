@@ -116,7 +116,7 @@ def _listen(folder: Path) -> tuple[socket.socket | None, int]:
 
 def _inode(folder: Path) -> int:
     try:
-        return os.stat(f"{folder}/{SOCKET}").st_ino
+        return (folder / SOCKET).stat().st_ino
     except OSError:
         return -1
 

@@ -13,7 +13,7 @@ from everywatt.recorder.phase import Tracker
 
 MS = 1_000_000
 LATE_NS = 5 * MS
-TOGETHER_NS = 3 * MS
+SLOW_NS = 1000 * MS
 
 
 @dataclass
@@ -21,21 +21,33 @@ class Figures:
     """How well the schedule of one group was kept."""
 
     asked_ns: int
+    expected_ns: int
     since_ns: int
     rows: int = 0
     late: int = 0
     missed: int = 0
 
     def to_dict(self, now_ns: int) -> dict[str, float | int]:
-        """Requested and achieved rate in Hz, late and missed ticks."""
+        """Requested, expected (the sensor may be slower) and achieved rate in Hz; late and missed ticks."""
         seconds = max(now_ns - self.since_ns, 1) / 1e9
         return {
             "requested_hz": round(1e9 / self.asked_ns, 6),
+            "expected_hz": round(1e9 / self.expected_ns, 6),
             "achieved_hz": round(self.rows / seconds, 4),
             "rows": self.rows,
             "late": self.late,
             "missed": self.missed,
         }
+
+    def trouble(self, now_ns: int) -> str | None:
+        """A sentence where ticks are missing, or far fewer came than can be expected."""
+        seconds = (now_ns - self.since_ns) / 1e9
+        expected = seconds * 1e9 / self.expected_ns
+        if expected >= 20 and self.rows < 0.8 * expected:
+            return f"{1e9 / self.expected_ns:.3g} rows a second were expected and {self.rows / seconds:.3g} came."
+        if self.missed > 0.01 * expected + 1 or self.late > 0.05 * expected + 5:
+            return f"{self.missed} ticks were missed and {self.late} late, of about {expected:.0f}."
+        return None
 
 
 @dataclass
@@ -45,6 +57,7 @@ class Slot:
     period_ns: int
     deadline_ns: int
     tracker: Tracker | None = None
+    offset_ns: int = 0  # from the grid: slow groups take turns
     hold_ns: int = 0  # after a failure: not before this
     late: int = 0
     missed: int = 0
@@ -56,10 +69,14 @@ class Schedule:
 
     origin_ns: int
     slots: dict[Hashable, Slot] = field(default_factory=dict)
+    _slow: int = 0
 
     def add(self, key: Hashable, period_ns: int, now_ns: int, tracker: Tracker | None = None) -> None:
         """A group that is read at once, and then every `period_ns`."""
-        self.slots[key] = Slot(period_ns, now_ns, tracker)
+        slow = period_ns >= SLOW_NS
+        offset = period_ns // 10 * (self._slow % 10) if slow else 0
+        self._slow += slow
+        self.slots[key] = Slot(period_ns, now_ns, tracker, offset)
 
     def remove(self, key: Hashable) -> None:
         """Forget a group."""
@@ -76,7 +93,7 @@ class Schedule:
         slot = self.slots[key]
         if slot.period_ns != period_ns:
             slot.period_ns = period_ns
-            slot.deadline_ns = min(slot.deadline_ns, self._after(period_ns, now_ns))
+            slot.deadline_ns = min(slot.deadline_ns, self._after(slot, now_ns))
             if slot.tracker is not None:
                 slot.tracker.ask(period_ns, now_ns)
 
@@ -100,7 +117,7 @@ class Schedule:
                 yield max(window.earliest_ns, slot.hold_ns), max(window.latest_ns, slot.hold_ns)
 
     def due(self, now_ns: int) -> list[Hashable]:
-        """The groups to read now."""
+        """The groups to read now: those with a deadline first, slow ones last."""
         found = []
         for key, slot in self.slots.items():
             if slot.tracker is None:
@@ -111,6 +128,7 @@ class Schedule:
                 at = window.earliest_ns
             if max(at, slot.hold_ns) <= now_ns:
                 found.append(key)
+        found.sort(key=lambda key: (self.slots[key].period_ns, self.slots[key].tracker is not None))
         return found
 
     def done(self, key: Hashable, began_ns: int, now_ns: int) -> tuple[bool, int]:
@@ -120,20 +138,22 @@ class Schedule:
         if slot.tracker is not None:
             return False, 0
         behind = began_ns - slot.deadline_ns
-        slot.deadline_ns = self._after(slot.period_ns, slot.deadline_ns)
+        slot.deadline_ns = self._after(slot, slot.deadline_ns)
         missed = 0
         if slot.deadline_ns <= now_ns:
-            ahead = self._after(slot.period_ns, now_ns)
+            ahead = self._after(slot, now_ns)
             missed = (ahead - slot.deadline_ns) // slot.period_ns
             slot.deadline_ns = ahead
-        slot.late += behind > LATE_NS
+        late = behind > max(LATE_NS, slot.period_ns // 20)
+        slot.late += late
         slot.missed += missed
-        return behind > LATE_NS, missed
+        return late, missed
 
     def hold(self, key: Hashable, until_ns: int) -> None:
         """After a failure: do not read before then."""
         self.slots[key].hold_ns = until_ns
 
-    def _after(self, period_ns: int, now_ns: int) -> int:
+    def _after(self, slot: Slot, now_ns: int) -> int:
         """The first instant of the grid after `now_ns`."""
-        return self.origin_ns + ((now_ns - self.origin_ns) // period_ns + 1) * period_ns
+        start = self.origin_ns + slot.offset_ns
+        return start + ((now_ns - start) // slot.period_ns + 1) * slot.period_ns

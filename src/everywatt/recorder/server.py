@@ -73,7 +73,7 @@ class Server:
         self._number = 0
         self._idle_ns = now
         self._boot_ns = self.clock.boottime_ns() - now
-        self._last_ns = now
+        self._last_ns = self._look_ns = now
 
     def run(self) -> None:
         """Serve until it is time to leave; then seal what is open."""
@@ -83,11 +83,12 @@ class Server:
             if wake is not None and wake <= now and not self.tapes and self._leaving():
                 break
             self._wait(wake)
-            self._tick()
             self._tend()
         now = self.clock.monotonic_ns()
         for number in list(self.tapes):
-            self.tapes[number].session.remark(now, "recorder", "The recorder was told to leave before the tape was closed.")
+            self.tapes[number].session.remark(
+                now, "recorder", "The recorder was told to leave before the tape was closed."
+            )
             self._finish(number)
 
     def _leaving(self) -> bool:
@@ -177,7 +178,10 @@ class Server:
             tape.session.tend(now)
             if tape.closing and (not tape.session.waiting or now >= tape.closing.deadline_ns):
                 self._finish(number)
-        if self.listener.fileno() >= 0 and self.gone():
+        if now < self._look_ns or self.listener.fileno() < 0:
+            return
+        self._look_ns = now + NS // 5
+        if self.gone():
             self.log("The socket was removed: no more clients.")
             self.listener.close()
             self.idle_s = 0.0
@@ -234,7 +238,11 @@ class Server:
                     source.group.follow(message["pids"])  # type: ignore[union-attr]
         elif op == "status":
             figures = tape.session.figures.items()
-            return {**self._meter(tape), "rows": {name: f.rows for name, f in figures}, "notes": tape.session.remarks[-50:]}
+            return {
+                **self._meter(tape),
+                "rows": {name: f.rows for name, f in figures},
+                "notes": tape.session.remarks[-50:],
+            }
         elif op == "close":
             self._close(connection, tape, message)
             return None
@@ -244,7 +252,9 @@ class Server:
 
     def _open(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any]:
         sys.path += [entry for entry in message.get("path") or () if entry not in sys.path]
-        roots = {key: Path(value) for key, value in (message.get("roots") or {}).items() if key in ("sys", "proc", "dev")}
+        roots = {
+            key: Path(value) for key, value in (message.get("roots") or {}).items() if key in ("sys", "proc", "dev")
+        }
         machine = Machine(**{**_roots(Machine.here()), **roots}, clock=self.clock)
         request = Request(
             machine,
@@ -254,18 +264,27 @@ class Server:
             message.get("options") or {},
         )
         cpu_s, reads, wakes = time.process_time(), self.reads, self.wakes
+        period_ns = max(round(float(message["period_s"]) * NS), 1_000_000)
+        sources, reports = self.pool.choose(message["targets"], request, message.get("sensors"))
         try:
-            sources, reports = self.pool.choose(message["targets"], request, message.get("sensors"))
-            period_ns = max(round(float(message["period_s"]) * NS), 1_000_000)
             session = Session(Path(message["tape"]), message.get("meta") or {}, period_ns, self.clock)
-        finally:
-            self._sweep_unheard()
+        except BaseException:
+            for source in sources:
+                if not source.listeners:
+                    self.pool.drop(source)
+            raise
         self._number += 1
         self.tapes[self._number] = Tape(session, connection, cpu_s, reads, wakes)
         for source in sources:
             self._enrol(session, source)
         groups = [source.info.to_dict() for source in sources]
-        return {"tape": self._number, "groups": groups, "reports": plain(reports), "notes": session.remarks, "pid": os.getpid()}
+        return {
+            "tape": self._number,
+            "groups": groups,
+            "reports": plain(reports),
+            "notes": session.remarks,
+            "pid": os.getpid(),
+        }
 
     def _enrol(self, session: Session, source: Source) -> None:
         """Let a tape listen to a source, which delivers its first rows at once."""
@@ -284,15 +303,6 @@ class Server:
         elif source.outage is None:
             source.read()
             self.reads += 1
-
-    def _sweep_unheard(self) -> None:
-        """Close what was opened for a tape that then could not be made."""
-        if sys.exc_info()[0] is None:
-            return
-        for entry in list(self.pool.entries.values()):
-            for source in list(entry.sources):
-                if not source.listeners:
-                    self.pool.drop(source)
 
     def _close(self, connection: Connection, tape: Tape, message: dict[str, Any]) -> None:
         now = self.clock.monotonic_ns()
@@ -323,7 +333,9 @@ class Server:
         if tape.closing is not None and tape.closing.connection.open:
             notes = tape.session.remarks + ([why] if why else [])
             path = str(tape.session.writer.path)
-            tape.closing.connection.put({"id": tape.closing.id, "ok": True, "path": path, "cost": meter, "notes": notes})
+            tape.closing.connection.put(
+                {"id": tape.closing.id, "ok": True, "path": path, "cost": meter, "notes": notes}
+            )
 
     def _meter(self, tape: Tape) -> dict[str, Any]:
         """What the recorder has cost since the tape was opened (shared by all tapes that were open)."""

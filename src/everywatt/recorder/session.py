@@ -1,4 +1,4 @@
-"""One tape being recorded: what clients send and sources deliver goes to its writer, and no error of the file stops it."""
+"""One tape being recorded: what clients send and sources deliver goes to its writer; no error of the file stops it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from everywatt.core.channels import NAN, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock, take_anchor
 from everywatt.core.spans import Note, Point, Span
 from everywatt.recorder.schedule import Figures
-from everywatt.recorder.source import Source
+from everywatt.recorder.source import SLOW_NS, Source
 from everywatt.tape.writer import TapeWriter
 
 ANCHOR_NS = 60 * NS
 FLUSH_NS = NS
 SMALL_FLUSH_NS = 10 * NS
+MOST_UNFLUSHED = 1000  # messages: a burst of spans must not fill the memory
 
 
 class Session:
@@ -35,17 +36,19 @@ class Session:
         self._anchor_ns = self.started_ns + ANCHOR_NS
         self._numbers: dict[str, int] = {}
         self._closing_ns = 0
+        self._unflushed = 0
         self._trouble: str | None = None
         self.anchor()
 
-    def add_group(self, info: GroupInfo, expected_s: float) -> None:
+    def add_group(self, info: GroupInfo, expected_s: float, asked_ns: int | None = None) -> None:
         """Make room for a group that is not read here but sent by the program (its inline reads)."""
         self._numbers[info.name] = self.writer.add_group(info, expected_s)
-        self.figures[info.name] = Figures(round(expected_s * NS), self.clock.monotonic_ns())
+        self.figures[info.name] = Figures(asked_ns or self.period_ns, round(expected_s * NS), self.clock.monotonic_ns())
 
     def listen(self, source: Source) -> None:
         """Record the rows of a source from now on."""
-        self.add_group(source.info, source.expected_s(self.period_ns))
+        slow = source.slow and self.period_ns < SLOW_NS
+        self.add_group(source.info, source.expected_s(self.period_ns), SLOW_NS if slow else None)
         self.sources.append(source)
         source.listeners.append(self)
 
@@ -90,12 +93,15 @@ class Session:
     # What clients send.
 
     def apply(self, message: Mapping[str, Any]) -> None:
-        """Carry out `span_open`, `span_close`, `point` or `note`. Raises KeyError, TypeError or ValueError on nonsense."""
+        """Carry out `span_open`, `span_close`, `point` or `note`. KeyError, TypeError or ValueError on nonsense."""
         op = message["op"]
+        self._unflushed += 1
         for name, read_ns, early_ns, late_ns, values in message.get("edges") or ():
             if name in self._numbers:
                 clean = tuple(NAN if value is None else float(value) for value in values)
-                self._safely(self.writer.edge, self._numbers[name], Row(int(read_ns), int(early_ns), int(late_ns), clean))
+                self._safely(
+                    self.writer.edge, self._numbers[name], Row(int(read_ns), int(early_ns), int(late_ns), clean)
+                )
         if op == "span_open":
             span = Span(
                 str(message["uid"]), str(message["name"]), int(message["at_ns"]), None, message.get("parent"),
@@ -108,7 +114,9 @@ class Session:
             point = Point(int(message["at_ns"]), str(message["name"]), message["value"], message.get("span"))
             self._safely(self.writer.point, point)
         elif op == "note":
-            self.remark(int(message["at_ns"]), str(message["kind"]), str(message["text"]), **(message.get("data") or {}))
+            self.remark(
+                int(message["at_ns"]), str(message["kind"]), str(message["text"]), **(message.get("data") or {})
+            )
         else:
             raise ValueError(f"there is no operation '{op}'")
 
@@ -119,7 +127,8 @@ class Session:
         if now_ns >= self._anchor_ns:
             self._anchor_ns = now_ns + ANCHOR_NS
             self.anchor()
-        if now_ns >= self.flush_ns:
+        if now_ns >= self.flush_ns or self._unflushed >= MOST_UNFLUSHED:
+            self._unflushed = 0
             self.flush_ns = now_ns + self.flush_every_ns
             self._flush(now_ns)
 
@@ -154,6 +163,10 @@ class Session:
         for source in self.sources:
             source.leave(self, now_ns)
         self.anchor()
+        for name, figures in self.figures.items():
+            trouble = figures.trouble(now_ns)
+            if trouble:
+                self.remark(now_ns, "rate", f"{name}: {trouble}", group=name)
         quality = {name: figures.to_dict(now_ns) for name, figures in self.figures.items()}
         self._safely(self.writer.set_meta, "quality", quality)
         self._safely(self.writer.set_meta, "meter", dict(meter))

@@ -66,17 +66,20 @@ class Source:
         """What the group says of itself."""
         return self.group.info
 
+    @property
+    def slow(self) -> bool:
+        """True where once a second is enough."""
+        return self.info.cadence is Cadence.SLOW or self.info.table
+
     def asked_ns(self) -> int:
         """The fastest period that a listener asks for; slow groups and tables at most once a second."""
         fastest = min((listener.period_ns for listener in self.listeners), default=SLOW_NS)
-        slow = self.info.cadence is Cadence.SLOW or self.info.table
-        return max(fastest, SLOW_NS) if slow else fastest
+        return max(fastest, SLOW_NS) if self.slow else fastest
 
     def expected_s(self, period_ns: int) -> float:
         """How often rows come for a listener that asked for this period."""
-        slow = self.info.cadence is Cadence.SLOW or self.info.table
         declared = self.info.channels[0].facts.period_s if self.info.tracked and self.info.channels else None
-        return max(period_ns, SLOW_NS if slow else 0, round((declared or 0.0) * NS)) / NS
+        return max(period_ns, SLOW_NS if self.slow else 0, round((declared or 0.0) * NS)) / NS
 
     def read(self) -> bool:
         """Read once and hand on what came. False where the sensor failed."""

@@ -97,7 +97,9 @@ def own_folder(environ: Mapping[str, str] | None = None) -> Path:
     except OSError as error:
         raise RecorderError(f"{folder} cannot be used: {error.strerror}.", cure="set EVERYWATT_RUNTIME_DIR") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise RecorderError(f"{folder} belongs to somebody else.", cure="set EVERYWATT_RUNTIME_DIR to a folder of your own")
+        raise RecorderError(
+            f"{folder} belongs to somebody else.", cure="set EVERYWATT_RUNTIME_DIR to a folder of your own"
+        )
     return folder
 
 

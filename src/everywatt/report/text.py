@@ -47,7 +47,9 @@ def _parts(run: Run, energy: Energy) -> list[str]:
         power = devices.get(name, {}).get("power") or {}
         detail = ""
         if power.get("mean") is not None:
-            detail = f"   {power['mean']:.1f} W mean, {power['min']:.1f} … {power['max']:.1f} W, {power['samples']} ticks"
+            detail = (
+                f"   {power['mean']:.1f} W mean, {power['min']:.1f} … {power['max']:.1f} W, {power['samples']} ticks"
+            )
         label = devices.get(name, {}).get("label") or ""
         lines.append(f"  {name:<7} {short(part)}{detail}{'   ' + label if label else ''}")
     return lines
@@ -82,9 +84,11 @@ def _meter(run: Run) -> list[str]:
     if not costs:
         return []
     cpu_s = sum(float(cost.get("cpu_s") or 0.0) for cost in costs)
-    lived_s = sum(float(cost.get("lived_s") or 0.0) for cost in costs)
+    lived_s = sum(float(cost.get("seconds") or 0.0) for cost in costs)
     share = f" ({cpu_s / lived_s:.2%} of one core)" if lived_s > 0 else ""
-    return [f"  meter   everywatt itself used {cpu_s:.3f} s of CPU time{share}"]
+    joules = [float(cost["joules"]) for cost in costs if cost.get("joules") is not None]
+    owed = f", about {format_joules(sum(joules))} by CPU time" if joules else ""
+    return [f"  meter   everywatt itself used {cpu_s:.3f} s of CPU time{share}{owed}"]
 
 
 def warnings(run: Run, energy: Energy) -> list[str]:

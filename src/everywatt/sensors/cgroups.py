@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def usage(root: Path, place: Place) -> dict[str, Any]:
         folder = _inside(root, place.path)
         if folder is None:
             return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside of this cgroup namespace"}
-        if not os.path.isdir(folder):
+        if not Path(folder).is_dir():
             raise FileNotFoundError(folder)
         cpu_s = _try(_usage_usec, folder, "cpu.stat", "cpu", reasons)
         memory = _try(_whole, folder, "memory.current", "memory", reasons)
@@ -85,7 +84,7 @@ def _version_1(root: Path, place: str | None, file: str, name: str, reasons: dic
     # A joint hierarchy is mounted under its joint name, usually with links from each single one.
     for mount in dict.fromkeys((controllers, name)):
         folder = _inside(root / mount, "/" + path)
-        if folder is not None and os.path.isdir(folder):
+        if folder is not None and Path(folder).is_dir():
             return _try(_whole, folder, file, name, reasons)
     if any((root / mount).is_dir() for mount in (controllers, name)):
         raise FileNotFoundError(place)

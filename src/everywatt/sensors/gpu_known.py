@@ -19,7 +19,7 @@ from everywatt.core.channels import Facts
 
 Reading = Literal["counter", "instant", "average", "draw"]
 
-EXACT_NAMES = ("everywatt Simulated Exact", "everywatt Simulated GPU")
+EXACT_NAMES = ("everywatt Simulated Exact",)
 
 
 class Row(NamedTuple):

@@ -1,18 +1,38 @@
-"""What machine this is, as far as it says: CPU, cores, sockets, memory, guest or not, server or not. Roots are arguments."""
+"""What machine this is, as far as it says: CPU, cores, sockets, memory, guest or not, server or not."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from everywatt.core.machine import Machine
 from everywatt.sensors import procfs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from everywatt.core.machine import Machine
 
 LAPTOP_CHASSIS = {"8", "9", "10", "11", "14", "30", "31", "32"}
 SERVER_CHASSIS = {"17", "23", "25", "28", "29"}
 _SERVER_CPUS = ("xeon", "epyc", "opteron")
-_GUEST_MAKERS = ("qemu", "kvm", "vmware", "virtualbox", "innotek", "xen", "bochs", "parallels", "bhyve", "openstack")
-_GUEST_MAKERS += ("amazon ec2", "google compute engine", "digitalocean", "alibaba cloud", "virtual machine", "hvm domu")
+_GUEST_MAKERS = (
+    "qemu",
+    "kvm",
+    "vmware",
+    "virtualbox",
+    "innotek",
+    "xen",
+    "bochs",
+    "parallels",
+    "bhyve",
+    "openstack",
+    "amazon ec2",
+    "google compute engine",
+    "digitalocean",
+    "alibaba cloud",
+    "virtual machine",
+    "hvm domu",
+)
 _CONTAINERS = ("docker", "kubepods", "containerd", "libpod", "lxc", "crio", "garden", "buildkit")
 
 # CPUID family and model to the generation's name as in the SPECpower table; a later stepping may be another generation.
@@ -135,7 +155,8 @@ def _guest(machine: Machine, cpu: dict[str, str], threads: int, dmi: Path) -> st
     if "hypervisor" in cpu.get("flags", "").split():
         return "the CPU has the hypervisor flag"
     maker = f"{_text(dmi / 'sys_vendor')} {_text(dmi / 'product_name')}".lower()
-    if any(word in maker for word in _GUEST_MAKERS):
+    bare = maker.split()[-1:] and maker.split()[-1].endswith((".metal", "-metal"))  # rented whole
+    if not bare and any(word in maker for word in _GUEST_MAKERS):
         return f"DMI says {' '.join(maker.split())}"
     kind = _text(machine.sys / "hypervisor" / "type").strip()
     if kind and "control_d" not in _text(machine.proc / "xen" / "capabilities"):

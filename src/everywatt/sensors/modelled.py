@@ -6,18 +6,21 @@ The figure is the whole machine at the wall without accelerators: its accuracy, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row, fresh
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
-from everywatt.core.machine import Machine
 from everywatt.sensors import procfs
 from everywatt.sensors.base import Group, Report, Request, State
 from everywatt.sensors.identity import MachineFacts, identify
 from everywatt.sensors.power_model import Curve, curve, estimate, shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from everywatt.core.machine import Machine
 
 __all__ = ["Modelled", "ModelledPower", "estimate", "grounds"]
 
@@ -42,12 +45,8 @@ class ModelledPower:
 
     def __init__(self, machine: Machine, line: Curve) -> None:
         peak_w = line.watts[-1]
-        facts = Facts(
-            gain_pct=100 * line.width.gain, offset_w=line.offset_w, max_w=peak_w + line.half_width_w(peak_w)
-        )
-        channel = Channel(
-            CHANNEL, "W", Kind.GAUGE, "host", Domain.NODE, pedigree=Pedigree.MODELLED, facts=facts
-        )
+        facts = Facts(gain_pct=100 * line.width.gain, offset_w=line.offset_w, max_w=peak_w + line.half_width_w(peak_w))
+        channel = Channel(CHANNEL, "W", Kind.GAUGE, "host", Domain.NODE, pedigree=Pedigree.MODELLED, facts=facts)
         self.info = GroupInfo("modelled.host", "modelled", "host", (channel,), label="estimated from CPU use")
         self._clock = machine.clock
         self._line = line
@@ -121,14 +120,18 @@ def grounds(facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> str:
     """One sentence: what was estimated from what, and what makes it uncertain."""
     fit = shipped() if fit is None else fit
     if facts.guest is not None:
-        head = f"modelled from CPU use: {facts.threads} vCPUs of a host with {facts.cpu}, whose size and load are unknown"
+        head = (
+            f"modelled from CPU use: {facts.threads} vCPUs of a host with {facts.cpu}, whose size and load are unknown"
+        )
         notes = [f"a guest: {facts.guest}"]
     else:
         size = f"{facts.sockets} × {facts.cores // facts.sockets} cores"
         head, notes = f"modelled from CPU use: a {facts.kind} with {size} of {facts.cpu}", []
         if facts.kind != "server":
             head = head.replace("a unknown", "an unknown machine")
-            notes.append("the model was fitted on servers and this is none, or does not say so: up to twice, down to nothing")
+            notes.append(
+                "the model was fitted on servers and this is none, or does not say so: up to twice, down to nothing"
+            )
     if facts.generation not in fit["generation_years"]:
         notes.append("no server of this CPU generation was in the fit")
     return f"{head} ({'; '.join(notes)})" if notes else head

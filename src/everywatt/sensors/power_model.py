@@ -5,32 +5,35 @@ The logarithm of the watts at idle and at 10, 20, … 100 % load is linear in wh
 socket, sockets, memory for each core, maker, the year of the CPU's generation (and its square), and the TDP where it is
 known. Between the loads, watts are interpolated.
 
-The 95 % half-width at W watts is hypot(gain × W, offset), the offset being a share of the machine's idle watts: the form
-that `Facts.gain_pct` and `Facts.offset_w` carry. There are several pairs, each from servers that were left out:
+The 95 % half-width at W watts is hypot(gain × W, offset), the offset being a share of the machine's idle watts: the
+form that `Facts.gain_pct` and `Facts.offset_w` carry. Each model has two such pairs, both from servers left out:
 
-seen      of the CPU's own generation there were servers in the fit
-unseen    no server of the generation took part: newer or older than the table
-share     a guest: see below
+seen      servers of the CPU's own generation were in the fit
+unseen    none was: the pair holds when whole generations are left out; such a CPU is taken for the newest known one
 
-A guest is so many hardware threads of a host of its CPU generation. How large the host is, and how busy its other guests
-keep it, is not known. So the guest model predicts watts for each thread from generation and maker alone, and its interval
-is wide enough for every size of host in the table under every load m of the host from 10 to 100 %, where the guest at
-load l owes idle / threads + l × (watts(m) − idle) / (m × threads).
+A guest is so many hardware threads of a host of its CPU generation. How large the host is, and how busy its other
+guests keep it, is not known. So the guest model predicts watts for each thread from generation and maker alone, and its
+interval holds 95 % of the pairs of a host in the table and a load m of that host from 10 to 100 %, where a guest at
+load l owes, for each of its threads, (idle + l × (watts(m) − idle) / m) / threads of the host. It takes a vCPU for a
+hardware thread; a host that sells its threads twice is not covered.
 
-What is not a server (laptop, desktop, board, ARM) is unlike anything in the fit: nothing from zero to twice the estimate is
-excluded there.
+What is not a server (laptop, desktop, board, ARM) is unlike anything in the fit: nothing from zero to twice the
+estimate is excluded there. Servers published for SPECpower are tuned and lightly equipped; disks, cards and
+accelerators beyond that are not in the estimate.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from everywatt.sensors.identity import MachineFacts
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from everywatt.sensors.identity import MachineFacts
 
 BASE_YEAR = 2013
 NOT_A_SERVER = 1.0
@@ -78,9 +81,7 @@ def shipped() -> Mapping[str, Any]:
     return data
 
 
-def estimate(
-    load: float, facts: MachineFacts, fit: Mapping[str, Any] | None = None
-) -> tuple[float, float, float]:
+def estimate(load: float, facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> tuple[float, float, float]:
     """Watts of a machine at a load from 0 to 1, and the 95 % interval: (watts, low, high)."""
     line = curve(facts, fit)
     watts = line.at(load)

@@ -7,12 +7,14 @@ moves what it used into its parent's `children_cpu_s`, so nothing that exited be
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.sensors import cgroups, procfs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 CMDLINE_LIMIT = 400
 KEEP_OPEN = 128  # stat files that stay open; the rest of a large tree is opened at each read
@@ -209,7 +211,7 @@ class Trees:
             try:
                 pids = self._children(parent)
             except FileNotFoundError:
-                if os.path.isdir(f"{self._proc}/{parent}/task"):  # this kernel has no `children` files
+                if Path(self._proc, str(parent), "task").is_dir():  # this kernel has no `children` files
                     return found + self._scan(set(parents))
                 continue
             except OSError:
@@ -227,7 +229,7 @@ class Trees:
         member = self._members.get(pid)
         folder = f"{self._proc}/{pid}/task"
         stat = member.stat if member else None
-        threads = [str(pid)] if stat is not None and stat.threads == 1 else os.listdir(folder)
+        threads = [str(pid)] if stat is not None and stat.threads == 1 else _names(folder)
         pids: list[int] = []
         for thread in threads:
             try:
@@ -238,9 +240,9 @@ class Trees:
         return pids
 
     def _scan(self, parents: set[int]) -> list[_Member]:
-        """The same by asking every process that is new on this machine for its parent; only for kernels without lists."""
+        """The same by asking every process that is new on this machine for its parent: for kernels without lists."""
         found: list[_Member] = []
-        alive = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
+        alive = {int(name) for name in _names(self._proc) if name.isdigit()}
         self._foreign &= alive
         parent_of: dict[int, int] = {}
         for pid in sorted(alive - self._foreign - self._members.keys()):
@@ -255,3 +257,8 @@ class Trees:
             parents = set(young)
         self._foreign.update(parent_of)
         return found
+
+
+def _names(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries]

@@ -8,8 +8,10 @@ gets the number next.
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -68,9 +70,9 @@ class HostTimes(NamedTuple):
 def parse_host_times(data: bytes) -> HostTimes:
     """The first line of /proc/stat.
 
-    Busy is user + nice + system + irq + softirq. The kernel counts guests in user and nice already, so they are not added
-    again. Idle is idle + iowait. Steal (the hypervisor ran somebody else) is neither: this machine did no work in it, and
-    its processes are not charged for it either.
+    Busy is user + nice + system + irq + softirq. The kernel counts guests in user and nice already, so they are not
+    added again. Idle is idle + iowait. Steal (the hypervisor ran somebody else) is neither: this machine did no work in
+    it, and its processes are not charged for it either.
     """
     words = data.split(b"\n", 1)[0].split()
     if len(words) < 5 or words[0] != b"cpu":
@@ -106,7 +108,7 @@ def memory_used_bytes(sizes: dict[str, int]) -> float | None:
 
 
 class ProcessStat(NamedTuple):
-    """One line of /proc/PID/stat, as far as it is used. `start` is in ticks since boot: pid and start name a process."""
+    """One line of /proc/PID/stat, as far as it is used. pid and start (ticks since boot) name a process."""
 
     pid: int
     name: str

@@ -1,25 +1,28 @@
 """What is used: the host's CPU time and memory, the followed process trees, their cgroups. No power of its own.
 
-`use.processes` has rows {"pid", "start", "ppid", "name", "cpu_s", "children_cpu_s", "rss_bytes", "threads"} of processes
-that are new or changed, with "cmdline", "uid" and "cgroup" when they are new or changed, "zombie" and "meter" (everywatt
+`use.processes` has rows {"pid", "start", "ppid", "name", "cpu_s", "children_cpu_s", "rss_bytes", "threads"} of
+processes that are new or changed, with "cmdline", "uid" and "cgroup" when those are, "zombie" and "meter" (everywatt
 itself) where true. {"pid", "start", "gone": true} is the last row of a process. pid and start together name a process.
 
-`use.cgroups` has rows {"cgroup", "version", "cpu_s", "memory_bytes"}, None with a "why" where the kernel does not count.
+`use.cgroups` has rows {"cgroup", "version", "cpu_s", "memory_bytes"}, None with a "why" where nothing is counted.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import NAN, Cadence, Channel, Facts, GroupInfo, Kind, Row, fresh
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
-from everywatt.core.machine import Machine
 from everywatt.sensors import cgroups, procfs
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
 from everywatt.sensors.processes import Trees
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from everywatt.core.machine import Machine
 
 _TICK_S = 1.0 / procfs.TICKS_PER_S
 _TICK_FACTS = Facts(period_s=_TICK_S, quantum=_TICK_S)
@@ -154,8 +157,7 @@ class Use:
         finally:
             host.close()
         samples = {
-            channel.name: None if value != value else value
-            for channel, value in zip(_CHANNELS, values, strict=True)
+            channel.name: None if value != value else value for channel, value in zip(_CHANNELS, values, strict=True)
         }
         missing = {name: "/proc/meminfo does not say" for name, value in samples.items() if value is None}
         hidden = _hidepid(machine)

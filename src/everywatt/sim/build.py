@@ -9,17 +9,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from everywatt.core.errors import SimError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 SOURCES = Path(__file__).parent
 NVML = "libnvidia-ml.so.1"
 PRELOAD = "everywatt-powercap.so"
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden")
 _LIBRARIES = {NVML: "nvml.c", PRELOAD: "powercap.c"}
-_FILES = ("truth.h", "card.h", "nvml.c", "powercap.c")
+_FILES = ("truth.h", "card.h", "use.h", "nvml.c", "powercap.c")
 
 
 def compiler(environ: Mapping[str, str] | None = None) -> list[str]:

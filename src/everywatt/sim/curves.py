@@ -8,13 +8,15 @@ from __future__ import annotations
 import bisect
 import math
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Protocol
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Protocol
 
 from everywatt.core.errors import UsageError
 from everywatt.core.units import parse_duration_s, parse_power_w
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 NO_LIMIT_W = math.inf
 TELEGRAPH_DWELLS = 20_000
@@ -27,10 +29,12 @@ _CURE = (
 class Curve(Protocol):
     """Power over time since the machine's start. `limit_w` clips the power, as a card's power limit does."""
 
-    text: str
-    low_w: float
-    high_w: float
-
+    @property
+    def text(self) -> str: ...
+    @property
+    def low_w(self) -> float: ...
+    @property
+    def high_w(self) -> float: ...
     def power_w(self, t_s: float, limit_w: float = NO_LIMIT_W) -> float: ...
     def energy_j(self, a_s: float, b_s: float, limit_w: float = NO_LIMIT_W) -> float: ...
 
@@ -94,6 +98,8 @@ class Table:
         if not self.period_s:
             return self._part(t_s, limit_w)
         whole = math.floor(t_s / self.period_s)
+        if not whole:
+            return self._part(t_s, limit_w)
         one = self.total_j if limit_w >= self.high_w else self._part(self.period_s, limit_w)
         return whole * one + self._part(t_s - whole * self.period_s, limit_w)
 
@@ -149,7 +155,7 @@ class Sine:
         turns = sorted((math.fmod(rise + 2 * math.pi, 2 * math.pi) / omega, (math.pi - rise) / omega))
         edges = [0.0, *(min(turn, x_s) for turn in turns), x_s]
         total = 0.0
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in pairwise(edges):
             if math.sin(omega * (start + end) / 2) > level:
                 total += limit_w * (end - start)
             else:
@@ -169,7 +175,8 @@ class Load:
 
     def at_share_w(self, share: float) -> float:
         """Watts when this share (0 to 1) of the device is in use."""
-        return self.low_w + (self.high_w - self.low_w) * min(max(share, 0.0), 1.0) ** self.exponent
+        part: float = min(max(share, 0.0), 1.0) ** self.exponent
+        return self.low_w + (self.high_w - self.low_w) * part
 
     def power_w(self, t_s: float, limit_w: float = NO_LIMIT_W) -> float:
         return min(self.low_w, limit_w)
@@ -185,8 +192,7 @@ def table(text: str, rows: Sequence[tuple[float, float, float]], *, repeat: bool
     starts = [0.0, *accumulate(length for length, _, _ in rows)]
     joules = [0.0, *accumulate(length * (a + b) / 2 for length, a, b in rows)]
     pieces = tuple(
-        Piece(start, length, a, b, before)
-        for start, (length, a, b), before in zip(starts, rows, joules, strict=False)
+        Piece(start, length, a, b, before) for start, (length, a, b), before in zip(starts, rows, joules, strict=False)
     )
     return Table(text, pieces, period_s=starts[-1] if repeat else 0.0)
 
@@ -229,13 +235,11 @@ def _sine(text: str, args: list[str]) -> Curve:
 
 
 def _telegraph(text: str, args: list[str]) -> Curve:
-    """Jumps between two powers after exponential dwells; the same seed gives the same curve, which repeats at its end."""
+    """Jumps between two powers after exponential dwells. The same seed is the same curve; it repeats at its end."""
     low, high, dwell = _power(args[0]), _power(args[1]), _duration(args[2])
     chance = random.Random(int(args[3]) if len(args) > 3 else 0)
     levels = (low, high)
-    rows = [
-        (chance.expovariate(1 / dwell) + 1e-6, levels[i % 2], levels[i % 2]) for i in range(TELEGRAPH_DWELLS)
-    ]
+    rows = [(chance.expovariate(1 / dwell) + 1e-6, levels[i % 2], levels[i % 2]) for i in range(TELEGRAPH_DWELLS)]
     return table(text, rows, repeat=True)
 
 

@@ -1,7 +1,7 @@
 """What changes while a simulated machine runs: limits and loads as an append-only list in a mapped file.
 
-Each event holds the joules at its time, so the truth at t needs the last event before t and nothing older. Every process
-of the machine maps the same file; the C side reads it without a lock and appends limits under the same lock.
+Each event holds the joules at its time, so the truth at t needs the last event before t and nothing older. Every
+process of the machine maps the same file; the C side reads it without a lock and appends limits under the same lock.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import mmap
 import os
 import struct
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from everywatt.core.errors import SimError
 from everywatt.sim.curves import Curve, Load
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _HEADER = struct.Struct("<QQ48x")
 _EVENT = struct.Struct("<dddd")

@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FrameType
+from typing import TYPE_CHECKING
 
-from everywatt.sim.machine import Lab
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from everywatt.sim.machine import Lab
 
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -27,29 +30,52 @@ class Outcome:
 
 def run(lab: Lab, command: Sequence[str]) -> Outcome:
     """Run a command in the machine and wait for it. Signals to this process go to the command."""
+    if lab.follows_loads:
+        _adopt_orphans()
+    relay = _Relay()
+    before = {number: signal.signal(number, relay.receive) for number in _FORWARDED}
     start_ns = time.monotonic_ns()
     try:
         child = subprocess.Popen(list(command), env=lab.environment())
+        lab.adopt(child.pid)
+        relay.connect(child)
+        code = child.wait()
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126
         return Outcome(start_ns, time.monotonic_ns(), code, f"{command[0]}: {error.strerror}")
-    lab.adopt(child.pid)
-    before = {number: signal.signal(number, _forward(child)) for number in _FORWARDED}
-    try:
-        code = child.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return Outcome(start_ns, time.monotonic_ns(), code if code >= 0 else 128 - code)
 
 
-def _forward(child: subprocess.Popen[bytes]):  # type: ignore[no-untyped-def]
-    def handle(number: int, frame: FrameType | None) -> None:
+class _Relay:
+    """Passes signals on; those that come before the command has started are kept for it."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+
+    def connect(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        for number in self._early:
+            child.send_signal(number)
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
         if number in (signal.SIGINT, signal.SIGQUIT) and _at_terminal():
             return  # the terminal has told the command already
-        child.send_signal(number)
+        if self._child is None:
+            self._early.append(number)
+        else:
+            self._child.send_signal(number)
 
-    return handle
+
+def _adopt_orphans() -> None:
+    """Keep processes that leave their parents below this one, so that their CPU time still counts."""
+    import ctypes
+
+    set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
 
 
 def _at_terminal() -> bool:

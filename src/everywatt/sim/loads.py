@@ -1,8 +1,8 @@
 """Devices whose power follows a load: real CPU time of the processes in the machine, or the GPU use they declare.
 
-The truth stays exact and the same for everyone because it is causal: what was used in one stretch of about 10 ms sets the
-power of the next one, from an instant just ahead of now. `python -m everywatt.sim.loads FOLDER PID` is the small process
-that follows the CPU time; it ends when its stdin is closed.
+The truth stays exact and the same for everyone because it is causal: what was used in one stretch of about 10 ms sets
+the power of the next one, from an instant just ahead of now. `python -m everywatt.sim.loads FOLDER PID` is the small
+process that follows the CPU time; it ends when its stdin is closed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from everywatt.core.errors import UsageError
 from everywatt.sim.curves import Curve, Load
 from everywatt.sim.events import EventLog
 from everywatt.sim.options import GpuProcess
 from everywatt.sim.processes import ProcessTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 STEP_S = 0.010
 AHEAD_S = 0.0005
@@ -125,7 +128,8 @@ def follow(folder: Path, root: int) -> None:
     cpus = [name for name in loads if name.startswith("cpu.")]
     tree = Tree(root, os.getpid())
     totals: dict[int, list[float]] = {}
-    number, last, weights = 0, time.monotonic(), {}
+    weights: dict[int, float] = {}
+    number, last = 0, time.monotonic()
     tree.scan()
     tree.used_ns()
     while not select.select([sys.stdin], [], [], max(0.0, last + STEP_S - time.monotonic()))[0]:
@@ -163,7 +167,9 @@ def _set(log: EventLog, at_s: float, raw_w: float) -> None:
 def _inside() -> Path:
     folder = os.environ.get("EVERYWATT_SIM")
     if not folder:
-        raise UsageError("This process is not inside a simulated machine.", cure="everywatt sim --gpu load:50W,300W -- …")
+        raise UsageError(
+            "This process is not inside a simulated machine.", cure="everywatt sim --gpu load:50W,300W -- …"
+        )
     return Path(folder)
 
 
@@ -210,7 +216,7 @@ def gpu_work(seconds: float, *, share: float = 1.0, gpu: int = 0) -> float:
     Power above idle grows with the third power of the clock, so the speed is the cube root of what the limit leaves.
     """
     folder = _inside()
-    t0_ns, loads = read_loads(folder)
+    _, loads = read_loads(folder)
     curve = loads.get(f"gpu.{gpu}")
     start = last = time.monotonic()
     done = 0.0

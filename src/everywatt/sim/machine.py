@@ -1,10 +1,10 @@
 """A simulated machine: what it has, the folder that makes programs see it, and the exact joules of its devices.
 
-    machine = SimMachine.of(gpus=["square:100W,300W,1.3s"], packages=["constant:60W"], sensor=["period=20ms"])
-    with machine.start() as lab:
-        a = time.monotonic_ns()
-        subprocess.run(["nvidia-smi", "-L"], env=lab.environment())
-        print(lab.truth("gpu.0", a, time.monotonic_ns()))
+machine = SimMachine.of(gpus=["square:100W,300W,1.3s"], packages=["constant:60W"], sensor=["period=20ms"])
+with machine.start() as lab:
+    a = time.monotonic_ns()
+    subprocess.run(["nvidia-smi", "-L"], env=lab.environment())
+    print(lab.truth("gpu.0", a, time.monotonic_ns()))
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import struct
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 from everywatt.core.errors import UsageError
 from everywatt.sim import powercap
@@ -29,6 +28,10 @@ from everywatt.sim.events import Event, EventLog
 from everywatt.sim.loads import Follower, write_loads
 from everywatt.sim.options import Gpu, Package, parse_settings
 from everywatt.sim.processes import ProcessTable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
 
 _PIECE = struct.Struct("<ddddd")
 _CALL = struct.Struct("<56sQ")
@@ -136,6 +139,11 @@ class Lab:
             "LD_PRELOAD": first("LD_PRELOAD", self.libraries / PRELOAD),
             "PATH": first("PATH", self.folder / "bin"),
         }
+
+    @property
+    def follows_loads(self) -> bool:
+        """True while some device's power follows what programs do."""
+        return self._follower is not None
 
     def settle(self) -> list[dict[str, object]]:
         """Stop following loads. Gives the processes that were seen with their CPU seconds and active joules."""

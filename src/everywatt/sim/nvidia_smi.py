@@ -1,45 +1,26 @@
 """The nvidia-smi of a simulated machine: prints what the machine's own NVML says, with the manners of the real one.
 
-It is copied into the machine's folder and run without site-packages, so it imports nothing of everywatt. Faults are words
-in the file `smi-faults`: na, not-supported, unknown-error, hang, hang-after:N, exit-after:N, buffered, no-handle, no-loop.
+It is copied into the machine's folder and run without site-packages, so it imports nothing of everywatt. Faults are
+words in the file `smi-faults`: na, not-supported, unknown-error, hang, hang-after:N, exit-after:N, buffered, no-handle,
+no-loop.
 """
 
+import collections.abc
 import ctypes
 import os
 import sys
 import time
-from ctypes import byref, c_char_p, c_double, c_int, c_int64, c_uint, c_uint32, c_ulonglong, c_void_p
+from ctypes import byref, c_char_p, c_int, c_uint, c_uint32, c_ulonglong, c_void_p
 
 FOLDER = os.environ.get("EVERYWATT_SIM", "")
 NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
     "Make sure that the latest NVIDIA driver is installed and running.\n"
 )
-HELP = "nvidia-smi [-L] [-q [-x]] [--query-gpu=FIELDS --format=csv[,noheader][,nounits]] [-i ID] [-l S | -lms MS] [dmon|pmon]\n"
-UNITS = {
-    "memory.total": "MiB",
-    "memory.used": "MiB",
-    "memory.free": "MiB",
-    "utilization.gpu": "%",
-    "utilization.memory": "%",
-    "fan.speed": "%",
-}
-
-
-class _Value(ctypes.Union):
-    _fields_ = [("real", c_double), ("number", c_uint), ("large", c_ulonglong)]
-
-
-class _Field(ctypes.Structure):
-    _fields_ = [
-        ("field", c_uint32),
-        ("scope", c_uint32),
-        ("timestamp", c_int64),
-        ("latency", c_int64),
-        ("type", c_int),
-        ("result", c_int),
-        ("value", _Value),
-    ]
+HELP = (
+    "nvidia-smi [-L] [-q [-x]] [--query-gpu=FIELDS --format=csv[,noheader][,nounits]] [-i ID] [-l S | -lms MS] "
+    "[-pl WATTS] [dmon|pmon]\n"
+)
 
 
 class _Row(ctypes.Structure):
@@ -57,43 +38,49 @@ class Unavailable(Exception):
 class Card:
     """One card through the machine's libnvidia-ml."""
 
-    def __init__(self, lib, handle):
+    def __init__(self, lib: ctypes.CDLL, handle: c_void_p) -> None:
         self.lib = lib
         self.handle = handle
 
-    def call(self, name, *args):
+    def call(self, name: str, *args: object) -> None:
         code = getattr(self.lib, name)(self.handle, *args)
         if code:
             raise Unavailable(code)
 
-    def number(self, name, *args, kind=c_uint):
-        out = kind()
+    def number(self, name: str, *args: object) -> int:
+        out = c_uint()
         self.call(name, *args, byref(out))
         return out.value
 
-    def text(self, name):
+    def text(self, name: str) -> str:
         out = ctypes.create_string_buffer(128)
         self.call(name, out, c_uint(128))
         return out.value.decode()
 
-    def field(self, field):
-        out = _Field(field=field)
-        self.call("nvmlDeviceGetFieldValues", c_int(1), byref(out))
-        if out.result:
-            raise Unavailable(out.result)
-        return out.value.number
+    def field(self, field: int) -> int:
+        out = (c_uint32 * 10)(field)  # id, scope, time (2), latency (2), type, result, value (2)
+        self.call("nvmlDeviceGetFieldValues", c_int(1), out)
+        if out[7]:
+            raise Unavailable(out[7])
+        return out[8]
 
-    def pair(self, name, kind=c_uint):
-        out = (kind * 3)()
-        self.call(name, out)
-        return out
+    def rates(self) -> list[int]:
+        out = (c_uint * 2)()
+        self.call("nvmlDeviceGetUtilizationRates", out)
+        return list(out)
 
-    def bus(self):
+    def memory(self) -> list[int]:
+        """Total, free and used MiB."""
+        out = (c_ulonglong * 3)()
+        self.call("nvmlDeviceGetMemoryInfo", out)
+        return [size >> 20 for size in out]
+
+    def bus(self) -> str:
         out = ctypes.create_string_buffer(80)
         self.call("nvmlDeviceGetPciInfo_v3", out)
         return out.raw[36:68].split(b"\0")[0].decode()
 
-    def processes(self):
+    def processes(self) -> list[tuple[int, str, int]]:
         rows = []
         for kind, name in (("C", "Compute"), ("G", "Graphics")):
             count, out = c_uint(64), (_Row * 64)()
@@ -101,7 +88,7 @@ class Card:
             rows += [(row.pid, kind, row.memory) for row in out[: count.value]]
         return rows
 
-    def uses(self):
+    def uses(self) -> dict[int, tuple[int, int]]:
         count, out = c_uint(64), (_Use * 64)()
         try:
             self.call("nvmlDeviceGetProcessUtilization", out, byref(count), c_ulonglong(0))
@@ -110,15 +97,20 @@ class Card:
         return {row.pid: (row.sm, row.mem) for row in out[: count.value]}
 
 
-def watts(milliwatts):
+Cards = list[tuple[int, Card]]
+Read = collections.abc.Callable[[], int]
+Show = collections.abc.Callable[[Cards, "Printer"], None]
+
+
+def watts(milliwatts: int) -> str:
     return f"{milliwatts / 1e3:.2f} W"
 
 
-def query(card, index, field, driver, total):
+def query(card: Card, index: int, field: str, driver: str, total: int) -> str:
     """The text of one field, as --query-gpu prints it with units."""
     limit = card.number
     plain = field.replace("clocks.current.", "clocks.")
-    table = {
+    table: dict[str, collections.abc.Callable[[], str]] = {
         "timestamp": stamp,
         "driver_version": lambda: driver,
         "count": lambda: str(total),
@@ -132,11 +124,11 @@ def query(card, index, field, driver, total):
         "gpu_bus_id": card.bus,
         "fan.speed": lambda: f"{card.number('nvmlDeviceGetFanSpeed')} %",
         "pstate": lambda: f"P{card.number('nvmlDeviceGetPerformanceState')}",
-        "memory.total": lambda: f"{card.pair('nvmlDeviceGetMemoryInfo', c_ulonglong)[0] >> 20} MiB",
-        "memory.free": lambda: f"{card.pair('nvmlDeviceGetMemoryInfo', c_ulonglong)[1] >> 20} MiB",
-        "memory.used": lambda: f"{card.pair('nvmlDeviceGetMemoryInfo', c_ulonglong)[2] >> 20} MiB",
-        "utilization.gpu": lambda: f"{card.pair('nvmlDeviceGetUtilizationRates')[0]} %",
-        "utilization.memory": lambda: f"{card.pair('nvmlDeviceGetUtilizationRates')[1]} %",
+        "memory.total": lambda: f"{card.memory()[0]} MiB",
+        "memory.free": lambda: f"{card.memory()[1]} MiB",
+        "memory.used": lambda: f"{card.memory()[2]} MiB",
+        "utilization.gpu": lambda: f"{card.rates()[0]} %",
+        "utilization.memory": lambda: f"{card.rates()[1]} %",
         "temperature.gpu": lambda: str(card.number("nvmlDeviceGetTemperature", c_int(0))),
         "power.draw": lambda: power(lambda: card.number("nvmlDeviceGetPowerUsage")),
         "power.draw.average": lambda: power(lambda: card.field(185)),
@@ -165,37 +157,39 @@ def query(card, index, field, driver, total):
         return "[GPU is lost]" if lost else "[Unknown Error]" if error.args[0] == 999 else "[N/A]"
 
 
-def mig(card):
+def mig(card: Card) -> str:
     current, pending = c_uint(), c_uint()
     card.call("nvmlDeviceGetMigMode", byref(current), byref(pending))
     return "Enabled" if current.value else "Disabled"
 
 
-def power(read):
+def power(read: Read) -> str:
     for word, text in (("na", "[N/A]"), ("not-supported", "[Not Supported]"), ("unknown-error", "[Unknown Error]")):
         if word in FAULTS:
             return text
     return watts(read())
 
 
-def stamp():
+def stamp() -> str:
     now = time.time()
     return time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(now)) + f".{int(now * 1000) % 1000:03d}"
 
 
-def unit(field):
-    if field.startswith(("power.draw", "power.limit", "enforced.power", "power.default", "power.min", "power.max")):
+def unit(field: str) -> str:
+    """What the header has in brackets behind a field's name."""
+    if field.startswith("power.") and field != "power.management":
         return "W"
-    return "MHz" if field.startswith("clocks.") else UNITS.get(field, "")
+    heads = {"enforced.power": "W", "clocks.": "MHz", "memory.": "MiB", "utilization.": "%", "fan.": "%"}
+    return next((text for head, text in heads.items() if field.startswith(head)), "")
 
 
-def csv_header(fields):
+def csv_header(fields: list[str]) -> str:
     return ", ".join(f"{name} [{unit(name)}]" if unit(name) else name for name in fields)
 
 
-def csv_row(card, index, fields, options, driver, total):
+def csv_row(card: Card, index: int, fields: list[str], form: list[str], driver: str, total: int) -> str:
     texts = [query(card, index, name, driver, total) for name in fields]
-    if "nounits" in options:
+    if "nounits" in form:
         texts = [
             text[: -len(unit(name)) - 1] if unit(name) and text.endswith(" " + unit(name)) else text
             for name, text in zip(fields, texts)  # noqa: B905
@@ -203,7 +197,7 @@ def csv_row(card, index, fields, options, driver, total):
     return ", ".join(texts)
 
 
-def fail(text, code):
+def fail(text: str, code: int) -> int:
     sys.stdout.write(text)
     sys.stdout.flush()
     return code
@@ -212,10 +206,10 @@ def fail(text, code):
 class Printer:
     """Lines to stdout, with the faults that come with a number of lines."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.rows = 0
 
-    def row(self, text):
+    def row(self, text: str) -> None:
         sys.stdout.write(text + "\n")
         if "buffered" not in FAULTS:
             sys.stdout.flush()
@@ -229,44 +223,61 @@ class Printer:
                 os._exit(1)
 
 
-def hang():
+def hang() -> None:
     while True:
         time.sleep(3600)
 
 
-def parse(args):
+class Options:
+    """What the command line asks for."""
+
+    def __init__(self) -> None:
+        self.mode: list[str] = []
+        self.format: list[str] = []
+        self.every: float | None = None
+        self.count: int | None = None
+        self.delay = 1.0
+        self.words: dict[str, str] = {}
+
+
+NAMES = {
+    "-i": "ids", "--id": "ids", "-l": "loop", "--loop": "loop", "-lms": "ms", "--loop-ms": "ms", "-c": "count",
+    "-d": "delay", "-pl": "limit", "--power-limit": "limit", "--format": "format", "--query-gpu": "gpu",
+    "--query-compute-apps": "apps",
+}  # fmt: skip
+
+
+def parse(args: list[str]) -> Options:
     """Options as the real one takes them: `-l 0.1` becomes 5 s, and `-lms100` is refused."""
-    options = {"mode": [], "format": [], "ids": None, "every": None, "count": None, "delay": 1.0}
-    args = list(args)
-    while args:
-        word = args.pop(0)
+    options = Options()
+    waiting = list(args)
+    while waiting:
+        word = waiting.pop(0)
         name, equals, value = word.partition("=")
         if name in ("-L", "--list-gpus", "-q", "--query", "-x", "--xml-format", "dmon", "pmon", "-h", "--help"):
-            options["mode"].append(name)
+            options.mode.append(name)
             continue
-        wanted = {
-            "-i": "ids", "--id": "ids", "-l": "loop", "--loop": "loop", "-lms": "ms", "--loop-ms": "ms", "-c": "count",
-            "-d": "delay", "-pl": "limit", "--power-limit": "limit", "--format": "format", "--query-gpu": "gpu",
-            "--query-compute-apps": "apps", "-s": "select", "--version": "version",
-        }.get(name)  # fmt: skip
+        wanted = NAMES.get(name)
         if wanted is None:
             raise SystemExit(fail(f"ERROR: Option {word} is not recognized. Please run 'nvidia-smi -h'.\n", 2))
         if not equals:
-            value = args.pop(0) if args and wanted != "version" else ""
+            value = waiting.pop(0) if waiting else ""
         if wanted == "loop":
-            options["every"] = float(int(float(value or 0))) or 5.0
+            options.every = float(int(float(value or 0))) or 5.0
         elif wanted == "ms":
-            options["every"] = float(value or 0) / 1e3
+            options.every = float(value or 0) / 1e3
         elif wanted == "format":
-            options["format"] = [part.strip() for part in value.split(",")]
-        elif wanted in ("count", "delay"):
-            options[wanted] = float(value)
+            options.format = [part.strip() for part in value.split(",")]
+        elif wanted == "count":
+            options.count = int(value)
+        elif wanted == "delay":
+            options.delay = float(value)
         else:
-            options[wanted] = value
+            options.words[wanted] = value
     return options
 
 
-def cards(options, lib):
+def cards(options: Options, lib: ctypes.CDLL) -> Cards:
     """The chosen cards with their indices."""
     count = c_uint()
     lib.nvmlDeviceGetCount_v2(byref(count))
@@ -277,9 +288,11 @@ def cards(options, lib):
         if code or "no-handle" in FAULTS:
             reason = "GPU is lost.  Reboot the system to recover this GPU" if code == 15 else "Unknown Error"
             bus = f"0000:{index + 1:02X}:00.0"
-            raise SystemExit(fail(f"Unable to determine the device handle for GPU {bus}: {reason}\n", 15 if code else 255))
+            raise SystemExit(
+                fail(f"Unable to determine the device handle for GPU {bus}: {reason}\n", 15 if code else 255)
+            )
         card = Card(lib, handle)
-        wanted = options["ids"]
+        wanted = options.words.get("ids")
         names = (str(index), card.text("nvmlDeviceGetUUID"), card.bus()) if wanted else ()
         if wanted is None or any(part.strip() in names for part in wanted.split(",")):
             chosen.append((index, card))
@@ -288,7 +301,7 @@ def cards(options, lib):
     return chosen
 
 
-def process_name(pid):
+def process_name(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/comm") as file:  # noqa: PTH123 - runs without everywatt, light
             return file.read().strip()
@@ -296,11 +309,11 @@ def process_name(pid):
         return "[Not Found]"
 
 
-def apps(chosen, options, printer):
-    fields = [part.strip() for part in options["apps"].split(",")]
-    if "noheader" not in options["format"]:
+def apps(chosen: Cards, options: Options, printer: Printer) -> None:
+    fields = [part.strip() for part in options.words["apps"].split(",")]
+    if "noheader" not in options.format:
         printer.row(", ".join("used_gpu_memory [MiB]" if f.startswith("used") else f for f in fields))
-    tail = "" if "nounits" in options["format"] else " MiB"
+    tail = "" if "nounits" in options.format else " MiB"
     for _, card in chosen:
         for pid, _, memory in card.processes():
             values = {
@@ -314,35 +327,38 @@ def apps(chosen, options, printer):
             printer.row(", ".join(values.get(name, "[N/A]") for name in fields))
 
 
-def try_number(read, scale=1):
+def try_number(read: Read, scale: int = 1) -> str:
     try:
-        return str(int(read() / scale))
+        return str(read() // scale)
     except Unavailable:
         return "-"
 
 
-def dmon(chosen, printer):
+def dmon(chosen: Cards, printer: Printer) -> None:
     for index, card in chosen:
-        values = [
-            try_number(lambda c=card: c.number("nvmlDeviceGetPowerUsage"), 1000),
-            try_number(lambda c=card: c.number("nvmlDeviceGetTemperature", c_int(0))),
-            "-",
-            try_number(lambda c=card: c.pair("nvmlDeviceGetUtilizationRates")[0]),
-            try_number(lambda c=card: c.pair("nvmlDeviceGetUtilizationRates")[1]),
-            *("0",) * 4,
-            try_number(lambda c=card: c.number("nvmlDeviceGetClockInfo", c_int(2))),
-            try_number(lambda c=card: c.number("nvmlDeviceGetClockInfo", c_int(1))),
-        ]
+        values = dmon_values(card)
         printer.row(f"{index:5d}" + "".join(f"{value:>7}" for value in values) + " ")
 
 
-def pmon(chosen, printer):
+def dmon_values(card: Card) -> list[str]:
+    return [
+        try_number(lambda: card.number("nvmlDeviceGetPowerUsage"), 1000),
+        try_number(lambda: card.number("nvmlDeviceGetTemperature", c_int(0))),
+        "-",
+        try_number(lambda: card.rates()[0]),
+        try_number(lambda: card.rates()[1]),
+        *("0",) * 4,
+        try_number(lambda: card.number("nvmlDeviceGetClockInfo", c_int(2))),
+        try_number(lambda: card.number("nvmlDeviceGetClockInfo", c_int(1))),
+    ]
+
+
+def pmon(chosen: Cards, printer: Printer) -> None:
     for index, card in chosen:
         uses = card.uses()
-        rows = card.processes() or [("-", "-", 0)]
-        for pid, kind, _ in rows:
-            sm, mem = uses.get(pid, ("-", "-"))
-            name = process_name(pid)[:15] if pid != "-" else "-"
+        rows = [(str(pid), kind, process_name(pid)[:15]) for pid, kind, _ in card.processes()]
+        for pid, kind, name in rows or [("-", "-", "-")]:
+            sm, mem = uses.get(int(pid), ("-", "-")) if rows else ("-", "-")
             printer.row(f"{index:5d}{pid:>11}{kind:>6}{sm:>7}{mem:>7}" + "      -" * 4 + f"    {name:<15}")
 
 
@@ -352,63 +368,67 @@ PMON = ("gpu         pid   type     sm    mem    enc    dec    jpg    ofa    com
         "Idx           #    C/G      %      %      %      %      %      %    name ")  # fmt: skip
 
 
-def monitor(chosen, options, printer, heads, once):
+def monitor(chosen: Cards, options: Options, printer: Printer, heads: tuple[str, str], show: Show) -> None:
     for head in heads:
         printer.row("# " + head)
-    left = options["count"]
+    left = options.count
     while left is None or left > 0:
-        once(chosen, printer)
+        show(chosen, printer)
         left = None if left is None else left - 1
         if left != 0:
-            time.sleep(options["delay"])
+            time.sleep(options.delay)
 
 
-def xml(chosen, driver, printer):
+XML_POWER = {
+    "power_state": "pstate",
+    "average_power_draw": "power.draw.average",
+    "instant_power_draw": "power.draw.instant",
+    "current_power_limit": "power.limit",
+    "requested_power_limit": "power.limit",
+    "default_power_limit": "power.default_limit",
+    "min_power_limit": "power.min_limit",
+    "max_power_limit": "power.max_limit",
+}
+
+
+def xml(chosen: Cards, driver: str, printer: Printer) -> None:
     lines = ['<?xml version="1.0" ?>', "<nvidia_smi_log>", f"\t<driver_version>{driver}</driver_version>"]
     lines.append(f"\t<attached_gpus>{len(chosen)}</attached_gpus>")
     for index, card in chosen:
 
-        def get(field, index=index, card=card):
+        def get(field: str, index: int = index, card: Card = card) -> str:
             return query(card, index, field, driver, len(chosen))
 
-        lines += [
-            f'\t<gpu id="{card.bus()}">',
-            f"\t\t<product_name>{get('name')}</product_name>",
-            f"\t\t<uuid>{get('uuid')}</uuid>",
-            "\t\t<gpu_power_readings>",
-            f"\t\t\t<power_state>{get('pstate')}</power_state>",
-            f"\t\t\t<average_power_draw>{get('power.draw.average')}</average_power_draw>",
-            f"\t\t\t<instant_power_draw>{get('power.draw.instant')}</instant_power_draw>",
-            f"\t\t\t<current_power_limit>{get('power.limit')}</current_power_limit>",
-            f"\t\t\t<requested_power_limit>{get('power.limit')}</requested_power_limit>",
-            f"\t\t\t<default_power_limit>{get('power.default_limit')}</default_power_limit>",
-            f"\t\t\t<min_power_limit>{get('power.min_limit')}</min_power_limit>",
-            f"\t\t\t<max_power_limit>{get('power.max_limit')}</max_power_limit>",
-            "\t\t</gpu_power_readings>",
-            "\t</gpu>",
-        ]
+        lines += [f'\t<gpu id="{card.bus()}">', f"\t\t<product_name>{get('name')}</product_name>"]
+        lines += [f"\t\t<uuid>{get('uuid')}</uuid>", "\t\t<gpu_power_readings>"]
+        lines += [f"\t\t\t<{tag}>{get(field)}</{tag}>" for tag, field in XML_POWER.items()]
+        lines += ["\t\t</gpu_power_readings>", "\t</gpu>"]
     for line in [*lines, "</nvidia_smi_log>"]:
         printer.row(line)
 
 
-def set_limit(chosen, text):
-    for index, card in chosen:
+def set_limit(chosen: Cards, text: str) -> int:
+    for _, card in chosen:
         before = card.number("nvmlDeviceGetPowerManagementLimit")
         try:
             card.call("nvmlDeviceSetPowerManagementLimit", c_uint(round(float(text) * 1000)))
         except Unavailable:
-            return fail(f"Provided power limit {float(text):.2f} W is not a valid power limit for GPU {card.bus()}.\n", 3)
-        sys.stdout.write(f"Power limit for GPU {card.bus()} was set to {float(text):.2f} W from {before / 1e3:.2f} W.\n")
+            return fail(
+                f"Provided power limit {float(text):.2f} W is not a valid power limit for GPU {card.bus()}.\n", 3
+            )
+        sys.stdout.write(
+            f"Power limit for GPU {card.bus()} was set to {float(text):.2f} W from {before / 1e3:.2f} W.\n"
+        )
     return 0
 
 
-def listing(chosen, printer):
+def listing(chosen: Cards, printer: Printer) -> None:
     for index, card in chosen:
         name, identity = card.text("nvmlDeviceGetName"), card.text("nvmlDeviceGetUUID")
         printer.row(f"GPU {index}: {name} (UUID: {identity})")
 
 
-def overview(chosen, driver, printer):
+def overview(chosen: Cards, driver: str, printer: Printer) -> None:
     printer.row(f"NVIDIA-SMI {driver}    Driver Version: {driver}    CUDA Version: 13.0")
     for index, card in chosen:
         fields = ["name", "temperature.gpu", "pstate", "power.draw", "power.limit", "memory.used", "utilization.gpu"]
@@ -416,9 +436,9 @@ def overview(chosen, driver, printer):
         printer.row(f"| {index}  " + " | ".join(texts) + " |")
 
 
-def main(args):
+def main(args: list[str]) -> int:
     options = parse(args)
-    if {"-h", "--help"} & set(options["mode"]):
+    if {"-h", "--help"} & set(options.mode):
         return fail(HELP, 0)
     if "hang" in FAULTS:
         hang()
@@ -433,30 +453,30 @@ def main(args):
     lib.nvmlSystemGetDriverVersion(buffer, c_uint(80))
     lib.nvmlErrorString.restype = c_char_p
     driver, printer = buffer.value.decode(), Printer()
-    if options["every"] is not None and "no-loop" in FAULTS:
+    if options.every is not None and "no-loop" in FAULTS:
         return fail("ERROR: Loop is not supported.\n", 3)
-    header = "noheader" not in options["format"]
+    header = "noheader" not in options.format
     while True:
         chosen = cards(options, lib)
         code = once(chosen, options, driver, printer, header)
         header = False
-        if options["every"] is None:
+        if options.every is None:
             return code
-        time.sleep(options["every"])
+        time.sleep(options.every)
 
 
-def once(chosen, options, driver, printer, header):
-    modes = options["mode"]
-    if "limit" in options:
-        return set_limit(chosen, options["limit"])
-    if "gpu" in options:
-        if "csv" not in options["format"]:
-            return fail('"--format=" switch is missing. Please run \'nvidia-smi -h\' for help.\n', 2)
-        fields = [part.strip() for part in options["gpu"].split(",")]
-        rows = [csv_row(card, index, fields, options["format"], driver, len(chosen)) for index, card in chosen]
+def once(chosen: Cards, options: Options, driver: str, printer: Printer, header: bool) -> int:
+    modes = options.mode
+    if "limit" in options.words:
+        return set_limit(chosen, options.words["limit"])
+    if "gpu" in options.words:
+        if "csv" not in options.format:
+            return fail("\"--format=\" switch is missing. Please run 'nvidia-smi -h' for help.\n", 2)
+        fields = [part.strip() for part in options.words["gpu"].split(",")]
+        rows = [csv_row(card, index, fields, options.format, driver, len(chosen)) for index, card in chosen]
         for row in [csv_header(fields), *rows] if header else rows:
             printer.row(row)
-    elif "apps" in options:
+    elif "apps" in options.words:
         apps(chosen, options, printer)
     elif "dmon" in modes:
         monitor(chosen, options, printer, DMON, dmon)
@@ -471,7 +491,7 @@ def once(chosen, options, driver, printer, header):
     return 0
 
 
-def faults():
+def faults() -> list[str]:
     try:
         with open(os.path.join(FOLDER, "smi-faults")) as file:  # noqa: PTH118, PTH123 - light
             return file.read().split()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.errors import UsageError
 from everywatt.core.units import parse_duration_s, parse_energy_j, parse_power_w
-from everywatt.sim.curves import Curve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from everywatt.sim.curves import Curve
 
 EXACT_NAME = "everywatt Simulated Exact GPU"
 PLAIN_NAME = "everywatt Simulated GPU"
@@ -34,9 +37,9 @@ class Gpu:
     """A simulated card and the sensor in front of it.
 
     A power reading is the mean over `window_s` before the last publication, times `gain`, plus `offset_w`.
-    `nvmlDeviceGetPowerUsage` averages over `average_s` (the same window where that is None). The counter publishes every
-    `counter_period_s` (the same period where that is None) and is cut to `quantum_j`. A window shorter than the period
-    is a sensor that looks only part of the time. `exact` None means: exact where neither gain nor offset is given.
+    `nvmlDeviceGetPowerUsage` averages over `average_s` (the same window where that is None). The counter publishes
+    every `counter_period_s` (the same period where that is None) and is cut to `quantum_j`. A window shorter than the
+    period is a sensor that looks only part of the time. `exact` None means: exact unless a gain or offset is given.
     """
 
     curve: Curve

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from everywatt.sim.options import Package
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from everywatt.sim.options import Package
 
 CLASS = Path("sys/class/powercap")
 DEVICES = Path("sys/devices/virtual/powercap")

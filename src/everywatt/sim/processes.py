@@ -6,11 +6,14 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from everywatt.core.errors import SimError
 from everywatt.sim.options import GpuProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 _ROW = struct.Struct("<iiiiQdd")
 ROWS = 64

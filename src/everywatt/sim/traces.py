@@ -1,14 +1,17 @@
-"""Recordings of power as curves: CSV of `unix_s` or `seconds` and `watts`, or what nvidia-smi printed; plain or gzip."""
+"""Recordings of power as curves: CSV of `unix_s` or `seconds` and `watts`, or of nvidia-smi; plain or gzip."""
 
 from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from everywatt.core.errors import SimError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _TIMES = ("seconds", "unix_s", "t_s", "time_s", "time", "timestamp")
 _WATTS = ("watts", "power_w", "power", "power.draw.instant [w]", "power.draw [w]", "power.draw")

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.errors import SimError, UsageError
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.units import parse_duration_s
 from everywatt.sim.curves import Curve, parse_curve
 from everywatt.sim.events import Event, joules_since_start
-from everywatt.sim.machine import Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from everywatt.sim.machine import Lab
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,11 @@ def unsealed_sentences(path: Path, meta: Mapping[str, Any], opened: Opened) -> l
         return [f"{path.name} was closed without being sealed."]
     interval = meta.get("checkpoint_s")
     lately = f"{interval:g} s" if isinstance(interval, int | float) else "some time"
+    if opened.log_cut:
+        return [
+            f"{path.name} is not sealed, and the log beside it is damaged: up to {lately} at its end, and all that was "
+            "written after the damage, is missing."
+        ]
     if opened.log:
         return [
             f"{path.name} is not sealed: it is being written, or its recorder ended; rows not yet flushed are missing."
@@ -166,10 +171,10 @@ class Directory:
 
     def update(self) -> None:
         """Look for frames that are new."""
+        rows: Iterable[tuple[Any, ...]]
         if self._salvage is not None:
-            rows = (
-                (r[0], r[1], r[3], r[4]) for r in self._salvage.rows("frame", f"{schema.SELECT['frame']} ORDER BY id")
-            )
+            left = self._salvage.rows("frame", f"{schema.SELECT['frame']} ORDER BY id")
+            rows = [(row[0], row[1], row[3], row[4]) for row in left]
         else:
             sql = "SELECT id, grp, first_ns, last_ns FROM frame WHERE id>? ORDER BY id"
             rows = self._db.execute(sql, (self._last,))

@@ -11,7 +11,9 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
 from operator import sub
 from typing import Final
 
@@ -21,6 +23,9 @@ MOST_ROWS: Final = 1 << 16
 MOST_COLUMNS: Final = 1 << 14
 _HEAD: Final = struct.Struct("<BI")
 _WHOLE_BELOW_ROWS: Final = 256
+_PACK_ABOVE_BYTES: Final = 512
+_SAMPLE_BYTES: Final = 2048
+_WORTH: Final = 0.7
 _EXACT: Final = float(1 << 53)
 _NEGATIVE_ZERO: Final = struct.pack("<d", -0.0)
 _WIDTHS: Final = (("b", 1 << 7), ("h", 1 << 15), ("i", 1 << 31))
@@ -33,6 +38,7 @@ DIFF_2: Final = 3
 DIFF_4: Final = 4
 PACKED: Final = 8
 _DIFF_CODE: Final = {DIFF_1: "b", DIFF_2: "h", DIFF_4: "i"}
+_DIFF_BYTES: Final = {DIFF_1: 1, DIFF_2: 2, DIFF_4: 4}
 
 if sys.byteorder != "little" or array("i").itemsize != 4:  # pragma: no cover
     raise ImportError("tapes need a little-endian machine with 32-bit integers")
@@ -83,11 +89,16 @@ def _differences(column: array[int]) -> tuple[int, bytes] | None:
 
 def _smallest(plain: bytes, other: tuple[int, bytes] | None) -> tuple[int, bytes]:
     tag, data = other if other is not None else (PLAIN, plain)
-    if len(data) > 8 * _WHOLE_BELOW_ROWS // 4:
+    if len(data) > _PACK_ABOVE_BYTES and _packs(data[:_SAMPLE_BYTES]):
         packed = zlib.compress(data, 1)
-        if len(packed) < len(data) * 0.9:
+        if len(packed) < len(data) * _WORTH:
             return tag | PACKED, packed
     return tag, data
+
+
+def _packs(sample: bytes) -> bool:
+    """Deflating must be worth the time it takes to undo; a jittery clock is not."""
+    return len(zlib.compress(sample, 1)) < len(sample) * _WORTH
 
 
 def encode_frame(columns: Sequence[tuple[int, bytes]], rows: int, flags: int = 0) -> bytes:
@@ -136,12 +147,10 @@ def inflate(data: bytes | memoryview, most: int) -> bytes:
 def raw_column(tag: int, data: bytes | memoryview, rows: int) -> tuple[int, bytes | memoryview]:
     """Tag without PACKED, and the bytes inflated and checked for their length."""
     kind = tag & ~PACKED
-    if kind == PLAIN:
-        size = rows * 8
-    elif kind == CONSTANT:
-        size = 8
-    elif kind in _DIFF_CODE:
-        size = 8 + (rows - 1) * (1, 2, 4)[kind - DIFF_1]
+    if kind in _DIFF_BYTES:
+        size = 8 + (rows - 1) * _DIFF_BYTES[kind]
+    elif kind in (PLAIN, CONSTANT):
+        size = rows * 8 if kind == PLAIN else 8
     else:
         raise CodecError(f"unknown column tag {tag}")
     if tag & PACKED:
@@ -153,32 +162,40 @@ def raw_column(tag: int, data: bytes | memoryview, rows: int) -> tuple[int, byte
 
 def decode_ints(tag: int, data: bytes | memoryview, rows: int) -> array[int]:
     """A column of whole numbers."""
-    kind, data = raw_column(tag, data, rows)
-    if kind == PLAIN:
-        return array("q", bytes(data))
-    first = struct.unpack_from("<q", data)[0]
-    if kind == CONSTANT:
-        return array("q", [first]) * rows
-    try:
-        return array("q", _running(first, array(_DIFF_CODE[kind], bytes(data[8:]))))
-    except OverflowError:
-        raise CodecError("a time out of range") from None
+    column = array("q")
+    extend_ints(column, tag, data, rows)
+    return column
 
 
 def decode_floats(tag: int, data: bytes | memoryview, rows: int) -> array[float]:
     """A column of float64."""
+    column = array("d")
+    extend_floats(column, tag, data, rows)
+    return column
+
+
+def extend_ints(column: array[int], tag: int, data: bytes | memoryview, rows: int) -> None:
+    """Append a column of whole numbers to `column`."""
     kind, data = raw_column(tag, data, rows)
-    if kind == PLAIN:
-        return array("d", bytes(data))
-    first = struct.unpack_from("<d", data)[0]
-    if kind == CONSTANT:
-        return array("d", [first]) * rows
-    if not (first.is_integer() and abs(first) < _EXACT):
-        raise CodecError("a column of whole numbers starts with another")
-    return array("d", map(float, _running(int(first), array(_DIFF_CODE[kind], bytes(data[8:])))))
+    if kind in _DIFF_CODE:
+        try:
+            column.extend(accumulate(_layout("q", kind, rows).unpack(data)))
+        except OverflowError:
+            raise CodecError("a time out of range") from None
+    else:
+        column.frombytes(data if kind == PLAIN else bytes(data) * rows)
 
 
-def _running(first: int, steps: Sequence[int]) -> Iterator[int]:
-    from itertools import accumulate
+def extend_floats(column: array[float], tag: int, data: bytes | memoryview, rows: int) -> None:
+    """Append a column of float64 to `column`."""
+    kind, data = raw_column(tag, data, rows)
+    if kind in _DIFF_CODE:
+        # Sums of whole numbers below 2^53 are exact.
+        column.extend(accumulate(_layout("d", kind, rows).unpack(data)))
+    else:
+        column.frombytes(data if kind == PLAIN else bytes(data) * rows)
 
-    return accumulate(steps, initial=first)
+
+@lru_cache(maxsize=64)
+def _layout(first: str, kind: int, rows: int) -> struct.Struct:
+    return struct.Struct(f"<{first}{rows - 1}{_DIFF_CODE[kind]}")

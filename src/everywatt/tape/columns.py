@@ -91,8 +91,8 @@ def columns_of(tape: Tape, group: StoredGroup, frames: Iterable[Frame], channels
 
 def _times(joined: Sequence[NDArray[np.generic]], heads: Sequence[_Head]) -> tuple[Columns, Ints]:
     read = joined[0].astype(np.int64, copy=False)
-    late: Ints = read - joined[1]
-    early: Ints = late - joined[2]
+    late = read - joined[1].astype(np.int64, copy=False)
+    early = late - joined[2].astype(np.int64, copy=False)
     # Half of the sum, without the overflow that a sum may have.
     published = early + (late - early) // 2
     starts = np.cumsum([0, *(head.n for head in heads)], dtype=np.int64)[:-1]
@@ -191,23 +191,27 @@ def _counter_steps(
     """`core.counters.difference` for whole columns, from the last finite value to each finite one."""
     finite = np.isfinite(values)
     last, last_ns = _last_finite(values, published, finite, starts, cums)
+    elapsed = published - last_ns
     with np.errstate(invalid="ignore"):
-        step = values - last
-        known = finite & np.isfinite(last)
-        back = step < 0
-        wrap = channel.facts.wrap
-        if wrap:
-            wrapped = step + wrap
-            rate = most_per_s(channel)
-            if rate is None:
-                good = back & (last <= wrap) & (wrapped <= wrap / 2)
-            else:
-                most = rate * np.maximum((published - last_ns) / NS, 0.0) * 1.5
-                good = back & (last <= wrap) & (wrapped <= most)
-            step = np.where(good, wrapped, step)
-            back &= ~good
-    known &= ~back
-    return np.where(known, step, 0.0), np.where(known, published - last_ns, 0)
+        steps = values - last
+        back = np.flatnonzero(steps < 0)
+    if len(back):
+        good, wrapped = _wraps(channel, steps[back], last[back], elapsed[back])
+        steps[back] = np.where(good, wrapped, np.nan)
+    lost = np.isnan(steps) | ~finite
+    steps[lost], elapsed[lost] = 0.0, 0
+    return steps, elapsed
+
+
+def _wraps(channel: Channel, steps: Floats, last: Floats, elapsed: Ints) -> tuple[NDArray[np.bool_], Floats]:
+    """Which steps back a wrap explains, and the counts they then stand for."""
+    wrap = channel.facts.wrap
+    if not wrap:
+        return np.zeros(len(steps), np.bool_), steps
+    wrapped = steps + wrap
+    rate = most_per_s(channel)
+    most = wrap / 2 if rate is None else rate * np.maximum(elapsed / NS, 0.0) * 1.5
+    return (last <= wrap) & (wrapped <= most), wrapped
 
 
 def _last_finite(
@@ -217,7 +221,12 @@ def _last_finite(
     starts: Ints,
     cums: Sequence[tuple[float, int, float | None, int]],
 ) -> tuple[Floats, Ints]:
-    """For each row the last finite value before it in its frame, else what the frame carried over."""
+    """For each row the last finite value before it in its frame, else what the frame carried over.
+
+    First rows of frames do not count: their sums are the frame's own.
+    """
+    if finite.all():
+        return np.concatenate(([np.nan], values[:-1])), np.concatenate(([0], published[:-1]))
     rows = np.arange(len(values))
     latest = np.maximum.accumulate(np.where(finite, rows, -1))
     before = np.concatenate(([-1], latest[:-1]))

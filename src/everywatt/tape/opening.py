@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import quote
 
 from everywatt.core.errors import NotATape, TapeDamaged, TapeError, TapeTooNew
-from everywatt.tape import schema
+from everywatt.tape import schema, wal
 
 _MAGIC: Final = b"SQLite format 3\x00"
 _COPY_BELOW_BYTES: Final = 256 << 20
@@ -39,11 +39,13 @@ class Opened:
     """A connection that cannot write, and how it was come by.
 
     log      whether the log beside the file is there and read: True, False, or None where it was there and could not be
+    log_cut  the log holds transactions that could not be read
     """
 
     db: sqlite3.Connection
     header: Header
     log: bool | None
+    log_cut: bool = False
 
 
 def read_header(path: Path) -> Header:
@@ -82,14 +84,14 @@ def open_file(path: Path) -> Opened:
     if not _has_bytes(log):
         return Opened(_connect(path, "immutable=1", header), header, False)
     try:
-        return Opened(_connect(path, "mode=ro", header), header, True)
+        return Opened(_connect(path, "mode=ro", header), header, True, wal.is_cut(path))
     except (TapeDamaged, NotATape):
         raise
     except TapeError:
         pass  # the folder cannot be written, so SQLite cannot share the log: read a copy, or the file alone
     if header.file_bytes + log.stat().st_size < _COPY_BELOW_BYTES:
         try:
-            return Opened(_connect_copy(path, log, header), header, True)
+            return _open_copy(path, log, header)
         except OSError:
             pass
     return Opened(_connect(path, "immutable=1", header), header, None)
@@ -102,15 +104,14 @@ def _has_bytes(path: Path) -> bool:
         return False
 
 
-def _connect_copy(path: Path, log: Path, header: Header) -> sqlite3.Connection:
+def _open_copy(path: Path, log: Path, header: Header) -> Opened:
     folder = tempfile.mkdtemp(prefix="everywatt-")
     try:
         copy = Path(folder) / "copy.tape"
         shutil.copyfile(path, copy)
         shutil.copyfile(log, f"{copy}-wal")
         db = _connect(copy, "mode=ro", header)
-        db.execute("SELECT count(*) FROM meta").fetchone()
-        return db
+        return Opened(db, header, True, wal.is_cut(copy))
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # an open file stays readable without its name
 

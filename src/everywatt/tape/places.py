@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 from everywatt.core.errors import RunExists, TapeError
@@ -53,6 +51,8 @@ def is_network(kind: str | None) -> bool:
 
 def spool_folder(spool: Path | None) -> Path:
     """A local folder of the user's own for tapes that will be moved."""
+    import tempfile  # brings half a megabyte that a local tape never needs
+
     folder = spool or Path(tempfile.gettempdir()) / f"everywatt-spool-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
@@ -71,6 +71,8 @@ def sync_file(path: Path) -> None:
 
 def move_into_place(source: Path, target: Path) -> None:
     """Copy `source` beside `target`, sync it and give it its name; never overwrite. `source` goes last."""
+    import shutil
+
     part = target.with_name(f".{target.name}.part-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
 import json
-import sqlite3
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from everywatt.tape import checking, codec, opening, schema, utc
 from everywatt.tape.accumulate import energy_channels, unpack_cum
 
 _MOST_TABLE_BYTES: Final = 64 << 20
+_EVER: Final = (-(2**63), 2**63 - 1)
 
 
 class StoredGroup(NamedTuple):
@@ -108,6 +107,7 @@ class Tape:
         self._db = opened.db
         self._inode = opened.header.inode
         self._directory: checking.Directory | None = None
+        self._utc: utc.UtcMap | None = None
         try:
             self._read_all(opened)
         except schema.BROKEN as error:
@@ -271,7 +271,7 @@ class Tape:
             for number in self._directory.between(group_id, start_ns, end_ns):
                 yield self._db.execute(f"{schema.SELECT['frame']} WHERE id=?", (number,)).fetchone()
             return
-        low, high = -(2**63), 2**63 - 1
+        low, high = _EVER
         if start_ns is not None:
             sql = "SELECT first_ns FROM frame WHERE grp=? AND first_ns<=? ORDER BY first_ns DESC LIMIT 2"
             starts = self._db.execute(sql, (group_id, start_ns)).fetchall()
@@ -296,12 +296,26 @@ class Tape:
     def tables(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[TableFrame]:
         """Tables of a group in [start_ns, end_ns], with one before and one after."""
         self.group(group_id)
-        rows = list(self._rows("tframe", "WHERE grp=?", (group_id,)))
-        rows.sort(key=lambda row: row[3])
-        times = [row[3] for row in rows]
-        first = 0 if start_ns is None else max(0, bisect.bisect_left(times, start_ns) - 1)
-        last = len(rows) if end_ns is None else bisect.bisect_right(times, end_ns) + 1
-        return [TableFrame(row[3], self._table(row)) for row in rows[first:last]]
+        low, high = self._table_bounds(group_id, start_ns, end_ns)
+        rows = list(self._rows("tframe", "WHERE grp=? AND at_ns BETWEEN ? AND ?", (group_id, low, high)))
+        return [TableFrame(row[3], self._table(row)) for row in sorted(rows, key=lambda row: (row[3], row[2]))]
+
+    def _table_bounds(self, group_id: int, start_ns: int | None, end_ns: int | None) -> tuple[int, int]:
+        low, high = _EVER
+        if self._salvage is not None:
+            return low, high
+        try:
+            if start_ns is not None:
+                sql = "SELECT max(at_ns) FROM tframe WHERE grp=? AND at_ns<?"
+                before = self._db.execute(sql, (group_id, start_ns)).fetchone()[0]
+                low = start_ns if before is None else before
+            if end_ns is not None:
+                sql = "SELECT min(at_ns) FROM tframe WHERE grp=? AND at_ns>?"
+                after = self._db.execute(sql, (group_id, end_ns)).fetchone()[0]
+                high = end_ns if after is None else after
+        except schema.BROKEN as error:
+            raise TapeDamaged(f"{self.path} is damaged, table tframe: {error}.") from None
+        return low, high
 
     def _table(self, row: tuple[Any, ...]) -> list[dict[str, Any]]:
         try:
@@ -332,16 +346,18 @@ class Tape:
 
     def to_utc_ns(self, monotonic_ns: int) -> int:
         """UTC nanoseconds of an instant, by the anchors around it. Raises TapeError where there is no anchor."""
-        return utc.to_utc_ns(self._need_anchors(), monotonic_ns)
+        return self._need_utc().to_utc_ns(monotonic_ns)
 
     def from_utc_ns(self, utc_ns: int) -> int:
         """The inverse of `to_utc_ns`; where the clock was set back, the earlier of the instants."""
-        return utc.from_utc_ns(self._need_anchors(), utc_ns)
+        return self._need_utc().from_utc_ns(utc_ns)
 
-    def _need_anchors(self) -> list[Anchor]:
+    def _need_utc(self) -> utc.UtcMap:
         if not self._anchors:
             raise TapeError(f"{self.path} has no anchor to UTC.")
-        return self._anchors
+        if self._utc is None or len(self._utc.anchors) != len(self._anchors):
+            self._utc = utc.UtcMap(self._anchors)
+        return self._utc
 
     def close(self) -> None:
         """Let go of the file."""

@@ -53,10 +53,7 @@ class Replay:
         """Groups that start to play together, at the first read of any of them."""
         tape = Tape.open(Path(self._options["tape"]))
         shift = _Shift(tape.extent_ns()[0], self._speed(), self._clock)
-        made: list[ReplayGroup | ReplayTable] = []
-        for group in tape.groups:
-            made.append(ReplayTable(tape, group, shift) if group.info.table else ReplayGroup(tape, group, shift))
-        return made
+        return [(ReplayTable if group.info.table else ReplayGroup)(tape, group, shift) for group in tape.groups]
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ class Home(NamedTuple):
 def home(argument: Path | None = None, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Home:
     """The folder that runs are written to, made where it is missing.
 
-    The argument, else EVERYWATT_HOME, else ./everywatt-runs, else (with a sentence that says so) the user's state folder.
+    The argument, else EVERYWATT_HOME, else ./everywatt-runs, else (and a sentence says so) the user's state folder.
     """
     env = os.environ if environ is None else environ
     if argument is not None:

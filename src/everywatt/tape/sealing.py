@@ -149,9 +149,9 @@ class _Builder:
             self.first_ns, self.cum, self.flags = first_ns, cum, data[0] & codec.BREAK
         parts = codec.split_frame(data, 3 + self.channels, n)
         for column, (tag, piece) in zip(self.times, parts, strict=False):
-            column.extend(codec.decode_ints(tag, piece, n))
+            codec.extend_ints(column, tag, piece, n)
         for values, (tag, piece) in zip(self.values, parts[3:], strict=True):
-            values.extend(codec.decode_floats(tag, piece, n))
+            codec.extend_floats(values, tag, piece, n)
         self.n += n
         self.last_ns = last_ns
 

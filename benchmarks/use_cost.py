@@ -1,0 +1,124 @@
+"""What one read of the `use` sensor costs, with many other processes alive on the machine.
+
+    python benchmarks/use_cost.py [--others 1000] [--reads 200]
+
+Trees of 1, 10 and 100 processes are followed. `quiet`: nothing was started since the last read. `forking`: something
+was, so every member is asked for its children. Beside them, one pass over the whole of /proc, which is what a sensor
+without trees would do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from everywatt.sensors import procfs
+from everywatt.sensors.base import Request
+from everywatt.sensors.processes import Trees
+from everywatt.sensors.use import Use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Forks N children that wait until standard input is closed, and says when they are all there.
+CROWD = """
+import os, sys
+for _ in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        os.read(0, 1)
+        os._exit(0)
+print("ready", flush=True)
+os.read(0, 1)
+"""
+
+
+def crowd(count: int) -> subprocess.Popen[bytes]:
+    """A process with `count` sleeping children; all end when its stdin is closed."""
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", CROWD, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def median_us(action: Callable[[], object], reads: int, before: Callable[[], object] = lambda: None) -> float:
+    """The median time of `action` in µs; `before` is not counted."""
+    times = []
+    for _ in range(reads):
+        before()
+        start = time.perf_counter_ns()
+        action()
+        times.append((time.perf_counter_ns() - start) / 1000)
+    return statistics.median(times)
+
+
+def fork_once() -> None:
+    """Start something, so that the machine's last pid moves."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def scan_all() -> None:
+    """Read the stat of every process there is."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                procfs.parse_process_stat(procfs.slurp(f"/proc/{name}/stat", 2048))
+            except OSError:
+                continue
+
+
+def measure_tree(size: int, reads: int) -> tuple[float, float]:
+    """Median µs of a read of a tree of `size` processes: quiet, forking."""
+    root = crowd(size - 1)
+    trees = Trees(Path("/proc"), [root.pid])
+    try:
+        for _ in range(5):
+            trees.read()
+        assert len(trees) == size
+        return median_us(trees.read, reads), median_us(trees.read, reads, fork_once)
+    finally:
+        trees.close()
+        end(root)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Close its stdin, which ends it and its children."""
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--others", type=int, default=1000)
+    parser.add_argument("--reads", type=int, default=200)
+    arguments = parser.parse_args()
+    others = crowd(arguments.others)
+    try:
+        alive = sum(name.isdigit() for name in os.listdir("/proc"))
+        print(f"{alive} processes alive; median of {arguments.reads} reads, µs")
+        print(f"{'what':28} {'quiet':>8} {'forking':>8}")
+        for size in (1, 10, 100):
+            quiet, forking = measure_tree(size, arguments.reads)
+            print(f"use.processes, tree of {size:<5} {quiet:8.0f} {forking:8.0f}")
+        host = Use(Request()).groups()[0]
+        print(f"{'use.host':28} {median_us(host.read, arguments.reads):8.0f}")
+        print(f"{'(all of /proc)':28} {median_us(scan_all, max(5, arguments.reads // 20)):8.0f}")
+        host.close()
+    finally:
+        end(others)
+
+
+if __name__ == "__main__":
+    main()

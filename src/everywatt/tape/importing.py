@@ -1,0 +1,266 @@
+"""Other people's recordings, and our own exports, become tapes.
+
+An importer is a function `(paths, out, options) -> Path`: it writes one sealed tape at `out`. Others register by the
+entry point group `everywatt.importers`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import entry_points
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from everywatt.core.channels import NAN, Channel, Domain, GroupInfo, Kind, Pedigree, Row
+from everywatt.core.clocks import NS, Anchor, FakeClock
+from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.spans import Point, Span
+from everywatt.tape import exporting
+from everywatt.tape.writer import TapeWriter
+
+GROUP: Final = "everywatt.importers"
+Importer = Callable[[Sequence[Path], Path, Mapping[str, Any]], Path]
+_FLUSH_ROWS: Final = 1024
+
+
+def kinds() -> dict[str, str]:
+    """Every kind that can be imported, with the `module:function` that does it."""
+    found = {
+        "csv": "everywatt.tape.importing:import_csv",
+        "jsonl": "everywatt.tape.importing:import_ours",
+        "parquet": "everywatt.tape.importing:import_ours",
+        "arrow": "everywatt.tape.importing:import_ours",
+        "nvidia-smi": "everywatt.tape.import_nvidia_smi:import_nvidia_smi",
+    }
+    found.update({entry.name: entry.value for entry in entry_points(group=GROUP)})
+    return found
+
+
+def import_files(kind: str, paths: Sequence[Path], out: Path, options: Mapping[str, Any] | None = None) -> Path:
+    """Make one sealed tape at `out` from files of a kind. Raises UsageError where they are not of it."""
+    import importlib
+
+    targets = kinds()
+    if kind not in targets:
+        raise UsageError(f"'{kind}' is not something to import.", cure=f"one of: {', '.join(sorted(targets))}")
+    missing = [path for path in paths if not Path(path).is_file()]
+    if missing or not paths:
+        raise UsageError(f"There is no file {missing[0]}." if missing else "No file was given to import.")
+    module, _, name = targets[kind].partition(":")
+    importer: Importer = getattr(importlib.import_module(module), name)
+    return importer([Path(path) for path in paths], Path(out), options or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One group of channels with its rows, oldest first, on a clock of its own that anchors tie to UTC."""
+
+    info: GroupInfo
+    rows: Iterable[Row]
+    expected_period_s: float
+
+
+def write_tape(
+    out: Path,
+    recordings: Sequence[Recording],
+    *,
+    meta: Mapping[str, Any],
+    anchors: Sequence[Anchor],
+    spans: Iterable[Span] = (),
+    points: Iterable[Point] = (),
+) -> Path:
+    """A sealed tape of recordings. The half-written file goes away where something is wrong with them."""
+    writer = TapeWriter(out, meta, clock=FakeClock(now_ns=anchors[-1].monotonic_ns if anchors else 0))
+    try:
+        for anchor in anchors:
+            writer.anchor(anchor)
+        for recording in recordings:
+            group = writer.add_group(recording.info, recording.expected_period_s)
+            for batch in _batches(recording.rows):
+                writer.append(group, batch)
+                writer.flush()
+        for span in spans:
+            writer.span_open(span)
+        for point in points:
+            writer.point(point)
+        return writer.seal()
+    except (EverywattError, OSError, ValueError):
+        writer.abandon()
+        writer.live_path.unlink(missing_ok=True)  # our own, made a moment ago
+        raise
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == _FLUSH_ROWS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def usual_period_s(times_ns: Sequence[int]) -> float:
+    """The median step of a sorted list of times, 1 s where there is none."""
+    steps = sorted(b - a for a, b in pairwise(times_ns) if b > a)
+    return steps[len(steps) // 2] / NS if steps else 1.0
+
+
+def import_csv(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
+    """Our own CSV, or any other with a map of its columns.
+
+    options: time (column), values ({column: {"channel", "unit", "kind", "device", "domain", "scale"}}; or a list of
+    columns with unit and kind for all), time_format (`iso`, `s`, `ms`, `ns` or a strptime pattern), delimiter.
+    """
+    with paths[0].open(encoding="utf-8-sig", newline="") as file:
+        header = next(csv.reader(file, delimiter=str(options.get("delimiter", ","))), [])
+    if header == list(exporting.TICKS):
+        return import_ours(paths, out, options)
+    columns = [name.strip() for name in header]
+    time_column, values = options.get("time"), _value_map(options)
+    for name in (time_column, *values):
+        if name not in columns:
+            listed = ", ".join(columns)
+            raise UsageError(
+                f"{paths[0]} has no column '{name}'.", cure=f"name its columns: time, values; it has {listed}"
+            )
+    table = sorted(_read_table(paths, columns, str(time_column), list(values), options), key=lambda row: row[0])
+    if not table:
+        raise UsageError(f"{paths[0]} holds no rows.")
+    channels = tuple(_channel(name, spec) for name, spec in values.items())
+    info = GroupInfo(str(options.get("name", paths[0].stem)), "import", channels[0].device, channels)
+    return write_utc_table(out, [(info, table)], source=paths, meta=options.get("meta", {}))
+
+
+def write_utc_table(
+    out: Path,
+    groups: Sequence[tuple[GroupInfo, Sequence[tuple[int, tuple[float, ...]]]]],
+    *,
+    source: Sequence[Path],
+    meta: Mapping[str, Any],
+) -> Path:
+    """A tape from rows of (UTC ns, values). Its clock starts at one second with the first of them."""
+    first = min(rows[0][0] for _, rows in groups) - NS
+    last = max(rows[-1][0] for _, rows in groups)
+    recordings = [
+        Recording(
+            info,
+            [Row(at - first, at - first, at - first, values) for at, values in rows],
+            usual_period_s([at for at, _ in rows]),
+        )
+        for info, rows in groups
+    ]
+    anchors = [Anchor(at - first, at, at - first, 0) for at in (first + NS, last)]
+    told = {"imported_from": [path.name for path in source], **meta}
+    return write_tape(out, recordings, meta=told, anchors=anchors)
+
+
+def _value_map(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    values = options.get("values") or {}
+    common = {key: options[key] for key in ("unit", "kind", "device", "domain", "scale") if key in options}
+    if isinstance(values, str):
+        values = [values]
+    if not isinstance(values, Mapping):
+        values = {name: {} for name in values}
+    if not values:
+        raise UsageError(
+            "A CSV of somebody else needs to be told which columns hold values.", cure="values, unit, kind"
+        )
+    return {str(name): {**common, **(spec or {})} for name, spec in values.items()}
+
+
+def _channel(column: str, spec: Mapping[str, Any]) -> Channel:
+    try:
+        kind = Kind(spec.get("kind", "gauge"))
+        domain = Domain(spec["domain"]) if spec.get("domain") else None
+        scale = float(spec.get("scale", 1.0))
+    except ValueError as error:
+        raise UsageError(f"Column '{column}': {error}.") from None
+    pedigree = Pedigree.COUNTER if kind is Kind.COUNTER else Pedigree.INTEGRATED
+    device = str(spec.get("device", "host"))
+    return Channel(str(spec.get("channel", column)), str(spec.get("unit", "")), kind, device, domain, scale, pedigree)
+
+
+def _read_table(
+    paths: Sequence[Path], columns: Sequence[str], time_column: str, values: Sequence[str], options: Mapping[str, Any]
+) -> Iterator[tuple[int, tuple[float, ...]]]:
+    at = columns.index(time_column)
+    indexes = [columns.index(name) for name in values]
+    for path in paths:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, delimiter=str(options.get("delimiter", ",")))
+            next(reader, None)
+            for number, row in enumerate(reader, 2):
+                if row and len(row) > at:
+                    utc_ns = parse_utc_ns(row[at], str(options.get("time_format", "iso")), f"{path}, line {number}")
+                    yield utc_ns, tuple(number_in(row[i]) if i < len(row) else NAN for i in indexes)
+
+
+def number_in(text: str) -> float:
+    """The number at the start of a text (`39.32 W`), NaN where there is none."""
+    try:
+        return float(text.split()[0])
+    except (ValueError, IndexError):
+        return NAN
+
+
+def parse_utc_ns(text: str, form: str, where: str) -> int:
+    """UTC nanoseconds; times without a zone are taken as UTC."""
+    text = text.strip()
+    try:
+        if form in ("s", "ms", "ns"):
+            whole, _, part = text.partition(".")
+            digits = {"s": 9, "ms": 6, "ns": 0}[form]
+            return int(whole + (part + "0" * digits)[:digits])
+        if form == "iso":
+            return _iso_ns(text)
+        return _datetime_ns(datetime.strptime(text, form))
+    except ValueError:
+        raise UsageError(f"{where}: '{text}' is not a time of the form {form}.", cure="time_format") from None
+
+
+def _iso_ns(text: str) -> int:
+    """ISO 8601 with up to nine decimals, of which datetime itself would keep six."""
+    head, dot, tail = text.partition(".")
+    if not dot:
+        return _datetime_ns(datetime.fromisoformat(text))
+    digits = len(tail) - len(tail.lstrip("0123456789"))
+    return _datetime_ns(datetime.fromisoformat(head + tail[digits:])) + int((tail[:digits] + "0" * 9)[:9])
+
+
+def _datetime_ns(when: datetime) -> int:
+    when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
+    since = when - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86400 + since.seconds) * NS + since.microseconds * 1000
+
+
+def import_ours(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
+    """A tape from what `exporting` wrote: ticks, and spans, points and groups where they lie beside."""
+    from everywatt.tape import import_ours as ours
+
+    return ours.import_export(paths, out, options)
+
+
+def si_channel(channel: Channel) -> Channel:
+    """A channel whose values are already in its unit."""
+    facts = channel.facts
+    wrap = None if facts.wrap is None else facts.wrap * channel.scale
+    return replace(channel, scale=1.0, facts=replace(facts, wrap=wrap))
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Objects of a file of JSON lines."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                raise UsageError(f"{path}, line {number}: not JSON.") from None
+            if isinstance(entry, dict):
+                yield entry

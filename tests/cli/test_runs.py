@@ -1,0 +1,101 @@
+"""show, list, why and validate on runs whose truth is written down."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tapes import counter_group, gauge_group, rows, write_tape
+
+from everywatt.cli.main import main
+
+
+@pytest.fixture
+def two_runs(own_home):
+    """Two runs of 100 J and 300 J, tagged project=alpha."""
+    for number, watts in ((1, 10.0), (2, 30.0)):
+        write_tape(
+            own_home / "everywatt-runs" / f"20260101-00000{number}-x" / "box-0001.tape",
+            [(counter_group(gain_pct=5.0, offset_w=1.0), 0.1, rows(lambda t, w=watts: w * t, 0, 12, 0.1))],
+            [("run", 1, 11, None, {}), ("epoch", 2, 6, "s0", {}), ("epoch", 6, 10, "s0", {})],
+        )
+    return own_home
+
+
+def run_json(capsys, *words):
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_show_prints_the_figure_with_all_it_needs(two_runs, capsys):
+    assert main(["show", "last"]) == 0
+    text = capsys.readouterr().out
+    assert "300" in text and "(95 %)" in text and "cpu" in text and "counter" in text and "coverage 100 %" in text
+    assert "epoch ×2" in text
+
+
+def test_show_json_span_and_window(two_runs, capsys):
+    data = run_json(capsys, "show", "20260101-000001-x")
+    assert data["schema"] == "everywatt/1" and data["kind"] == "run"
+    assert data["energy"]["joules"] == pytest.approx(100)
+    assert run_json(capsys, "show", "--span", "epoch")["energy"]["joules"] == pytest.approx(240)
+    assert run_json(capsys, "show", "--between", "2", "3")["energy"]["joules"] == pytest.approx(30)
+
+
+def test_show_an_unknown_run_says_what_to_do(two_runs, capsys):
+    assert main(["show", "nothing"]) == 2
+    assert "everywatt list" in capsys.readouterr().err
+
+
+def test_list_and_sum_by_tag(two_runs, capsys):
+    data = run_json(capsys, "list")
+    assert [run["energy"]["joules"] for run in data["runs"]] == [pytest.approx(100), pytest.approx(300)]
+    sums = run_json(capsys, "list", "--sum", "project=alpha")["sums"]
+    assert len(sums) == 1 and sums[0]["runs"] == 2
+    assert sums[0]["energy"]["joules"] == pytest.approx(400)
+    assert run_json(capsys, "list", "--sum", "project=beta")["sums"] == []
+    assert run_json(capsys, "list", "--tag", "project=beta")["runs"] == []
+
+
+def test_sums_never_mix_scopes(two_runs, capsys):
+    write_tape(
+        two_runs / "everywatt-runs" / "20260101-000003-y" / "box-0001.tape",
+        [(gauge_group(), 0.1, rows(lambda t: 50.0, 0, 12, 0.1))],
+        [("run", 1, 11, None, {})],
+    )
+    sums = run_json(capsys, "list", "--sum", "project")["sums"]
+    assert {(row["scope"], row["pedigree"], row["runs"]) for row in sums} == {("cpu", "counter", 2), ("gpu", "integrated", 1)}
+
+
+def test_why_names_each_source_and_a_cure(two_runs, capsys):
+    data = run_json(capsys, "why", "last")
+    budget = {entry["source"]: entry for entry in data["budget"]}
+    assert budget["gain"]["half_width_j"] == pytest.approx(15)
+    assert budget["offset"]["half_width_j"] == pytest.approx(10)
+    assert "calibrate" in budget["gain"]["cure"]
+    assert main(["why", "last"]) == 0
+    assert "WHAT WOULD NARROW IT" in capsys.readouterr().out
+
+
+def test_why_of_a_net_figure_has_no_offset(two_runs, capsys):
+    data = run_json(capsys, "why", "last", "--net")
+    assert all(entry["half_width_j"] < 1e-6 for entry in data["budget"] if entry["source"] == "offset")
+
+
+def test_validate_names_the_damage(two_runs, capsys):
+    tape = two_runs / "everywatt-runs" / "20260101-000001-x" / "box-0001.tape"
+    assert main(["validate", "20260101-000001-x"]) == 0
+    data = bytearray(tape.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    data[len(data) // 2 + 700] ^= 0xFF
+    tape.write_bytes(bytes(data))
+    code = main(["validate", str(tape), "--json"])
+    found = json.loads(capsys.readouterr().out.split("\n", 1)[1])
+    assert code == 1 and found["findings"] and found["findings"][0]["file"].endswith("box-0001.tape")
+    assert main(["validate", "nowhere"]) == 2
+
+
+def test_an_empty_home_is_said_not_crashed(own_home, capsys):
+    assert main(["show"]) == 2
+    assert "everywatt run" in capsys.readouterr().err
+    assert run_json(capsys, "list")["runs"] == []

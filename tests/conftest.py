@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+
+@pytest.fixture
+def own_home(tmp_path, monkeypatch):
+    """A working folder, home, runtime folder and run store of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("EVERYWATT_RUNTIME_DIR", str(tmp_path / "r"))
+    monkeypatch.delenv("EVERYWATT_HOME", raising=False)
+    return tmp_path

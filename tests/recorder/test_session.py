@@ -1,0 +1,186 @@
+"""Sessions, sources and the server on a clock that moves only when told to."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row, fresh
+from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.errors import SensorError
+from everywatt.recorder.server import Server, Tape
+from everywatt.recorder.session import Session
+from everywatt.recorder.source import Source
+from everywatt.recorder.wire import Connection
+
+
+class Counter:
+    """10 W, in microjoules; `broken` makes it raise, `odd` gives nonsense."""
+
+    info = GroupInfo(
+        "c", "x", "cpu.0",
+        (Channel("cpu.0.energy", "J", Kind.COUNTER, "cpu.0", Domain.PACKAGE, 1e-6, facts=Facts(period_s=0.001)),),
+    )  # fmt: skip
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.broken = False
+        self.odd: list[object] | None = None
+        self.closed = False
+
+    def read(self) -> list[Row]:
+        if self.broken:
+            raise SensorError("lost")
+        if self.odd is not None:
+            return self.odd  # type: ignore[return-value]
+        now = self.clock.monotonic_ns()
+        return [fresh(now, (now / 1000 * 10,), 1_000_000)]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def select(path: Path, sql: str) -> list[tuple]:
+    db = sqlite3.connect(path)
+    try:
+        return db.execute(sql).fetchall()
+    finally:
+        db.close()
+
+
+def test_an_outage_is_two_notes_and_one_gap_however_many_reads_fail(tmp_path: Path, clock: FakeClock) -> None:
+    session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
+    group = Counter(clock)
+    source = Source(group, clock)
+    session.listen(source)
+    assert source.read()
+    group.broken = True
+    waits = []
+    for _ in range(100):
+        clock.advance(0.1)
+        assert not source.read()
+        assert source.outage is not None
+        waits.append(source.outage.wait_ns / NS)
+    assert waits[:4] == [0.1, 0.2, 0.4, 0.8]
+    assert max(waits) == 5.0
+    group.broken = False
+    clock.advance(0.1)
+    assert source.read()
+    assert session.finish({}) is None
+    assert [text for _, text in select(tmp_path / "a.tape", "select kind, text from note where kind='sensor'")] == [
+        "c cannot be read: SensorError: lost",
+        "c is back after 10.1 s (100 failed reads).",
+    ]
+    (gap,) = select(tmp_path / "a.tape", "select start_ns, end_ns from gap where kind='lost'")
+    assert (gap[1] - gap[0]) / NS == pytest.approx(10.1)
+
+
+def test_an_outage_that_goes_on_is_a_gap_to_the_end(tmp_path: Path, clock: FakeClock) -> None:
+    session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
+    group = Counter(clock)
+    source = Source(group, clock)
+    session.listen(source)
+    source.read()
+    group.broken = True
+    clock.advance(0.1)
+    source.read()
+    clock.advance(2.0)
+    session.finish({})
+    (gap,) = select(tmp_path / "a.tape", "select end_ns - start_ns from gap where kind='lost'")
+    assert gap[0] / NS == pytest.approx(2.1)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [[None], [(1, 2)], [(1, 2, 3, (1.0, 2.0))], [("a", 1, 2, (1.0,))], [(5, 9, 3, (1.0,))], [(1, 2, 3, ("x",))], 7],
+)
+def test_rows_that_make_no_sense_are_an_outage(tmp_path: Path, clock: FakeClock, odd: list[object]) -> None:
+    session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
+    group = Counter(clock)
+    group.odd = odd
+    source = Source(group, clock)
+    session.listen(source)
+    assert not source.read()
+    assert session.remarks[0].startswith("c cannot be read: ")
+    session.finish({})
+
+
+def test_infinite_and_missing_values_become_nan(tmp_path: Path, clock: FakeClock) -> None:
+    session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
+    group = Counter(clock)
+    group.odd = [(2, 1, 2, (float("inf"),)), (3, 2, 3, (None,))]
+    source = Source(group, clock)
+    session.listen(source)
+    assert source.read()
+    assert source.last is not None
+    assert source.last.values[0] != source.last.values[0]
+    session.finish({})
+
+
+def test_a_folder_that_is_removed_is_noted_and_recording_goes_on(tmp_path: Path, clock: FakeClock) -> None:
+    folder = tmp_path / "run"
+    session = Session(folder / "a.tape", {}, NS // 10, clock)
+    source = Source(Counter(clock), clock)
+    session.listen(source)
+    for step in range(40):
+        clock.advance(0.1)
+        source.read()
+        session.tend(clock.monotonic_ns())
+        if step == 15:
+            shutil.rmtree(folder)
+    assert len([text for text in session.remarks if "could not be written" in text]) == 1
+    session.finish({})
+
+
+def test_quality_and_anchors_are_on_the_tape(tmp_path: Path, clock: FakeClock) -> None:
+    session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
+    source = Source(Counter(clock), clock)
+    session.listen(source)
+    for _ in range(1250):
+        clock.advance(0.2)
+        source.read()
+        source.count(1, 1)
+        session.tend(clock.monotonic_ns())
+    session.finish({"cpu_s": 0.5})
+    path = tmp_path / "a.tape"
+    (quality,) = select(path, "select value from meta where key='quality'")
+    assert '"requested_hz": 10.0' in quality[0]
+    assert '"achieved_hz": 5.0' in quality[0]
+    assert '"missed": 1250' in quality[0]
+    assert select(path, "select value from meta where key='meter'") == [('{"cpu_s": 0.5}',)]
+    assert select(path, "select count(*) from anchor") == [(1 + 4 + 1,)]
+    assert select(path, "select text from note where kind='rate'") == [
+        ("c: 10 rows a second were expected and 5 came.",)
+    ]
+
+
+def test_a_suspend_is_seen_by_the_boot_clock(tmp_path: Path, clock: FakeClock) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    ours, theirs = socket.socketpair()
+    server = Server(listener, clock)
+    session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
+    server.tapes[1] = Tape(session, Connection(ours), 0.0, 0, 0)
+    server._enrol(session, Source(Counter(clock), clock))
+    clock.advance(0.1)
+    server._mind_pause(clock.monotonic_ns())
+    assert session.remarks == []
+    clock.suspended_ns += 3600 * NS
+    server._mind_pause(clock.monotonic_ns())
+    server._mind_pause(clock.monotonic_ns())
+    assert session.remarks == ["The machine was suspended for 3600.0 s."]
+    clock.utc_offset_ns += 3600 * NS  # a step of the wall clock moves nothing
+    server._mind_pause(clock.monotonic_ns() - 2 * NS)
+    assert session.remarks[1:] == ["The recorder did not run for 2.0 s."]
+    server._finish(1)
+    assert select(tmp_path / "a.tape", "select kind from gap") == [("suspend",)]
+    for sock in (listener, theirs):
+        sock.close()

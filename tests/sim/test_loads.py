@@ -1,0 +1,108 @@
+"""Load curves: power that follows what programs really do, with one truth for everyone."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+BURN = """
+import time
+end = time.process_time() + {cpu}
+while time.process_time() < end: pass
+"""
+
+
+def test_a_package_draws_for_cpu_time(sim_machine):
+    import os
+
+    lab = sim_machine(packages=["load:10W,90W"])
+    time.sleep(0.3)  # the follower starts
+    start = time.monotonic_ns()
+    subprocess.run([sys.executable, "-c", BURN.format(cpu=0.8)], env=lab.environment(), check=True)
+    time.sleep(0.1)
+    end = time.monotonic_ns()
+    joules = lab.truth("cpu.0", start, end)
+    rows = lab.settle()
+    used = sum(row["cpu_s"] for row in rows)
+    assert used >= 0.7
+    idle = 10 * (end - start) / 1e9
+    active = sum(row["active_j"] for row in rows)
+    assert joules - idle == pytest.approx(active, rel=0.1, abs=1.0)
+    assert active == pytest.approx(80 * used / (os.cpu_count() or 1), rel=0.15)
+
+
+def test_the_counter_and_the_truth_agree_under_load(sim_machine, inside):
+    lab = sim_machine(packages=["load:10W,90W"])
+    code = """
+import json, os, time
+fd = os.open("/sys/class/powercap/intel-rapl:0/energy_uj", os.O_RDONLY)
+rows = []
+for i in range(60):
+    end = time.process_time() + 0.004 * (i % 3)
+    while time.process_time() < end: pass
+    a = time.monotonic_ns(); v = int(os.pread(fd, 64, 0)); rows.append((a, time.monotonic_ns(), v))
+    time.sleep(0.002)
+print(json.dumps(rows))
+"""
+    rows = inside(lab, code)
+    for a, b, reading in rows:
+        low = 1000 + lab.truth("cpu.0", lab.t0_ns, a - 10**6)
+        high = 1000 + lab.truth("cpu.0", lab.t0_ns, b)
+        assert low - 0.05 <= reading / 1e6 <= high + 0.05
+
+
+def test_a_card_draws_for_declared_use(sim_machine, inside):
+    lab = sim_machine(gpus=["load:50W,250W"], sensor=["period=10ms"])
+    code = """
+import json, os, time, pynvml as n
+from everywatt.testing import use_gpu
+n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
+with use_gpu(0.5, memory_bytes=2**30):
+    a = time.monotonic_ns()
+    time.sleep(0.3)
+    inside = [n.nvmlDeviceGetPowerUsage(h), n.nvmlDeviceGetUtilizationRates(h).gpu,
+              [(p.pid == os.getpid(), p.usedGpuMemory) for p in n.nvmlDeviceGetComputeRunningProcesses(h)]]
+    b = time.monotonic_ns()
+time.sleep(0.1)
+print(json.dumps([inside, n.nvmlDeviceGetPowerUsage(h), n.nvmlDeviceGetComputeRunningProcesses(h), a, b]))
+"""
+    during, after, processes, a, b = inside(lab, code)
+    assert during == [150000, 50, [[True, 2**30]]]
+    assert (after, processes) == (50000, [])
+    assert lab.truth("gpu.0", a, b) == pytest.approx(150 * (b - a) / 1e9, rel=1e-6)
+
+
+def test_a_process_that_dies_stops_drawing(sim_machine):
+    lab = sim_machine(gpus=["load:50W,250W"])
+    code = "import os, time\nfrom everywatt.testing import use_gpu\nuse_gpu(1.0).__enter__(); os._exit(3)"
+    assert subprocess.run([sys.executable, "-c", code], env=lab.environment()).returncode == 3
+    deadline = time.monotonic() + 5
+    while lab.events("gpu.0")[-1].raw_w != 50.0 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert lab.events("gpu.0")[-1].raw_w == 50.0
+
+
+def test_work_takes_longer_under_a_limit(sim_machine, inside):
+    lab = sim_machine(gpus=["load:50W,250W"], sensor=["power_limit=250W,power_limit_min=60W"])
+    code = """
+import json, pynvml as n
+from everywatt.testing import gpu_work
+n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
+full = gpu_work(0.2)
+n.nvmlDeviceSetPowerManagementLimit(h, 75000)
+print(json.dumps([full, gpu_work(0.2)]))
+"""
+    full, slow = inside(lab, code)
+    assert full >= 0.2
+    assert slow >= 0.39  # (75 - 50) / (250 - 50) is an eighth: half the speed
+    assert max(min(e.raw_w, e.limit_w) for e in lab.events("gpu.0") if e.limit_w == 75.0) == 75.0
+
+
+def test_outside_of_a_machine_there_is_no_card(monkeypatch):
+    from everywatt.core.errors import UsageError
+    from everywatt.testing import use_gpu
+
+    monkeypatch.delenv("EVERYWATT_SIM", raising=False)
+    with pytest.raises(UsageError, match="not inside"), use_gpu(0.5):
+        pass
