@@ -134,7 +134,8 @@ class Tracker:
 
     def _unlocked(self, since: int, after: int, row: Row, changed: bool, first: bool) -> list[Row]:
         self._reads += 1
-        if changed:
+        # A burst that was held up saw a change within a long stretch: taken for an instant it would suggest a wrong period.
+        if changed and (self.state is not State.BURST or after - since <= 3 * self._spacing_ns()):
             self._changes.append((since, after))
         if self.state is State.BURST:
             if self._burst_over(after):
