@@ -14,7 +14,7 @@ from everywatt.core.counters import difference
 from everywatt.energy.curve import Curve
 from everywatt.energy.sampling import CounterCurve, GaugeCurve
 from everywatt.energy.swing import Witness
-from everywatt.tape.columns import Columns, load_columns
+from everywatt.tape.columns import Columns, counted_line, load_columns
 from everywatt.tape.reader import StoredGroup, Tape
 
 Ints = npt.NDArray[np.int64]
@@ -220,6 +220,36 @@ def load_ticks(
         return None
     witness = None if whole else _witness(tape, channel, start_ns - margin_ns, end_ns + margin_ns, rows)
     return replace(ticks, witness=witness, hole_ns=hole if hole[1] > hole[0] else (0, 0))
+
+
+def load_line(
+    tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int
+) -> tuple[Ints, Floats] | Ticks | None:
+    """All instants around a window and the joules accumulated at each, between which straight lines hold.
+
+    The ticks where lines are not all there is to it (`Ticks.plain`), None where the channel gave nothing. For many
+    windows: what only an interval needs is left out.
+    """
+    margin_ns = int((MARGIN_PERIODS * group.expected_period_s + (channel.facts.window_s or 0.0)) * NS)
+    edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
+    if channel.kind is Kind.COUNTER and not edges and not channel.facts.bias_w:
+        found = counted_line(tape, group, channel.name, start_ns - margin_ns, end_ns + margin_ns)
+        if found is not None and len(found[0]) > 8:
+            return _line(*found, channel, group.expected_period_s)
+    ticks = load_ticks(tape, group, channel, start_ns, end_ns, whole=True)
+    return (ticks.at_ns, ticks.joules) if ticks is not None and ticks.plain else ticks
+
+
+def _line(at: Ints, counts: Floats, channel: Channel, expected_s: float) -> tuple[Ints, Floats]:
+    """As `build_ticks`, with its ends extended by one period, and nothing but times and joules."""
+    period_ns = int(expected_s * NS)
+    joules = counts * (channel.scale * channel.facts.gain)
+    first_w = float(np.median(_slopes(at[:5], joules[:5])[:4]))
+    last_w = float(np.median(_slopes(at[-5:], joules[-5:])[1:]))
+    return (
+        np.concatenate(([at[0] - period_ns], at, [at[-1] + period_ns])),
+        np.concatenate(([joules[0] - first_w * expected_s], joules, [joules[-1] + last_w * expected_s])),
+    )
 
 
 def _witness(tape: Tape, channel: Channel, start_ns: int, end_ns: int, rows: float) -> Witness | None:

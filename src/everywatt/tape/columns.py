@@ -89,6 +89,32 @@ def columns_of(tape: Tape, group: StoredGroup, frames: Iterable[Frame], channels
     return columns
 
 
+def counted_line(
+    tape: Tape, group: StoredGroup, channel: str, start_ns: int | None = None, end_ns: int | None = None
+) -> tuple[Ints, Floats] | None:
+    """Publications and accumulated counts of one counter, as `load_columns` gives them, frame by frame and faster.
+
+    None where a value is missing or falls: then `load_columns` knows the rule.
+    """
+    index = [entry.name for entry in group.info.channels].index(channel)
+    place = energy_channels(group.info).index(index)
+    times: list[Ints] = []
+    counts: list[Floats] = []
+    for frame in tape.iter_frames(group.id, start_ns, end_ns):
+        read, since_late, width, values = _decode(tape, frame, [index])
+        # A frame fits in the processor's cache, a whole column does not.
+        steps = np.empty(frame.n)
+        steps[0] = frame.cum[place][0]
+        np.subtract(values[1:], values[:-1], out=steps[1:])
+        if not (np.isfinite(values[0]) and steps[1:].min(initial=0.0) >= 0.0 and np.isfinite(steps[1:].max(initial=0.0))):
+            return None
+        counts.append(np.cumsum(steps, out=steps))
+        times.append(read - since_late - (width - width // 2))
+    if not times:
+        return None
+    return np.concatenate(times), np.concatenate(counts)
+
+
 def _times(joined: Sequence[NDArray[np.generic]], heads: Sequence[_Head]) -> tuple[Columns, Ints]:
     read = joined[0].astype(np.int64, copy=False)
     late = read - joined[1].astype(np.int64, copy=False)
@@ -189,6 +215,9 @@ def _counter_steps(
     cums: Sequence[tuple[float, int, float | None, int]],
 ) -> tuple[Floats, Ints]:
     """`core.counters.difference` for whole columns, from the last finite value to each finite one."""
+    plain = _rising_steps(values, published, starts)
+    if plain is not None:
+        return plain
     finite = np.isfinite(values)
     last, last_ns = _last_finite(values, published, finite, starts, cums)
     elapsed = published - last_ns
@@ -212,6 +241,19 @@ def _wraps(channel: Channel, steps: Floats, last: Floats, elapsed: Ints) -> tupl
     rate = most_per_s(channel)
     most = wrap / 2 if rate is None else rate * np.maximum(elapsed / NS, 0.0) * 1.5
     return (last <= wrap) & (wrapped <= most), wrapped
+
+
+def _rising_steps(values: Floats, published: Ints, starts: Ints) -> tuple[Floats, Ints] | None:
+    """The same where every value is there and none is below the one before: nearly always, and several times faster."""
+    step = np.zeros(len(values))
+    np.subtract(values[1:], values[:-1], out=step[1:])
+    step[starts] = 0.0  # the caller puts what the frame carries there
+    least = float(step.min(initial=0.0))
+    if not (least >= 0.0 and np.isfinite(values[starts]).all() and np.isfinite(step.max(initial=0.0))):
+        return None
+    observed = np.zeros(len(values), np.int64)
+    np.subtract(published[1:], published[:-1], out=observed[1:])
+    return step, observed
 
 
 def _last_finite(
