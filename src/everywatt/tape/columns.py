@@ -46,12 +46,40 @@ class Columns:
     def __len__(self) -> int:
         return len(self.read)
 
+    def between(self, start_ns: int, end_ns: int) -> Columns:
+        """The rows published in [start_ns, end_ns], with one before and one after."""
+        low = max(int(np.searchsorted(self.published, start_ns, side="right")) - 1, 0)
+        high = int(np.searchsorted(self.published, end_ns, side="left")) + 1
+        if low == 0 and high >= len(self):
+            return self
+        cut = slice(low, high)
+        return Columns(
+            self.read[cut],
+            self.early[cut],
+            self.late[cut],
+            self.published[cut],
+            self.breaks[cut],
+            {name: column[cut] for name, column in self.values.items()},
+            {name: column[cut] for name, column in self.accumulated.items()},
+            {name: column[cut] for name, column in self.observed_ns.items()},
+            self.carried if low == 0 else {},
+        )
+
 
 def load_columns(
-    tape: Tape, group_id: int, channels: Sequence[str], start_ns: int | None = None, end_ns: int | None = None
+    tape: Tape,
+    group_id: int,
+    channels: Sequence[str],
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    *,
+    tight: bool = False,
 ) -> Columns:
-    """Rows of the whole frames that overlap [start_ns, end_ns], with one frame before and one after."""
-    return columns_of(tape, tape.group(group_id), tape.iter_frames(group_id, start_ns, end_ns), channels)
+    """Rows of the whole frames that overlap [start_ns, end_ns], with one frame before and one after.
+
+    `tight` leaves those out, unless they are needed to reach from before `start_ns` to after `end_ns`.
+    """
+    return columns_of(tape, tape.group(group_id), tape.iter_frames(group_id, start_ns, end_ns, tight=tight), channels)
 
 
 def columns_of(tape: Tape, group: StoredGroup, frames: Iterable[Frame], channels: Sequence[str]) -> Columns:
