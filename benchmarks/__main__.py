@@ -22,7 +22,9 @@ ORDER = ("accuracy", "honesty", "weight", "windows", "slowdown")
 
 def found() -> dict[str, Callable[[bool], None]]:
     """The benchmarks by name: modules with a `main` that takes `quick`, the known ones first."""
-    names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if not module.name.startswith("_")]
+    names = [
+        module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if not module.name.startswith("_")
+    ]
     benchmarks = {}
     for name in sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name)):
         main = getattr(importlib.import_module(f"benchmarks.{name}"), "main", None)

@@ -58,7 +58,9 @@ def main(names: list[str]) -> None:
         except metadata.PackageNotFoundError:
             continue
         sizes = {key: size(distribution) for key, distribution in found.items()}
-        rows.append({"name": name, "distributions": len(sizes), "bytes": sum(sizes.values()), "own": sizes[plain(name)]})
+        rows.append(
+            {"name": name, "distributions": len(sizes), "bytes": sum(sizes.values()), "own": sizes[plain(name)]}
+        )
     print(json.dumps(rows))
 
 

@@ -36,7 +36,9 @@ def machine(noisy: bool = False) -> list[Group]:
         channels = (
             Channel(energy, "J", Kind.COUNTER, name, Domain.GPU, 1e-3, facts=facts),
             Channel(f"{name}.power", "W", Kind.GAUGE, name, Domain.GPU, 1e-3, Pedigree.INTEGRATED, energy, facts),
-            Channel(f"{name}.power_average", "W", Kind.GAUGE, name, Domain.GPU, 1e-3, Pedigree.INTEGRATED, energy, facts),
+            Channel(
+                f"{name}.power_average", "W", Kind.GAUGE, name, Domain.GPU, 1e-3, Pedigree.INTEGRATED, energy, facts
+            ),
             Channel(f"{name}.utilisation", "%", Kind.GAUGE, name),
         )
         groups.append(Group(GroupInfo(f"nvml.{name}.power", "nvml", name, channels, tracked=True), noisy))
@@ -126,7 +128,9 @@ class _State:
         cums = []
         for index, channel in enumerate(self.channels):
             values, steps = self._values(index, channel, n, held)
-            columns.append((codec.PLAIN, values.tobytes()) if self.noisy and channel.kind is Kind.GAUGE else _floats(values))
+            columns.append(
+                (codec.PLAIN, values.tobytes()) if self.noisy and channel.kind is Kind.GAUGE else _floats(values)
+            )
             if channel.carries_energy:
                 total = self.totals[index] + float(steps[0])
                 cums.append(Cum(total, self.observed + int(held[0]), float(values[0]), int(published[0])))

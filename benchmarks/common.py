@@ -88,7 +88,12 @@ def written_bytes(pid: int) -> int:
 def subject(command: Sequence[str], env: Mapping[str, str], wait_s: float = 60.0) -> Iterator[tuple[int, list[str]]]:
     """A programme that says `ready [WORD…]` and goes on until its input ends. Gives its pid and the words."""
     process = subprocess.Popen(
-        list(command), env=dict(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        list(command),
+        env=dict(env),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert process.stdout is not None and process.stdin is not None
     signal.signal(signal.SIGALRM, lambda *_: process.kill())

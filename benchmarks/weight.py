@@ -21,7 +21,7 @@ from benchmarks.common import written_bytes
 from everywatt.sim.machine import Lab, SimMachine
 
 SENSOR = "call_cost=50us,process_cost=500us"
-SETTLE_S = 4.0
+SETTLE_S = 8.0
 PEERS = {
     "codecarbon": "CodeCarbon 10 Hz, its defaults",
     "codecarbon_quiet": "CodeCarbon 10 Hz, log_level=error",
@@ -44,15 +44,14 @@ class Load:
     rss_bytes: int
     recorder_rss_bytes: int = 0
     written_per_hour: float = 0.0
-    sealed_per_hour: float = 0.0
 
 
-def watch(lab: Lab, name: str, python: str, title: str, seconds: float) -> Load:
+def watch(lab: Lab, name: str, python: str, title: str, seconds: float, settle_s: float = SETTLE_S) -> Load:
     """The cost of one tool over `seconds`, after it has settled."""
     ours = name == "everywatt"
     env = environment(lab.environment(), ours=ours) | {"EVERYWATT_RECORDER_IDLE_S": "1"}
     with subject([python, str(HERE / "_subjects.py"), name], env) as (pid, words):
-        time.sleep(SETTLE_S)
+        time.sleep(settle_s)
         extra = [int(words[0])] if ours else []
         pids = list(dict.fromkeys([*tree(pid), *extra]))
         began, before, calls = time.monotonic(), {p: cpu_s(p) for p in pids}, sum(lab.calls().values())
@@ -64,9 +63,7 @@ def watch(lab: Lab, name: str, python: str, title: str, seconds: float) -> Load:
         rss = {p: rss_bytes(p) for p in pids}
         hourly = 3600 / took
         wrote = (written_bytes(extra[0]) - wrote) * hourly if ours else 0
-    return Load(
-        title, used / took, called / took, len(pids), sum(rss.values()), rss[extra[0]] if ours else 0, wrote
-    )
+    return Load(title, used / took, called / took, len(pids), sum(rss.values()), rss[extra[0]] if ours else 0, wrote)
 
 
 def machine() -> SimMachine:
@@ -77,20 +74,20 @@ def machine() -> SimMachine:
     )  # fmt: skip
 
 
-def shares(seconds: float) -> list[Load]:
+def shares(seconds: float, settle_s: float = SETTLE_S) -> list[Load]:
     """The cost of every tool, one after the other on one simulated machine."""
     loads = []
     peers = bench_python()
     if peers is None:
         say("BENCH_PYTHON is not set: CodeCarbon, nvitop and Zeus are left out.")
     with machine().start() as lab:
-        loads.append(watch(lab, "everywatt", sys.executable, "everywatt (host + recorder) 10 Hz", seconds))
+        loads.append(watch(lab, "everywatt", sys.executable, "everywatt (host + recorder) 10 Hz", seconds, settle_s))
         for name, title in PEERS.items():
             own = name in ("pynvml_loop", "sleep_loop")
             if not own and peers is None:
                 continue
             try:
-                loads.append(watch(lab, name, sys.executable if own else str(peers), title, seconds))
+                loads.append(watch(lab, name, sys.executable if own else str(peers), title, seconds, settle_s))
             except Exception as error:
                 say(f"{title}: {error}")
     return loads
@@ -119,7 +116,9 @@ def show_shares(loads: Sequence[Load]) -> None:
     targets.append(["written per hour, 10 Hz × 40 channels", f"{written / 1e6:.1f} MB", "≤ 60 MB"])
     results.append(verdict(written, 60e6))
     OUT.text()
-    OUT.table(["figure", "measured", "target", ""], [[*row, result] for row, result in zip(targets, results, strict=True)])
+    OUT.table(
+        ["figure", "measured", "target", ""], [[*row, result] for row, result in zip(targets, results, strict=True)]
+    )
     floor = 8 * 10 * 50e-6
     OUT.text(f"(8 cards × 10 Hz × 50 µs: one NVML call for each tick alone costs {floor:.2%} of a core.)\n")
 
@@ -127,7 +126,9 @@ def show_shares(loads: Sequence[Load]) -> None:
 def start_ms(command: Sequence[str], ours: bool) -> float:
     """Milliseconds that a command takes from start to end."""
     began = time.perf_counter()
-    subprocess.run(command, env=environment(ours=ours), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        command, env=environment(ours=ours), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     return (time.perf_counter() - began) * 1e3
 
 
@@ -191,6 +192,6 @@ def _sizes(python: str, names: list[str]) -> list[dict[str, object]]:
 def main(quick: bool = False) -> None:
     """All tables."""
     os.environ.setdefault("EVERYWATT_RECORDER_IDLE_S", "1")
-    show_shares(shares(2.0 if quick else 20.0))
-    starts(3 if quick else 9)
+    show_shares(shares(1.0, 1.0) if quick else shares(15.0))
+    starts(1 if quick else 7)
     sizes()

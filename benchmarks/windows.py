@@ -97,7 +97,9 @@ def _peers(folder: Path, run, starts, ends, joules, title: str) -> list[list[str
         parquet = folder / "many.parquet"
         pq.write_table(pa.table(data), parquet, compression="zstd")
         wall, cpu, found = timed(lambda: _with_duckdb(duckdb, pa, parquet, starts, ends))
-        rows.append(["duckdb over Parquet, ASOF joins", title, f"{wall:.3f} s", f"{cpu:.3f} s", "", _same(found, joules)])
+        rows.append(
+            ["duckdb over Parquet, ASOF joins", title, f"{wall:.3f} s", f"{cpu:.3f} s", "", _same(found, joules)]
+        )
         parquet.unlink()
     except ImportError:
         say("duckdb or pyarrow is not installed: left out.")
@@ -184,7 +186,10 @@ def flat(folder: Path, sizes: list[int]) -> list[list[str]]:
         ticks = build(tape, rows)
         run = everywatt.load(tape)
         starts, ends = random_windows(21, rows / 10)
-        walls = [timed(lambda a=a, b=b: run.energy(between=(float(a), float(b))))[0] for a, b in zip(starts, ends, strict=True)]
+        walls = [
+            timed(lambda a=a, b=b: run.energy(between=(float(a), float(b))))[0]
+            for a, b in zip(starts, ends, strict=True)
+        ]
         median = statistics.median(walls[1:])
         first = first or median
         table.append([f"one window with its interval, {ticks:,} ticks", "median of 20", f"{median * 1e3:.1f} ms", "",

@@ -128,7 +128,7 @@ class Schedule:
 
     def due(self, now_ns: int) -> list[Hashable]:
         """The groups to read now: those with a deadline first, slow ones last."""
-        found = []
+        found: list[tuple[int, bool, int, Hashable]] = []
         for key, slot in self.slots.items():
             if slot.tracker is None:
                 at = slot.deadline_ns

@@ -129,12 +129,15 @@ def counted_line(
     times: list[Ints] = []
     counts: list[Floats] = []
     for frame in tape.iter_frames(group.id, start_ns, end_ns):
-        read, since_late, width, values = _decode(tape, frame, [index])
+        *clocks, values = _decode(tape, frame, [index])
+        read, since_late, width = (column.astype(np.int64, copy=False) for column in clocks)
         # A frame fits in the processor's cache, a whole column does not.
         steps = np.empty(frame.n)
         steps[0] = frame.cum[place][0]
         np.subtract(values[1:], values[:-1], out=steps[1:])
-        if not (np.isfinite(values[0]) and steps[1:].min(initial=0.0) >= 0.0 and np.isfinite(steps[1:].max(initial=0.0))):
+        if not (
+            np.isfinite(values[0]) and steps[1:].min(initial=0.0) >= 0.0 and np.isfinite(steps[1:].max(initial=0.0))
+        ):
             return None
         counts.append(np.cumsum(steps, out=steps))
         times.append(read - since_late - (width - width // 2))
