@@ -16,7 +16,7 @@ from everywatt.energy.curve import Curve
 from everywatt.energy.sampling import CounterCurve, GaugeCurve
 from everywatt.energy.straighten import straighten
 from everywatt.energy.swing import Witness
-from everywatt.tape.columns import Columns, load_columns
+from everywatt.tape.columns import Columns, counted_line, load_columns
 from everywatt.tape.reader import StoredGroup, Tape
 
 Ints = npt.NDArray[np.int64]
@@ -25,6 +25,7 @@ Flags = npt.NDArray[np.bool_]
 
 GAP_PERIODS = 3.0
 MARGIN_PERIODS = 64
+CONTEXT_PERIODS = 600  # ticks beside a window that tell how restless its power is
 WHOLE_ROWS = 200_000
 FEW_STEPS = 4
 # What adding up many numbers leaves open.
@@ -163,6 +164,14 @@ class Ticks:
             self.most_w(),
         )
 
+    def roughly(self, start_ns: int, end_ns: int) -> tuple[float | None, float]:
+        """Joules and coverage of one window without how far they may be off: to check another path against it."""
+        if self.hole_ns != (0, 0) and not self.plain:
+            reading = self.between(start_ns, end_ns)
+            return reading.joules, reading.coverage
+        joules, coverage = self.many([start_ns], [end_ns])
+        return (float(joules[0]) if np.isfinite(joules[0]) else None), float(coverage[0])
+
     def together(self, starts_ns: Ints, ends_ns: Ints) -> Reading:
         """Joules of many disjoint windows in one reading; an edge that two of them share counts for neither."""
         joules, coverage = self.many(starts_ns, ends_ns)
@@ -208,12 +217,17 @@ def load_ticks(
     margin_ns = int((MARGIN_PERIODS * expected_s + (channel.facts.window_s or 0.0)) * NS)
     rows = (end_ns - start_ns) / NS / max(expected_s, 1e-6)
     hole = (0, 0)
-    if whole or rows < WHOLE_ROWS:
-        pieces = [load_columns(tape, group.id, [channel.name], start_ns - margin_ns, end_ns + margin_ns)]
+    beside = [] if whole or rows >= WHOLE_ROWS else [n for n in _utilisation(channel) if n in _names(group)]
+    wanted = [channel.name, *beside]
+    context_ns = max(margin_ns, int(CONTEXT_PERIODS * expected_s * NS))
+    if whole:
+        pieces = [load_columns(tape, group.id, wanted, start_ns - margin_ns, end_ns + margin_ns)]
+    elif rows < WHOLE_ROWS:
+        pieces = [_around(tape, group, wanted, start_ns - context_ns, end_ns + context_ns)]
     else:
         pieces = [
-            load_columns(tape, group.id, [channel.name], start_ns - margin_ns, start_ns + margin_ns),
-            load_columns(tape, group.id, [channel.name], end_ns - margin_ns, end_ns + margin_ns),
+            _around(tape, group, wanted, start_ns - context_ns, start_ns + context_ns),
+            _around(tape, group, wanted, end_ns - context_ns, end_ns + context_ns),
         ]
         hole = (int(pieces[0].published[-1]), int(pieces[1].published[0]))
     edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
@@ -222,15 +236,62 @@ def load_ticks(
     )
     if ticks is None:
         return None
-    witness = None if whole else _witness(tape, channel, start_ns - margin_ns, end_ns + margin_ns, rows)
+    witness = None
+    if beside and len(pieces[0]):
+        witness = Witness.of_percent(pieces[0].read / NS, pieces[0].values[beside[0]])
+    elif not whole:
+        witness = _witness(tape, channel, start_ns - context_ns, end_ns + context_ns, rows)
     return replace(ticks, witness=witness, hole_ns=hole if hole[1] > hole[0] else (0, 0))
+
+
+def _around(tape: Tape, group: StoredGroup, wanted: list[str], start_ns: int, end_ns: int) -> Columns:
+    """Rows between two instants and one on either side: a frame may hold hours, and its rest is not looked at."""
+    return load_columns(tape, group.id, wanted, start_ns, end_ns, tight=True).between(start_ns, end_ns)
+
+
+def _utilisation(channel: Channel) -> list[str]:
+    return [f"{channel.device}.utilisation"]
+
+
+def _names(group: StoredGroup) -> set[str]:
+    return {channel.name for channel in group.info.channels}
+
+
+def load_line(
+    tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int
+) -> tuple[Ints, Floats] | Ticks | None:
+    """All instants around a window and the joules accumulated at each, between which straight lines hold.
+
+    The ticks where lines are not all there is to it (`Ticks.plain`), None where the channel gave nothing. For many
+    windows: what only an interval needs is left out.
+    """
+    margin_ns = int((MARGIN_PERIODS * group.expected_period_s + (channel.facts.window_s or 0.0)) * NS)
+    edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
+    if channel.kind is Kind.COUNTER and not edges and not channel.facts.bias_w:
+        found = counted_line(tape, group, channel.name, start_ns - margin_ns, end_ns + margin_ns)
+        if found is not None and len(found[0]) > 8:
+            return _line(*found, channel, group.expected_period_s)
+    ticks = load_ticks(tape, group, channel, start_ns, end_ns, whole=True)
+    return (ticks.at_ns, ticks.joules) if ticks is not None and ticks.plain else ticks
+
+
+def _line(at: Ints, counts: Floats, channel: Channel, expected_s: float) -> tuple[Ints, Floats]:
+    """As `build_ticks`, with its ends extended by one period, and nothing but times and joules."""
+    period_ns = int(expected_s * NS)
+    joules = counts * (channel.scale * channel.facts.gain)
+    first_w = float(np.median(_slopes(at[:5], joules[:5])[:4]))
+    last_w = float(np.median(_slopes(at[-5:], joules[-5:])[1:]))
+    return (
+        np.concatenate(([at[0] - period_ns], at, [at[-1] + period_ns])),
+        np.concatenate(([joules[0] - first_w * expected_s], joules, [joules[-1] + last_w * expected_s])),
+    )
 
 
 def _witness(tape: Tape, channel: Channel, start_ns: int, end_ns: int, rows: float) -> Witness | None:
     """Utilisation of the same device, where the tape has it and the window is not too long to look."""
     if rows >= WHOLE_ROWS:
         return None
-    name = f"{channel.device}.utilisation"
+    name = _utilisation(channel)[0]
     for group in tape.groups:
         if any(other.name == name for other in group.info.channels):
             columns = load_columns(tape, group.id, [name], start_ns, end_ns)

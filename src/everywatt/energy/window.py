@@ -169,14 +169,14 @@ def cross_check(source: Source, joules: float, start_ns: int, end_ns: int) -> li
     notes = []
     for group, channel in source.mirrors:
         ticks = load_ticks(source.tape, group, channel, start_ns, end_ns)
-        other = None if ticks is None else ticks.between(start_ns, end_ns)
-        if other is None or other.joules is None or other.coverage < 0.9:
+        other_j, coverage = (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
+        if other_j is None or coverage < 0.9:
             continue
-        largest = max(abs(joules), abs(other.joules))
-        if largest > 1.0 and abs(joules - other.joules) > CROSS_CHECK_LIMIT * largest:
+        largest = max(abs(joules), abs(other_j))
+        if largest > 1.0 and abs(joules - other_j) > CROSS_CHECK_LIMIT * largest:
             notes.append(
                 f"{source.channel.device}: {source.channel.name} says {format_joules(joules)} and {channel.name} says "
-                f"{format_joules(other.joules)} for the same window: they disagree by "
-                f"{abs(joules - other.joules) / largest:.0%}"
+                f"{format_joules(other_j)} for the same window: they disagree by "
+                f"{abs(joules - other_j) / largest:.0%}"
             )
     return notes

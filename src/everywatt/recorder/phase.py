@@ -24,6 +24,8 @@ UNKNOWN_SPACING_NS = 4 * MS
 TARGET_NS = 1.0 * MS
 CHECK_NS = 3_000 * MS
 SETTLE_NS = 1_000 * MS
+CALM_NS = 6_000 * MS
+CALM_TARGET_NS = 1.6 * MS
 SLOW_FACTOR = 5
 PROBES_AT_START = 40.0
 PROBES_PER_PERIOD = 0.2
@@ -67,7 +69,7 @@ class Tracker:
         self.absent = 0
         self._counter = primary.kind is Kind.COUNTER
         self._declared_ns = self._original_ns = None if declared is None else round(declared * 1e9)
-        self._due = Window(now_ns, now_ns)
+        self.due = Window(now_ns, now_ns)
         self._last: tuple[int, int, float] | None = None
         self._index = 0
         self._unreported = False
@@ -104,8 +106,8 @@ class Tracker:
         return self.state is State.LOCKED
 
     def next(self) -> Window:
-        """When to read next."""
-        return self._due
+        """When to read next; also plainly `due`, for the schedule, which asks all trackers at every wake-up."""
+        return self.due
 
     def ask(self, asked_ns: int, now_ns: int) -> None:
         """Another period is wanted from now on."""
@@ -122,7 +124,7 @@ class Tracker:
         self._probes.clear()
         if self.line.possible(now_ns) > self._index:
             self._probing = False
-            self._due = Window(now_ns, now_ns)
+            self.due = Window(now_ns, now_ns)
         else:
             self._plan(now_ns)
 
@@ -146,7 +148,7 @@ class Tracker:
         """A read failed: the next one is due at `retry_ns`, and nothing is taken from the last value."""
         self._last = None
         self._probes.clear()
-        self._due = Window(retry_ns, retry_ns)
+        self.due = Window(retry_ns, retry_ns)
         if self.state is State.BURST:
             self._start_burst(now_ns)
 
@@ -304,8 +306,10 @@ class Tracker:
         if len(self._recent) < 4:
             return False
         recent = list(self._recent)
-        gaps = [(b[0] + b[1] - a[0] - a[1]) / 2 for a, b in pairwise(recent)]
         floor = SLOW_FACTOR * max(self.asked_ns, (self.period_ns or 0) if self.locked else 0)
+        if recent[-1][1] - recent[-2][0] < floor:
+            return False  # nearly always
+        gaps = [(b[0] + b[1] - a[0] - a[1]) / 2 for a, b in pairwise(recent)]
         if min(gaps) < floor or max(gaps) > 1.3 * min(gaps):
             return False
         self._declared_ns, self._changes = round(sum(gaps) / len(gaps)), recent
@@ -403,12 +407,12 @@ class Tracker:
     def _plan(self, now: int) -> None:
         if self.state is State.BURST:
             at = now + self._spacing_ns()
-            self._due = Window(at, at)
+            self.due = Window(at, at)
         elif self.state is State.FREE:
             step = max(self.asked_ns, self._declared_ns or 0)
             while self._target_ns <= now:
                 self._target_ns += step
-            self._due = Window(self._target_ns, self._target_ns + step // 10)
+            self.due = Window(self._target_ns, self._target_ns + step // 10)
         else:
             assert self.line is not None
             self._plan_locked(self.line, now)
@@ -423,7 +427,7 @@ class Tracker:
         self._settling = now < self._locked_ns + SETTLE_NS
         if self._edge_ns is not None and self._index <= line.possible(self._edge_ns):
             self._probing = False
-            self._due = self._between(line, max(line.possible(self._edge_ns) + 1, line.sure(now)), now)
+            self.due = self._between(line, max(line.possible(self._edge_ns) + 1, line.sure(now)), now)
             return
         self._edge_ns = None
         waiting = bool(self._probes)
@@ -439,7 +443,7 @@ class Tracker:
                 self._probes = self._new_probes(line, coming, now)
         self._probing = bool(self._probes)
         if self._probes:
-            self._due = Window(self._probes[0], self._probes[0])
+            self.due = Window(self._probes[0], self._probes[0])
             return
         if self._dense:
             k = max(self._index + 1, line.sure(now - guard))
@@ -447,7 +451,7 @@ class Tracker:
             while self._target_ns <= now or line.sure(self._target_ns) <= self._index:
                 self._target_ns += self.asked_ns
             k = line.sure(self._target_ns)
-        self._due = self._between(line, k, now)
+        self.due = self._between(line, k, now)
 
     def _between(self, line: Line, k: int, now: int) -> Window:
         """When publication k can be read safely, before the next one comes."""
@@ -473,8 +477,10 @@ class Tracker:
             steps = [0, MS // 2, MS, 4 * MS, 12 * MS, 32 * MS]
             fan = [late + step for step in steps] if side > 0 else [early - cost - step for step in reversed(steps)]
             return [at for at in fan if abs(at - late) < line.period_ns / 3 and at > now]
-        wide = late - early > TARGET_NS + 4 * line.jitter_ns + cost
-        check = now - self._checked_ns > max(CHECK_NS if line.settled else CHECK_NS // 3, 10 * line.period_ns)
+        # Each probe is a wake-up of its own, so they are frequent only while the lock is young.
+        calm = self._dense and now > self._locked_ns + CALM_NS
+        wide = late - early > (CALM_TARGET_NS if calm else TARGET_NS) + 4 * line.jitter_ns + cost
+        check = now - self._checked_ns > max(CHECK_NS if calm or line.settled else CHECK_NS // 3, 10 * line.period_ns)
         if not wide and not check:
             return []
         middle = (early + late - cost) // 2

@@ -6,13 +6,14 @@ publications, so windows that overlap share one wake-up, at a fixed deadline whe
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from everywatt.recorder.phase import Tracker
 
 MS = 1_000_000
 LATE_NS = 5 * MS
+SLACK = 16
 SLOW_NS = 1000 * MS
 
 
@@ -99,37 +100,45 @@ class Schedule:
 
     def wake_ns(self) -> int | None:
         """The next wake-up, None where there is nothing to read."""
-        fixed = min((max(s.deadline_ns, s.hold_ns) for s in self.slots.values() if s.tracker is None), default=None)
-        windows = list(self._windows())
-        if not windows:
-            return fixed
-        latest = min(last for _, last in windows)
-        if fixed is not None and fixed <= latest:
+        fixed = latest = None
+        firsts = []
+        for slot in self.slots.values():  # every wake-up comes here: one plain loop
+            hold = slot.hold_ns
+            if slot.tracker is None:
+                at = slot.deadline_ns if slot.deadline_ns > hold else hold
+                if fixed is None or at < fixed:
+                    fixed = at
+                continue
+            window = slot.tracker.due
+            firsts.append(window.earliest_ns if window.earliest_ns > hold else hold)
+            # Not at the last moment: a wake-up that comes late would miss the publication.
+            last = window.latest_ns - (window.latest_ns - window.earliest_ns) // SLACK
+            if last < hold:
+                last = hold
+            if latest is None or last < latest:
+                latest = last
+        if latest is None or (fixed is not None and fixed <= latest):
             # Whoever is free to be read at the fixed deadline is read there; the others get a wake-up of their own.
             return fixed
-        earliest = max(first for first, _ in windows if first <= latest)
-        return (earliest + latest) // 2
+        return (max(first for first in firsts if first <= latest) + latest) // 2
 
-    def _windows(self) -> Iterable[tuple[int, int]]:
-        for slot in self.slots.values():
-            if slot.tracker is not None:
-                window = slot.tracker.next()
-                yield max(window.earliest_ns, slot.hold_ns), max(window.latest_ns, slot.hold_ns)
+    def fastest_ns(self) -> int:
+        """The shortest period of all groups, a second where there is none."""
+        return min((slot.period_ns for slot in self.slots.values()), default=1_000 * MS)
 
     def due(self, now_ns: int) -> list[Hashable]:
         """The groups to read now: those with a deadline first, slow ones last."""
-        found = []
+        found: list[tuple[int, bool, int, Hashable]] = []
         for key, slot in self.slots.items():
             if slot.tracker is None:
                 at = slot.deadline_ns
             else:
-                window = slot.tracker.next()
                 # A probe that is a moment away joins in only at its own time: its instant is its purpose.
-                at = window.earliest_ns
-            if max(at, slot.hold_ns) <= now_ns:
-                found.append(key)
-        found.sort(key=lambda key: (self.slots[key].period_ns, self.slots[key].tracker is not None))
-        return found
+                at = slot.tracker.due.earliest_ns
+            if at <= now_ns and slot.hold_ns <= now_ns:
+                found.append((slot.period_ns, slot.tracker is not None, len(found), key))
+        found.sort()
+        return [entry[3] for entry in found]
 
     def done(self, key: Hashable, began_ns: int, now_ns: int) -> tuple[bool, int]:
         """A group was read (`began_ns`): its next deadline is set. Gives whether it was late, and ticks missed."""

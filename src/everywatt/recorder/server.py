@@ -154,8 +154,7 @@ class Server:
                 for source in tape.session.sources:
                     tape.session.gap(source, self._last_ns, now, "suspend")
         late = 0 if wake is None else now - wake
-        fastest = min((slot.period_ns for slot in self.schedule.slots.values()), default=NS)
-        if self.tapes and late > max(3 * fastest, PAUSE_NS) and self.pauses < MOST_PAUSES:
+        if self.tapes and late > PAUSE_NS and late > 3 * self.schedule.fastest_ns() and self.pauses < MOST_PAUSES:
             self.pauses += 1
             self._remark(now, "gap", f"The recorder did not run for {late / NS:.1f} s.", start_ns=wake, end_ns=now)
         self._last_ns = now

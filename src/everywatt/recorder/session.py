@@ -15,6 +15,7 @@ from everywatt.tape.writer import TapeWriter
 
 ANCHOR_NS = 60 * NS
 FLUSH_NS = NS
+EARLY_NS = NS // 20  # a flush joins a wake-up that happens anyway
 SMALL_FLUSH_NS = 10 * NS
 MOST_REMARKS = 200  # in memory; the tape has all
 MOST_UNFLUSHED = 1000  # messages: a burst of spans must not fill the memory
@@ -129,7 +130,7 @@ class Session:
         if now_ns >= self._anchor_ns:
             self._anchor_ns = now_ns + ANCHOR_NS
             self.anchor()
-        if now_ns >= self.flush_ns or self._unflushed >= MOST_UNFLUSHED:
+        if now_ns >= self.flush_ns - EARLY_NS or self._unflushed >= MOST_UNFLUSHED:
             self._unflushed = 0
             self.flush_ns = now_ns + self.flush_every_ns
             self._flush(now_ns)

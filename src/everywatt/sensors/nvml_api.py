@@ -7,6 +7,7 @@ functions; where it lacks the private entry points, the public ones are used.
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import NAN
@@ -137,12 +138,15 @@ class Fields:
         self.ids = tuple(ids)
         self.errors: dict[int, int] = {}
         self._function = pointer(nvml, "nvmlDeviceGetFieldValues")
+        self._layout: struct.Struct | None = None
         if self._function is not None:
             self._buffer = (nvml.c_nvmlFieldValue_t * len(self.ids))()
             self._address = ctypes.byref(self._buffer)
             self._count = ctypes.c_int32(len(self.ids))
             for entry, field_id in zip(self._buffer, self.ids, strict=True):
                 entry.fieldId = field_id
+            if ctypes.sizeof(self._buffer) == len(self.ids) * _FIELD.size:
+                self._layout = _FIELD
 
     def read(self, handle: Any) -> list[float]:
         """The values in the order of `ids`, NaN where one failed (its error number is then in `errors`)."""
@@ -152,6 +156,8 @@ class Fields:
             code = self._function(handle, self._count, self._address)
             if code:
                 raise self._nvml.NVMLError(code)
+            if self._layout is not None:
+                return self._unpack(self._layout)
             entries = self._buffer
         self.errors.clear()
         values = []
@@ -162,6 +168,36 @@ class Fields:
             else:
                 values.append(_value(entry))
         return values
+
+    def _unpack(self, layout: struct.Struct) -> list[float]:
+        """The values straight from the buffer: attributes of ctypes structures cost as much as the rest of a read."""
+        if self.errors:
+            self.errors.clear()
+        values = []
+        for field_id, (kind, code, raw) in zip(self.ids, layout.iter_unpack(self._buffer), strict=True):
+            if code:
+                self.errors[field_id] = code
+                values.append(NAN)
+            elif kind in (_ULONG, _ULONGLONG):
+                values.append(float(raw))
+            elif kind == _UINT:
+                values.append(float(raw & 0xFFFFFFFF))
+            else:
+                values.append(_number(kind, raw))
+        return values
+
+
+# nvmlFieldValue_t: field, scope, timestamp, latency, then type, return code and the value.
+_FIELD = struct.Struct("<24xIIQ")
+_UINT, _ULONG, _ULONGLONG = 1, 2, 3
+_CODES = ("<d", "<I", "<Q", "<Q", "<q", "<i", "<H")
+
+
+def _number(kind: int, raw: int) -> float:
+    """A field's value from its eight bytes."""
+    if not 0 <= kind < len(_CODES):
+        return NAN
+    return float(struct.unpack_from(_CODES[kind], raw.to_bytes(8, "little"))[0])
 
 
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")

@@ -1,8 +1,9 @@
 """The channels of one GPU behind NVML: energy and power at the fast cadence, its state once a second.
 
-Cost: a fast read is one call (the fields), plus one of utilisation when a new value was published, else every 90 ms.
-Utilisation costs as much as the fields do, and is worth it: it is the second witness of what a card did inside a cell
-of its power sensor. Where fields do not work, energy and power are single calls.
+Cost: a fast read is one call (the fields), plus one of utilisation every 160 ms. Utilisation costs as much as the
+fields do, and is worth it: it is the second witness of what a card did inside a cell of its power sensor. Drivers
+publish it every 170 to 200 ms, so asking more often tells nothing. Where fields do not work, energy and power are
+single calls, the others than the first when a new value was published, else every 90 ms.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ FIELD_ENERGY = 83
 FIELD_AVERAGE = 185
 FIELD_INSTANT = 186
 COMPANION_NS = 90_000_000
+UTILISATION_NS = 160_000_000
 SLOW_RATES_NS = NS // 2
 
 Call = Callable[[Any], Any]
@@ -75,7 +77,11 @@ class PowerGroup:
         )
         self._batch = [place for place, source in enumerate(sources) if source.field_id is not None]
         self._fields = Fields(device.nvml, [sources[place].field_id or 0 for place in self._batch])
-        self._calls = [(place, source.call) for place, source in enumerate(sources) if source.call is not None]
+        calls = [(place, source.call) for place, source in enumerate(sources) if source.call is not None]
+        self._carrying = [place for place, source in enumerate(sources) if source.channel.carries_energy]
+        self._calls = [(place, call) for place, call in calls if place in self._carrying]
+        self._witnesses = [(place, call) for place, call in calls if place not in self._carrying]
+        self._witnessed_ns = 0
         self._last = [NAN] * len(sources)
         self._companions_ns = 0
         period_s = sources[0].channel.facts.period_s
@@ -99,20 +105,24 @@ class PowerGroup:
             for place, value in zip(self._batch, self._fields.read(handle), strict=True):
                 values[place] = value
         now_ns = self._device.clock.monotonic_ns()
-        due = now_ns - self._companions_ns >= COMPANION_NS
         for place, call in self._calls:
             # A new publication of the first channel, or time: the others of a call of their own are asked then.
-            if place == 0 or due or values[0] != self._last[0]:
+            if place == 0 or now_ns - self._companions_ns >= COMPANION_NS or values[0] != self._last[0]:
                 values[place] = _raw(call, handle)
                 self._companions_ns = now_ns if place else self._companions_ns
-        self._refuse_empty(values)
+        if now_ns - self._witnessed_ns >= UTILISATION_NS:
+            self._witnessed_ns = now_ns
+            for place, call in self._witnesses:
+                values[place] = _raw(call, handle)
+        for place in self._carrying:
+            if values[place] == values[place]:
+                break
+        else:
+            self._refuse_empty()
         self._last = values
         return values
 
-    def _refuse_empty(self, values: list[float]) -> None:
-        carrying = [value for value, channel in zip(values, self.info.channels, strict=True) if channel.carries_energy]
-        if any(value == value for value in carrying):
-            return
+    def _refuse_empty(self) -> None:
         codes = set(self._fields.errors.values())
         lost = next((code for code in codes if is_lost(code)), None)
         if lost is not None:
@@ -256,7 +266,7 @@ def _members(channel: Channel) -> dict[str, Any]:
 def probe_utilisation(found: Found, device: Device, handle: Any) -> None:
     """Add utilisation to the fast channels, where it is to be had (on a MIG board it is not)."""
     channel = _gauge(device, "utilisation", "%")
-    _try(found, Source(channel, call=lambda handle: device.rates(handle, COMPANION_NS)[0]), handle)
+    _try(found, Source(channel, call=lambda handle: device.rates(handle, UTILISATION_NS)[0]), handle)
 
 
 def probe_state(device: Device, handle: Any) -> Found:

@@ -63,7 +63,11 @@ class HostUse:
         if self._meminfo is None:
             return NAN
         try:
-            used = procfs.memory_used_bytes(procfs.parse_meminfo(self._meminfo.read(512)))
+            # What is wanted stands in the first three lines, except on kernels before 3.14.
+            data = self._meminfo.read(112)
+            if b"MemAvailable:" not in data:
+                data = self._meminfo.read(512)
+            used = procfs.memory_used_bytes(procfs.parse_meminfo(data))
         except (OSError, ValueError):
             return NAN
         return NAN if used is None else used

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
-from operator import sub
+from operator import eq, sub
 from typing import Final
 
 DEFLATED: Final = 1  # the whole body
@@ -28,7 +28,6 @@ _SAMPLE_BYTES: Final = 2048
 _WORTH: Final = 0.7
 _EXACT: Final = float(1 << 53)
 _NEGATIVE_ZERO: Final = struct.pack("<d", -0.0)
-_WIDTHS: Final = (("b", 1 << 7), ("h", 1 << 15), ("i", 1 << 31))
 
 # Tags: how one column is stored. Bit 3 (8) says that the bytes are deflated.
 PLAIN: Final = 0
@@ -37,6 +36,8 @@ DIFF_1: Final = 2
 DIFF_2: Final = 3
 DIFF_4: Final = 4
 PACKED: Final = 8
+_WIDTHS: Final = ((DIFF_1, "b", 1 << 7), (DIFF_2, "h", 1 << 15), (DIFF_4, "i", 1 << 31))
+_FIRST: Final = struct.Struct("<q")
 _DIFF_CODE: Final = {DIFF_1: "b", DIFF_2: "h", DIFF_4: "i"}
 _DIFF_BYTES: Final = {DIFF_1: 1, DIFF_2: 2, DIFF_4: 4}
 
@@ -50,40 +51,45 @@ class CodecError(ValueError):
 
 def encode_ints(values: Sequence[int]) -> tuple[int, bytes]:
     """Tag and bytes of a column of 64-bit whole numbers."""
-    plain = values if isinstance(values, array) else array("q", values)
-    return _smallest(plain.tobytes(), _differences(plain))
+    return _smallest(array("q", values).tobytes(), _differences(values))
 
 
 def encode_floats(values: Sequence[float]) -> tuple[int, bytes]:
     """Tag and bytes of a column of float64. NaN and −0.0 come back as they were."""
-    column = values if isinstance(values, array) else array("d", values)
-    plain = column.tobytes()
-    if len(column) > 1 and plain[:8] * len(column) == plain:
+    plain = array("d", values).tobytes()
+    if len(values) > 1 and plain[:8] * len(values) == plain:
         return CONSTANT, plain[:8]
     whole = None
-    if (
-        all(map(float.is_integer, column))
-        and max(column) < _EXACT
-        and min(column) > -_EXACT
-        and _NEGATIVE_ZERO not in plain
-    ):
-        differences = _differences(array("q", map(int, column)))
+    numbers = _whole(values)
+    if numbers is not None and _NEGATIVE_ZERO not in plain:
+        differences = _differences(numbers)
         if differences is not None:
             # The first value of a column of floats is a float, so that every tag reads alike.
             whole = (differences[0], plain[:8] + differences[1][8:])
     return _smallest(plain, whole)
 
 
-def _differences(column: array[int]) -> tuple[int, bytes] | None:
+def _whole(values: Sequence[float]) -> list[int] | None:
+    """The values as whole numbers that a float64 holds exactly, None where they are none."""
+    try:
+        numbers = list(map(int, values))
+    except (ValueError, OverflowError):  # NaN, infinite
+        return None
+    exact = all(map(eq, numbers, values)) and max(numbers) < _EXACT and min(numbers) > -_EXACT
+    return numbers if exact else None
+
+
+def _differences(column: Sequence[int]) -> tuple[int, bytes] | None:
     if len(column) < 2:
         return None
     steps = list(map(sub, column[1:], column))
     least, most = min(steps), max(steps)
-    for tag, (code, bound) in zip((DIFF_1, DIFF_2, DIFF_4), _WIDTHS, strict=True):
+    first = _FIRST.pack(column[0])
+    if least == most == 0:
+        return CONSTANT, first
+    for tag, code, bound in _WIDTHS:
         if -bound <= least and most < bound:
-            if least == most == 0:
-                return CONSTANT, column[:1].tobytes()
-            return tag, column[:1].tobytes() + array(code, steps).tobytes()
+            return tag, first + array(code, steps).tobytes()
     return None
 
 

@@ -46,12 +46,40 @@ class Columns:
     def __len__(self) -> int:
         return len(self.read)
 
+    def between(self, start_ns: int, end_ns: int) -> Columns:
+        """The rows published in [start_ns, end_ns], with one before and one after."""
+        low = max(int(np.searchsorted(self.published, start_ns, side="right")) - 1, 0)
+        high = int(np.searchsorted(self.published, end_ns, side="left")) + 1
+        if low == 0 and high >= len(self):
+            return self
+        cut = slice(low, high)
+        return Columns(
+            self.read[cut],
+            self.early[cut],
+            self.late[cut],
+            self.published[cut],
+            self.breaks[cut],
+            {name: column[cut] for name, column in self.values.items()},
+            {name: column[cut] for name, column in self.accumulated.items()},
+            {name: column[cut] for name, column in self.observed_ns.items()},
+            self.carried if low == 0 else {},
+        )
+
 
 def load_columns(
-    tape: Tape, group_id: int, channels: Sequence[str], start_ns: int | None = None, end_ns: int | None = None
+    tape: Tape,
+    group_id: int,
+    channels: Sequence[str],
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    *,
+    tight: bool = False,
 ) -> Columns:
-    """Rows of the whole frames that overlap [start_ns, end_ns], with one frame before and one after."""
-    return columns_of(tape, tape.group(group_id), tape.iter_frames(group_id, start_ns, end_ns), channels)
+    """Rows of the whole frames that overlap [start_ns, end_ns], with one frame before and one after.
+
+    `tight` leaves those out, unless they are needed to reach from before `start_ns` to after `end_ns`.
+    """
+    return columns_of(tape, tape.group(group_id), tape.iter_frames(group_id, start_ns, end_ns, tight=tight), channels)
 
 
 def columns_of(tape: Tape, group: StoredGroup, frames: Iterable[Frame], channels: Sequence[str]) -> Columns:
@@ -87,6 +115,35 @@ def columns_of(tape: Tape, group: StoredGroup, frames: Iterable[Frame], channels
             if cums:
                 columns.carried[name] = cums[0][2:]
     return columns
+
+
+def counted_line(
+    tape: Tape, group: StoredGroup, channel: str, start_ns: int | None = None, end_ns: int | None = None
+) -> tuple[Ints, Floats] | None:
+    """Publications and accumulated counts of one counter, as `load_columns` gives them, frame by frame and faster.
+
+    None where a value is missing or falls: then `load_columns` knows the rule.
+    """
+    index = [entry.name for entry in group.info.channels].index(channel)
+    place = energy_channels(group.info).index(index)
+    times: list[Ints] = []
+    counts: list[Floats] = []
+    for frame in tape.iter_frames(group.id, start_ns, end_ns):
+        *clocks, values = _decode(tape, frame, [index])
+        read, since_late, width = (column.astype(np.int64, copy=False) for column in clocks)
+        # A frame fits in the processor's cache, a whole column does not.
+        steps = np.empty(frame.n)
+        steps[0] = frame.cum[place][0]
+        np.subtract(values[1:], values[:-1], out=steps[1:])
+        if not (
+            np.isfinite(values[0]) and steps[1:].min(initial=0.0) >= 0.0 and np.isfinite(steps[1:].max(initial=0.0))
+        ):
+            return None
+        counts.append(np.cumsum(steps, out=steps))
+        times.append(read - since_late - (width - width // 2))
+    if not times:
+        return None
+    return np.concatenate(times), np.concatenate(counts)
 
 
 def _times(joined: Sequence[NDArray[np.generic]], heads: Sequence[_Head]) -> tuple[Columns, Ints]:
@@ -189,6 +246,9 @@ def _counter_steps(
     cums: Sequence[tuple[float, int, float | None, int]],
 ) -> tuple[Floats, Ints]:
     """`core.counters.difference` for whole columns, from the last finite value to each finite one."""
+    plain = _rising_steps(values, published, starts)
+    if plain is not None:
+        return plain
     finite = np.isfinite(values)
     last, last_ns = _last_finite(values, published, finite, starts, cums)
     elapsed = published - last_ns
@@ -212,6 +272,19 @@ def _wraps(channel: Channel, steps: Floats, last: Floats, elapsed: Ints) -> tupl
     rate = most_per_s(channel)
     most = wrap / 2 if rate is None else rate * np.maximum(elapsed / NS, 0.0) * 1.5
     return (last <= wrap) & (wrapped <= most), wrapped
+
+
+def _rising_steps(values: Floats, published: Ints, starts: Ints) -> tuple[Floats, Ints] | None:
+    """The same where every value is there and none is below the one before: nearly always, and several times faster."""
+    step = np.zeros(len(values))
+    np.subtract(values[1:], values[:-1], out=step[1:])
+    step[starts] = 0.0  # the caller puts what the frame carries there
+    least = float(step.min(initial=0.0))
+    if not (least >= 0.0 and np.isfinite(values[starts]).all() and np.isfinite(step.max(initial=0.0))):
+        return None
+    observed = np.zeros(len(values), np.int64)
+    np.subtract(published[1:], published[:-1], out=observed[1:])
+    return step, observed
 
 
 def _last_finite(

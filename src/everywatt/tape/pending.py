@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -238,7 +237,7 @@ def encode_chunk(chunk: Chunk) -> tuple[Any, ...]:
         codec.encode_ints([row.read_ns - row.late_ns for row in rows]),
         codec.encode_ints([row.late_ns - row.early_ns for row in rows]),
     ]
-    columns += [codec.encode_floats(array("d", values)) for values in zip(*(row.values for row in rows), strict=True)]
+    columns += map(codec.encode_floats, zip(*[row.values for row in rows], strict=True))
     data = codec.encode_frame(columns, len(rows), codec.BREAK if chunk.breaks else 0)
     return chunk.first_ns, chunk.last_ns, len(rows), pack_cum(chunk.cum, chunk.first_ns), data
 

@@ -108,6 +108,7 @@ class Tape:
         self._db = opened.db
         self._inode = opened.header.inode
         self._directory: checking.Directory | None = None
+        self._extent: tuple[int, int] | None = None
         self._utc: utc.UtcMap | None = None
         try:
             self._read_all(opened)
@@ -219,6 +220,11 @@ class Tape:
 
     def extent_ns(self) -> tuple[int, int]:
         """First and last instant of rows, inline reads, spans and points. Raises TapeError where there is none."""
+        if self._extent is None or not self.sealed:
+            self._extent = self._find_extent()
+        return self._extent
+
+    def _find_extent(self) -> tuple[int, int]:
         bounds: list[int | None] = []
         for group in self.groups:
             bounds += self._frame_extent(group.id)
@@ -253,12 +259,17 @@ class Tape:
         """Frames of a group that overlap [start_ns, end_ns], with one before and one after. No bound: all."""
         return list(self.iter_frames(group_id, start_ns, end_ns))
 
-    def iter_frames(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> Iterator[Frame]:
-        """The same, one at a time: a long tape need not fit in memory."""
+    def iter_frames(
+        self, group_id: int, start_ns: int | None = None, end_ns: int | None = None, *, tight: bool = False
+    ) -> Iterator[Frame]:
+        """The same, one at a time: a long tape need not fit in memory.
+
+        `tight` leaves out the frames beside, unless they are needed to reach from before `start_ns` to after `end_ns`.
+        """
         group = self.group(group_id)
         before: Frame | None = None
         try:
-            for row in self._frame_rows(group_id, start_ns, end_ns):
+            for row in self._frame_rows(group_id, start_ns, end_ns, tight):
                 frame = self._frame(group, checking.checked(self.path, "frame", row))
                 if before is not None and (frame.seq != before.seq + 1 or frame.first_ns <= before.last_ns):
                     raise TapeDamaged(f"{self.path}: table frame, row {frame.id} does not follow row {before.id}.")
@@ -267,20 +278,26 @@ class Tape:
         except schema.BROKEN as error:
             raise TapeDamaged(f"{self.path} is damaged, table frame: {error}.") from None
 
-    def _frame_rows(self, group_id: int, start_ns: int | None, end_ns: int | None) -> Iterator[tuple[Any, ...]]:
+    def _frame_rows(
+        self, group_id: int, start_ns: int | None, end_ns: int | None, tight: bool
+    ) -> Iterator[tuple[Any, ...]]:
         if self._directory is not None:
             for number in self._directory.between(group_id, start_ns, end_ns):
                 yield self._db.execute(f"{schema.SELECT['frame']} WHERE id=?", (number,)).fetchone()
             return
         low, high = _EVER
         if start_ns is not None:
-            sql = "SELECT first_ns FROM frame WHERE grp=? AND first_ns<=? ORDER BY first_ns DESC LIMIT 2"
-            starts = self._db.execute(sql, (group_id, start_ns)).fetchall()
+            sql = "SELECT first_ns FROM frame WHERE grp=? AND first_ns<=? ORDER BY first_ns DESC LIMIT ?"
+            starts = self._db.execute(sql, (group_id, start_ns, 1 if tight else 2)).fetchall()
             low = starts[-1][0] if starts else low
         if end_ns is not None:
             sql = "SELECT first_ns FROM frame WHERE grp=? AND first_ns>? ORDER BY first_ns LIMIT 1"
             after = self._db.execute(sql, (group_id, end_ns)).fetchone()
             high = after[0] if after else high
+            if tight and after:
+                sql = "SELECT last_ns FROM frame WHERE grp=? AND first_ns<=? ORDER BY first_ns DESC LIMIT 1"
+                last = self._db.execute(sql, (group_id, end_ns)).fetchone()
+                high = end_ns if last and last[0] >= end_ns else high
         sql = f"{schema.SELECT['frame']} WHERE grp=? AND first_ns BETWEEN ? AND ? ORDER BY first_ns"
         yield from self._db.execute(sql, (group_id, low, high))
 

@@ -1,0 +1,1 @@
+"""Measured figures, each beside the tools that people use today: `python -m benchmarks [NAME…] [--quick]`."""

@@ -1,0 +1,67 @@
+"""Run benchmarks: `python -m benchmarks [NAME…] [--quick]`. Without a name, all of them.
+
+A benchmark is a module of this package with `main(quick: bool)`. Peers are measured with the Python in BENCH_PYTHON, and
+left out, with a sentence, where there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import pkgutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.common import OUT, say
+
+ORDER = ("accuracy", "honesty", "weight", "windows", "slowdown")
+
+
+def found() -> dict[str, Callable[[bool], None]]:
+    """The benchmarks by name: modules with a `main` that takes `quick`, the known ones first."""
+    names = [
+        module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if not module.name.startswith("_")
+    ]
+    benchmarks = {}
+    for name in sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name)):
+        main = getattr(importlib.import_module(f"benchmarks.{name}"), "main", None)
+        if main is not None and "quick" in inspect.signature(main).parameters:
+            benchmarks[name] = main
+    return benchmarks
+
+
+def run(names: list[str], quick: bool) -> int:
+    """Run these benchmarks (all, if none is named). One that fails does not stop the others; gives the exit code."""
+    known = found()
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        print(f"There is no benchmark '{unknown[0]}'; there are: {', '.join(known)}.", file=sys.stderr)
+        return 2
+    failed = []
+    for name in names or known:
+        began = time.monotonic()
+        OUT.text(f"== {name} ==")
+        try:
+            known[name](quick=quick)  # type: ignore[call-arg]
+        except Exception as error:
+            failed.append(name)
+            say(f"{name} failed: {type(error).__name__}: {error}")
+        OUT.text(f"({name}: {time.monotonic() - began:.0f} s)\n")
+        sys.stdout.flush()
+    return 1 if failed else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="short runs: to see that it works, not for figures")
+    parsed = parser.parse_args(arguments)
+    return run(parsed.names, parsed.quick)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

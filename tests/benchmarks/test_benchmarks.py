@@ -1,0 +1,72 @@
+"""The benchmarks run to their end in their short form, without the peers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _bench(*arguments: str) -> subprocess.CompletedProcess:
+    env = {key: value for key, value in os.environ.items() if key != "BENCH_PYTHON"}
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_an_unknown_benchmark_is_a_usage_error():
+    done = _bench("nonsense")
+    assert done.returncode == 2
+    assert "There is no benchmark 'nonsense'; there are:" in done.stderr
+    for name in ("weight", "windows", "slowdown"):
+        assert name in done.stderr
+
+
+def test_windows_in_short():
+    done = _bench("windows", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "Many windows at once" in done.stdout
+    assert "one cold window of 60 s" in done.stdout
+
+
+@pytest.mark.serial
+def test_weight_in_short():
+    done = _bench("weight", "--quick")
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("everywatt (host + recorder)"))
+    assert line.split()[-2] == "2", "one host and one recorder"
+    assert "import everywatt" in done.stdout
+
+
+@pytest.mark.serial
+def test_slowdown_in_short():
+    done = _bench("slowdown", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "gpu-like" in done.stdout
+
+
+def test_built_tapes_are_what_recording_would_leave(tmp_path, monkeypatch):
+    """Every checksum holds, and windows agree with the sum of the counter's steps."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks._tapes import build
+
+    import everywatt
+    from everywatt.tape.columns import load_columns
+
+    assert build(tmp_path / "a.tape", 9_000) == 360_000
+    run = everywatt.load(tmp_path / "a.tape")
+    tape = run.tapes[0]
+    assert run.trouble == [] and list(tape.problems()) == []
+    columns = load_columns(tape, 1, ["gpu.0.energy", "gpu.0.power"])
+    counts = columns.values["gpu.0.energy"]
+    assert np.array_equal(columns.accumulated["gpu.0.energy"], counts - counts[0])
+    truth = (counts[8_500] - counts[100]) * 1e-3
+    assert run.energies([10.0], [850.0], device="gpu.0")[0] == pytest.approx(truth, rel=1e-12)
+    assert run.energy(between=(10.0, 850.0), device="gpu.0").joules == pytest.approx(truth, rel=1e-12)
+    watts = columns.values["gpu.0.power"][1:]
+    assert columns.accumulated["gpu.0.power"][-1] == pytest.approx(float(watts.sum()) * 1e8, rel=1e-12)
