@@ -2,8 +2,8 @@
 
     python benchmarks/accuracy.py [--quick] [--long] [--sensors rapl,nvml100] [--no-peers] [--keep FOLDER]
 
-BENCH_PYTHON names the Python with codecarbon, zeus and pyJoules (default: .venv-bench). Rows are load × sensor × window;
-figures are the 95th percentile of |error| in percent of the truth.
+BENCH_PYTHON names the Python with codecarbon, zeus and pyJoules (default: .venv-bench). Rows are load × sensor × window,
+figures the 95th percentile of |error| in percent of the truth. A tool that refuses a window is 100 % off.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def verdict(rows: list[Row], output: Output) -> bool:
 
 
 def lanes_for(quick: bool, long: bool) -> list[list[list[float]]]:
-    """Two lanes of windows: short ones in random order, and beside them windows of 5 s (20 and 60 s in the long run)."""
+    """Two lanes of windows: short ones in random order, beside them windows of 5 s (20 and 60 s in the long run)."""
     if quick:
         return [plan({0.05: 24, 0.25: 20, 1.0: 6}, seed=1), plan({5.0: 4}, seed=2)]
     lanes = [plan(SHORT, seed=1), plan({5.0: 11}, seed=2)]

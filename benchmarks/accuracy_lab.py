@@ -128,8 +128,8 @@ FAULTS: dict[str, tuple[Sensor, tuple[str, ...]]] = {
 class Window:
     """What one tool said of one window of one device: joules (None: refused), and the truths that it may have meant.
 
-    A tool reads somewhere inside its calls, which take 0.1 to 20 ms: `truths_j` are those between the beginnings of both
-    calls, a quarter into them, and so on to their ends. A tool that says itself where a window starts and ends has one.
+    A tool reads somewhere inside its calls, which take 0.1 to 20 ms: `truths_j` are those between the beginnings of
+    both calls, a quarter into them, and so on to their ends. One that says where a window starts and ends has one.
     """
 
     device: int

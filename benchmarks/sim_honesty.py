@@ -27,13 +27,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from accuracy_lab import LOADS, NO_COUNTER, SENSORS, Sensor, Window, machine, measure, plan  # noqa: E402
-
-from everywatt.api.run import load  # noqa: E402
-from everywatt.cli.output import Output  # noqa: E402
-from everywatt.energy.sources import sources  # noqa: E402
-from everywatt.energy.window import source_energy  # noqa: E402
-from everywatt.sensors.gpu_known import CARDS  # noqa: E402
+from accuracy_lab import LOADS, NO_COUNTER, SENSORS, Sensor, Window, machine, measure, plan
+from everywatt.api.run import load
+from everywatt.cli.output import Output
+from everywatt.energy.sources import sources
+from everywatt.energy.window import source_energy
+from everywatt.sensors.gpu_known import CARDS
 
 NS = 1_000_000_000
 TARGET = 0.93
