@@ -3,8 +3,8 @@
 While it records, the recorder knows a publication only from what it saw before. Afterwards all brackets of a stretch
 speak for all its publications: publication k happens at `start + k·period`, and one straight line has to pass through
 every bracket. The widest corridor between them is found for stretches of up to 40 s, short enough for clocks not to
-bend. Brackets through which no line passes show the publisher's jitter, or a clock that was set anew: then the stretch is cut
-in two.
+bend. Brackets through which no line passes show the publisher's jitter, or a clock that was set anew: then the stretch
+is cut in two.
 """
 
 from __future__ import annotations
