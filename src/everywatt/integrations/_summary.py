@@ -91,7 +91,9 @@ def power_curve(run: Run, most_points: int) -> list[PowerPoint]:
     origin_utc = run.tapes[0].to_utc_ns(run.tapes[0].extent_ns()[0])
     for tape in run.tapes:
         seconds = length_s[id(tape)]
-        periods = [group.expected_period_s for group in tape.groups if any(c.carries_energy for c in group.info.channels)]
+        periods = [
+            group.expected_period_s for group in tape.groups if any(c.carries_energy for c in group.info.channels)
+        ]
         count = int(min(most_points * seconds / total_s, seconds / (READINGS * max(periods, default=0.1))))
         if count < 1:
             continue
