@@ -2,8 +2,8 @@
 
     python benchmarks/accuracy.py [--quick] [--long] [--sensors rapl,nvml100] [--no-peers] [--keep FOLDER]
 
-BENCH_PYTHON names the Python with codecarbon, zeus and pyJoules (default: .venv-bench). Rows are load × sensor × window;
-figures are the 95th percentile of |error| in percent of the truth.
+BENCH_PYTHON names the Python with codecarbon, zeus and pyJoules (default: .venv-bench). Rows are load × sensor × window,
+figures the 95th percentile of |error| in percent of the truth. A tool that refuses a window is 100 % off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 from accuracy_bound import bound_pct
-from accuracy_lab import LOADS, SENSORS, Sensor, Window, bench_python, machine, measure, plan
+from accuracy_lab import FAULTS, LOADS, SENSORS, Sensor, Window, bench_python, machine, measure, plan
 from everywatt.cli.output import Output
 
 SHORT = {0.05: 60, 0.25: 50, 1.0: 26}
@@ -39,7 +39,7 @@ class Row:
     sensor: str
     length_s: float
     ours: float
-    bound: float
+    bound: float | None
     peers: dict[str, float | None]
     windows: int
 
@@ -52,18 +52,32 @@ class Row:
         if self.promised and self.ours > 0.5:
             found.append("0.5 %")
         # A bound of zero cannot be reached by anything that has to learn when the sensor publishes.
-        if not self.promised and self.ours > max(1.1 * self.bound, self.bound + POINT):
+        if self.bounded and self.ours > max(1.1 * (self.bound or 0.0), (self.bound or 0.0) + POINT):
             found.append("bound")
         return found
 
     @property
+    def bounded(self) -> bool:
+        """True where the target is 1.1 × the bound."""
+        return self.bound is not None and not self.promised
+
+    @property
     def promised(self) -> bool:
         """True where the target is 0.5 %, whatever the bound."""
-        if self.sensor == "rapl" and self.length_s >= 0.25:
+        if self.load.endswith(("reset", "lost")):
+            return False  # what was lost with the counter or the publication cannot be had back
+        if self.sensor.startswith("rapl") and self.length_s >= 0.25:
             return True
-        if self.load in SMOOTH:
+        if self.load.startswith(SMOOTH):
             return self.length_s >= 1.0
         return self.load.startswith("square") and self.length_s >= 5.0
+
+
+def best_p95(windows: Sequence[Window]) -> float | None:
+    """p95 of |error|, by the truth that suits the tool best in these windows; None where it gave none."""
+    if not windows:
+        return None
+    return min(p95(errors) for errors in zip(*(window.errors_pct() for window in windows), strict=True))
 
 
 def p95(errors: Sequence[float]) -> float:
@@ -83,15 +97,16 @@ def sensor_rows(
             for length in sorted({length for lane in lanes for _, length in lane}):
                 picked = {name: _pick(windows, device, length) for name, windows in found.items()}
                 ours = picked.pop("everywatt")
-                bounds = bound_pct(sensor, lab, device, phases[device], [window.edges_ns for window in ours])
+                edges = [window.edges_ns for window in ours]
+                bounds = [] if key in FAULTS else bound_pct(sensor, lab, device, phases[device], edges)
                 rows.append(
                     Row(
                         load,
                         key,
                         length,
-                        p95([window.error_pct for window in ours]),
-                        min(p95(list(rule)) for rule in bounds),
-                        {n: p95([w.error_pct for w in ws]) if ws else None for n, ws in picked.items()},
+                        best_p95(ours) or 0.0,
+                        min((p95(list(rule)) for rule in bounds), default=None),
+                        {name: best_p95(windows) for name, windows in picked.items()},
                         len(ours),
                     )
                 )
@@ -107,7 +122,7 @@ def show(rows: list[Row], title: str, peers: Sequence[str], output: Output) -> N
     headers = ["load", "window s", "n", "everywatt %", "bound %", "ratio", *(f"{peer} %" for peer in peers), "misses"]
     lines = []
     for row in rows:
-        ratio = f"{row.ours / row.bound:.2f}" if row.bound > 0.01 else "-"
+        ratio = f"{row.ours / row.bound:.2f}" if row.bound is not None and row.bound > 0.01 else "-"
         beside = [_percent(row.peers.get(peer)) for peer in peers]
         ours, bound = _percent(row.ours), _percent(row.bound)
         lines.append([row.load, f"{row.length_s:g}", row.windows, ours, bound, ratio, *beside, ", ".join(row.misses())])
@@ -130,7 +145,7 @@ def verdict(rows: list[Row], output: Output) -> bool:
     counts = {
         "lowest": sum(any(e is not None for e in row.peers.values()) for row in rows),
         "0.5 %": sum(row.promised for row in rows),
-        "bound": sum(not row.promised for row in rows),
+        "bound": sum(row.bounded for row in rows),
     }
     words = {
         "lowest": "lowest or within 0.1 point of the lowest peer",
@@ -144,9 +159,9 @@ def verdict(rows: list[Row], output: Output) -> bool:
 
 
 def lanes_for(quick: bool, long: bool) -> list[list[list[float]]]:
-    """Two lanes of windows: short ones in random order, and beside them windows of 5 s (20 and 60 s in the long run)."""
+    """Two lanes of windows: short ones in random order, beside them windows of 5 s (20 and 60 s in the long run)."""
     if quick:
-        return [plan({0.05: 24, 0.25: 20, 1.0: 6}, seed=1), plan({5.0: 3}, seed=2)]
+        return [plan({0.05: 24, 0.25: 20, 1.0: 6}, seed=1), plan({5.0: 4}, seed=2)]
     lanes = [plan(SHORT, seed=1), plan({5.0: 11}, seed=2)]
     if long:
         lanes += [plan({20.0: 3, 60.0: 2}, seed=3)]
@@ -158,7 +173,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the essential rows, in 90 s")
     parser.add_argument("--long", action="store_true", help="windows of 20 and 60 s too")
-    parser.add_argument("--sensors", help="names joined by commas: " + ", ".join(SENSORS))
+    parser.add_argument("--sensors", help="names joined by commas: " + ", ".join([*SENSORS, *FAULTS]))
     parser.add_argument("--no-peers", action="store_true", help="everywatt alone")
     parser.add_argument("--keep", type=Path, help="keep the recordings in this folder")
     args = parser.parse_args()
@@ -166,14 +181,14 @@ def main() -> int:
     python = None if args.no_peers else bench_python()
     if python is None and not args.no_peers:
         output.say("No peers: BENCH_PYTHON is not set and there is no .venv-bench.")
-    chosen = args.sensors.split(",") if args.sensors else list(QUICK_SENSORS if args.quick else SENSORS)
-    loads = QUICK_LOADS if args.quick else tuple(LOADS)
-    lanes = lanes_for(args.quick, args.long)
+    every = {key: (sensor, QUICK_LOADS if args.quick else tuple(LOADS)) for key, sensor in SENSORS.items()} | FAULTS
+    chosen = args.sensors.split(",") if args.sensors else list(QUICK_SENSORS if args.quick else every)
     rows: list[Row] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         for key in chosen:
-            sensor = SENSORS[key]
+            sensor, loads = every[key]
+            lanes = lanes_for(args.quick or key in FAULTS, args.long)
             found = sensor_rows(key, sensor, loads, lanes, (args.keep or Path(scratch)) / key, python)
             show(found, sensor.title, sensor.peers if python else (), output)
             rows += found

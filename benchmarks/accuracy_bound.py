@@ -1,9 +1,9 @@
 """How good a tool could be that knows every publication of a sensor at its exact time, and interpolates simply.
 
-A counter: straight lines between its publications. A gauge that averages its whole period: each reading held back to the
-publication before. Other gauges: the best of four simple rules in each row of the table (each reading held over the time
-before its publication; straight lines between readings at their publications; both moved back by half of the averaging
-window to its middle, or forward to fill the period).
+A counter: straight lines between its publications. A gauge that averages its whole period: each reading held back to
+the publication before. Other gauges: the best of four simple rules in each row of the table: readings held back from
+their publications, or from half a period after the middle of their averaging window; straight lines between readings,
+at their publications or at the middle of their window.
 """
 
 from __future__ import annotations

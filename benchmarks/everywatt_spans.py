@@ -36,7 +36,6 @@ class Everywatt(Tool):
         spans = {span.id: span for span in run.spans}
         for window in windows:
             span = spans[window["joules"]["span"]]
-            # The same rule as for the others: what lies between the calls' inner and outer ends is not wrong.
             edges = {"open": window["open"], "close": window["close"], "span": [span.start_ns, span.end_ns]}
             window["joules"] = {
                 str(device): {**self._figure(run, span, f"{self.config['prefix']}.{device}"), **edges}

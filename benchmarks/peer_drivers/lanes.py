@@ -1,7 +1,7 @@
 """Windows at given instants, opened and closed by some tool. Standard library only: it runs in the peers' environment.
 
 A driver is `python driver.py CONFIG`. It sets its tool up, prints `ready`, reads the start (CLOCK_MONOTONIC ns) from
-stdin, opens and closes the windows of each lane in a thread, and writes what the tool said to the file that CONFIG names.
+stdin, opens and closes the windows of each lane in a thread, and writes what the tool said to the file in CONFIG.
 """
 
 from __future__ import annotations

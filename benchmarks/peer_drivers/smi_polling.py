@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
+from itertools import pairwise
 
 from lanes import Tool, drive
 
@@ -46,7 +47,7 @@ def trapezoid(samples, a, b):  # type: ignore[no-untyped-def]
     if not inside:
         before = [w for t, w in samples if t < a]
         return before[-1] * (b - a) if before else 0.0
-    joules = sum((t1 - t0) * (w0 + w1) / 2 for (t0, w0), (t1, w1) in zip(inside, inside[1:]))
+    joules = sum((t1 - t0) * (w0 + w1) / 2 for (t0, w0), (t1, w1) in pairwise(inside))
     return joules + (inside[0][0] - a) * inside[0][1] + (b - inside[-1][0]) * inside[-1][1]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import random
 from dataclasses import dataclass, field
 
@@ -221,3 +222,40 @@ def test_values_that_are_missing_give_no_rows_and_no_crash() -> None:
         tracker.feed(now, now + 1000, Row(now, now, now, (float("nan") if step % 3 else float(step),)))
         now += 1000
     assert now < START + 60 * S
+
+
+def test_publications_on_both_sides_of_a_span_edge_are_read() -> None:
+    """A sensor that publishes every 10 ms and is read every 100 ms: edges are as sharp as its publications."""
+    publisher, rng = Publisher(10.0, 3.0, seconds=20), random.Random(1)
+    tracker = Tracker(group(None, Kind.COUNTER), 100 * MS, START)
+    edges = sorted(START + rng.randint(3 * S, 19 * S) for _ in range(40))
+    waiting, now, shown, reads = list(edges), START, set(), 0
+    while now < START + publisher.seconds * S:
+        window = tracker.next()
+        wake = max(now, (window.earliest_ns + window.latest_ns) // 2)
+        if waiting and waiting[0] < wake:
+            told = max(now, waiting[0] + MS // 5)
+            tracker.edge(waiting.pop(0), told)
+            now = told
+            continue
+        wake += round(abs(rng.gauss(0, 0.2)) * MS)
+        index = publisher.newest(wake + MS // 20)
+        now, reads = wake + MS // 10, reads + 1
+        if tracker.feed(wake, now, Row(now, now, now, (publisher.values[index],))):
+            shown.add(index)
+    sides = [publisher.newest(edge) + side in shown for edge in edges for side in (0, 1)]
+    assert sum(sides) >= 0.85 * len(sides)
+    assert reads < 20 * 10 * 3
+
+
+def test_a_gauge_that_seldom_changes_keeps_its_rows_and_finds_its_lock_again() -> None:
+    """A square wave of 7 s: two publications in 35 differ from the one before."""
+    publisher = Publisher(100.0, 31.0, counter=False, constant=True, seconds=40)
+    publisher.values = [100.0 + 200.0 * ((k // 35) % 2) - 50.0 * (k % 35 == 0) for k in range(len(publisher.times))]
+    outcome = follow(publisher, declared_ms=100.0, late_ms=0.5)
+    assert max(b[1] - a[1] for a, b in itertools.pairwise(outcome.rows)) <= 2
+    late = [(row, index) for row, index in outcome.rows if row.read_ns > START + 25 * S]
+    assert outcome.tracker.state is State.LOCKED
+    assert all(row.early_ns <= publisher.times[index] <= row.late_ns for row, index in late)
+    widths = sorted(row.late_ns - row.early_ns for row, _ in late)
+    assert widths[len(widths) // 2] < 40 * MS

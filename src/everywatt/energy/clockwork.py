@@ -1,10 +1,10 @@
 """A publisher's clock with hindsight: when each value of a tracked group was published.
 
-While it records, the recorder knows a publication only from what it saw before. Afterwards all brackets of a stretch speak
-for all its publications: publication k happens at `start + k·period`, and one straight line has to pass through every
-bracket. The widest line-shaped corridor between them is found for stretches of about a hundred publications, short
-enough for clocks not to bend. Brackets through which no line passes show the publisher's jitter, or a clock that was
-set anew: then the stretch is cut in two.
+While it records, the recorder knows a publication only from what it saw before. Afterwards all brackets of a stretch
+speak for all its publications: publication k happens at `start + k·period`, and one straight line has to pass through
+every bracket. The widest corridor between them is found for stretches of up to 40 s, short enough for clocks not to
+bend. Brackets through which no line passes show the publisher's jitter, or a clock that was set anew: then the stretch
+is cut in two.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Line:
 
 
 def retime(read_ns: Ints, early_ns: Ints, late_ns: Ints) -> tuple[Ints, Floats]:
-    """Best publication times and half of what is possible, from when rows were read and their brackets (all in order)."""
+    """Best publication times, and half of what is possible, from when rows were read and their brackets (in order)."""
     at = early_ns + (late_ns - early_ns) // 2
     half = (late_ns - early_ns) / 2.0
     if len(at) < FEWEST or not half.any():
@@ -74,11 +74,10 @@ def retime(read_ns: Ints, early_ns: Ints, late_ns: Ints) -> tuple[Ints, Floats]:
     narrow = np.flatnonzero(late - early < WIDE * period)
     for rows in _unbroken(narrow, best, period):
         _fit_stretches(rows, read, early, late, period, best, width)
-    best = np.maximum.accumulate(np.round(best)).astype(np.int64)
-    rising = np.concatenate(([True], np.diff(best) > 0))
-    if not rising.all():  # two rows of one publication: leave them as they were recorded
+    found = origin + np.round(best).astype(np.int64)
+    if np.any(np.diff(found) <= 0):  # two rows of one publication: leave them as they were recorded
         return at, half
-    return origin + best, width
+    return found, width
 
 
 def _period(early: Floats, late: Floats) -> float | None:
@@ -145,12 +144,16 @@ def _fit(
         np.floor((read[own] - line.start_ns) / line.step_ns),
     )
     when, off = line.at(k)
-    inside = np.where(narrow, np.clip(when, early[own], late[own]), when)
     possible = (when > early[own] - off) & (when < late[own] + off)
-    sure = narrow | ((read[own] - when > off) & (off < VAGUE * line.step_ns) & possible)
-    use = sure & (np.abs(inside - when) <= MOST_JITTER * line.step_ns)
-    best[own[use]] = inside[use]
-    width[own[use]] = np.where(narrow[use], np.minimum((late - early)[own][use] / 2, off[use]), off[use])
+    sure = narrow | ((read[own] - when > off) & (off < VAGUE * line.step_ns))
+    use = possible & sure
+    low = np.where(narrow, np.maximum(early[own], when - off), when - off)
+    high = np.where(narrow, np.minimum(late[own], when + off), when + off)
+    # A line that passes beside the bracket says no more than that the publication lies on that side of it.
+    on = (when >= low) & (when <= high)
+    found = np.where(on, when, (low + high) / 2)
+    best[own[use]] = found[use]
+    width[own[use]] = np.maximum(high - found, found - low)[use]
 
 
 def _line(early: Floats, late: Floats, period: float) -> Line | None:

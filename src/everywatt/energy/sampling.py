@@ -144,8 +144,8 @@ class CounterCurve(Curve):
 def _counted_swing(t: Array, count: Array, unsure: Array) -> tuple[Array, Array, Array]:
     """Power around each cell, its swing there and its restlessness, without what uncertain instants feign.
 
-    Two reads close together give a wild slope, so power is taken over cells much longer than instants are uncertain; and
-    what an uncertain instant takes from one cell it gives to the next, which looks like a swing and is none.
+    Two reads close together give a wild slope, so power is taken over cells much longer than instants are uncertain;
+    and what an uncertain instant takes from one cell it gives to the next, which looks like a swing and is none.
     """
     kept = _spaced(t, CLEAR * float(np.median(unsure)))
     length = np.maximum(np.diff(t[kept]), 1e-9)
