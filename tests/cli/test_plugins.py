@@ -55,7 +55,7 @@ def test_text(kettle, capsys):
 
 
 def test_sensors_of_the_environment_are_listed(monkeypatch, capsys):
-    monkeypatch.setenv("EVERYWATT_SENSORS", "mine=no_such_module_here:Mine")
+    monkeypatch.setenv("EVERYWATT_PLUGINS", "mine=no_such_module_here:Mine")
     assert main(["plugins", "--json"]) == 1
     (row,) = [row for row in json.loads(capsys.readouterr().out)["plugins"] if row["name"] == "mine"]
     assert (row["distribution"], row["target"]) == (None, "no_such_module_here:Mine")

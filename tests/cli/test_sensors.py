@@ -49,7 +49,7 @@ TARGETS = ",".join(f"{name}=thermos_sensor:{name.title()}" for name in ("thermos
 def plugin(tmp_path, monkeypatch):
     (tmp_path / "thermos_sensor.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("EVERYWATT_SENSORS", TARGETS)
+    monkeypatch.setenv("EVERYWATT_PLUGINS", TARGETS)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 

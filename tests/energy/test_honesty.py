@@ -43,10 +43,11 @@ def test_cards_of_which_nothing_is_known(honesty, recordings):
 
 
 def test_fixed_percentages_are_not_honest_and_score_worse(honesty):
-    ours = honesty.uncalibrated()
-    for key, methods in honesty.naive().items():
-        assert methods["trapezoid ±5 %"].coverage < 60
-        assert ours[key].score < methods["trapezoid ±5 %"].score
+    ours, others = honesty.uncalibrated(), honesty.naive()
+    assert all(methods["trapezoid ±5 %"].coverage < 60 for methods in others.values())
+    mean_score = sum(row.score for row in ours.values()) / len(ours)
+    for method in ("trapezoid ±5 %", "backward hold ±5 %", "backward hold ±(5 % + 4 % limit)"):
+        assert mean_score < sum(methods[method].score for methods in others.values()) / len(others), method
 
 
 def test_simulated_sensors_by_class_of_load_and_of_sensor(honesty):

@@ -23,7 +23,7 @@ class Lab:
         self.fault = folder / "fault"
         self.reads.mkdir()
         self.environ = {
-            "EVERYWATT_SENSORS": "fake=closed_form:Fake",
+            "EVERYWATT_PLUGINS": "fake=closed_form:Fake",
             "EVERYWATT_RUNTIME_DIR": str(self.runtime),
             "EVERYWATT_RECORDER_IDLE_S": "0.2",
             "EVERYWATT_TEST_READS": str(self.reads),

@@ -128,6 +128,27 @@ def test_jitter_of_the_hardware_widens_the_bracket_as_far_as_needed(jitter: floa
     check(publisher, follow(publisher, declared_ms=100.0, seed=seed), width_ms=2.0 + 5 * jitter, holds=holds)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_busy_machine_that_wakes_us_late_widens_nothing_wrongly(seed: int) -> None:
+    publisher = Publisher(100.0, 31.0, seed=seed)
+    outcome = follow(publisher, declared_ms=100.0, late_ms=3.0, cost_ms=0.5, seed=seed)
+    rows = settled(outcome, 2.0)
+    assert len(rows) >= 0.93 * 280
+    assert all(row.early_ns <= publisher.times[index] <= row.late_ns for row, index in rows)
+    assert sorted(row.late_ns - row.early_ns for row, _ in rows)[len(rows) // 2] <= 4 * MS
+
+
+@pytest.mark.parametrize("declared", [None, 20.0, 100.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_no_wrong_period_is_locked_on_to_however_late_we_wake(seed: int, declared: float | None) -> None:
+    publisher = Publisher(20.0, 3.0 * seed, seed=seed)
+    outcome = follow(publisher, declared_ms=declared, asked_ms=100.0, late_ms=1.5, cost_ms=0.5, seed=seed)
+    if outcome.tracker.locked:
+        assert outcome.tracker.period_ns == pytest.approx(20 * MS, rel=2e-3)
+    rows = settled(outcome, 3.0)
+    assert sum(row.early_ns <= publisher.times[index] <= row.late_ns for row, index in rows) >= 0.97 * len(rows)
+
+
 def test_equal_values_of_a_gauge_are_no_contradiction() -> None:
     publisher = Publisher(100.0, 31.0, counter=False, equal=0.4)
     check(publisher, follow(publisher, declared_ms=100.0))

@@ -68,13 +68,14 @@ def test_a_recording_holds_the_truth(lab) -> None:
     assert last[0] >= end - 1_000_000
 
 
+@pytest.mark.serial
 def test_publications_of_a_real_clock_are_bracketed(lab) -> None:
     recording = start(lab)
-    time.sleep(2.5)
+    time.sleep(5.0)
     closed = recording.close()
     found = publications(closed.path, "fake.gpu")
     late = [row for row in found if row[0] > found[0][0] + 1_200_000_000]
-    assert len(late) >= 8
+    assert len(late) >= 20
     # The truth: 37 ms after a tenth of a second. A read just behind a publication belongs to that one.
     errors = [((early + late_ns) / 2 - 37e6 + 50e6) % 100e6 - 50e6 for _, early, late_ns in late]
     held = [abs(error) <= (late_ns - early) / 2 + 1e5 for error, (_, early, late_ns) in zip(errors, late, strict=True)]
@@ -272,20 +273,28 @@ def kill_once(lab, number: int, wait_s: float) -> None:
     killed_ns = time.monotonic_ns()
     os.kill(lab.recorders()[0], signal.SIGKILL)
     Tape.open(path).close()
-    if wait_s > 1.2:
-        assert max(row[0] for row in publications(path, "fake.counter")) > killed_ns - 1_500_000_000
+    if wait_s > 1.3:
+        reads = [row[0] for row in publications(path, "fake.counter")]
+        assert max(reads) > killed_ns - 1_500_000_000
+        assert len(reads) >= 0.9 * (max(reads) - min(reads)) / 1e8
     recording.close(linger=False)
 
 
-@pytest.mark.parametrize("wait_s", [0.0, 0.31, 1.37, 2.05])
+@pytest.mark.parametrize("wait_s", [1.37, 2.05])
 def test_a_killed_recorder_loses_at_most_one_flush(lab, wait_s: float) -> None:
     kill_once(lab, 0, wait_s)
+
+
+def test_tapes_open_whenever_the_recorder_is_killed(lab) -> None:
+    rng = random.Random(3)
+    for number in range(12):
+        kill_once(lab, number, rng.random() * 0.2)
 
 
 @pytest.mark.long
 def test_a_thousand_kills(lab) -> None:
     rng = random.Random(5)
-    for number in range(1000):
+    for number in range(int(os.environ.get("EVERYWATT_TEST_KILLS", "1000"))):
         kill_once(lab, number, rng.random() * 2.5)
 
 
@@ -354,6 +363,26 @@ def test_without_a_recorder_counters_are_still_read(lab, monkeypatch: pytest.Mon
     assert table(closed.path, "select count(*) from edge") == [(2,)]
     assert any("no recorder process" in text for _, text in notes(closed.path))
     assert lab.recorders() == []
+
+
+def test_an_interpreter_that_is_not_known_is_no_trouble(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    recording = start(lab)
+    assert any("does not know its Python" in note for note in recording.notes)
+    recording.span_close(recording.span_open("work"))
+    assert table(recording.close().path, "select count(*) from span where end_ns is not null") == [(1,)]
+
+
+def test_a_child_of_a_recording_without_recorder_writes_nothing(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    recording = start(lab)
+    pid = os.fork()
+    if pid == 0:
+        recording.span_close(recording.span_open("child"))
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    recording.span_close(recording.span_open("parent"))
+    assert table(recording.close().path, "select name from span") == [("parent",)]
 
 
 def test_a_removed_socket_makes_the_recorder_leave_when_its_tapes_are_closed(lab) -> None:

@@ -52,10 +52,10 @@ def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, An
         by_gpu.setdefault(f"{index:.0f}" if index is not None else "0", []).append(row)
     first_ns = min(_utc_ns(row) for row in timed) - shift_ns - NS
     recordings = []
-    for index, mine in sorted(by_gpu.items()):
+    for card, mine in sorted(by_gpu.items()):
         mine.sort(key=_utc_ns)
         at_ns = [_utc_ns(row) - shift_ns - first_ns for row in mine]
-        recordings += _recordings(f"gpu.{index}", mine, at_ns, options)
+        recordings += _recordings(f"gpu.{card}", mine, at_ns, options)
     if not recordings:
         raise UsageError(f"{paths[0]} has no column that is known.", cure="a column such as power.draw")
     last_ns = max(_utc_ns(row) for row in timed) - shift_ns
@@ -109,7 +109,9 @@ def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, labe
     """Fast polls repeat what was published once: a tape holds publications."""
     origin_ns = at_ns[0]
     polls = (np.array(at_ns, dtype=np.int64) - origin_ns) / NS
-    published = publications(polls, watts, facts.period_s)
+    published = publications(polls, watts)
+    if published.period_s is None:
+        published = publications(polls, watts, facts.period_s)
     period_s = published.period_s or facts.period_s
     channel = Channel(
         f"{device}.power",
@@ -120,7 +122,10 @@ def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, labe
         pedigree=Pedigree.INTEGRATED,
         facts=facts if facts.period_s else _with_period(facts, period_s),
     )
-    early, late = (origin_ns + np.round(side * NS).astype(np.int64) for side in (published.early_s, published.late_s))
+    half_s = (published.late_s - published.early_s) / 2
+    # Centred on the best estimate, because a tape takes a publication to be in the middle of what is possible.
+    sides = (published.t_s - half_s, published.t_s + half_s)
+    early, late = (origin_ns + np.round(side * NS).astype(np.int64) for side in sides)
     ticks = [
         Row(int(b), int(a), int(b), (float(value),)) for a, b, value in zip(early, late, published.values, strict=True)
     ]

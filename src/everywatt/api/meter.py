@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from everywatt.api.cuda_edges import CudaSpans
 from everywatt.api.provenance import provenance
 from everywatt.api.run import Run, load
 from everywatt.core.clocks import SystemClock
@@ -73,6 +74,7 @@ class Meter:
         self._save = save
         self._append = append
         self._recording: Recording | None = None
+        self._cuda: CudaSpans | None = None
         self._folder: Path | None = None
         self._scratch: Path | None = None
         self._root: str | None = None
@@ -134,7 +136,10 @@ class Meter:
         if self._pid != os.getpid():
             self._refused = "the recording belongs to the process that this one was forked from"
             return None
+        cuda, self._cuda = self._cuda, None
         try:
+            if cuda is not None:
+                cuda.finish()
             if self._root is not None:
                 recording.span_close(self._root)
             closed = recording.close()
@@ -197,9 +202,15 @@ class Meter:
         return self._run.energy()
 
     @contextmanager
-    def span(self, name: str, **attributes: Any) -> Iterator[SpanHandle]:
-        """A named window inside the recording; its parent is the span that is open in this task or thread."""
-        handle = self.open_span(name, **attributes)
+    def span(
+        self, name: str, *, cuda: bool = False, at_ns: int | None = None, **attributes: Any
+    ) -> Iterator[SpanHandle]:
+        """A named window inside the recording; its parent is the span that is open in this task or thread.
+
+        With `cuda` its edges are where the GPU reaches them (torch's current stream), not where Python does. `at_ns` is
+        a start that has passed already (CLOCK_MONOTONIC).
+        """
+        handle = self.open_span(name, cuda=cuda, at_ns=at_ns, **attributes)
         token = _current.set((self, handle.id))
         try:
             yield handle
@@ -210,13 +221,16 @@ class Meter:
             _reset(token)
             handle.close()
 
-    def open_span(self, name: str, **attributes: Any) -> SpanHandle:
-        """A span that the caller closes, from any thread, in any order."""
+    def open_span(self, name: str, *, cuda: bool = False, at_ns: int | None = None, **attributes: Any) -> SpanHandle:
+        """A span that the caller closes, from any thread, in any order; `cuda` and `at_ns` as for `span`."""
         here = _current.get()
         parent = here[1] if here is not None and here[0] is self else self._root
         if self._recording is None:
             return SpanHandle(None, None, name)
-        uid = self._recording.span_open(name, parent=parent, attributes=attributes)
+        if cuda:
+            self._cuda = self._cuda or CudaSpans(self._recording)
+            return SpanHandle(self._cuda, self._cuda.span_open(name, parent=parent, attributes=attributes), name)
+        uid = self._recording.span_open(name, parent=parent, attributes=attributes, at_ns=at_ns)
         return SpanHandle(self._recording, uid, name)
 
     def log(self, **values: float | str) -> None:
@@ -240,7 +254,7 @@ class Meter:
 class SpanHandle:
     """An open span. `close()` ends it; attributes set before that are stored with it."""
 
-    def __init__(self, recording: Recording | None, uid: str | None, name: str) -> None:
+    def __init__(self, recording: Recording | CudaSpans | None, uid: str | None, name: str) -> None:
         self._recording = recording
         self.id = uid
         self.name = name
@@ -252,6 +266,13 @@ class SpanHandle:
         if not self._closed and self._recording is not None and self.id is not None:
             self._recording.span_close(self.id, attributes=self.attributes)
         self._closed = True
+
+
+def _reset(token: Token[tuple[Meter, str | None] | None]) -> None:
+    try:
+        _current.reset(token)
+    except ValueError:
+        _current.set(None)  # ended in another task or thread than it was started in
 
 
 def current() -> tuple[Meter, str | None] | None:
@@ -268,21 +289,17 @@ def current() -> tuple[Meter, str | None] | None:
     return here if here[1] is not None else (here[0], here[0]._root)
 
 
-def _reset(token: Token[tuple[Meter, str | None] | None]) -> None:
-    try:
-        _current.reset(token)
-    except ValueError:
-        _current.set(None)  # left in another task or thread than it was entered in
-
-
 @contextmanager
-def span(name: str, **attributes: Any) -> Iterator[SpanHandle]:
-    """A span in whatever recording is open here; without one it does nothing, so libraries may use it freely."""
+def span(name: str, *, cuda: bool = False, **attributes: Any) -> Iterator[SpanHandle]:
+    """A span in whatever recording is open here; without one it does nothing, so libraries may use it freely.
+
+    With `cuda` its edges are where the GPU reaches them (torch's current stream), not where Python does.
+    """
     here = current()
     if here is None:
         yield SpanHandle(None, None, name)
         return
-    with here[0].span(name, **attributes) as handle:
+    with here[0].span(name, cuda=cuda, **attributes) as handle:
         yield handle
 
 

@@ -48,7 +48,7 @@ def command(output: Output) -> int:
 
 
 def find_plugins(environ: Mapping[str, str]) -> list[Plugin]:
-    """Every entry point of everywatt's groups, and the sensors that EVERYWATT_SENSORS names."""
+    """Every entry point of everywatt's groups, and the sensors that EVERYWATT_PLUGINS names."""
     points = entry_points()
     found = [
         _load(point)
@@ -56,7 +56,7 @@ def find_plugins(environ: Mapping[str, str]) -> list[Plugin]:
         if group.startswith(PREFIX)
         for point in points.select(group=group)
     ]
-    for item in filter(None, (part.strip() for part in environ.get("EVERYWATT_SENSORS", "").split(","))):
+    for item in filter(None, (part.strip() for part in environ.get("EVERYWATT_PLUGINS", "").split(","))):
         name, _, target = item.partition("=")
         found.append(_load(EntryPoint(name, target, "everywatt.sensors")))
     return found
@@ -77,4 +77,4 @@ def _failure(point: EntryPoint) -> str | None:
 
 
 def _source(plugin: Plugin) -> str:
-    return f"{plugin.distribution} {plugin.version}" if plugin.distribution else "EVERYWATT_SENSORS"
+    return f"{plugin.distribution} {plugin.version}" if plugin.distribution else "EVERYWATT_PLUGINS"

@@ -50,7 +50,6 @@ class Facts:
     max_w      the most power the device can draw (bounds gaps and several wraps)
     gain_pct   95 % half-width of the gain error, in percent of the reading
     offset_w   95 % half-width of the offset error, in watts
-    correlation of the gain error with the offset error over such sensors (−1 … 1)
     cards      label of a sensor family whose gain errors may be shared (cards of one model)
     calibrated gain and offset were fitted against a meter, for this very device
     gain       factor that turns a reading into watts or joules (1 unless calibrated)
@@ -64,7 +63,6 @@ class Facts:
     max_w: float | None = None
     gain_pct: float | None = None
     offset_w: float | None = None
-    correlation: float = 0.0
     cards: str | None = None
     calibrated: bool = False
     gain: float = 1.0

@@ -132,7 +132,7 @@ def parse_tag(text: str) -> tuple[str, str]:
 SETTINGS: tuple[Setting, ...] = (
     Setting("home", _path, None, "PATH", "Folder of the runs; ./everywatt-runs unless set.", "EVERYWATT_HOME"),
     Setting("period", _period, 0.1, "DURATION", "Time between two reads of power and energy.", "EVERYWATT_PERIOD"),
-    Setting("sensors", _names, None, "NAMES", "The only sensors to use; all that work unless set.", "EVERYWATT_USE"),
+    Setting("sensors", _names, None, "NAMES", "The only sensors to use; all unless set.", "EVERYWATT_SENSORS"),
     Setting(
         "estimate",
         _switch,
@@ -153,7 +153,7 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 VARIABLES: Mapping[str, str] = {
-    "EVERYWATT_SENSORS": "Sensors that are being written, as name=module:Class, separated by commas.",
+    "EVERYWATT_PLUGINS": "Sensors that are being written, as name=module:Class, separated by commas.",
     "EVERYWATT_RUNTIME_DIR": "Folder of the recorder's socket.",
     "EVERYWATT_RECORDER_IDLE_S": "Seconds without a tape after which the recorder leaves; 10 unless set.",
     "EVERYWATT_RECORDER_PATH": "Where the recorder imports from; set by the program that starts it.",

@@ -31,27 +31,15 @@ HEADROOM = 1.15
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """95 % half-widths of a card's gain (percent of the reading) and offset (watts).
-
-    `correlation` of the two is negative: a card whose offset is too high tends to have a gain that is too low.
-    """
+    """95 % half-widths of a card's gain (percent of the reading) and offset (watts)."""
 
     gain_pct: float
     offset_w: float
-    correlation: float = 0.0
-
-    def terms_j(self, joules: npt.ArrayLike, duration_s: npt.ArrayLike) -> tuple[Array, Array]:
-        """The error of windows as two independent signed terms, the same two unknowns in every window of the card.
-
-        The first goes with the gain and holds the part of the offset that goes with it, the second is the offset's own.
-        """
-        gain = np.asarray(joules, dtype=np.float64) * self.gain_pct / 100
-        offset = np.asarray(duration_s, dtype=np.float64) * self.offset_w
-        return gain + self.correlation * offset, np.sqrt(1 - self.correlation**2) * offset
 
     def half_width_j(self, joules: npt.ArrayLike, duration_s: npt.ArrayLike) -> Array:
-        """95 % half-width of the energy of windows, gain and offset together."""
-        return np.asarray(np.hypot(*self.terms_j(joules, duration_s)))
+        """95 % half-width of the energy of windows: gain and offset, two unknowns of the card, in quadrature."""
+        gain = np.asarray(joules, dtype=np.float64) * self.gain_pct / 100
+        return np.asarray(np.hypot(gain, np.asarray(duration_s, dtype=np.float64) * self.offset_w))
 
 
 def tolerance(*, limit_w: float | None = None, exclude: Iterable[str] = ()) -> Tolerance:
@@ -62,7 +50,7 @@ def tolerance(*, limit_w: float | None = None, exclude: Iterable[str] = ()) -> T
     """
     wide = spread(*exclude)
     limit = USUAL_LIMIT_W if limit_w is None else limit_w
-    return Tolerance(wide.gain_pct, wide.offset_limit_pct / 100 * limit, wide.correlation)
+    return Tolerance(wide.gain_pct, wide.offset_limit_pct / 100 * limit)
 
 
 def likely_limit_w(highest_w: float) -> float:

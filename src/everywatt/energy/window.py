@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
@@ -110,14 +109,10 @@ def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, second
     family = device if facts.calibrated or facts.cards is None else facts.cards
     modelled = source.channel.pedigree is Pedigree.MODELLED
     terms = []
-    gain_j, offset_j = joules * (facts.gain_pct or 0.0) / 100, (facts.offset_w or 0.0) * seconds
-    # One unknown moves the gain and the part of the offset that goes with it, another the rest of the offset.
-    if gain_j or facts.correlation * offset_j:
-        tied_j = gain_j + facts.correlation * offset_j
-        terms.append(Term("model" if modelled else "gain", f"gain:{family}", tied_j))
-    if offset_j:
-        own_j = math.sqrt(1 - facts.correlation**2) * offset_j
-        terms.append(Term("model" if modelled else "offset", f"offset:{family}", own_j))
+    if facts.gain_pct:
+        terms.append(Term("model" if modelled else "gain", f"gain:{family}", joules * facts.gain_pct / 100))
+    if facts.offset_w:
+        terms.append(Term("model" if modelled else "offset", f"offset:{family}", facts.offset_w * seconds))
     # A window's start counts with the opposite sign of the same instant as another window's end.
     for at_ns, width_j, sign in ((start_ns, reading.start_width_j, -1.0), (end_ns, reading.end_width_j, 1.0)):
         if width_j:

@@ -183,6 +183,12 @@ class Recording:
 
     # Spans and points.
 
+    def span_id(self) -> str:
+        """An id for a span that will be opened later, with `at_ns`."""
+        with self._lock:
+            self._count += 1
+            return f"{self._prefix}-{self._count:x}"
+
     def span_open(
         self,
         name: str,
@@ -190,11 +196,14 @@ class Recording:
         parent: str | None = None,
         attributes: Mapping[str, Any] | None = None,
         at_ns: int | None = None,
+        uid: str | None = None,
     ) -> str:
-        """Open a span; gives its id. It starts when the cheap counters have been read, or at `at_ns`."""
+        """Open a span; gives its id. It starts when the cheap counters have been read, or at `at_ns`.
+
+        `uid` is an id from `span_id`, for a span that others already name as their parent.
+        """
         with self._lock:
-            self._count += 1
-            uid = f"{self._prefix}-{self._count:x}"
+            uid = uid or self.span_id()
             message: dict[str, Any] = {"op": "span_open", "uid": uid, "name": str(name), "parent": parent}
             if attributes:
                 message["attributes"] = plain(attributes)

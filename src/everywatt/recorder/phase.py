@@ -9,6 +9,7 @@ changes only: that a gauge did not change says nothing, since equal values happe
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
@@ -65,18 +66,24 @@ class Tracker:
         self.line: Line | None = None
         self.absent = 0
         self._counter = primary.kind is Kind.COUNTER
-        self._declared_ns = None if declared is None else round(declared * 1e9)
+        self._declared_ns = self._original_ns = None if declared is None else round(declared * 1e9)
         self._due = Window(now_ns, now_ns)
         self._last: tuple[int, int, float] | None = None
         self._index = 0
         self._unreported = False
         self._stale = 0
         self._search = 0
+        self._doubts = self._misses = self._blurred = 0
+        self._breaks: set[int] = set()  # positions in `_changes` before which a change could not be placed
+        self._unknown_ns = UNKNOWN_SPACING_NS
+        self._awaited = False
         self._probing = self._settling = False
         self._moved, self._chances = 0.0, 0.0
         self._changes: list[tuple[int, int]] = []
         self._recent: deque[tuple[int, int]] = deque(maxlen=5)
         self._reads = 0
+        self._told_ns = now_ns
+        self._faded: Line | None = None
         self._failures = 0
         self._next_burst_ns = self._burst_start_ns = now_ns
         self._probes: list[int] = []
@@ -135,20 +142,26 @@ class Tracker:
     def _unlocked(self, since: int, after: int, row: Row, changed: bool, first: bool) -> list[Row]:
         self._reads += 1
         if changed:
-            self._changes.append((since, after))
+            if self.state is State.FREE or after - since <= self._narrow_ns():
+                self._changes.append((since, after))
+            else:
+                self._blurred += 1
+                self._breaks.add(len(self._changes))
         if self.state is State.BURST:
             if self._burst_over(after):
                 self._end_burst(after)
-            if not changed and not first:
+            # A gauge that stands still has been published all the same; a counter has not.
+            if not changed and not first and (self._counter or after - self._told_ns < self.asked_ns):
                 return []
         elif changed:
             self._consider(after)
-        age = self._declared_ns or (self.asked_ns if first else after - since)
+        self._told_ns = after
+        age = self._declared_ns or (after - since if changed else max(after - since, self.asked_ns))
         early = after - age
         return [Row(row.read_ns, max(early, since) if changed else early, after, row.values)]
 
     def _burst_over(self, now: int) -> bool:
-        enough = 3 if self._declared_ns is None else 2
+        enough = 8 if self._declared_ns is None else 2
         if self._declared_ns is None and self._reads < 16:
             return False
         if len(self._changes) >= enough or self._reads >= BURST_READS:
@@ -159,16 +172,30 @@ class Tracker:
         self.state, self.line = State.BURST, None
         self._changes.clear()
         self._probes.clear()
-        self._reads = 0
+        self._reads = self._blurred = 0
+        self._breaks.clear()
         self._burst_start_ns = now
 
+    def _narrow_ns(self) -> int:
+        """A change between two reads further apart than this says nothing of the phase (we were woken too late)."""
+        return self._unknown_ns * 7 // 4 if self._declared_ns is None else max(5 * MS, self._declared_ns // 3)
+
     def _spacing_ns(self) -> int:
-        return UNKNOWN_SPACING_NS if self._declared_ns is None else max(2 * MS, self._declared_ns // 10)
+        return self._unknown_ns if self._declared_ns is None else max(2 * MS, self._declared_ns // 10)
 
     def _end_burst(self, now: int) -> None:
         everywhere = len(self._changes) >= 0.7 * self._reads and self._reads > 4
         if self._changes and not everywhere and self._lock(now):
             return
+        if (
+            self._declared_ns is None
+            and self._unknown_ns == UNKNOWN_SPACING_NS
+            and len(self._changes) + self._blurred >= 4
+        ):
+            self._unknown_ns = UNKNOWN_SPACING_NS // 2  # it publishes often: look more closely, once
+            self._start_burst(now)
+            return
+        self._unknown_ns = UNKNOWN_SPACING_NS
         self.state = State.FREE
         self._failures += 1
         self._next_burst_ns = now + min(1_000 * MS << min(self._failures, 6), 60_000 * MS)
@@ -178,25 +205,31 @@ class Tracker:
     def _lock(self, now: int) -> bool:
         """Lay a line through the changes seen; False where they do not fit one."""
         middles = [(early + late) / 2 for early, late in self._changes]
-        steps = [b - a for a, b in pairwise(middles)]
+        # A step across a change that was seen too late to be placed may be several periods.
+        steps = [b - a for i, (a, b) in enumerate(pairwise(middles), 1) if i not in self._breaks]
         if self._declared_ns is not None:
             period, spread = float(self._declared_ns), 0.02
         elif steps:
             period = min(steps)
-            spread = min(0.4, max(late - early for early, late in self._changes) / period)
+            spread = max(late - early for early, late in self._changes) / period
+            if spread > 0.4:
+                return False  # too vague: another period would fit as well
         else:
             return False
-        line = Line(period * (1 - spread), period * (1 + spread))
-        for (early, late), middle in zip(self._changes, middles, strict=True):
-            k = round((middle - middles[0]) / period)
-            if line.brackets and k == line.brackets[-1][0]:
-                return self._disbelieve(now)
-            if not line.add(k, early, late):
-                return self._disbelieve(now)
-            period = line.period_ns
+        line = self._revived()
+        if line is None:
+            line = Line(period * (1 - spread), period * (1 + spread))
+            for (early, late), middle in zip(self._changes, middles, strict=True):
+                k = round((middle - middles[0]) / period)
+                if (line.brackets and k == line.brackets[-1][0]) or not line.add(k, early, late):
+                    return self._disbelieve(now)
+                period = line.period_ns
+            if self._declared_ns is None and self._vague(line.brackets[-1][0] + 1, spread):
+                return False
         self.line, self.state = line, State.LOCKED
         self._index = line.brackets[-1][0]
-        self._stale, self._unreported = 0, False
+        self._stale, self._unreported, self._misses = 0, False, 0
+        self._moved = self._chances = 0.0
         self._tokens = max(self._tokens, PROBES_AT_START / 2)
         self._checked_ns = self._target_ns = self._locked_ns = now
         self._changes.clear()
@@ -204,14 +237,39 @@ class Tracker:
             self._complain(period)
         return True
 
-    def _disbelieve(self, now: int) -> bool:
-        """The period that was declared is not the one that is seen: learn it."""
-        if self._declared_ns is not None and self._failures < 6:
-            self._declared_ns = None
-            self._failures += 1
-            self._start_burst(now)
+    def _revived(self) -> Line | None:
+        """The line that faded for want of changes, if only one count of periods leads to the changes seen now.
+
+        Its period is then known far better, and it lasts longer the next time.
+        """
+        line, self._faded = self._faded, None
+        if line is None:
+            return None
+        fastest, slowest = line.steps
+        for early, late in self._changes:
+            k, first, last = line.brackets[-1]
+            least = math.ceil((early - last - line.jitter_ns) / slowest)
+            if least < 1 or least != math.floor((late - first + line.jitter_ns) / fastest):
+                return None
+            if not line.add(k + least, early, late):
+                return None
+        return line
+
+    def _vague(self, publications: int, spread: float) -> bool:
+        """True where a learnt period may be a wrong one: half the true one leaves every second instant unchanged."""
+        if publications < 3 and spread > 0.15:
             return True
-        return False
+        return len(self._changes) + self._blurred < (0.75 if self._counter else 0.4) * publications
+
+    def _disbelieve(self, now: int) -> bool:
+        """The period that was declared does not fit what is seen: look again, and after three times learn it."""
+        if self._declared_ns is None:
+            return False
+        self._doubts += 1
+        if self._doubts >= 3:
+            self._doubts, self._declared_ns = 0, None
+        self._start_burst(now)
+        return True
 
     def _complain(self, period_ns: float) -> None:
         period_s, asked_s = period_ns / 1e9, self.asked_ns / 1e9
@@ -225,6 +283,7 @@ class Tracker:
             del self._changes[0]
         gaps = [b[0] - a[1] for a, b in pairwise(self._changes)]
         if now >= self._next_burst_ns and (not gaps or min(gaps) < 3 * self.asked_ns):
+            self._declared_ns = self._original_ns
             self._start_burst(now)
 
     def _slow(self, now: int) -> bool:
@@ -252,6 +311,7 @@ class Tracker:
             return []
         if not changed:
             return self._unchanged(line, before, row)
+        self._awaited = False
         self._stale, self._moved = 0, self._moved * 0.98 + 1
         self._chances = self._chances * 0.98 + 1
         if self._slow(after):
@@ -288,15 +348,21 @@ class Tracker:
             return self._emit(index, *line.band(index), row)
         self._chances = self._chances * 0.98 + 1
         self._moved *= 0.98
-        if self._chances > 5 and self._moved < 0.9 * self._chances:  # a coarse counter, which often stands still
+        coarse = self._chances > 5 and self._moved < 0.9 * self._chances
+        if coarse and not self._settling and self._declared_ns is not None:  # a counter that often stands still
             return self._emit(index, *line.band(index), row)
         self._index = index
         self.absent += 1
         self._stale += 1
-        if self._stale >= 3:
+        if self._stale >= 3 or (coarse and self._declared_ns is None):
             self._stale = 0
             self._start_burst(before)
         return []
+
+    def _missed_around(self) -> bool:
+        """True where probes on both sides of predicted publications keep seeing no change: the line is a wrong one."""
+        self._misses = self._misses + 1 if self._awaited else 0
+        return self._misses >= (2 if self._counter else 6)
 
     def _contradicted(self, since: int, after: int, row: Row) -> list[Row]:
         self._start_burst(after)
@@ -310,6 +376,7 @@ class Tracker:
         if self._dense:
             self.absent += index - self._index - 1
         self._index = index
+        self._told_ns = late
         return [Row(row.read_ns, min(early, late), late, row.values)]
 
     # When to read next.
@@ -335,12 +402,18 @@ class Tracker:
 
     def _plan_locked(self, line: Line, now: int) -> None:
         if line.width(line.possible(now)) > 0.6 * line.period_ns:
-            self.state, self.line = State.FREE, None  # nothing has changed for so long that the phase is unknown
+            # Nothing has changed for so long that the phase is unknown; the next change may still fit this line.
+            self.state, self.line, self._faded = State.FREE, None, line
             self._target_ns = now
             self._plan(now)
             return
         self._settling = now < self._locked_ns + SETTLE_NS
+        waiting = bool(self._probes)
         self._probes = [at for at in self._probes if at > now]
+        if waiting and not self._probes and not self._dense and self._missed_around():
+            self._start_burst(now)
+            self._plan(now)
+            return
         guard = _guard_ns(line)
         if not self._probes:
             coming = line.possible(now + guard) + 1
@@ -384,6 +457,7 @@ class Tracker:
         middle = (early + late - cost) // 2
         if check and wide and now - self._checked_ns < 4 * CHECK_NS:
             check = False  # halving comes first
+        self._awaited = True
         probes = around if check else [middle] if self._dense else [around[0], middle, around[2]]
         if self._tokens < len(probes) or probes[0] <= now:
             return []

@@ -16,6 +16,7 @@ from everywatt.tape.writer import TapeWriter
 ANCHOR_NS = 60 * NS
 FLUSH_NS = NS
 SMALL_FLUSH_NS = 10 * NS
+MOST_REMARKS = 200  # in memory; the tape has all
 MOST_UNFLUSHED = 1000  # messages: a burst of spans must not fill the memory
 
 
@@ -84,6 +85,7 @@ class Session:
 
     def remark(self, at_ns: int, kind: str, text: str, **data: Any) -> None:
         self.remarks.append(text)
+        del self.remarks[:-MOST_REMARKS]
         self._safely(self.writer.note, Note(at_ns, kind, text, data))
 
     def anchor(self) -> None:
@@ -150,7 +152,7 @@ class Session:
         except Exception as error:  # noqa: BLE001 - whatever the disk does, recording goes on
             self._trouble = self._trouble or str(error)
             self.remarks.append(f"The tape did not take something: {error}")
-            del self.remarks[:-200]
+            del self.remarks[:-MOST_REMARKS]
 
     def linger(self, now_ns: int) -> None:
         """From here on wait for one more publication of every tracked group that answers."""
@@ -160,6 +162,7 @@ class Session:
     def finish(self, meter: Mapping[str, Any]) -> str | None:
         """Seal the tape; gives why it could not be sealed, or None."""
         now_ns = self.clock.monotonic_ns()
+        seen = {source.info.name: source.seen() for source in self.sources}
         for source in self.sources:
             source.leave(self, now_ns)
         self.anchor()
@@ -167,7 +170,7 @@ class Session:
             trouble = figures.trouble(now_ns)
             if trouble:
                 self.remark(now_ns, "rate", f"{name}: {trouble}", group=name)
-        quality = {name: figures.to_dict(now_ns) for name, figures in self.figures.items()}
+        quality = {name: {**figures.to_dict(now_ns), **seen.get(name, {})} for name, figures in self.figures.items()}
         self._safely(self.writer.set_meta, "quality", quality)
         self._safely(self.writer.set_meta, "meter", dict(meter))
         try:

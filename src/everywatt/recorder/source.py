@@ -159,6 +159,17 @@ class Source:
         for listener in self.listeners:
             listener.remark(at_ns, kind, text, **data)
 
+    def seen(self) -> dict[str, Any]:
+        """What the tracker has found out: how often the hardware publishes, how its phase is known."""
+        if self.tracker is None:
+            return {}
+        period_ns, line = self.tracker.period_ns, self.tracker.line
+        return {
+            "publishes_s": None if period_ns is None else period_ns / NS,
+            "phase": str(self.tracker.state),
+            "jitter_s": None if line is None else round(line.jitter_ns / NS, 6),
+        }
+
     def count(self, late: int, missed: int) -> None:
         """Tell the tapes of ticks that were late or are missing."""
         if late or missed:

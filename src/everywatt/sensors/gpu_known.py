@@ -121,15 +121,11 @@ _T95 = (2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093)
 
 
 class Spread(NamedTuple):
-    """95 % half-widths for a card that is not calibrated: gain, and offset in watts and in percent of the limit.
-
-    `correlation` of the two is negative: a card whose offset is too high tends to have a gain that is too low.
-    """
+    """95 % half-widths for a card that is not calibrated: gain, and offset in watts and in percent of the limit."""
 
     gain_pct: float
     offset_w: float
     offset_limit_pct: float
-    correlation: float
 
 
 def spread(*leave_out: str) -> Spread:
@@ -141,24 +137,17 @@ def spread(*leave_out: str) -> Spread:
     """
     words = [word.lower() for word in leave_out]
     cards = [card for card in CARDS if not any(word in card.model.lower() for word in words)]
-    gains = [card.gradient_pct for card in cards]
-    offsets = [100 * card.offset_w / card.limit_w for card in cards]
-    in_watts = _half_width([card.offset_w for card in cards])
-    return Spread(_half_width(gains), in_watts, _half_width(offsets), _sure_correlation(gains, offsets))
+    return Spread(
+        _half_width([card.gradient_pct for card in cards]),
+        _half_width([card.offset_w for card in cards]),
+        _half_width([100 * card.offset_w / card.limit_w for card in cards]),
+    )
 
 
 def _half_width(errors: list[float]) -> float:
     count = len(errors)
     mean_square = sum(error * error for error in errors) / count
     return _T95[count - 10] * math.sqrt(mean_square * (1 + 1 / count))
-
-
-def _sure_correlation(gains: list[float], offsets: list[float]) -> float:
-    """Correlation of gains and offsets around zero, one standard error nearer to none than the cards show."""
-    product = sum(gain * offset for gain, offset in zip(gains, offsets, strict=True))
-    shown = product / math.sqrt(sum(gain * gain for gain in gains) * sum(offset * offset for offset in offsets))
-    sure = max(math.atanh(min(abs(shown), 0.99)) - (len(gains) - 3) ** -0.5, 0.0)
-    return math.copysign(math.tanh(sure), shown)
 
 
 def facts_for(name: str, driver: str, max_w: float | None, reading: Reading, *, leave_out: Sequence[str] = ()) -> Facts:
@@ -180,7 +169,6 @@ def facts_for(name: str, driver: str, max_w: float | None, reading: Reading, *, 
         max_w=max_w,
         gain_pct=round(wide.gain_pct, 2),
         offset_w=round(offset_w, 2),
-        correlation=round(wide.correlation, 3),
         cards=model_of(name),
     )
 

@@ -1,7 +1,7 @@
 """Which sensors there are, and which of them a run uses.
 
 Built-in sensors are listed here; others register by the entry point group `everywatt.sensors`, or, while they are being
-written, by EVERYWATT_SENSORS=name=module:Class,… in the environment. Names resolve to `module:Class` texts, so that the
+written, by EVERYWATT_PLUGINS=name=module:Class,… in the environment. Names resolve to `module:Class` texts, so that the
 recorder can import just what it needs.
 """
 
@@ -36,11 +36,11 @@ def known(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
     found = dict(BUILT_IN)
     found.update({entry.name: entry.value for entry in entry_points(group=GROUP)})
-    text = (os.environ if environ is None else environ).get("EVERYWATT_SENSORS", "")
+    text = (os.environ if environ is None else environ).get("EVERYWATT_PLUGINS", "")
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, _, target = item.partition("=")
         if ":" not in target:
-            raise UsageError(f"EVERYWATT_SENSORS: '{item}' is not name=module:Class.")
+            raise UsageError(f"EVERYWATT_PLUGINS: '{item}' is not name=module:Class.")
         found[name] = target
     return found
 
