@@ -21,8 +21,8 @@ from everywatt.core.errors import MeasurementRefused, RunNotFound, UsageError
 @pytest.fixture
 def here(own_home, monkeypatch):
     """Runs of this test are measured by the steady counter alone."""
-    monkeypatch.setenv("EVERYWATT_SENSORS", "steady=steady:Steady")
-    monkeypatch.setenv("EVERYWATT_USE", "steady")
+    monkeypatch.setenv("EVERYWATT_PLUGINS", "steady=steady:Steady")
+    monkeypatch.setenv("EVERYWATT_SENSORS", "steady")
     monkeypatch.setenv("EVERYWATT_RECORDER_IDLE_S", "0.3")
     yield own_home
     assert meter_module._open == [], "no meter is left open"
