@@ -224,7 +224,12 @@ def test_the_command_gets_the_signals_that_the_wrapper_was_started_with(place, h
         measured = place.run("--quiet", "--", *look, check=0).stdout
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert measured == alone and alone
+    assert masks(measured) == masks(alone)
+
+
+def masks(status: bytes) -> list[int]:
+    """Blocked and ignored signals, without the two that the C library keeps to itself."""
+    return [int(line.split()[1], 16) & ~(0b11 << 31) for line in status.splitlines()]
 
 
 def test_ctrl_c_at_a_terminal_reaches_the_command_once(place) -> None:
