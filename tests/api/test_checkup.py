@@ -62,7 +62,7 @@ def test_little_space_is_a_warning(tmp_path, monkeypatch) -> None:
 
 
 def test_the_checks_come_in_order_and_leave_no_recorder_behind(tmp_path) -> None:
-    environ = {"PATH": "", "EVERYWATT_RUNTIME_DIR": str(tmp_path / "rt"), "EVERYWATT_SENSORS": "nvml=none:None"}
+    environ = {"PATH": "", "EVERYWATT_RUNTIME_DIR": str(tmp_path / "rt"), "EVERYWATT_PLUGINS": "nvml=none:None"}
     machine = Machine(tmp_path / "sys", tmp_path / "proc", tmp_path / "dev", environ=environ)
     found = check_up(machine, cwd=tmp_path, clock_synchronised=lambda: True)
     names = [check.name for check in found.checks]

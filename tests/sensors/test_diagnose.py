@@ -40,7 +40,7 @@ def picture(root: Path) -> dict[str, tuple[int, int, int, str]]:
 def place(tree):
     """A bare-metal tree with no GPU: neither the real driver nor a real nvidia-smi is looked at."""
     tree.cpuinfo("GenuineIntel", 6, 85)
-    tree.machine = replace(tree.machine, environ={"PATH": "", "EVERYWATT_SENSORS": "nvml=no_such_module:Nvml"})
+    tree.machine = replace(tree.machine, environ={"PATH": "", "EVERYWATT_PLUGINS": "nvml=no_such_module:Nvml"})
     return tree
 
 
@@ -192,7 +192,7 @@ def test_a_jetson_is_measured_by_its_rails_and_not_by_nvml(place, monkeypatch, r
 
 
 def test_a_card_without_a_driver_fails(place) -> None:
-    place.machine = replace(place.machine, environ={"PATH": "", "EVERYWATT_SENSORS": ""})
+    place.machine = replace(place.machine, environ={"PATH": "", "EVERYWATT_PLUGINS": ""})
     place.zone("intel-rapl:0", "package-0", watts=50)
     place.write("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de")
     place.write("sys/bus/pci/devices/0000:01:00.0/class", "0x030200")
@@ -227,7 +227,7 @@ def test_what_gpus_do_not_say_is_a_warning() -> None:
 def test_a_plug_in_that_raises_is_a_warning_and_the_others_go_on(place) -> None:
     place.zone("intel-rapl:0", "package-0", watts=50)
     broken = "nvml=no_such_module:Nvml,mine=everywatt.core.units:parse_duration_s"
-    place.machine = replace(place.machine, environ={"PATH": "", "EVERYWATT_SENSORS": broken})
+    place.machine = replace(place.machine, environ={"PATH": "", "EVERYWATT_PLUGINS": broken})
     found, _ = checks(place.machine)
     assert found["mine"].verdict is Verdict.WARN and found["CPU energy (RAPL)"].verdict is Verdict.PASS
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from everywatt.api.cuda_edges import CudaSpans
+from everywatt.api.missed import missed
 from everywatt.api.provenance import provenance
 from everywatt.api.run import Run, load
 from everywatt.core.clocks import SystemClock
@@ -118,6 +119,8 @@ class Meter:
             self._remove_scratch()
             self._refused = str(error)
             return self
+        for sentence in missed(self._recording.reports):
+            self._recording.note("warning", sentence)
         if root:
             self._root = self._recording.span_open(self.name or "run", attributes={"role": "run"})
         self._token = _current.set((self, self._root))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -112,11 +110,7 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
     uid = recording.span_open("run", attributes={"role": "run"}) if recording is not None else None
     with _signals() as (caught, before):
         try:
-            child = subprocess.Popen(
-                words,
-                stdout=sys.stderr.fileno() if output.json_to == STDOUT else None,
-                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
-            )
+            child = _spawn(words, before, to_stderr=output.json_to == STDOUT)
         except OSError as error:
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             output.error(f"{words[0]}: {error.strerror}")
@@ -125,11 +119,10 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
             return code
         with _progress(meter, output):
             if recording is not None:
-                recording.follow([child.pid])
-            status, usage = _wait(child.pid, caught)
+                recording.follow([child])
+            status, usage = _wait(child, caught)
         ended_ns = SystemClock.monotonic_ns()
     code = os.waitstatus_to_exitcode(status)
-    child.returncode = code  # it was waited for here: Popen must not wait again
     code = 128 - code if code < 0 else code
     if recording is not None and uid is not None:
         attributes = {
@@ -139,6 +132,17 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
         }
         recording.span_close(uid, attributes=attributes, at_ns=None if _just(ended_ns) else ended_ns)
     return code
+
+
+def _spawn(words: Sequence[str], mask: set[int], *, to_stderr: bool) -> int:
+    """Start the command as a shell would, and give its process id.
+
+    It gets our files too (a jobserver's, those of `3>file`), the signal mask that we were started with, and the signals
+    that Python ignores for itself back.
+    """
+    moved = [(os.POSIX_SPAWN_DUP2, 2, 1)] if to_stderr else []
+    restored = [signal.SIGPIPE, signal.SIGXFSZ]
+    return os.posix_spawnp(words[0], list(words), os.environ, file_actions=moved, setsigmask=mask, setsigdef=restored)
 
 
 def _just(ended_ns: int) -> bool:

@@ -1,0 +1,28 @@
+"""What a run will not measure although it is there: counters that nobody may read, a GPU that is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everywatt.sensors.base import State
+
+_INSTEAD = {"rapl": "perf", "nvml": "nvidia-smi"}
+
+
+def missed(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One sentence for each broken sensor, with the cure; none for one whose stand-in works, or that is just absent."""
+    states = {report["sensor"]: report["state"] for report in reports}
+    found = []
+    for report in reports:
+        sensor = report["sensor"]
+        first = next((better for better, instead in _INSTEAD.items() if instead == sensor), None)
+        stands_in = states.get(_INSTEAD.get(sensor, "")) == State.USABLE
+        told_already = first is not None and states.get(first) == State.UNUSABLE
+        if report["state"] == State.UNUSABLE and not stands_in and not told_already:
+            cure = f" Try: {report['cure']}" if report.get("cure") else ""
+            found.append(f"{sensor} is not measured: {report['why']}{cure}")
+        elif report["state"] == State.USABLE:
+            lost = [device for device in report.get("devices", ()) if device.get("error")]
+            found += [f"{device.get('device', sensor)} is not measured: {device['error']}" for device in lost]
+    return found

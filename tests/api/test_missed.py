@@ -1,0 +1,49 @@
+"""Broken sensors are told once, with the cure; absent ones and those with a stand-in are not."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from everywatt.api.missed import missed
+from everywatt.core.jsonio import plain
+from everywatt.sensors.base import Report, State
+
+
+def told(*reports: Report) -> list[str]:
+    return missed([plain(report) for report in reports])
+
+
+@pytest.mark.parametrize(
+    ("reports", "sentences"),
+    [
+        ([Report("rapl", State.ABSENT, "none")], []),
+        ([Report("rapl", State.USABLE)], []),
+        (
+            [
+                Report("rapl", State.UNUSABLE, "root only.", "doctor --fix"),
+                Report("perf", State.UNUSABLE, "forbidden."),
+            ],
+            ["rapl is not measured: root only. Try: doctor --fix"],
+        ),
+        ([Report("rapl", State.UNUSABLE, "root only."), Report("perf", State.USABLE)], []),
+        ([Report("nvml", State.UNUSABLE, "mismatch."), Report("nvidia-smi", State.USABLE)], []),
+        ([Report("nvidia-smi", State.UNUSABLE, "hangs.")], ["nvidia-smi is not measured: hangs."]),
+        (
+            [Report("nvml", State.USABLE, devices=[{"device": "gpu.0"}, {"device": "gpu.1", "error": "lost"}])],
+            ["gpu.1 is not measured: lost"],
+        ),
+    ],
+)
+def test_sentences(reports, sentences) -> None:
+    assert told(*reports) == sentences
+
+
+def test_a_run_beside_a_lost_gpu_says_so(sim_machine, tmp_path) -> None:
+    lab = sim_machine(gpus=["constant:100W", "constant:60W"], sensor=["gpu.1.lost_at=1us"])
+    command = [sys.executable, "-m", "everywatt", "run", "--json=out.json", "--", "sleep", "0.3"]
+    done = subprocess.run(command, cwd=tmp_path, env=lab.environment(), capture_output=True, text=True, timeout=60)
+    warnings = json.loads((tmp_path / "out.json").read_text())["quality"]["warnings"]
+    assert any("gpu.1 is not measured" in warning and "lost" in warning for warning in warnings)
+    assert "gpu.1 is not measured" in done.stderr
