@@ -64,7 +64,10 @@ def test_sums_never_mix_scopes(two_runs, capsys):
         [("run", 1, 11, None, {})],
     )
     sums = run_json(capsys, "list", "--sum", "project")["sums"]
-    assert {(row["scope"], row["pedigree"], row["runs"]) for row in sums} == {("cpu", "counter", 2), ("gpu", "integrated", 1)}
+    assert {(row["scope"], row["pedigree"], row["runs"]) for row in sums} == {
+        ("cpu", "counter", 2),
+        ("gpu", "integrated", 1),
+    }
 
 
 def test_why_names_each_source_and_a_cure(two_runs, capsys):

@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def card(sim_machine, monkeypatch, tmp_path):
-    lab = sim_machine(gpus=["constant:100W"])
+    lab = sim_machine(gpus=["constant:100W"], sensor=["period=20ms"])
     for name, value in lab.environment().items():
         # The program itself reads no NVML, so that only the recorder, a process of its own, has to load the library.
         if name != "LD_PRELOAD":
@@ -32,6 +32,11 @@ def broken(monkeypatch, tmp_path):
     monkeypatch.setattr("everywatt.api.meter.record", fail)
 
 
+def holds(figure, truth_j):
+    """One interval in twenty may miss, so that three times its width is asked of every single one."""
+    assert abs(figure.value - truth_j) <= 3 * figure.half_width, f"{figure} for {truth_j:.3f} J"
+
+
 @pytest.fixture
 def against_truth():
     """Check a run: its figures hold the truth, and what its top spans leave out makes up the whole."""
@@ -39,7 +44,7 @@ def against_truth():
     def check(run, lab, kinds):
         root = next(span for span in run.spans if span.parent is None)
         whole = run.energy()
-        assert whole.low <= lab.truth("gpu.0", root.start_ns, root.end_ns) <= whole.high
+        holds(whole, lab.truth("gpu.0", root.start_ns, root.end_ns))
         inner = sorted((s for s in run.spans if s.parent == root.id), key=lambda s: s.start_ns)
         assert {span.name for span in inner} == set(kinds)
         edges = [root.start_ns, *(t for s in inner for t in (s.start_ns, s.end_ns)), root.end_ns]
@@ -50,8 +55,7 @@ def against_truth():
         covered = sum(run.energy(span=span).value for span in inner)
         assert covered + rest.sum() == pytest.approx(whole.value, rel=1e-6)
         for span in inner:
-            figure = run.energy(span=span)
-            assert figure.low <= lab.truth("gpu.0", span.start_ns, span.end_ns) <= figure.high
+            holds(run.energy(span=span), lab.truth("gpu.0", span.start_ns, span.end_ns))
         return inner
 
     return check

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 
+from everywatt.api import meter
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.integrations import _phases
@@ -47,7 +48,8 @@ def recording(monkeypatch, tmp_path):
     fake = FakeRecording()
     monkeypatch.setenv("EVERYWATT_HOME", str(tmp_path))
     monkeypatch.setattr("everywatt.api.meter.record", lambda *_, **__: fake)
-    return fake
+    yield fake
+    meter._current.set(None)  # tests that do not stop would be the enclosing run of those that follow
 
 
 def opened(fake):

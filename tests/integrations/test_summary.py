@@ -23,7 +23,8 @@ def measured(card):
 def test_metrics_are_the_figures_of_the_run(measured):
     run = measured.run
     found = _summary.metrics(run)
-    assert found["energy_joules"] == run.energy().joules == pytest.approx(100 * run.duration_s, rel=0.02)
+    assert found["energy_joules"] == run.energy().joules
+    assert found["energy_low"] <= 100 * run.duration_s <= found["energy_high"], "a card of 100 W"
     assert found["energy_low"] == run.energy().low and found["energy_high"] == run.energy().high
     assert found["energy_joules.gpu.0"] == found["energy_joules"]
     assert found["energy_joules.span.first"] == run.energy(span="first").joules
@@ -53,12 +54,18 @@ def test_a_refused_run_has_no_joules_and_a_reason(sim_machine, monkeypatch, tmp_
 
 @pytest.mark.parametrize("most", [0, 1, 3, 1000])
 def test_the_curve_is_bounded_and_holds_the_power(measured, most):
-    points = _summary.power_curve(measured.run, most)
-    assert len(points) <= min(most, 30) and (most == 0 or points)
-    for point in points:
-        assert point.watts == pytest.approx(100, rel=0.05)
+    run = measured.run
+    points = _summary.power_curve(run, most)
+    assert len(points) <= min(most, 100) and (most == 0 or points)
     seconds = [point.seconds for point in points]
     assert seconds == sorted(seconds)
+    if points:
+        low, high = run.tapes[0].extent_ns()
+        total = run.energies([0.0], [(high - low) / 1e9])[0]
+        assert sum(p.watts for p in points) / len(points) == pytest.approx(total / ((high - low) / 1e9), rel=1e-6)
+
+
+def test_a_curve_of_less_than_nothing_is_refused(measured):
     with pytest.raises(UsageError):
         _summary.power_curve(measured.run, -1)
 

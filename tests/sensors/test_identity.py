@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from everywatt.core.machine import Machine
-from everywatt.sensors.identity import generation_of, identify, parse_cpuinfo
+from everywatt.sensors.identity import generation_of, identify
+from everywatt.sensors.surroundings import parse_cpuinfo
 
 XEON = """processor\t: {n}
 vendor_id\t: GenuineIntel

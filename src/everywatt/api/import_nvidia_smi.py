@@ -52,10 +52,10 @@ def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, An
         by_gpu.setdefault(f"{index:.0f}" if index is not None else "0", []).append(row)
     first_ns = min(_utc_ns(row) for row in timed) - shift_ns - NS
     recordings = []
-    for index, mine in sorted(by_gpu.items()):
+    for card, mine in sorted(by_gpu.items()):
         mine.sort(key=_utc_ns)
         at_ns = [_utc_ns(row) - shift_ns - first_ns for row in mine]
-        recordings += _recordings(f"gpu.{index}", mine, at_ns, options)
+        recordings += _recordings(f"gpu.{card}", mine, at_ns, options)
     if not recordings:
         raise UsageError(f"{paths[0]} has no column that is known.", cure="a column such as power.draw")
     last_ns = max(_utc_ns(row) for row in timed) - shift_ns

@@ -39,6 +39,7 @@ class Measurement:
         """Begin to measure."""
         if self._started_ns is not None and self._ended_ns is None:
             raise UsageError("This measurement is already running.")
+        self._meter, self._span, self._outer, self.error = None, None, None, None
         here = current()
         if here is not None and here[0].recording is not None:
             self._outer = here[0]
@@ -52,6 +53,8 @@ class Measurement:
         """End the measurement and return its energy."""
         if self._started_ns is None:
             raise UsageError("This measurement was not started.")
+        if self._ended_ns is not None:
+            return self.energy
         self._ended_ns = SystemClock.monotonic_ns()
         if self._span is not None:
             self._span.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import tempfile
@@ -18,13 +19,14 @@ from everywatt.api.run import Run, load
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
 from everywatt.core.energy import Energy
-from everywatt.core.errors import EverywattError, MeasurementRefused, UsageError
+from everywatt.core.errors import EverywattError, MeasurementRefused, RunNotFound, TapeError, UsageError
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
-from everywatt.tape.run_store import existing_home, find_run, new_run, next_segment
+from everywatt.tape.run_store import Home, existing_home, find_run, new_run, next_segment, state_folder
 from everywatt.tape.run_store import home as runs_home
 
 _current: ContextVar[tuple[Meter, str | None] | None] = ContextVar("everywatt_current", default=None)
+_open: list[Meter] = []
 
 
 class Meter:
@@ -79,6 +81,8 @@ class Meter:
         self._token: Token[tuple[Meter, str | None] | None] | None = None
         self._run: Run | None = None
         self._refused: str | None = None
+        self._pid = os.getpid()
+        self.elsewhere: str | None = None
 
     @property
     def recording(self) -> Recording | None:
@@ -89,7 +93,7 @@ class Meter:
         """Begin to record. `root` opens a span over everything, named like the meter."""
         if self._recording is not None:
             raise UsageError("This meter is already running.")
-        self._run, self._refused = None, None
+        self._run, self._refused, self._pid = None, None, os.getpid()
         try:
             path = self._segment()
             self._recording = record(
@@ -107,19 +111,30 @@ class Meter:
                 devices=self._devices,
                 estimate=self._estimate,
             )
+        except (UsageError, RunNotFound):
+            self._remove_scratch()
+            raise  # a mistake of the caller, not of a sensor
         except (EverywattError, OSError) as error:
+            self._remove_scratch()
             self._refused = str(error)
             return self
         if root:
             self._root = self._recording.span_open(self.name or "run", attributes={"role": "run"})
         self._token = _current.set((self, self._root))
+        _open.append(self)
         return self
 
     def stop(self) -> Run | None:
-        """End the recording, seal the tape and open it. None (and a refused energy) where nothing could be recorded."""
+        """End the recording, seal the tape and open it. None (and a refused energy) where nothing could be recorded.
+
+        Where it has been stopped already, it gives the same run again.
+        """
         recording, self._recording = self._recording, None
         self._leave()
         if recording is None:
+            return self._run
+        if self._pid != os.getpid():
+            self._refused = "the recording belongs to the process that this one was forked from"
             return None
         cuda, self._cuda = self._cuda, None
         try:
@@ -129,15 +144,25 @@ class Meter:
                 recording.span_close(self._root)
             closed = recording.close()
             run = load(closed.path.parent)
+            if self._scratch is not None:
+                for tape in run.tapes:
+                    tape.into_memory()
+            self._run = run
         except (EverywattError, OSError) as error:
-            self._refused = str(error)
-            return None
-        self._run = run
+            self._refused = "; ".join([str(error), *recording.notes])
+        finally:
+            self._remove_scratch()
+        return self._run
+
+    def _remove_scratch(self) -> None:
+        """save=False: nothing stays on disk."""
         if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)  # open tapes stay readable without their names
-        return run
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
 
     def _leave(self) -> None:
+        if self in _open:
+            _open.remove(self)
         if self._token is None:
             return
         _reset(self._token)
@@ -150,9 +175,17 @@ class Meter:
             self._scratch = Path(tempfile.mkdtemp(prefix="everywatt-"))
             where = self._scratch
         else:
-            where = runs_home(self._home).path
+            where, self.elsewhere = self._home_or_state()
         self._folder = new_run(where, self.name, SystemClock().utc_ns())
         return next_segment(self._folder, socket.gethostname())
+
+    def _home_or_state(self) -> Home:
+        """The folder of runs; the user's state folder, with a sentence, where that cannot be written."""
+        try:
+            return runs_home(self._home)
+        except TapeError as error:
+            state = runs_home(state_folder(os.environ)).path
+            return Home(state, f"{error.message} Runs are kept in {state}.")
 
     @property
     def run(self) -> Run:
@@ -188,12 +221,10 @@ class Meter:
             _reset(token)
             handle.close()
 
-    def open_span(
-        self, name: str, *, cuda: bool = False, at_ns: int | None = None, **attributes: Any
-    ) -> SpanHandle:
+    def open_span(self, name: str, *, cuda: bool = False, at_ns: int | None = None, **attributes: Any) -> SpanHandle:
         """A span that the caller closes, from any thread, in any order; `cuda` and `at_ns` as for `span`."""
-        current = _current.get()
-        parent = current[1] if current is not None and current[0] is self else self._root
+        here = _current.get()
+        parent = here[1] if here is not None and here[0] is self else self._root
         if self._recording is None:
             return SpanHandle(None, None, name)
         if cuda:
@@ -204,8 +235,8 @@ class Meter:
 
     def log(self, **values: float | str) -> None:
         """Store values (loss, accuracy) at this instant, beside the energy."""
-        current = _current.get()
-        span = current[1] if current is not None and current[0] is self else self._root
+        here = _current.get()
+        span = here[1] if here is not None and here[0] is self else self._root
         if self._recording is not None:
             self._recording.log(values, span=span)
 
@@ -245,8 +276,17 @@ def _reset(token: Token[tuple[Meter, str | None] | None]) -> None:
 
 
 def current() -> tuple[Meter, str | None] | None:
-    """The meter and span that are open in this task or thread."""
-    return _current.get()
+    """The meter and span that are open in this task or thread.
+
+    A thread that a measured program starts has no context of its own: there it is the newest meter that is open. In a
+    forked child it is none, since the recording is the parent's.
+    """
+    here = _current.get()
+    if here is None and _open:
+        here = (_open[-1], None)
+    if here is None or here[0]._pid != os.getpid():
+        return None
+    return here if here[1] is not None else (here[0], here[0]._root)
 
 
 @contextmanager
@@ -255,7 +295,7 @@ def span(name: str, *, cuda: bool = False, **attributes: Any) -> Iterator[SpanHa
 
     With `cuda` its edges are where the GPU reaches them (torch's current stream), not where Python does.
     """
-    here = _current.get()
+    here = current()
     if here is None:
         yield SpanHandle(None, None, name)
         return
@@ -265,7 +305,7 @@ def span(name: str, *, cuda: bool = False, **attributes: Any) -> Iterator[SpanHa
 
 def log(**values: float | str) -> None:
     """Store values at this instant in whatever recording is open here; without one it does nothing."""
-    here = _current.get()
+    here = current()
     if here is not None:
         here[0].log(**values)
 

@@ -38,7 +38,7 @@ def provenance(
             "cpu": _cpu_model(),
         },
         "python": platform.python_version(),
-        "user": _user(),
+        "user": user_name(),
         "command": list(command) if command is not None else list(sys.orig_argv),
         "cwd": str(folder),
         "git": git_state(folder),
@@ -86,7 +86,8 @@ def _cpu_model() -> str:
     return platform.processor()
 
 
-def _user() -> str:
+def user_name() -> str:
+    """The user's name, or number where it has none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,48 +10,57 @@ from typing import Any
 
 import click
 
+from everywatt.api.checkup import check_up
+from everywatt.api.provenance import user_name
 from everywatt.cli.options import DURATION, Verb, output_options
 from everywatt.cli.output import Output
+from everywatt.cli.sensors import report_row
 from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
-from everywatt.sensors.diagnose import Diagnosis, diagnose
-from everywatt.sensors.permissions import by_hand, steps
-from everywatt.tape.run_store import existing_home
+from everywatt.sensors.base import Report
+from everywatt.sensors.diagnose import Diagnosis
+from everywatt.sensors.permissions import by_hand, counters, fix
 
 
 @click.command(cls=Verb)
-@click.option("--fix", is_flag=True, help="Let a group read root-only CPU counters, and say what was done.")
+@click.option("--fix", "mend", is_flag=True, help="Let a group read root-only CPU counters, and say what was done.")
 @click.option("--characterise", is_flag=True, help="Measure period, averaging and steps of the GPU power sensors.")
 @click.option("--from", "source", type=click.Path(path_type=Path), help="Characterise this nvidia-smi CSV log instead.")
 @click.option("--marks", type=click.Path(path_type=Path), help="When the load switched in that log: a CSV of unix_s.")
 @click.option("--column", default=None, help="The column of the log to look at, e.g. power.draw.instant.")
 @click.option("--time", "time_s", type=DURATION, default=5.0, help="How long to poll each live sensor.")
+@click.option("--load", is_flag=True, help="Switch a load on each GPU on and off meanwhile, to see its averaging.")
 @output_options
 def command(
-    fix: bool,
+    mend: bool,
     characterise: bool,
     source: Path | None,
     marks: Path | None,
     column: str | None,
     time_s: float,
+    load: bool,
     output: Output,
 ) -> int:
     """Check this machine: which sensors work, which domains you will get, and the cure for what is wrong.
 
     Read-only unless --fix. Ends with 1 where a check failed.
     """
-    if characterise or source is not None:
-        return _characterise(source, marks, column, time_s, output)
-    if marks is not None or column is not None:
+    if (marks is not None or column is not None) and source is None:
         raise UsageError("--marks and --column go with --characterise --from FILE.")
+    if load and (source is not None or not characterise):
+        raise UsageError("--load goes with --characterise of live sensors.")
+    if characterise or source is not None:
+        return _characterise(source, marks, column, time_s, load, output)
     machine = Machine.here()
-    fixed = _fix(machine, output) if fix else []
-    diagnosis = diagnose(machine, home=existing_home(resolve().home))
+    fixed = _fix(machine, output) if mend else []
+    diagnosis = check_up(machine, resolve().home)
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     if output.json_to is None:
         rows = [[check.verdict, check.name, check.seen, check.cure] for check in diagnosis.checks]
         output.table(["", "CHECK", "SEEN", "TRY"], rows)
+        output.text()
+        output.table(["SENSOR", "STATE", "A VALUE", "WHY"], [_sensor_row(report) for report in diagnosis.reports])
     return 1 if diagnosis.failed else 0
 
 
@@ -62,30 +70,43 @@ def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "ok": not diagnosis.failed,
         "checks": [asdict(check) for check in diagnosis.checks],
         "domains": list(diagnosis.domains),
-        "sensors": {report.sensor: {"state": report.state, "why": report.why} for report in diagnosis.reports},
+        "sensors": {report.sensor: report_row(report) for report in diagnosis.reports},
     }
 
 
-def _fix(machine: Machine, output: Output) -> list[Mapping[str, Any]]:
-    if not any(machine.sys.glob("class/powercap/intel-rapl*/energy_uj")):
+def _sensor_row(report: Report) -> list[str | None]:
+    values = [f"{name} = {value:.6g}" for name, value in report.samples.items() if value is not None]
+    return [report.sensor, str(report.state), values[0] if values else None, report.why or None]
+
+
+def _fix(machine: Machine, output: Output, etc: Path = Path("/etc")) -> list[Mapping[str, Any]]:
+    if not counters(machine):
         output.say("There are no RAPL counters here that a rule could open; nothing was changed.")
         return []
-    user = os.environ.get("SUDO_USER") or getpass.getuser()
+    user = os.environ.get("SUDO_USER") or user_name()
     if os.geteuid() != 0:
-        output.say("The fix needs root; nothing was changed. By hand:")
+        output.say("The fix needs root; nothing was changed. Run:")
         for line in by_hand(user):
             output.say(f"  {line}")
         return []
-    done = steps(machine, user=user)
+    done = fix(machine, etc, user=user)
     for step in done:
-        output.say(f"{'done' if step.done else 'FAILED'}: {step.what}{': ' + step.problem if step.problem else ''}")
+        output.say(step.what if step.done else f"FAILED: {step.what}: {step.problem}")
     return [asdict(step) for step in done]
 
 
-def _characterise(source: Path | None, marks: Path | None, column: str | None, time_s: float, output: Output) -> int:
+def _characterise(
+    source: Path | None, marks: Path | None, column: str | None, time_s: float, load: bool, output: Output
+) -> int:
     from everywatt.api.characterise import characterise_live, characterise_log
+    from everywatt.api.gpu_load import find_load
 
-    found = characterise_live(time_s) if source is None else characterise_log(source, marks, column)
+    if source is not None:
+        found = characterise_log(source, marks, column)
+    else:
+        found = characterise_live(time_s, load=find_load() if load else None)
+    if not found:
+        output.warn("no sensor here measures power, so there is nothing to characterise (everywatt doctor says why)")
     output.json("characterisation", {"sensors": found})
     if output.json_to is None:
         rows = [

@@ -9,10 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -25,11 +23,19 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused
 from everywatt.core.units import format_duration
 from everywatt.report.text import short, summary
-from everywatt.tape.run_store import home as runs_home
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
-FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+PASSED_ON = (
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+    signal.SIGWINCH,
+)
+FROM_KERNEL = 0x80  # si_code of a signal that the terminal sent, to us and to the command alike
 
 
 @click.command(cls=Verb, context_settings={"allow_interspersed_args": False})
@@ -56,8 +62,10 @@ def command(
     """
     for warning in settings.warnings:
         output.warn(warning)
-    meter = _meter(settings, append, note, output)
+    meter = _meter(settings, append, note)
     meter.start(command=words, root=False)
+    if meter.elsewhere:
+        output.warn(meter.elsewhere)
     if strict:
         _strict(meter)
     if idle_s > 0 and meter.recording is not None:
@@ -66,15 +74,14 @@ def command(
         time.sleep(idle_s)
         meter.recording.span_close(uid)
     code = _measured(meter, words, output)
-    run = meter.stop()
-    _finish(meter, run, code, output)
+    try:
+        _finish(meter, meter.stop(), code, output)
+    except EverywattError as error:
+        output.error(error)  # the command has ended: its code is what counts
     return code
 
 
-def _meter(settings: Settings, append: str | None, note: str | None, output: Output) -> Meter:
-    home = runs_home(settings.home)
-    if home.why:
-        output.warn(home.why)
+def _meter(settings: Settings, append: str | None, note: str | None) -> Meter:
     return Meter(
         settings.tags.get("name", ""),
         tags=settings.tags,
@@ -82,7 +89,7 @@ def _meter(settings: Settings, append: str | None, note: str | None, output: Out
         period=settings.period_s,
         sensors=settings.sensors,
         estimate=settings.estimate,
-        home=home.path,
+        home=settings.home,
         append=append,
     )
 
@@ -103,19 +110,24 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
     """Run the command inside a span and return its exit code."""
     recording = meter.recording
     uid = recording.span_open("run", attributes={"role": "run"}) if recording is not None else None
-    try:
-        child = subprocess.Popen(words, stdout=sys.stderr.fileno() if output.json_to == STDOUT else None)
-    except OSError as error:
-        code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-        output.error(f"{words[0]}: {error.strerror}")
-        if recording is not None and uid is not None:
-            recording.span_close(uid, attributes={"exit_code": code, "error": str(error.strerror)})
-        return code
-    with _signals(child.pid), _progress(meter, output):
-        if recording is not None:
-            recording.follow([child.pid])
-        status, usage = _wait(child.pid)
-    ended_ns = SystemClock.monotonic_ns()
+    with _signals() as (caught, before):
+        try:
+            child = subprocess.Popen(
+                words,
+                stdout=sys.stderr.fileno() if output.json_to == STDOUT else None,
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+            )
+        except OSError as error:
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            output.error(f"{words[0]}: {error.strerror}")
+            if recording is not None and uid is not None:
+                recording.span_close(uid, attributes={"exit_code": code, "error": str(error.strerror)})
+            return code
+        with _progress(meter, output):
+            if recording is not None:
+                recording.follow([child.pid])
+            status, usage = _wait(child.pid, caught)
+        ended_ns = SystemClock.monotonic_ns()
     code = os.waitstatus_to_exitcode(status)
     child.returncode = code  # it was waited for here: Popen must not wait again
     code = 128 - code if code < 0 else code
@@ -134,46 +146,35 @@ def _just(ended_ns: int) -> bool:
     return SystemClock.monotonic_ns() - ended_ns < NS // 1000
 
 
-def _wait(pid: int) -> tuple[int, resource.struct_rusage]:
-    while True:
-        try:
-            _, status, usage = os.wait4(pid, 0)
-            return status, usage
-        except InterruptedError:
-            continue
-
-
 @contextmanager
-def _signals(pid: int) -> Iterator[None]:
-    """Signals sent to us reach the command; those of the terminal have reached it already."""
+def _signals() -> Iterator[tuple[set[int], set[int]]]:
+    """Signals wait until they are asked for, so that none is lost around the command's start. No handler is needed.
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-    def from_terminal(number: int, frame: FrameType | None) -> None:
-        if not _in_foreground():
-            forward(number, frame)
-
-    before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
-    for number in (*FORWARDED, *FROM_TERMINAL):
-        with suppress(ValueError, OSError):
-            # What was ignored for us (nohup) stays ignored for the command, and is not ours to catch.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, from_terminal if number in FROM_TERMINAL else forward)
+    Gives the signals to wait for, and the mask that the command is to have. What was ignored for us (nohup) stays
+    ignored for the command. What arrives after its end is dropped: there is nobody left to pass it on to.
+    """
+    caught = {int(number) for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody could wait for the command
+    before = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, caught)}
     try:
-        yield
+        yield caught, before
     finally:
-        for caught, handler in before.items():
-            signal.signal(caught, handler)
+        while signal.sigtimedwait(caught, 0) is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _in_foreground() -> bool:
-    try:
-        with Path("/dev/tty").open() as terminal:
-            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except OSError:
-        return False
+def _wait(pid: int, caught: set[int]) -> tuple[int, resource.struct_rusage]:
+    """Wait for the command and pass signals on to it; those that the terminal sent have reached it already."""
+    while True:
+        found, status, usage = os.wait4(pid, os.WNOHANG)
+        if found == pid:
+            return status, usage
+        arrived = signal.sigwaitinfo(caught)
+        if arrived.si_signo != signal.SIGCHLD and arrived.si_code != FROM_KERNEL:
+            with suppress(ProcessLookupError):
+                os.kill(pid, arrived.si_signo)
 
 
 @contextmanager

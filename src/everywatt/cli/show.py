@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from everywatt.api.run import load
@@ -33,7 +35,7 @@ def command(run: str, span: str | None, between: tuple[float, float] | None, out
     meta = opened.meta
     output.text(f"{opened.name}   {opened.started:%Y-%m-%d %H:%M:%S} UTC on {meta.get('host', {}).get('name', '?')}")
     if meta.get("command"):
-        output.text(f"  command {' '.join(meta['command'])}")
+        output.text(f"  command {shown_command(meta['command'])}")
     for line in summary(opened):
         output.text(line)
     rates = [
@@ -49,3 +51,9 @@ def command(run: str, span: str | None, between: tuple[float, float] | None, out
     for point in opened.points[-5:]:
         when = (point.at_ns - opened.tapes[0].extent_ns()[0]) / 1e9
         output.text(f"  point   {point.name} = {point.value} at {format_duration(when)}")
+
+
+def shown_command(words: list[str], most: int = 160) -> str:
+    """The command on one line, as it could be typed again; cut where it is very long."""
+    line = shlex.join(words).replace("\n", "\\n")
+    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -132,7 +132,7 @@ def parse_tag(text: str) -> tuple[str, str]:
 SETTINGS: tuple[Setting, ...] = (
     Setting("home", _path, None, "PATH", "Folder of the runs; ./everywatt-runs unless set.", "EVERYWATT_HOME"),
     Setting("period", _period, 0.1, "DURATION", "Time between two reads of power and energy.", "EVERYWATT_PERIOD"),
-    Setting("sensors", _names, None, "NAMES", "The only sensors to use; all that work unless set.", "EVERYWATT_SENSORS"),
+    Setting("sensors", _names, None, "NAMES", "The only sensors to use; all unless set.", "EVERYWATT_SENSORS"),
     Setting(
         "estimate",
         _switch,

@@ -69,7 +69,9 @@ def find_period(t_s: Array, values: Array) -> float | None:
     gaps = np.diff(middle)
     start = _typical_gap(gaps, float(np.median(np.diff(t_s))))
     best, period = 0.0, None
-    for trial in np.concatenate([start / n * np.linspace(0.93, 1.07, 281) for n in (1, 2, 3)]):
+    # The commonest gap is close: where many periods pass between changes only a fine grid around it stays in phase.
+    fine = start * np.linspace(0.998, 1.002, 161)
+    for trial in np.concatenate([fine, *(start / n * np.linspace(0.93, 1.07, 281) for n in (1, 2, 3))]):
         if trial < 1.5 * np.median(np.diff(t_s)):
             continue
         score = _coherence(middle, gaps, float(trial))

@@ -21,6 +21,7 @@ from everywatt.integrations._phases import figures
 
 ARTEFACTS = ("json", "tape", None)
 MOST_SPAN_NAMES = 20
+READINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def _reasons(prefix: str, energy: Energy) -> dict[str, str]:
 
 
 def power_curve(run: Run, most_points: int) -> list[PowerPoint]:
-    """Mean power of up to `most_points` equal stretches; none shorter than the recorder's period, none made up."""
+    """Mean power of up to `most_points` equal stretches, each long enough to hold a few readings of every sensor."""
     if most_points < 0:
         raise UsageError(f"{most_points} is not a number of points.")
     length_s = {id(tape): (tape.extent_ns()[1] - tape.extent_ns()[0]) / NS for tape in run.tapes}
@@ -90,8 +91,10 @@ def power_curve(run: Run, most_points: int) -> list[PowerPoint]:
     origin_utc = run.tapes[0].to_utc_ns(run.tapes[0].extent_ns()[0])
     for tape in run.tapes:
         seconds = length_s[id(tape)]
-        period_s = float(tape.meta.get("period_s") or 0.1)
-        count = min(int(most_points * seconds / total_s), int(seconds / period_s))
+        periods = [
+            group.expected_period_s for group in tape.groups if any(c.carries_energy for c in group.info.channels)
+        ]
+        count = int(min(most_points * seconds / total_s, seconds / (READINGS * max(periods, default=0.1))))
         if count < 1:
             continue
         edges = np.linspace(0.0, seconds, count + 1)

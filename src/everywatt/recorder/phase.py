@@ -73,6 +73,7 @@ class Tracker:
         self._stale = 0
         self._search = 0
         self._doubts = self._misses = self._blurred = 0
+        self._breaks: set[int] = set()  # positions in `_changes` before which a change could not be placed
         self._unknown_ns = UNKNOWN_SPACING_NS
         self._awaited = False
         self._probing = self._settling = False
@@ -142,6 +143,7 @@ class Tracker:
                 self._changes.append((since, after))
             else:
                 self._blurred += 1
+                self._breaks.add(len(self._changes))
         if self.state is State.BURST:
             if self._burst_over(after):
                 self._end_burst(after)
@@ -166,6 +168,7 @@ class Tracker:
         self._changes.clear()
         self._probes.clear()
         self._reads = self._blurred = 0
+        self._breaks.clear()
         self._burst_start_ns = now
 
     def _narrow_ns(self) -> int:
@@ -197,7 +200,8 @@ class Tracker:
     def _lock(self, now: int) -> bool:
         """Lay a line through the changes seen; False where they do not fit one."""
         middles = [(early + late) / 2 for early, late in self._changes]
-        steps = [b - a for a, b in pairwise(middles)]
+        # A step across a change that was seen too late to be placed may be several periods.
+        steps = [b - a for i, (a, b) in enumerate(pairwise(middles), 1) if i not in self._breaks]
         if self._declared_ns is not None:
             period, spread = float(self._declared_ns), 0.02
         elif steps:

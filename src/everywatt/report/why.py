@@ -47,10 +47,9 @@ def causes(energy: Energy, duration_s: float) -> list[Cause]:
     return found
 
 
-def _without(energy: Energy, source: str, replaced_by_j: float) -> float:
-    """The half-width in percent that the figure would have with one source changed."""
-    widths = energy.budget.by_source()
-    widths[source] = replaced_by_j
+def _without(energy: Energy, **changed_j: float) -> float:
+    """The half-width in percent that the figure would have with some sources changed."""
+    widths = {**energy.budget.by_source(), **changed_j}
     bounds = {bound.source for bound in energy.budget.bounds}
     spread = math.hypot(*(width for name, width in widths.items() if name not in bounds))
     whole = spread + sum(width for name, width in widths.items() if name in bounds)
@@ -62,23 +61,23 @@ def _cure(source: str, width_j: float, energy: Energy, duration_s: float) -> str
     if joules == 0:
         return ""
     if source in ("gain", "offset"):
-        target = CALIBRATED_PCT / 100 * joules
-        if width_j <= target:
+        left_j = CALIBRATED_PCT / 100 * joules / math.sqrt(2)
+        if width_j <= left_j:
             return "small already"
-        after = _without(energy, source, target)
-        return f"calibrate the sensor against a meter (gain and offset to about {CALIBRATED_PCT} %): ± {after:.1f} %"
+        after = _without(energy, gain=left_j, offset=left_j)
+        return f"calibrate the sensor against a meter (both to about {CALIBRATED_PCT} %): ± {after:.1f} %"
     if source == "edges":
-        after = _without(energy, source, width_j / 10)
+        after = _without(energy, edges=width_j / 10)
         return f"measure ten times as long ({10 * duration_s:.3g} s): ± {after:.1f} %"
     if source == "aliasing":
-        after = _without(energy, source, width_j / math.sqrt(10))
+        after = _without(energy, aliasing=width_j / math.sqrt(10))
         return f"measure ten times as long ({10 * duration_s:.3g} s): ± {after:.1f} %"
     if source == "baseline":
-        after = _without(energy, source, width_j / 2)
+        after = _without(energy, baseline=width_j / 2)
         return f"record idle for four times as long (--idle): ± {after:.1f} %"
     if source == "model":
         return "a power sensor: everywatt doctor says which of them this machine could have"
     if source in ("gap", "wraps"):
-        after = _without(energy, source, 0.0)
+        after = _without(energy, **{source: 0.0})
         return f"a recording without gaps: ± {after:.1f} %"
     return ""

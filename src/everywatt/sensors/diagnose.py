@@ -1,18 +1,19 @@
-"""Ordered checks of a machine: pass, warn or fail, each with the exact cure. Unknown is never a pass. Read-only."""
+"""Ordered checks of the sensors: pass, warn or fail, with the exact cure. Unknown is never a pass. Read-only."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
+from typing import Any
 
 from everywatt.core.channels import Pedigree
-from everywatt.core.machine import Machine, runtime_dir
-from everywatt.sensors.base import Report, Request, State
+from everywatt.core.machine import Machine
+from everywatt.sensors.base import Group, Report, Request, State, TableGroup
 from everywatt.sensors.registry import choose, known
 from everywatt.sensors.surroundings import Surroundings, look
+
+_SLOWED = {0x08: "hardware slow-down", 0x20: "too hot (software)", 0x40: "too hot (hardware)", 0x80: "power brake"}
 
 
 class Verdict(StrEnum):
@@ -35,7 +36,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All checks in order, what sensors said, and what a total would cover."""
+    """All checks in order, what every sensor said, and which devices and domains a run would cover."""
 
     checks: tuple[Check, ...]
     reports: tuple[Report, ...]
@@ -47,120 +48,184 @@ class Diagnosis:
         return any(check.verdict is Verdict.FAIL for check in self.checks)
 
 
-def diagnose(
-    machine: Machine, *, clock_synchronised: Callable[[], bool | None] | None = None, home: Path | None = None
-) -> Diagnosis:
-    """Check the machine. Nothing is changed, no privileged command is run."""
+def diagnose(machine: Machine, *, clock_synchronised: Callable[[], bool | None] | None = None) -> Diagnosis:
+    """Check the machine: surroundings, CPU, GPUs, other sensors, what a run would get, the clock. Changes nothing."""
     around = look(machine)
-    choice = choose(known(machine.environ), Request(machine=machine))
+    targets = known(machine.environ)
+    choice = choose(targets, Request(machine=machine))
     reports = {report.sensor: report for report in choice.reports}
+    tenants = _gpu_processes(choice.groups)
     domains = _domains(choice.groups)
     for group in choice.groups:
         group.close()
     checks = [
-        *_surroundings(around),
+        *_surroundings(around, reports),
         *_cpu(reports, around),
-        *_nvidia(reports, machine, around),
+        *_nvidia(reports, around),
+        *_gpus_now(reports.get("nvml"), tenants),
         *_others(reports),
         _coverage(domains),
         _clock(clock_synchronised or kernel_clock_synchronised),
-        _folder("runtime folder", runtime_dir(machine.environ)),
-        *([_folder("runs folder", home)] if home is not None else []),
     ]
-    return Diagnosis(tuple(checks), choice.reports, domains)
+    asleep = [
+        Report(name, State.ABSENT, "plays a tape back; used only where it is asked for", power=False)
+        for name in targets
+        if name not in reports
+    ]
+    return Diagnosis(tuple(checks), (*choice.reports, *asleep), domains)
 
 
-def _domains(groups: Iterable[object]) -> tuple[str, ...]:
+def _domains(groups: Iterable[Group | TableGroup]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for group in groups:
-        for channel in group.info.channels:  # type: ignore[attr-defined]
+        for channel in group.info.channels:
             if channel.carries_energy and channel.mirror_of is None:
                 modelled = " (modelled)" if channel.pedigree is Pedigree.MODELLED else ""
                 found[f"{channel.device}: {channel.domain}{modelled}"] = None
     return tuple(found)
 
 
-def _surroundings(around: Surroundings) -> list[Check]:
+def _gpu_processes(groups: Iterable[Group | TableGroup]) -> list[dict[str, Any]] | None:
+    """Rows of the table of GPU processes; None where there is no such table or it cannot be read."""
+    for group in groups:
+        if group.info.table and group.info.sensor == "nvml":
+            try:
+                return group.read_table()[1]  # type: ignore[union-attr]
+            except Exception:  # noqa: BLE001 - a driver's border
+                return None
+    return None
+
+
+def _surroundings(around: Surroundings, reports: Mapping[str, Report]) -> list[Check]:
     checks = []
-    if around.hypervisor:
-        checks.append(
-            Check(
-                "virtual machine",
-                Verdict.WARN,
-                f"this is a guest ({around.hypervisor}): the host's CPU counters are usually hidden from it",
-                "measure on the host, or use the modelled estimate and its wide interval",
-            )
-        )
+    if around.guest:
+        seen = f"this is a virtual machine ({around.guest}): CPU counters of the host are hidden, or cover all of it"
+        cure = "measure on the host, or take the modelled estimate with its wide interval"
+        checks.append(Check("virtual machine", Verdict.WARN, seen, cure))
     if around.container:
-        checks.append(
-            Check(
-                "container",
-                Verdict.WARN,
-                f"this is a container ({around.container}): sensors of the host must be passed in",
-                "docker run -v /sys/class/powercap:/sys/class/powercap:ro (root inside), and --gpus all for NVIDIA",
-            )
+        measured = any(report.usable and report.power for name, report in reports.items() if name != "modelled")
+        verdict, rest = (
+            (Verdict.PASS, "sensors are passed in") if measured else (Verdict.WARN, "no sensor is passed in")
         )
+        cure = (
+            "" if measured else "start it with -v /sys/class/powercap:/sys/class/powercap:ro, and --gpus all for NVIDIA"
+        )
+        checks.append(Check("container", verdict, f"this is a container ({around.container}); {rest}", cure))
     if around.jetson:
-        checks.append(Check("Jetson", Verdict.PASS, f"{around.jetson}: power comes from its INA rails, not from NVML"))
-    if not checks:
-        checks.append(Check("machine", Verdict.PASS, "bare metal, no container"))
-    return checks
+        checks.append(_jetson(around.jetson, reports.get("hwmon")))
+    return checks or [Check("machine", Verdict.PASS, "no sign of a virtual machine or a container")]
 
 
-def _cpu(reports: dict[str, Report], around: Surroundings) -> list[Check]:
+def _jetson(model: str, hwmon: Report | None) -> Check:
+    seen = f"{model}: NVML measures no power here, the board's INA rails do"
+    if hwmon is not None and hwmon.usable:
+        return Check("Jetson", Verdict.PASS, f"{seen} ({_example(hwmon)})")
+    why = hwmon.why if hwmon is not None else "the hwmon sensor is not installed"
+    return Check("Jetson", Verdict.WARN, f"{seen}, but none is found: {why}", "sudo modprobe ina3221")
+
+
+def _cpu(reports: Mapping[str, Report], around: Surroundings) -> list[Check]:
     rapl, perf = reports.get("rapl"), reports.get("perf")
     if rapl is not None and rapl.usable:
-        return [Check("CPU energy (RAPL)", Verdict.PASS, rapl.why or f"{len(rapl.samples)} counters, all moving")]
+        return [Check("CPU energy (RAPL)", Verdict.PASS, _example(rapl))]
+    why = rapl.why if rapl is not None else "the rapl sensor is not installed"
     if perf is not None and perf.usable:
-        why = f"powercap: {rapl.why}" if rapl is not None and rapl.why else "powercap is missing"
-        return [Check("CPU energy (perf)", Verdict.PASS, f"by perf events ({why})")]
-    if rapl is not None and rapl.state is State.UNUSABLE:
-        return [Check("CPU energy (RAPL)", Verdict.FAIL, rapl.why, rapl.cure or "")]
-    reason = "a guest sees none" if around.hypervisor else "no powercap tree and no power events"
-    return [Check("CPU energy (RAPL)", Verdict.WARN, f"no CPU energy counter: {reason}", "modprobe intel_rapl_common")]
+        return [Check("CPU energy (perf)", Verdict.PASS, f"{_example(perf)}; powercap: {why}")]
+    if perf is not None and perf.state is State.UNUSABLE:
+        why = f"{why} Perf: {perf.why}"
+    cures = [report.cure for report in (rapl, perf) if report is not None and report.cure]
+    broken = any(report is not None and report.state is State.UNUSABLE for report in (rapl, perf))
+    # Counters of a guest that stand still, and a Jetson without any, are how things are: nobody can mend them.
+    verdict = Verdict.FAIL if broken and cures else Verdict.WARN
+    if around.jetson and not broken:
+        return []
+    return [Check("CPU energy (RAPL)", verdict, why, "; or ".join(dict.fromkeys(cures)))]
 
 
-def _nvidia(reports: dict[str, Report], machine: Machine, around: Surroundings) -> list[Check]:
+def _nvidia(reports: Mapping[str, Report], around: Surroundings) -> list[Check]:
     nvml, smi = reports.get("nvml"), reports.get("nvidia-smi")
-    lost = [d for r in (nvml, smi) if r is not None for d in r.devices if d.get("lost") or d.get("error")]
+    lost = [device for device in (nvml.devices if nvml is not None else ()) if device.get("error")]
     checks = []
     if nvml is not None and nvml.usable:
-        good = len(nvml.devices) - len([d for d in nvml.devices if d.get("lost") or d.get("error")])
-        checks.append(Check("NVIDIA (NVML)", Verdict.PASS, f"{good} GPU(s) with power readings"))
-    elif nvml is not None and nvml.state is State.UNUSABLE and not around.jetson:
-        checks.append(Check("NVIDIA (NVML)", Verdict.FAIL, nvml.why, nvml.cure or ""))
-    elif _has_nvidia(machine, around) and not around.jetson:
-        seen = nvml.why if nvml is not None else "NVML was not tried"
-        checks.append(Check("NVIDIA (NVML)", Verdict.FAIL, f"a GPU is there and NVML is not: {seen}", "install the driver's libnvidia-ml"))
-    checks += [
-        Check("NVIDIA GPU", Verdict.FAIL, f"GPU {d.get('index', '?')}: {d.get('error') or 'lost'}", "nvidia-smi -r, or reboot")
-        for d in lost
-    ]
+        checks.append(Check("NVIDIA (NVML)", Verdict.PASS, f"{nvml.why} ({_example(nvml)})"))
+    elif around.jetson:
+        pass  # said by the check of the board
+    elif nvml is not None and nvml.state is State.UNUSABLE:
+        checks.append(_broken_nvml(nvml, smi, around))
+    elif around.nvidia_driver or around.nvidia_card:
+        sign = around.nvidia_card or f"driver {around.nvidia_driver}"
+        seen = f"there is an NVIDIA GPU ({sign}), but: {nvml.why if nvml is not None else 'the sensor is missing'}"
+        checks.append(Check("NVIDIA (NVML)", Verdict.FAIL, seen, "install the NVIDIA driver with its libnvidia-ml"))
+    for device in lost:
+        seen = f"GPU {device.get('index', '?')}: {device['error']}; nothing is measured on it"
+        checks.append(Check("NVIDIA GPU", Verdict.FAIL, seen, "nvidia-smi --gpu-reset, or restart the machine"))
     return checks
 
 
-def _has_nvidia(machine: Machine, around: Surroundings) -> bool:
-    if around.nvidia_driver or (machine.dev / "nvidia0").exists():
-        return True
-    for vendor in machine.sys.glob("bus/pci/devices/*/vendor"):
-        kind = vendor.with_name("class")
-        try:
-            if vendor.read_text().strip() == "0x10de" and kind.read_text().startswith("0x03"):
-                return True
-        except OSError:
-            continue
-    return False
+def _broken_nvml(nvml: Report, smi: Report | None, around: Surroundings) -> Check:
+    name = "NVIDIA (NVML)"
+    if smi is not None and smi.usable:
+        return Check(name, Verdict.WARN, f"{nvml.why} nvidia-smi works and is used instead.", nvml.cure or "")
+    if not (around.nvidia_card or around.nvidia_driver or nvml.devices):
+        # Images often bring the library to machines without a GPU.
+        return Check(name, Verdict.WARN, f"{nvml.why} No GPU is to be seen either.", nvml.cure or "")
+    return Check(name, Verdict.FAIL, nvml.why, nvml.cure or "")
 
 
-def _others(reports: dict[str, Report]) -> list[Check]:
-    seen = ("rapl", "perf", "nvml", "nvidia-smi", "use", "modelled", "replay")
+def _gpus_now(nvml: Report | None, tenants: list[dict[str, Any]] | None) -> list[Check]:
+    """Who else is on the GPUs, and whether they are slowed down."""
+    if nvml is None or not nvml.usable:
+        return []
+    return [_tenants(tenants), *_throttling(nvml)]
+
+
+def _tenants(tenants: list[dict[str, Any]] | None) -> Check:
+    name = "other GPU users"
+    if tenants is None:
+        return Check(name, Verdict.WARN, "processes on the GPUs cannot be listed, so others may be there")
+    if not tenants:
+        return Check(name, Verdict.PASS, "nobody is on the GPUs now")
+    shown = ", ".join(f"process {row['pid']} on gpu.{row['gpu']}" for row in tenants[:4])
+    more = f" and {len(tenants) - 4} more" if len(tenants) > 4 else ""
+    return Check(
+        name, Verdict.WARN, f"{shown}{more}: their energy is in every GPU figure", "measure when they are gone"
+    )
+
+
+def _throttling(nvml: Report) -> list[Check]:
+    masks = {name.removesuffix(".throttle"): v for name, v in nvml.samples.items() if name.endswith(".throttle")}
+    known_masks = {device: int(value) for device, value in masks.items() if value is not None}
+    slowed = [
+        f"{device}: {', '.join(word for bit, word in _SLOWED.items() if mask & bit)}"
+        for device, mask in known_masks.items()
+        if any(mask & bit for bit in _SLOWED)
+    ]
+    if slowed:
+        return [Check("GPU throttling", Verdict.WARN, "; ".join(slowed), "nvidia-smi -q -d PERFORMANCE,TEMPERATURE")]
+    if known_masks:
+        return [Check("GPU throttling", Verdict.PASS, "no GPU is slowed down now")]
+    return [Check("GPU throttling", Verdict.WARN, "the GPUs do not say whether they are slowed down")]
+
+
+def _others(reports: Mapping[str, Report]) -> list[Check]:
+    """hwmon and plug-ins, where they exist."""
+    seen = ("rapl", "perf", "nvml", "nvidia-smi", "use", "modelled")
     checks = []
     for name, report in reports.items():
         if name in seen or report.state is State.ABSENT:
             continue
-        verdict = Verdict.PASS if report.usable else Verdict.WARN
-        checks.append(Check(name, verdict, report.why or f"{len(report.samples)} channels", report.cure or ""))
+        if report.usable:
+            checks.append(Check(name, Verdict.PASS, _example(report)))
+        else:
+            checks.append(Check(name, Verdict.WARN, report.why or "no reason given", report.cure or ""))
     return checks
+
+
+def _example(report: Report) -> str:
+    """`3 channels, cpu.0.package.energy = 1234.5`."""
+    values = [f"{name} = {value:.6g}" for name, value in report.samples.items() if value is not None]
+    count = f"{len(report.samples)} channel{'s' if len(report.samples) != 1 else ''}"
+    return f"{count}, {values[0]}" if values else count
 
 
 def _coverage(domains: Sequence[str]) -> Check:
@@ -177,7 +242,8 @@ def _clock(synchronised: Callable[[], bool | None]) -> Check:
     if state:
         return Check("clock", Verdict.PASS, "synchronised")
     seen = "not synchronised" if state is False else "not known to be synchronised"
-    return Check("clock", Verdict.WARN, f"{seen}: recordings of several hosts will not line up", "systemctl enable --now systemd-timesyncd")
+    cure = "timedatectl set-ntp true, or start chronyd"
+    return Check("clock", Verdict.WARN, f"{seen}: recordings of several hosts will not line up", cure)
 
 
 def kernel_clock_synchronised() -> bool | None:
@@ -191,12 +257,3 @@ def kernel_clock_synchronised() -> bool | None:
     except (OSError, AttributeError):
         return None
     return None if state < 0 else state != 5
-
-
-def _folder(name: str, path: Path) -> Check:
-    existing = path
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-        return Check(name, Verdict.PASS, f"{path} can be written")
-    return Check(name, Verdict.WARN, f"{path} cannot be written", "set EVERYWATT_HOME or EVERYWATT_RUNTIME_DIR")

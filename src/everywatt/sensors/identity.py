@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from everywatt.sensors import procfs
+from everywatt.sensors.surroundings import file_text, find_container, find_guest, parse_cpuinfo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,25 +16,6 @@ if TYPE_CHECKING:
 LAPTOP_CHASSIS = {"8", "9", "10", "11", "14", "30", "31", "32"}
 SERVER_CHASSIS = {"17", "23", "25", "28", "29"}
 _SERVER_CPUS = ("xeon", "epyc", "opteron")
-_GUEST_MAKERS = (
-    "qemu",
-    "kvm",
-    "vmware",
-    "virtualbox",
-    "innotek",
-    "xen",
-    "bochs",
-    "parallels",
-    "bhyve",
-    "openstack",
-    "amazon ec2",
-    "google compute engine",
-    "digitalocean",
-    "alibaba cloud",
-    "virtual machine",
-    "hvm domu",
-)
-_CONTAINERS = ("docker", "kubepods", "containerd", "libpod", "lxc", "crio", "garden", "buildkit")
 
 # CPUID family and model to the generation's name as in the SPECpower table; a later stepping may be another generation.
 _INTEL_6 = {
@@ -73,21 +55,6 @@ class MachineFacts:
     container: str | None = None
 
 
-def parse_cpuinfo(text: str) -> list[dict[str, str]]:
-    """/proc/cpuinfo, one mapping for each CPU. ARM ends with a block about the board: its lines join the last CPU."""
-    cpus: list[dict[str, str]] = []
-    for line in text.splitlines():
-        key, colon, value = line.partition(":")
-        key = key.strip()
-        if not colon:
-            continue
-        if key == "processor" and value.strip().isdigit():
-            cpus.append({})
-        if cpus:
-            cpus[-1].setdefault(key, value.strip())
-    return cpus
-
-
 def generation_of(cpu: dict[str, str]) -> str | None:
     """The generation of an x86 CPU by family, model and stepping."""
     try:
@@ -112,7 +79,7 @@ def generation_of(cpu: dict[str, str]) -> str | None:
 
 def identify(machine: Machine) -> MachineFacts:
     """Read /proc/cpuinfo, /proc/meminfo, DMI and the power limits. ValueError where not even a CPU count is there."""
-    cpus = parse_cpuinfo(_text(machine.proc / "cpuinfo"))
+    cpus = parse_cpuinfo(file_text(machine.proc / "cpuinfo"))
     if not cpus:
         raise ValueError(f"{machine.proc}/cpuinfo names no CPU")
     first = cpus[0]
@@ -129,21 +96,14 @@ def identify(machine: Machine) -> MachineFacts:
         amd=first.get("vendor_id") == "AuthenticAMD",
         generation=generation_of(first),
         tdp_w=_package_limit_w(machine.sys),
-        guest=_guest(machine, first, len(cpus), dmi),
+        guest=find_guest(machine, cpus),
         kind=_kind(machine, name, dmi),
-        container=_container(machine),
+        container=find_container(machine),
     )
 
 
-def _text(path: Path) -> str:
-    try:
-        return procfs.slurp(path).decode("utf-8", "replace").replace("\0", "")
-    except OSError:
-        return ""
-
-
 def _memory(proc: Path) -> int | None:
-    return procfs.parse_meminfo(_text(proc / "meminfo").encode()).get("MemTotal")
+    return procfs.parse_meminfo(file_text(proc / "meminfo").encode()).get("MemTotal")
 
 
 def _arm_name(cpu: dict[str, str]) -> str:
@@ -151,54 +111,29 @@ def _arm_name(cpu: dict[str, str]) -> str:
     return f"ARM CPU {parts[0]}/{parts[1]}" if all(parts) else "an unnamed CPU"
 
 
-def _guest(machine: Machine, cpu: dict[str, str], threads: int, dmi: Path) -> str | None:
-    if "hypervisor" in cpu.get("flags", "").split():
-        return "the CPU has the hypervisor flag"
-    maker = f"{_text(dmi / 'sys_vendor')} {_text(dmi / 'product_name')}".lower()
-    bare = maker.split()[-1:] and maker.split()[-1].endswith((".metal", "-metal"))  # rented whole
-    if not bare and any(word in maker for word in _GUEST_MAKERS):
-        return f"DMI says {' '.join(maker.split())}"
-    kind = _text(machine.sys / "hypervisor" / "type").strip()
-    if kind and "control_d" not in _text(machine.proc / "xen" / "capabilities"):
-        return f"/sys/hypervisor says {kind}"
-    if _text(machine.proc / "device-tree" / "hypervisor" / "compatible"):
-        return "the device tree names a hypervisor"
-    # A container whose /proc is filtered (lxcfs) sees its share of the CPUs, but each still tells its socket's size.
-    siblings = cpu.get("siblings", "")
-    if siblings.isdigit() and threads < int(siblings):
-        return f"only {threads} of {siblings} CPUs of a socket are shown"
-    return None
-
-
 def _kind(machine: Machine, name: str, dmi: Path) -> str:
-    chassis = _text(dmi / "chassis_type").strip()
+    chassis = file_text(dmi / "chassis_type").strip()
     if chassis in SERVER_CHASSIS or any(word in name.lower() for word in _SERVER_CPUS):
         return "server"
     if chassis in LAPTOP_CHASSIS or _battery(machine.sys):
         return "laptop"
-    if _text(machine.proc / "device-tree" / "model"):
+    if file_text(machine.proc / "device-tree" / "model"):
         return "board"
     return "desktop" if chassis in {"3", "4", "5", "6", "7", "13", "15", "16", "24", "35", "36"} else "unknown"
 
 
 def _battery(sys: Path) -> bool:
-    return any(_text(path).strip() == "Battery" for path in sys.glob("class/power_supply/*/type"))
-
-
-def _container(machine: Machine) -> str | None:
-    if machine.environ.get("container"):
-        return machine.environ["container"]
-    if machine.environ.get("KUBERNETES_SERVICE_HOST"):
-        return "kubernetes"
-    groups = _text(machine.proc / "1" / "cgroup")
-    return next((word for word in _CONTAINERS if word in groups), None)
+    return any(file_text(path).strip() == "Battery" for path in sys.glob("class/power_supply/*/type"))
 
 
 def _package_limit_w(sys: Path) -> float | None:
     """The TDP that the first package's long-term limit was made for; readable by everyone, also where energy is not."""
     for zone in sorted(sys.glob("class/powercap/intel-rapl:*")):
-        if _text(zone / "name").startswith("package") and _text(zone / "constraint_0_name").strip() == "long_term":
-            text = _text(zone / "constraint_0_max_power_uw").strip()
+        if (
+            file_text(zone / "name").startswith("package")
+            and file_text(zone / "constraint_0_name").strip() == "long_term"
+        ):
+            text = file_text(zone / "constraint_0_max_power_uw").strip()
             if text.isdigit() and int(text) > 0:
                 return int(text) / 1e6
     return None

@@ -84,6 +84,14 @@ class Nvml:
         self._open = len(groups)
         return groups
 
+    def apart(self) -> list[PowerGroup]:
+        """Each energy and power channel as a group of its own, really read every time: to find out how it works.
+
+        They live as long as the groups that `groups` gave, and need no closing.
+        """
+        alone = [(card.device, source) for card in self._cards for source in card.power.sources]
+        return [PowerGroup(device, [source], _nothing) for device, source in alone if source.channel.carries_energy]
+
     def close(self) -> None:
         """Shut NVML down; `groups` do it by themselves when the last of them is closed."""
         if self._nvml is not None:
@@ -236,6 +244,10 @@ class Nvml:
     def _device_files(self) -> bool:
         machine = self._request.machine
         return (machine.dev / "nvidiactl").exists() or (machine.proc / "driver/nvidia/version").exists()
+
+
+def _nothing() -> None:
+    """What a group does at its end that others keep NVML open for."""
 
 
 def _counts(power: Found) -> bool:

@@ -1,32 +1,34 @@
-"""`doctor --fix`: a rule that lets one group, and nobody else, read the RAPL counters.
+"""`doctor --fix`: rules that let one group, and nobody else, read the RAPL counters.
 
 Readable counters leak secrets (CVE-2020-8694), so they are never opened to everyone.
 """
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from everywatt.core.machine import Machine
+from everywatt.sensors.rapl import find_zones, group_rule
 
 GROUP = "everywatt"
-UDEV_RULE = (
-    "# everywatt: members of the group 'everywatt' may read CPU energy counters (CVE-2020-8694: never everyone)\n"
-    'SUBSYSTEM=="powercap", ACTION=="add|change", KERNEL=="intel-rapl*", '
-    f"RUN+=\"/bin/sh -c 'chgrp {GROUP} /sys%p/energy_uj && chmod 0440 /sys%p/energy_uj'\"\n"
-)
-TMPFILES_RULE = (
-    "# everywatt: the same at boot, for counters that were there before udev\n"
-    f"z /sys/class/powercap/intel-rapl*/energy_uj 0440 root {GROUP} -\n"
+UDEV_PATH = "udev/rules.d/70-everywatt.rules"
+TMPFILES_PATH = "tmpfiles.d/everywatt.conf"
+UDEV_TEXT = f"# Members of the group '{GROUP}' may read CPU energy counters.\n{group_rule(GROUP)}\n"
+TMPFILES_TEXT = (
+    "# The same at boot, for counters that are there before udev.\n"
+    f"z /sys/class/powercap/*rapl*:*/energy_uj 0440 root {GROUP} - -\n"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that was or is to be done."""
+    """One thing that was done, or could not be."""
 
     what: str
     done: bool
@@ -36,51 +38,81 @@ class Step:
 Call = Callable[[Sequence[str]], None]
 
 
-def _call(words: Sequence[str]) -> None:
-    subprocess.run(words, check=True, capture_output=True, timeout=30)
+def counters(machine: Machine) -> list[Path]:
+    """The energy counters that a rule would be about."""
+    zones, _ = find_zones(machine.sys / "class" / "powercap")
+    return sorted({zone.folder / "energy_uj" for zone in zones if (zone.folder / "energy_uj").exists()})
 
 
-def steps(machine: Machine, etc: Path = Path("/etc"), *, user: str = "", call: Call = _call) -> list[Step]:
-    """Make the group, write both rules, apply them to the counters that are there. Says what was done."""
+def fix(machine: Machine, etc: Path = Path("/etc"), *, user: str = "", call: Call | None = None) -> list[Step]:
+    """Make the group, write both rules below `etc`, apply them to the counters that are there now.
+
+    Says what was done; doing it again changes nothing. `call` runs a command and raises where it fails.
+    """
+    run = call or _call
     done = [
-        _try(f"make the group '{GROUP}'", lambda: call(["groupadd", "--system", "--force", GROUP])),
-        _try(f"write {etc}/udev/rules.d/70-everywatt.rules", lambda: _write(etc / "udev/rules.d/70-everywatt.rules", UDEV_RULE)),
-        _try(f"write {etc}/tmpfiles.d/everywatt.conf", lambda: _write(etc / "tmpfiles.d/everywatt.conf", TMPFILES_RULE)),
+        _try(f"made the group '{GROUP}', unless it was there", lambda: run(["groupadd", "--system", "--force", GROUP])),
+        _put(etc / UDEV_PATH, UDEV_TEXT),
+        _put(etc / TMPFILES_PATH, TMPFILES_TEXT),
     ]
-    counters = sorted(machine.sys.glob("class/powercap/intel-rapl*/energy_uj"))
-    if counters:
-        done.append(_try(f"let the group read {len(counters)} counters now", lambda: _apply(counters, call)))
+    if shutil.which("udevadm"):
+        done.append(_try("told udev to read its rules again", lambda: run(["udevadm", "control", "--reload"])))
+    names = [str(counter) for counter in counters(machine)]
+    if names:
+        done.append(
+            _try(f"let the group, and nobody else, read {len(names)} counters", lambda: _open_to_group(names, run))
+        )
     if user and user != "root":
-        done.append(_try(f"add {user} to the group (log in again to use it)", lambda: call(["usermod", "-aG", GROUP, user])))
+        done.append(
+            _try(f"added {user} to the group (log in again to use it)", lambda: run(["usermod", "-aG", GROUP, user]))
+        )
     return done
 
 
 def by_hand(user: str) -> list[str]:
-    """The commands that root would type, for a user who is not root."""
+    """What a user who is not root can have root type: the same fix, or its steps one by one."""
     return [
+        f"sudo {shlex.quote(sys.executable)} -m everywatt doctor --fix",
+        "or, step by step:",
         f"sudo groupadd --system --force {GROUP}",
-        f"sudo usermod -aG {GROUP} {user}",
-        f"sudo sh -c 'chgrp {GROUP} /sys/class/powercap/intel-rapl*/energy_uj; chmod 0440 /sys/class/powercap/intel-rapl*/energy_uj'",
-        "sudo everywatt doctor --fix   # writes the udev and tmpfiles rules that survive a reboot",
+        f"sudo usermod -aG {GROUP} {shlex.quote(user)}",
+        f"printf '%s\\n' {shlex.quote(group_rule(GROUP))} | sudo tee /etc/{UDEV_PATH}",
+        f"printf '%s\\n' {shlex.quote(TMPFILES_TEXT.splitlines()[-1])} | sudo tee /etc/{TMPFILES_PATH}",
+        f"sudo systemd-tmpfiles --create /etc/{TMPFILES_PATH}",
     ]
+
+
+def _call(words: Sequence[str]) -> None:
+    subprocess.run(words, check=True, capture_output=True, text=True, timeout=30)
 
 
 def _try(what: str, act: Callable[[], None]) -> Step:
     try:
         act()
+    except subprocess.CalledProcessError as error:
+        return Step(what, False, (error.stderr or "").strip() or str(error))
     except (OSError, subprocess.SubprocessError) as error:
         return Step(what, False, str(error))
     return Step(what, True)
 
 
+def _put(path: Path, text: str) -> Step:
+    try:
+        if path.exists() and path.read_text() == text:
+            return Step(f"found {path} as it should be", True)
+    except (OSError, UnicodeDecodeError):
+        pass  # then it is to be replaced
+    return _try(f"wrote {path}", lambda: _write(path, text))
+
+
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(path.suffix + ".part")
+    partial = path.with_name(f".{path.name}.part")
     partial.write_text(text)
+    partial.chmod(0o644)
     partial.replace(path)
 
 
-def _apply(counters: Sequence[Path], call: Call) -> None:
-    names = [str(counter) for counter in counters]
+def _open_to_group(names: Sequence[str], call: Call) -> None:
     call(["chgrp", GROUP, *names])
     call(["chmod", "0440", *names])

@@ -1,68 +1,152 @@
-"""What kind of machine this is: bare metal, guest, container, Jetson. Read-only, from trees."""
+"""What kind of place this is: bare metal, guest, container, Jetson, with an NVIDIA driver or not. Only this knows.
+
+Read-only, from trees. A question that files cannot answer is answered by None, never by a guess.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from everywatt.core.machine import Machine
+from everywatt.sensors import procfs
 
-_CONTAINER_WORDS = ("docker", "containerd", "kubepods", "libpod", "lxc", "podman", "garden")
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from everywatt.core.machine import Machine
+
+_GUEST_MAKERS = (
+    "qemu",
+    "kvm",
+    "vmware",
+    "virtualbox",
+    "innotek",
+    "xen",
+    "bochs",
+    "parallels",
+    "bhyve",
+    "openstack",
+    "amazon ec2",
+    "google compute engine",
+    "digitalocean",
+    "alibaba cloud",
+    "virtual machine",
+    "hvm domu",
+)
+_CONTAINERS = ("docker", "kubepods", "containerd", "libpod", "lxc", "crio", "garden", "buildkit")
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Facts that decide which sensors there can be. Empty text means no."""
+    """Facts that decide which sensors there can be. None means: no sign of it.
 
-    hypervisor: str
-    container: str
-    jetson: str
-    nvidia_driver: str
+    guest          how it shows that this is a virtual machine or a share of one
+    container      the name of the container system
+    jetson         the model of the NVIDIA Jetson board
+    nvidia_driver  the version of the NVIDIA kernel driver ("unknown" where it does not say)
+    nvidia_card    where an NVIDIA GPU shows in /dev or on the PCI bus, whether or not a driver runs
+    """
+
+    guest: str | None = None
+    container: str | None = None
+    jetson: str | None = None
+    nvidia_driver: str | None = None
+    nvidia_card: str | None = None
 
 
 def look(machine: Machine) -> Surroundings:
     """Look around."""
     return Surroundings(
-        hypervisor=_hypervisor(machine),
-        container=_container(machine),
+        guest=find_guest(machine, parse_cpuinfo(file_text(machine.proc / "cpuinfo"))),
+        container=find_container(machine),
         jetson=_jetson(machine),
         nvidia_driver=_nvidia_driver(machine),
+        nvidia_card=_nvidia_card(machine),
     )
 
 
-def read_text(path: Path, default: str = "") -> str:
-    """A small file's text without its end, or the default where it cannot be read."""
+def file_text(path: Path) -> str:
+    """A small file's text without NUL bytes; empty where it cannot be read."""
     try:
-        return path.read_bytes().replace(b"\0", b"").decode(errors="replace").strip()
+        return procfs.slurp(path).decode("utf-8", "replace").replace("\0", " ").strip()
     except OSError:
-        return default
+        return ""
 
 
-def _hypervisor(machine: Machine) -> str:
-    if " hypervisor" in read_text(machine.proc / "cpuinfo"):
-        vendor = read_text(machine.sys / "class/dmi/id/sys_vendor")
-        product = read_text(machine.sys / "class/dmi/id/product_name")
-        return " ".join(filter(None, (vendor, product))) or "a virtual machine"
-    return read_text(machine.sys / "hypervisor/type")
+def parse_cpuinfo(text: str) -> list[dict[str, str]]:
+    """/proc/cpuinfo, one mapping for each CPU. ARM ends with a block about the board: its lines join the last CPU."""
+    cpus: list[dict[str, str]] = []
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        key = key.strip()
+        if not colon:
+            continue
+        if key == "processor" and value.strip().isdigit():
+            cpus.append({})
+        if cpus:
+            cpus[-1].setdefault(key, value.strip())
+    return cpus
 
 
-def _container(machine: Machine) -> str:
+def find_guest(machine: Machine, cpus: Sequence[Mapping[str, str]]) -> str | None:
+    """How it shows that this is a virtual machine; None on bare metal. `cpus` is the parsed /proc/cpuinfo."""
+    first = cpus[0] if cpus else {}
+    if "hypervisor" in first.get("flags", "").split():
+        return "the CPU has the hypervisor flag"
+    dmi = machine.sys / "class" / "dmi" / "id"
+    maker = f"{file_text(dmi / 'sys_vendor')} {file_text(dmi / 'product_name')}".lower()
+    bare = maker.split()[-1:] and maker.split()[-1].endswith((".metal", "-metal"))  # rented whole
+    if not bare and any(word in maker for word in _GUEST_MAKERS):
+        return f"DMI says {' '.join(maker.split())}"
+    kind = file_text(machine.sys / "hypervisor" / "type")
+    if kind and "control_d" not in file_text(machine.proc / "xen" / "capabilities"):
+        return f"/sys/hypervisor says {kind}"
+    if file_text(machine.proc / "device-tree" / "hypervisor" / "compatible"):
+        return "the device tree names a hypervisor"
+    # A container whose /proc is filtered (lxcfs) sees its share of the CPUs, but each still tells its socket's size.
+    siblings = first.get("siblings", "")
+    if siblings.isdigit() and len(cpus) < int(siblings):
+        return f"only {len(cpus)} of {siblings} CPUs of a socket are shown"
+    return None
+
+
+def find_container(machine: Machine) -> str | None:
+    """The name of the container system we are in, None outside."""
     root = machine.proc.parent
+    if machine.environ.get("container"):
+        return machine.environ["container"]
+    if machine.environ.get("KUBERNETES_SERVICE_HOST"):
+        return "kubernetes"
     if (root / ".dockerenv").exists():
         return "docker"
-    if (root / "run/.containerenv").exists():
+    if (root / "run" / ".containerenv").exists():
         return "podman"
-    name = next((n for n in _CONTAINER_WORDS if n in read_text(machine.proc / "1/cgroup")), "")
-    return name or machine.environ.get("container", "")
+    groups = file_text(machine.proc / "1" / "cgroup")
+    return next((word for word in _CONTAINERS if word in groups), None)
 
 
-def _jetson(machine: Machine) -> str:
-    model = read_text(machine.proc / "device-tree/model") or read_text(machine.sys / "firmware/devicetree/base/model")
-    return model if "jetson" in model.lower() or "nvidia orin" in model.lower() else ""
+def _jetson(machine: Machine) -> str | None:
+    for tree in (machine.proc / "device-tree", machine.sys / "firmware" / "devicetree" / "base"):
+        model, family = file_text(tree / "model"), file_text(tree / "compatible")
+        if "jetson" in model.lower() or "nvidia,tegra" in family:
+            return model or "a Tegra board"
+    return None
 
 
-def _nvidia_driver(machine: Machine) -> str:
-    text = read_text(machine.proc / "driver/nvidia/version")
+def _nvidia_driver(machine: Machine) -> str | None:
+    text = file_text(machine.proc / "driver" / "nvidia" / "version")
     words = text.splitlines()[0].split() if text else []
     numbers = [word for word in words if word[:1].isdigit() and "." in word]
-    return numbers[0] if numbers else ("present" if text else "")
+    return numbers[0] if numbers else ("unknown" if text else None)
+
+
+def _nvidia_card(machine: Machine) -> str | None:
+    node = machine.dev / "nvidia0"
+    if node.exists():
+        return str(node)
+    for vendor in sorted(machine.sys.glob("bus/pci/devices/*/vendor")):
+        # Class 03 is display controllers: NVIDIA also makes audio functions and network cards.
+        if file_text(vendor) == "0x10de" and file_text(vendor.with_name("class")).startswith("0x03"):
+            return f"PCI {vendor.parent.name}"
+    return None

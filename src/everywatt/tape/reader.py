@@ -365,6 +365,17 @@ class Tape:
             self._utc = utc.UtcMap(self._anchors)
         return self._utc
 
+    def into_memory(self) -> None:
+        """Read from a copy in memory from now on: the file may go. For sealed tapes."""
+        copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        try:
+            self._db.backup(copy)
+        except schema.BROKEN as error:
+            copy.close()
+            raise TapeDamaged(f"{self.path} is damaged: {error}.") from None
+        self._db.close()
+        self._db = copy
+
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()

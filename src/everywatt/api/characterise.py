@@ -1,0 +1,253 @@
+"""How a power sensor works, measured: its period, averaging window and step, from a log or from the sensors at hand."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import numpy as np
+
+from everywatt.api.gpu_load import Load, toggled
+from everywatt.core.channels import Channel, Kind, Pedigree
+from everywatt.core.clocks import NS
+from everywatt.core.errors import SensorError, UsageError
+from everywatt.core.machine import Machine
+from everywatt.energy.characterise import Characterisation, characterise
+from everywatt.sensors.base import Group, Report, Request, Sensor, TableGroup
+from everywatt.sensors.nvml import Nvml
+from everywatt.sensors.registry import choose, known, probe
+from everywatt.sensors.smi_csv import SmiRow, parse_csv
+
+POLL_S = 1e-3
+# A read may take at most this share of the time between two polls, whatever it costs.
+BUSY_SHARE = 0.25
+# Counters that publish faster than we sleep are read without a pause, for this long.
+BURST_S = 0.5
+BURST_BELOW_S = 0.005
+HOUR_S = 3600.0
+
+
+def characterise_log(source: Path, marks: Path | None = None, column: str | None = None) -> list[dict[str, Any]]:
+    """Period, window and step of each power column of an nvidia-smi CSV log (also .gz), or of one column.
+
+    `marks` is a CSV of `unix_s`, the times at which the load was switched: with it the averaging window is found. The
+    log's timestamps are local time; the whole-hour offset (or quarter of one) that fits the marks is found by itself.
+    """
+    rows = [row for row in parse_csv(_lines(source)) if row.time is not None]
+    if not rows:
+        raise UsageError(
+            f"{source} holds no rows of nvidia-smi with a timestamp.", cure="nvidia-smi --query-gpu=timestamp,…"
+        )
+    switched = None if marks is None else _marks(marks)
+    found = []
+    for card, columns in _columns(rows, column, source).items():
+        for name, polls in columns.items():
+            t_s, values = np.array(polls).T
+            fitted = characterise(t_s, values) if switched is None else _in_some_zone(t_s, values, switched, marks)
+            found.append(_entry(f"gpu {card} {name}" if card else name, fitted))
+    return found
+
+
+def _lines(source: Path) -> list[str]:
+    try:
+        with _open(source) as file:
+            return file.read().splitlines()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise UsageError(f"{source} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def _open(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return cast("TextIO", gzip.open(path, "rt", encoding="utf-8"))
+    return path.open(encoding="utf-8")
+
+
+def _marks(path: Path) -> list[float]:
+    found = []
+    for cells in csv.reader(_lines(path)):
+        try:
+            found.append(float(cells[0]))
+        except (ValueError, IndexError):
+            continue  # the header
+    if len(found) < 2:
+        raise UsageError(f"{path} holds no load marks.", cure="a CSV whose first column is unix_s")
+    return sorted(found)
+
+
+def _columns(
+    rows: Sequence[SmiRow], wanted: str | None, source: Path
+) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """(seconds, watts) of each power column by card; the card is empty where the log does not name one."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    seen: dict[str, None] = {}
+    for row in rows:
+        index = row.numbers.get("index")
+        card = row.texts.get("uuid") or ("" if index is None else f"{index:.0f}")
+        at_s = row.time.replace(tzinfo=UTC).timestamp() if row.time is not None else math.nan
+        for name, value in row.numbers.items():
+            seen[name] = None
+            chosen = name == wanted if wanted is not None else name.startswith("power.draw")
+            if chosen and value is not None:
+                found.setdefault(card, {}).setdefault(name, []).append((at_s, value))
+    if not found:
+        what = f"column '{wanted}'" if wanted is not None else "power.draw column"
+        raise UsageError(f"{source} has no {what} with values; it has: {', '.join(seen)}.")
+    return found
+
+
+def _in_some_zone(t_s: Any, values: Any, marks: Sequence[float], path: Path | None) -> Characterisation:
+    """The best fit over the offsets at which the marks lie inside the log."""
+    for step in (HOUR_S, HOUR_S / 4):
+        zones = np.arange(-14 * HOUR_S, 14 * HOUR_S + 1, step)
+        inside = [z for z in zones if t_s[0] - 1 <= marks[0] + z and marks[-1] + z <= t_s[-1] + 1]
+        if inside:
+            fits = [characterise(t_s - zone, values, marks) for zone in inside]
+            return max(fits, key=lambda fit: (fit.window_s is not None, fit.confidence))
+    raise UsageError(f"The marks of {path} do not lie inside the log in any time zone.")
+
+
+@dataclass(slots=True)
+class _Polls:
+    """What was read of one group: when, how long a read took, and the values of each channel."""
+
+    group: Group
+    at_ns: list[int] = field(default_factory=list)
+    took_ns: list[int] = field(default_factory=list)
+    values: list[tuple[float, ...]] = field(default_factory=list)
+    failures: int = 0
+
+    def once(self) -> None:
+        before_ns = time.monotonic_ns()
+        try:
+            rows = self.group.read()
+        except SensorError:
+            self.failures += 1
+            return
+        self.took_ns.append(time.monotonic_ns() - before_ns)
+        for row in rows:
+            self.at_ns.append(row.read_ns)
+            self.values.append(row.values)
+
+
+def characterise_live(
+    time_s: float, *, machine: Machine | None = None, load: Callable[[int], Load] | None = None
+) -> list[dict[str, Any]]:
+    """Poll every energy and power channel of this machine for `time_s` per device, and say how each sensor works.
+
+    Polls come every millisecond, or as far apart as keeps a core three quarters idle. `load` makes a load for a GPU's
+    index: it is switched on and off while the GPU is polled, which shows the averaging window. Without it window_s is
+    None, and the notes say so.
+    """
+    if not 0.5 <= time_s <= 3600:
+        raise UsageError(f"{time_s:g} s is not between 0.5 s and 1 h.")
+    found: list[dict[str, Any]] = []
+    with _opened(machine or Machine.here()) as devices:
+        for device, groups in devices.items():
+            made = load(int(device.removeprefix("gpu."))) if load is not None and device.startswith("gpu.") else None
+            polls = [_Polls(group) for group in groups]
+            with ExitStack() as stack:
+                marks_ns = stack.enter_context(toggled(made)) if made is not None else None
+                _poll(polls, time_s)
+            marks_s = None if marks_ns is None else [mark / NS for mark in marks_ns]
+            for one in polls:
+                found += _entries(one, marks_s)
+    return found
+
+
+@contextmanager
+def _opened(machine: Machine) -> Iterator[dict[str, list[Group]]]:
+    """The groups to poll, by device: those a run would use, with each NVML channel in a group of its own."""
+    sensors: dict[str, Sensor] = {}
+
+    def ask(name: str, target: str, request: Request) -> tuple[Sensor | None, Report]:
+        sensor, report = probe(name, target, request)
+        if sensor is not None:
+            sensors[name] = sensor
+        return sensor, report
+
+    groups = choose(known(machine.environ), Request(machine=machine, estimate=False), ask=ask).groups
+    devices: dict[str, list[Group]] = {}
+    try:
+        nvml = sensors.get("nvml")
+        apart = nvml.apart() if isinstance(nvml, Nvml) else []
+        for group in (*apart, *(g for g in groups if not (apart and g.info.sensor == "nvml"))):
+            if _measures(group):
+                devices.setdefault(group.info.device, []).append(cast("Group", group))
+        yield devices
+    finally:
+        for group in groups:
+            group.close()
+
+
+def _measures(group: Group | TableGroup) -> bool:
+    channels = group.info.channels
+    return any(c.carries_energy and c.pedigree is not Pedigree.MODELLED for c in channels) and not group.info.table
+
+
+def _poll(polls: Sequence[_Polls], time_s: float) -> None:
+    """Read all groups again and again, at most every POLL_S, and never with more than BUSY_SHARE of the time."""
+    periods = [c.facts.period_s for one in polls for c in one.group.info.channels if c.facts.period_s]
+    burst = bool(periods) and max(periods) < BURST_BELOW_S
+    end = time.monotonic() + (min(time_s, BURST_S) if burst else time_s)
+    while (now := time.monotonic()) < end:
+        for one in polls:
+            one.once()
+        if not burst:
+            cost = time.monotonic() - now
+            time.sleep(max(POLL_S - cost, cost * (1 / BUSY_SHARE - 1), 0.0))
+
+
+def _entries(polls: _Polls, marks_s: Sequence[float] | None) -> list[dict[str, Any]]:
+    found = []
+    for place, channel in enumerate(polls.group.info.channels):
+        if not channel.carries_energy:
+            continue
+        t_s = np.array(polls.at_ns, dtype=np.float64) / NS
+        raw = np.array([row[place] for row in polls.values], dtype=np.float64)
+        counter = channel.kind is Kind.COUNTER
+        fitted = characterise(t_s, raw * channel.scale, None if counter else marks_s)
+        entry = _entry(channel.name, fitted)
+        entry["quantum"] = _step(raw, channel) or entry["quantum"]
+        if counter:
+            entry["notes"] = [n for n in entry["notes"] if "load marks" not in n] + ["a counter averages nothing"]
+        entry["read_s"] = float(np.median(polls.took_ns)) / NS if polls.took_ns else None
+        entry["notes"] += [f"{polls.failures} reads failed"] if polls.failures else []
+        found.append(entry)
+    return found
+
+
+def _step(raw: Any, channel: Channel) -> float | None:
+    """The largest step that all differences are multiples of; the sensor's own is that or a fraction of it."""
+    steps = np.abs(np.diff(raw[np.isfinite(raw)]))
+    steps = steps[steps > 0]
+    if len(steps) == 0 or np.any(steps != np.round(steps)):
+        return None
+    return math.gcd(*(int(step) for step in steps)) * channel.scale
+
+
+def _entry(sensor: str, fitted: Characterisation) -> dict[str, Any]:
+    period_s, window_s = fitted.period_s, fitted.window_s
+    observed = None if period_s is None or window_s is None else min(1.0, window_s / period_s)
+    return {
+        "sensor": sensor,
+        "period_s": period_s,
+        "jitter_s": fitted.jitter_s,
+        "window_s": window_s,
+        "window_low_s": fitted.window_low_s,
+        "window_high_s": fitted.window_high_s,
+        "observed": observed,
+        "lag_s": fitted.lag_s,
+        "quantum": fitted.quantum,
+        "polls": fitted.polls,
+        "poll_s": fitted.poll_s,
+        "confidence": fitted.confidence,
+        "notes": list(fitted.notes),
+    }
