@@ -36,9 +36,7 @@ def callback_class(parts):
 def test_a_fit_is_a_run_with_epochs_and_validations(card, against_truth, callback_class, parts):
     model, x, y = parts
     callback = callback_class()
-    history = model().fit(
-        x, y, epochs=EPOCHS, batch_size=4, validation_data=(x, y), verbose=0, callbacks=[callback]
-    )
+    history = model().fit(x, y, epochs=EPOCHS, batch_size=4, validation_data=(x, y), verbose=0, callbacks=[callback])
     epochs = against_truth(callback.run, card, {"epoch"})
     assert [s.attributes["number"] for s in epochs] == [0, 1, 2]
     tests = [s for s in callback.run.spans if s.name == "test"]

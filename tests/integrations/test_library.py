@@ -57,7 +57,7 @@ def test_unknown_names_are_attribute_errors():
     for adapter, _, _ in ADAPTERS[:3]:
         module = importlib.import_module(f"everywatt.integrations.{adapter}")
         with pytest.raises(AttributeError, match="Nothing"):
-            module.Nothing  # noqa: B018
+            module.Nothing
 
 
 def test_importing_the_adapters_imports_no_framework():

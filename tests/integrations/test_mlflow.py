@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,17 +22,16 @@ def mlflow(request, monkeypatch, tmp_path):
     monkeypatch.setenv("DO_NOT_TRACK", "true")
     import mlflow
 
-    before = mlflow.get_tracking_uri()
     place = tmp_path / "store"
     place.mkdir()
     uri = place.as_uri() if request.param == "file" else f"sqlite:///{place}/mlflow.db"
-    mlflow.set_tracking_uri(uri)
-    mlflow.create_experiment("energy", artifact_location=(tmp_path / "artefacts").as_uri())
-    mlflow.set_experiment("energy")
+    # By variables and not by calls, which would stay set for the tests that follow and their children.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    number = mlflow.MlflowClient().create_experiment("energy", artifact_location=(tmp_path / "artefacts").as_uri())
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", number)
     yield mlflow
     while mlflow.active_run() is not None:
         mlflow.end_run()
-    mlflow.set_tracking_uri(before)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_the_file_is_kept(mlflow, measured, kind, tmp_path):
     (file,) = kept
     path = mlflow.artifacts.download_artifacts(run_id=run_id, artifact_path=file.path, dst_path=str(tmp_path))
     if kind == "json":
-        assert json.loads(open(path).read())["energy"]["joules"] == measured.energy().joules
+        assert json.loads(Path(path).read_text())["energy"]["joules"] == measured.energy().joules
     else:
         from everywatt import load
 

@@ -18,6 +18,7 @@ class FakeRecording:
         self.events = []
         self.count = 0
         self.fails_at = None
+        self.notes = []
 
     def _see(self, *event):
         self.events.append(event)

@@ -52,5 +52,5 @@ def test_an_offline_run_has_the_figures(wandb, measured, artefact, tmp_path):
 def test_without_a_run_it_says_what_to_do(wandb, measured):
     from everywatt.integrations.wandb import log_run
 
-    with pytest.raises(UsageError, match="wandb.init"):
+    with pytest.raises(UsageError, match=r"wandb\.init"):
         log_run(measured)

@@ -188,10 +188,8 @@ def test_it_stands_behind_rapl(tree):
     targets = {"rapl": "everywatt.sensors.rapl:Rapl", "perf": "everywatt.sensors.perf:PerfRapl"}
     choice = choose(targets, tree.request())
     assert [group.info.sensor for group in choice.groups] == ["rapl"]
-    assert {report.sensor: report.state for report in choice.reports} == {
-        "rapl": State.USABLE,
-        "perf": State.UNUSABLE,
-    }
+    assert {report.sensor: report.state for report in choice.reports} == {"rapl": State.USABLE, "perf": State.ABSENT}
+    assert choice.reports[-1].why == "not tried: rapl is used"
 
 
 @pytest.mark.parametrize(

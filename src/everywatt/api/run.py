@@ -294,7 +294,9 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
     tapes, failures = [], []
     for file in files:
         try:
-            tapes.append(Tape.open(file))
+            tape = Tape.open(file)
+            tape.extent_ns()  # one that holds nothing at all, of a full disk say, tells nothing
+            tapes.append(tape)
         except TapeError as error:
             failures.append(error)
     if not tapes:

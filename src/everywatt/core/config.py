@@ -187,7 +187,7 @@ def resolve(
     Raises ConfigError, with the file and the key, where a value cannot be used.
     """
     environ = os.environ if environ is None else environ
-    cwd = Path.cwd() if cwd is None else cwd
+    cwd = _working_folder() if cwd is None else cwd
     home = _home(environ) if home is None else home
     warnings: list[str] = []
     layers = list(_layers(flags or {}, environ, cwd, home, warnings))
@@ -322,6 +322,14 @@ def _table(path: Path) -> Mapping[str, Any]:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{path}: tool.everywatt is not a table.", cure="[tool.everywatt]")
     return table
+
+
+def _working_folder() -> Path:
+    """The working folder, or the root where it has been removed: then there is no project file to find."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path("/")
 
 
 def _home(environ: Mapping[str, str]) -> Path:

@@ -36,6 +36,10 @@ CHUNK = 4096
 # Busy shares are whole percents over the driver's own window, and power takes time to rise and fall: how far a mean
 # that is weighted with a busy share may be off, as a part of the swing between the two levels (sd).
 SHARE_ERROR = 0.025
+# Power of a counter is told over cells this many times longer than its instants are uncertain.
+CLEAR = 20.0
+# Three neighbouring slopes differ by up to about this many sd of what their uncertain ends feign.
+FEIGNED = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +122,51 @@ class CounterCurve(Curve):
         mean = np.diff(count) / length
         unsure = _unsure_s(t, early_s, late_s)
         beside = _Beside(toggling(witness, t[1:]), low_w, high_w)
+        level, swing, restless = _counted_swing(t, count, unsure)
         # The count is exact, its instant is not: power times the instant's error, at either end of the cell.
-        slip = mean * unsure[1:]
+        slip = level * unsure[1:]
         cells = Cells(
             t[:-1],
             t[1:],
             mean,
-            own_swing(mean) / 2,
-            restlessness(mean),
+            swing / 2,
+            restless,
             _toggle(mean, beside),
             False,
             np.zeros(len(mean)),
             np.zeros(len(mean)),
             slip,
-            mean * unsure[:-1],
+            level * unsure[:-1],
         )
         super().__init__(place_steps(cells), quantum_j=quantum_j)
+
+
+def _counted_swing(t: Array, count: Array, unsure: Array) -> tuple[Array, Array, Array]:
+    """Power around each cell, its swing there and its restlessness, without what uncertain instants feign.
+
+    Two reads close together give a wild slope, so power is taken over cells much longer than instants are uncertain; and
+    what an uncertain instant takes from one cell it gives to the next, which looks like a swing and is none.
+    """
+    kept = _spaced(t, CLEAR * float(np.median(unsure)))
+    length = np.maximum(np.diff(t[kept]), 1e-9)
+    mean = np.diff(count[kept]) / length
+    feigned = np.abs(mean) * np.hypot(unsure[kept][1:], unsure[kept][:-1]) / length
+    swing = np.sqrt(np.maximum(own_swing(mean) ** 2 - (FEIGNED * feigned) ** 2, 0.0))
+    restless = np.sqrt(np.maximum(restlessness(mean) ** 2 - (FEIGNED * feigned) ** 2, 0.0))
+    cell = np.clip(np.searchsorted(t[kept], t[1:], side="left") - 1, 0, len(mean) - 1)
+    return mean[cell], swing[cell], restless[cell]
+
+
+def _spaced(t: Array, least: float) -> npt.NDArray[np.intp]:
+    """Numbers of instants that are at least so far apart, with the first and the last; at least two."""
+    if least <= 0 or bool(np.all(np.diff(t) >= least)):
+        return np.arange(len(t))
+    slot = np.floor((t - t[0]) / least)
+    first = np.flatnonzero(np.diff(slot, prepend=-1.0) > 0)
+    far = np.concatenate(([True], np.diff(t[first]) >= least / 2))
+    kept = first[far]
+    kept[-1] = len(t) - 1
+    return kept if len(kept) > 1 else np.array([0, len(t) - 1])
 
 
 def _partial(

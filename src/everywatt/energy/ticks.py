@@ -11,6 +11,7 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.counters import difference
+from everywatt.energy.clockwork import retime
 from everywatt.energy.curve import Curve
 from everywatt.energy.sampling import CounterCurve, GaugeCurve
 from everywatt.energy.swing import Witness
@@ -25,6 +26,8 @@ GAP_PERIODS = 3.0
 MARGIN_PERIODS = 64
 WHOLE_ROWS = 200_000
 FEW_STEPS = 4
+# What adding up many numbers leaves open.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Ticks:
 
     @property
     def plain(self) -> bool:
-        """True where straight lines between accumulated values are all there is to it."""
+        """True where straight lines between accumulated values are right at publications, and nearly so between them."""
         return self.channel.kind is Kind.COUNTER or abs(self.window_s - self.period_s) < 0.05 * self.period_s
 
     @cached_property
@@ -126,7 +129,7 @@ class Ticks:
     def many(self, starts_ns: npt.ArrayLike, ends_ns: npt.ArrayLike) -> tuple[Floats, Floats]:
         """Joules and coverage of many windows at once; NaN where a window lies outside of everything."""
         starts, ends = np.asarray(starts_ns), np.asarray(ends_ns)
-        if self.plain:
+        if self.plain and len(self.at_ns) > WHOLE_ROWS:
             joules = np.interp(ends, self.at_ns, self.joules) - np.interp(starts, self.at_ns, self.joules)
         else:
             joules = self.curve.energy(self._seconds(starts), self._seconds(ends)).joules
@@ -144,9 +147,7 @@ class Ticks:
         if self.channel.pedigree is Pedigree.MODELLED:
             return Reading(float(joules[0]), seen, most_w=self.most_w())
         sampled = self.curve.energy(self._seconds([start_ns]), self._seconds([end_ns]))
-        if self.hole_ns == (0, 0):
-            joules = sampled.joules
-        elif not self.plain:
+        if self.hole_ns[1] > self.hole_ns[0]:
             # The curve knows nothing of the rows in the hole; what had accumulated there does.
             hole = np.interp(self.hole_ns, self.at_ns, self.joules)
             bridged = self.curve.energy(*(self._seconds([edge]) for edge in self.hole_ns)).joules[0]
@@ -157,7 +158,7 @@ class Ticks:
             float(sampled.left_j[0]),
             float(sampled.right_j[0]),
             float(sampled.inner_j[0]) * self._unloaded(start_ns, end_ns),
-            float(sampled.quantum_j[0]),
+            max(float(sampled.quantum_j[0]), ROUNDING * abs(float(joules[0]))),
             self.most_w(),
         )
 
@@ -215,7 +216,7 @@ def load_ticks(
         ]
         hole = (int(pieces[0].published[-1]), int(pieces[1].published[0]))
     edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
-    ticks = build_ticks(pieces, edges, channel, expected_s)
+    ticks = build_ticks(pieces, edges, channel, expected_s, tracked=group.info.tracked)
     if ticks is None:
         return None
     witness = None if whole else _witness(tape, channel, start_ns - margin_ns, end_ns + margin_ns, rows)
@@ -252,22 +253,23 @@ class _Raw:
     observed: Floats
 
 
-def _finite(pieces: list[Columns], name: str) -> _Raw:
+def _finite(pieces: list[Columns], channel: Channel, tracked: bool) -> _Raw:
     parts: list[_Raw] = []
     last = -(2**63)
     for columns in pieces:
-        keep = np.isfinite(columns.values[name]) & (columns.published > last)
+        keep = np.isfinite(columns.values[channel.name]) & (columns.published > last)
         if keep.any():
-            parts.append(
-                _Raw(
-                    columns.published[keep],
-                    (columns.late - columns.early)[keep] / 2.0,
-                    columns.values[name][keep],
-                    columns.accumulated[name][keep],
-                    columns.observed_ns[name][keep].astype(np.float64),
-                )
+            last = int(columns.published[keep][-1])
+            part = _Raw(
+                columns.published[keep],
+                (columns.late - columns.early)[keep] / 2.0,
+                columns.values[channel.name][keep],
+                columns.accumulated[channel.name][keep],
+                columns.observed_ns[channel.name][keep].astype(np.float64),
             )
-            last = int(parts[-1].at[-1])
+            if tracked and len(part.at) <= WHOLE_ROWS:
+                part = _moved(part, *retime(columns.read[keep], columns.early[keep], columns.late[keep]), channel.kind)
+            parts.append(part)
     if not parts:
         nothing = np.array([])
         return _Raw(np.array([], dtype=np.int64), nothing, nothing, nothing, nothing)
@@ -279,11 +281,25 @@ def _finite(pieces: list[Columns], name: str) -> _Raw:
     )
 
 
+def _moved(raw: _Raw, at: Ints, half: Floats, kind: Kind) -> _Raw:
+    """The same rows at better publication times: a gauge's reading covers a little more or less time then."""
+    by = (at - raw.at).astype(np.float64)
+    accumulated = raw.accumulated
+    if kind is Kind.GAUGE:
+        accumulated = accumulated + np.cumsum(raw.value * np.diff(by, prepend=0.0))
+    return _Raw(at, half, raw.value, accumulated, raw.observed + by)
+
+
 def build_ticks(
-    pieces: list[Columns], edges: list[tuple[Row, float]], channel: Channel, expected_s: float
+    pieces: list[Columns],
+    edges: list[tuple[Row, float]],
+    channel: Channel,
+    expected_s: float,
+    *,
+    tracked: bool = False,
 ) -> Ticks | None:
-    """Ticks from rows of frames and inline reads."""
-    raw = _finite(pieces, channel.name)
+    """Ticks from rows of frames and inline reads; those of a tracked group at the times that its clock says."""
+    raw = _finite(pieces, channel, tracked)
     if edges:
         raw = _merged(raw, edges, channel)
     if len(raw.at) < (2 if channel.kind is Kind.COUNTER else 1):

@@ -19,7 +19,7 @@ from everywatt.integrations._phases import Phases
 def _callback_class() -> type:
     base = library("keras", "keras").callbacks.Callback
 
-    class EverywattCallback(base):  # type: ignore[misc] # the base is known when Keras is
+    class EverywattCallback(base):  # type: ignore[misc, valid-type] # the base is known when Keras is
         """Measures each fit, evaluate or predict; the joules of each epoch go into the history of `fit`.
 
         name     name of the runs (`fit`, `evaluate` or `predict`, if empty); steps=True makes a span of each training
@@ -43,6 +43,10 @@ def _callback_class() -> type:
         def energy(self) -> Any:
             """Joules of the last run; refused with the reason where there is no figure."""
             return self._phases.energy
+
+        def close(self) -> None:
+            """End a run that an exception or an interrupt left open. The next training does so too."""
+            self._phases.stop()
 
         def on_train_begin(self, logs: Any = None) -> None:
             self._training = True

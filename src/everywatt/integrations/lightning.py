@@ -49,6 +49,10 @@ def _callback_class() -> type:
             """Joules of the last run; refused with the reason where there is no figure."""
             return self._phases.energy
 
+        def close(self) -> None:
+            """End a run that an exception or an interrupt left open. The next training does so too."""
+            self._phases.stop()
+
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
             if trainer.local_rank == 0:  # ranks of one host share its sensors: one of them measures
                 self._phases.start(self._name or stage)

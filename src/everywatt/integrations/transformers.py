@@ -22,7 +22,7 @@ from everywatt.integrations._phases import Phases
 def _callback_class() -> type:
     base = library("transformers", "hf").TrainerCallback
 
-    class EverywattCallback(base):  # type: ignore[misc] # the base is known when transformers is
+    class EverywattCallback(base):  # type: ignore[misc, valid-type] # the base is known when transformers is
         """Measures each training. The figures are in `state.log_history` and in what `train()` returns.
 
         name     name of the run; steps=True makes a span of each optimiser step too; other options are those of Meter
@@ -46,6 +46,10 @@ def _callback_class() -> type:
         def energy(self) -> Any:
             """Joules of the training; refused with the reason where there is no figure."""
             return self._phases.energy
+
+        def close(self) -> None:
+            """End a run that an exception or an interrupt left open. The next training does so too."""
+            self._phases.stop()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self._due_ns = self._last_logs = None

@@ -93,6 +93,11 @@ class Line:
         return self._calm >= CALM
 
     @property
+    def steps(self) -> tuple[float, float]:
+        """The shortest and the longest period that fit."""
+        return self._step_low, self._step_high
+
+    @property
     def period_ns(self) -> float:
         """The best estimate of the period."""
         return (self._step_low + self._step_high) / 2

@@ -9,6 +9,7 @@ changes only: that a gauge did not change says nothing, since equal values happe
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
@@ -81,6 +82,8 @@ class Tracker:
         self._changes: list[tuple[int, int]] = []
         self._recent: deque[tuple[int, int]] = deque(maxlen=5)
         self._reads = 0
+        self._told_ns = now_ns
+        self._faded: Line | None = None
         self._failures = 0
         self._next_burst_ns = self._burst_start_ns = now_ns
         self._probes: list[int] = []
@@ -147,11 +150,13 @@ class Tracker:
         if self.state is State.BURST:
             if self._burst_over(after):
                 self._end_burst(after)
-            if not changed and not first:
+            # A gauge that stands still has been published all the same; a counter has not.
+            if not changed and not first and (self._counter or after - self._told_ns < self.asked_ns):
                 return []
         elif changed:
             self._consider(after)
-        age = self._declared_ns or (self.asked_ns if first else after - since)
+        self._told_ns = after
+        age = self._declared_ns or (after - since if changed else max(after - since, self.asked_ns))
         early = after - age
         return [Row(row.read_ns, max(early, since) if changed else early, after, row.values)]
 
@@ -211,14 +216,16 @@ class Tracker:
                 return False  # too vague: another period would fit as well
         else:
             return False
-        line = Line(period * (1 - spread), period * (1 + spread))
-        for (early, late), middle in zip(self._changes, middles, strict=True):
-            k = round((middle - middles[0]) / period)
-            if (line.brackets and k == line.brackets[-1][0]) or not line.add(k, early, late):
-                return self._disbelieve(now)
-            period = line.period_ns
-        if self._declared_ns is None and self._vague(line.brackets[-1][0] + 1, spread):
-            return False
+        line = self._revived()
+        if line is None:
+            line = Line(period * (1 - spread), period * (1 + spread))
+            for (early, late), middle in zip(self._changes, middles, strict=True):
+                k = round((middle - middles[0]) / period)
+                if (line.brackets and k == line.brackets[-1][0]) or not line.add(k, early, late):
+                    return self._disbelieve(now)
+                period = line.period_ns
+            if self._declared_ns is None and self._vague(line.brackets[-1][0] + 1, spread):
+                return False
         self.line, self.state = line, State.LOCKED
         self._index = line.brackets[-1][0]
         self._stale, self._unreported, self._misses = 0, False, 0
@@ -229,6 +236,24 @@ class Tracker:
         if period > SLOW_FACTOR * self.asked_ns:
             self._complain(period)
         return True
+
+    def _revived(self) -> Line | None:
+        """The line that faded for want of changes, if only one count of periods leads to the changes seen now.
+
+        Its period is then known far better, and it lasts longer the next time.
+        """
+        line, self._faded = self._faded, None
+        if line is None:
+            return None
+        fastest, slowest = line.steps
+        for early, late in self._changes:
+            k, first, last = line.brackets[-1]
+            least = math.ceil((early - last - line.jitter_ns) / slowest)
+            if least < 1 or least != math.floor((late - first + line.jitter_ns) / fastest):
+                return None
+            if not line.add(k + least, early, late):
+                return None
+        return line
 
     def _vague(self, publications: int, spread: float) -> bool:
         """True where a learnt period may be a wrong one: half the true one leaves every second instant unchanged."""
@@ -351,6 +376,7 @@ class Tracker:
         if self._dense:
             self.absent += index - self._index - 1
         self._index = index
+        self._told_ns = late
         return [Row(row.read_ns, min(early, late), late, row.values)]
 
     # When to read next.
@@ -376,7 +402,8 @@ class Tracker:
 
     def _plan_locked(self, line: Line, now: int) -> None:
         if line.width(line.possible(now)) > 0.6 * line.period_ns:
-            self.state, self.line = State.FREE, None  # nothing has changed for so long that the phase is unknown
+            # Nothing has changed for so long that the phase is unknown; the next change may still fit this line.
+            self.state, self.line, self._faded = State.FREE, None, line
             self._target_ns = now
             self._plan(now)
             return

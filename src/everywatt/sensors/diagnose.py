@@ -10,7 +10,7 @@ from typing import Any
 from everywatt.core.channels import Pedigree
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
-from everywatt.sensors.registry import choose, known
+from everywatt.sensors.registry import NOT_TRIED, choose, known, probe
 from everywatt.sensors.surroundings import Surroundings, look
 
 _SLOWED = {0x08: "hardware slow-down", 0x20: "too hot (software)", 0x40: "too hot (hardware)", 0x80: "power brake"}
@@ -52,8 +52,9 @@ def diagnose(machine: Machine, *, clock_synchronised: Callable[[], bool | None] 
     """Check the machine: surroundings, CPU, GPUs, other sensors, what a run would get, the clock. Changes nothing."""
     around = look(machine)
     targets = known(machine.environ)
-    choice = choose(targets, Request(machine=machine))
-    reports = {report.sensor: report for report in choice.reports}
+    request = Request(machine=machine)
+    choice = choose(targets, request)
+    reports = {report.sensor: _tried(report, targets, request) for report in choice.reports}
     tenants = _gpu_processes(choice.groups)
     domains = _domains(choice.groups)
     for group in choice.groups:
@@ -72,7 +73,12 @@ def diagnose(machine: Machine, *, clock_synchronised: Callable[[], bool | None] 
         for name in targets
         if name not in reports
     ]
-    return Diagnosis(tuple(checks), (*choice.reports, *asleep), domains)
+    return Diagnosis(tuple(checks), (*reports.values(), *asleep), domains)
+
+
+def _tried(report: Report, targets: Mapping[str, str], request: Request) -> Report:
+    """What a sensor says for which a run has no use because a better one works: a person may want to know."""
+    return probe(report.sensor, targets[report.sensor], request)[1] if report.why.startswith(NOT_TRIED) else report
 
 
 def _domains(groups: Iterable[Group | TableGroup]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ BUILT_IN: dict[str, str] = {
     "replay": "everywatt.tape.replay:Replay",
 }
 ANY_POWER = "*power"
+NOT_TRIED = "not tried"
 GROUP = "everywatt.sensors"
 
 
@@ -80,6 +81,11 @@ def choose(
     used: set[str] = set()
     power = False
     for name in _ordered(targets, wanted):
+        preferred = _preferred(targets[name], used) if wanted is None else None
+        if preferred is not None:
+            # Trying it costs time (a child process, or seconds where that hangs) that every run would pay.
+            reports.append(Report(name, State.ABSENT, f"{NOT_TRIED}: {preferred} is used", power=False))
+            continue
         sensor, report = (ask or probe)(name, targets[name], request)
         reports.append(report)
         if sensor is None or not report.usable:
@@ -92,6 +98,16 @@ def choose(
             used.add(name)
             power = power or any(channel.carries_energy for group in opened for channel in group.info.channels)
     return Choice(tuple(groups), tuple(reports))
+
+
+def _preferred(target: str, used: set[str]) -> str | None:
+    """The sensor in use that this one stands behind."""
+    module, _, name = target.partition(":")
+    try:
+        after: Sequence[str] = getattr(importlib.import_module(module), name).after
+    except Exception:  # noqa: BLE001 - a plug-in may do anything; probing it says what
+        return None
+    return next((other for other in after if other in used), None)
 
 
 def _ordered(targets: Mapping[str, str], wanted: Sequence[str] | None) -> list[str]:

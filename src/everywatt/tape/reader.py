@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,0 +1,60 @@
+"""How good a tool could be that knows every publication of a sensor at its exact time, and interpolates simply.
+
+A counter: straight lines between its publications. A gauge that averages its whole period: each reading held back to the
+publication before. Other gauges: the best of four simple rules in each row of the table (each reading held over the time
+before its publication; straight lines between readings at their publications; both moved back by half of the averaging
+window to its middle, or forward to fill the period).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from accuracy_lab import Sensor
+from everywatt.sim.machine import Lab
+
+Array = npt.NDArray[np.float64]
+
+
+def bound_pct(sensor: Sensor, lab: Lab, device: int, phase_s: float, windows: list[tuple[int, int]]) -> Array:
+    """|error| in percent of each window, for each rule (rows): take the rule whose p95 is lowest."""
+    name = f"{sensor.prefix}.{device}"
+    curve = lab.machine.curves()[name]
+
+    def joules(t_s: float) -> float:
+        return curve.energy_j(0.0, t_s)
+
+    edges = np.array([[lab.seconds(a), lab.seconds(b)] for a, b in windows])
+    truth = np.array([joules(b) - joules(a) for a, b in edges])
+    if sensor.counter:
+        found = [np.array([_linear(joules, t, sensor.period_s, phase_s) for t in side]) for side in edges.T]
+        return np.abs(found[1] - found[0] - truth)[None, :] / truth * 100
+    first = math.floor((edges.min() - 3 - phase_s) / sensor.period_s)
+    count = math.ceil((edges.max() + 3 - phase_s) / sensor.period_s) - first
+    at = phase_s + sensor.period_s * (first + np.arange(count))
+    readings = np.array([(joules(t) - joules(t - sensor.window_s)) / sensor.window_s for t in at])
+    return np.stack([np.abs(rule - truth) / truth * 100 for rule in _rules(sensor, at, readings, edges)])
+
+
+def _linear(joules: Callable[[float], float], t: float, period: float, phase: float) -> float:
+    start = phase + math.floor((t - phase) / period) * period
+    low, high = joules(start), joules(start + period)
+    return low + (high - low) * (t - start) / period
+
+
+def _rules(sensor: Sensor, at: Array, readings: Array, edges: Array) -> list[Array]:
+    period, window = sensor.period_s, sensor.window_s
+    held = np.concatenate(([0.0], np.cumsum(readings[1:] * period)))
+    slopes = np.concatenate(([0.0], np.cumsum((readings[1:] + readings[:-1]) / 2 * period)))
+
+    def by(times: Array, cumulative: Array) -> Array:
+        return np.asarray(np.interp(edges[:, 1], times, cumulative) - np.interp(edges[:, 0], times, cumulative))
+
+    if window == period:
+        return [by(at, held)]
+    middle = at - window / 2
+    return [by(at, held), by(at, slopes), by(middle + period / 2, held), by(middle, slopes)]

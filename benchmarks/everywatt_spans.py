@@ -1,0 +1,52 @@
+"""The accuracy benchmark's driver for everywatt: a Meter, spans as windows, figures asked for afterwards."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent / "peer_drivers"))
+
+from lanes import Tool, drive  # noqa: E402
+
+import everywatt  # noqa: E402
+from everywatt.core.spans import Span  # noqa: E402
+
+
+class Everywatt(Tool):
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.meter = everywatt.Meter(
+            "accuracy", period=config["period_s"], home=config["home"], sensors=config["sensors"], estimate=False
+        )
+        self.meter.start()
+        self.keys: list[str] = []
+
+    def open(self, key: str) -> Any:
+        return self.meter.open_span(key)
+
+    def close(self, key: str, handle: Any) -> dict[str, Any]:
+        handle.close()
+        return {"span": handle.id}
+
+    def finish(self, windows: list[dict[str, Any]]) -> None:
+        run = self.meter.stop()
+        assert run is not None, self.meter.energy.refused
+        spans = {span.id: span for span in run.spans}
+        for window in windows:
+            span = spans[window["joules"]["span"]]
+            window["joules"] = {
+                str(device): self._figure(run, span, f"{self.config['prefix']}.{device}") for device in self.devices
+            }
+
+    def _figure(self, run: everywatt.Run, span: Span, device: str) -> dict[str, Any]:
+        energy = run.energy(span, device=device)
+        edges = {"open": [span.start_ns] * 2, "close": [span.end_ns] * 2}
+        if energy.joules is None:
+            return {"joules": None, **edges}
+        return {"joules": energy.joules, "low": energy.low, "high": energy.high, **edges}
+
+
+if __name__ == "__main__":
+    drive(Everywatt)

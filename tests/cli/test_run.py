@@ -1,0 +1,320 @@
+"""`everywatt run`: the command's own code, streams and signals come through, whatever happens to the measurement."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from everywatt.sim.machine import SimMachine
+from everywatt.tape.reader import Tape
+
+WATTS = 50.0
+
+
+@pytest.fixture(scope="module")
+def machine():
+    """One package of exactly 50 W, with a recorder that all tests of this module share."""
+    with SimMachine.of(packages=["constant:50W"]).start() as lab:
+        yield lab
+
+
+@pytest.fixture
+def place(machine, tmp_path):
+    """The environment of a program in that machine, with folders of the test's own."""
+    home = tmp_path / "home"
+    home.mkdir()
+    environ = machine.environment() | {"HOME": str(home), "XDG_STATE_HOME": str(tmp_path / "state")}
+    for name in ("EVERYWATT_HOME", "XDG_CONFIG_HOME"):
+        environ.pop(name, None)
+    return Place(tmp_path, environ)
+
+
+class Place:
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+        self.folder, self.environ = folder, environ
+
+    def words(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "everywatt", *words]
+
+    def run(self, *words: str, check: int | None = None, **more):
+        settings = {"cwd": self.folder, "env": self.environ, "capture_output": True, "timeout": 60} | more
+        done = subprocess.run(self.words("run", *words), **settings)
+        if check is not None:
+            assert done.returncode == check, done.stderr
+        return done
+
+    def start(self, *words: str, **more):
+        settings = {"cwd": self.folder, "env": self.environ, "stdout": -1, "stderr": -1} | more
+        return subprocess.Popen(self.words("run", *words), **settings)
+
+    def tapes(self) -> list[Path]:
+        return sorted((self.folder / "everywatt-runs").glob("*/*.tape"))
+
+
+def python(code: str) -> list[str]:
+    return ["--", sys.executable, "-c", code]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--", "true"], 0),
+        (["--", "sh", "-c", "exit 7"], 7),
+        (["--", "sh", "-c", "kill -TERM $$"], 128 + signal.SIGTERM),
+        (["--", "sh", "-c", "kill -KILL $$"], 128 + signal.SIGKILL),
+        (["--", "no-such-command-anywhere"], 127),
+        (["--", "/"], 126),
+    ],
+)
+def test_the_exit_code_is_the_commands_own(place, words, code) -> None:
+    place.run(*words, check=code)
+    (path,) = place.tapes()
+    (span,) = [span for span in Tape.open(path).spans() if span.name == "run"]
+    assert span.attributes["exit_code"] == code and span.end_ns is not None
+
+
+def test_stdin_stdout_and_stderr_pass_byte_for_byte(place) -> None:
+    data = bytes(range(256)) * 4096
+    code = "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d); sys.stderr.buffer.write(d[::-1])"
+    done = place.run("--quiet", *python(code), input=data, check=0)
+    assert done.stdout == data and done.stderr == data[::-1]
+
+
+def test_a_command_of_fifty_milliseconds_has_a_record(place) -> None:
+    done = place.run("--json=out.json", "--", "sleep", "0.05", check=0)
+    out = json.loads((place.folder / "out.json").read_text())
+    energy, duration_s = out["energy"], out["duration_s"]
+    assert 0.05 <= duration_s < 0.5
+    assert energy["low"] <= WATTS * duration_s <= energy["high"]
+    assert energy["joules"] == pytest.approx(WATTS * duration_s, rel=0.05)
+    assert energy["pedigree"] == "counter" and energy["coverage"] == 1.0
+    assert done.stdout == b"" and b"energy" in done.stderr
+
+
+def test_json_on_stdout_moves_the_commands_output_to_stderr(place) -> None:
+    done = place.run(
+        "--json", "--tag", "try", "--tag", "project=alpha", "--note", "a note", "--", "echo", "hello", check=0
+    )
+    out = json.loads(done.stdout)
+    assert out["kind"] == "run" and out["exit_code"] == 0 and out["name"].endswith("-try")
+    assert out["meta"]["tags"] == {"name": "try", "project": "alpha"} and out["meta"]["note"] == "a note"
+    assert out["meta"]["command"] == ["echo", "hello"]
+    assert done.stderr == b"hello\n"
+
+
+def test_a_json_file_that_cannot_be_written_does_not_change_the_code(place) -> None:
+    done = place.run("--json=/no/such/folder/out.json", "--", "sh", "-c", "exit 5", check=5)
+    assert b"cannot be written" in done.stderr
+
+
+def test_idle_is_recorded_first_and_net_is_above_it(place) -> None:
+    done = place.run("--json", "--idle", "1s", "--", "sleep", "0.3", check=0)
+    out = json.loads(done.stdout)
+    assert out["baseline"]["method"] == "measured" and out["baseline"]["duration_s"] == pytest.approx(1.0, abs=0.3)
+    assert out["duration_s"] < 0.9, "idle time is not the command's"
+    net = out["energy_net"]
+    assert net["low"] <= 0.0 <= net["high"], "a constant 50 W leaves nothing above idle"
+
+
+def test_append_adds_a_segment_and_leaves_out_the_gap(place) -> None:
+    first = json.loads(place.run("--json", "--", "sleep", "0.2", check=0).stdout)
+    time.sleep(0.5)
+    both = json.loads(place.run("--json", "--append", first["name"], "--", "sleep", "0.2", check=0).stdout)
+    assert both["name"] == first["name"] and len(place.tapes()) == 2
+    assert 0.4 <= both["duration_s"] < 0.85
+    assert both["energy"]["joules"] == pytest.approx(WATTS * both["duration_s"], rel=0.03)
+
+
+def test_what_is_asked_wrongly_is_refused_before_the_command_starts(place) -> None:
+    for words in (["--append", "no-such-run"], ["--sensors", "nope"], ["--period", "never"]):
+        done = place.run(*words, "--", "touch", "started", check=2)
+        assert not (place.folder / "started").exists() and b"Error" in done.stderr
+
+
+def empty(place) -> None:
+    """A machine without any sensor of power."""
+    for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "EVERYWATT_SIM"):
+        place.environ.pop(name, None)
+    (place.folder / "sys").mkdir()
+    place.environ |= {"EVERYWATT_SYS": str(place.folder / "sys"), "EVERYWATT_RUNTIME_DIR": str(place.folder / "rt")}
+    place.environ["EVERYWATT_RECORDER_IDLE_S"] = "0.2"
+    place.environ["PATH"] = "/usr/bin:/bin"
+    place.environ["EVERYWATT_SENSORS"] = "nvml=none:None,perf=none:None"
+
+
+def test_without_a_sensor_and_without_estimates_energy_is_refused(place) -> None:
+    empty(place)
+    done = place.run("--no-estimate", "--json", "--", "sh", "-c", "exit 4", check=4)
+    energy = json.loads(done.stdout)["energy"]
+    assert energy["joules"] is None and energy["refused"]
+
+
+def test_strict_refuses_before_the_start(place) -> None:
+    empty(place)
+    done = place.run("--strict", "--", "touch", "started", check=3)
+    assert not (place.folder / "started").exists() and b"doctor" in done.stderr
+
+
+def test_an_estimate_says_that_it_is_one(place) -> None:
+    empty(place)
+    out = json.loads(place.run("--json", "--", "sleep", "0.2", check=0).stdout)
+    assert out["energy"]["pedigree"] == "modelled" and out["energy"]["joules"] > 0
+
+
+# Signals.
+
+
+def waiting(place, code: str, **more):
+    child = place.start("--quiet", *python(code), **more)
+    assert child.stdout.readline() == b"ready\n"
+    return child
+
+
+HEARS = """
+import signal, sys, time
+heard = []
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+    signal.signal(number, lambda n, f: heard.append(n))
+print("ready", flush=True)
+until = time.monotonic() + float(sys.argv[1] if len(sys.argv) > 1 else 10)
+while time.monotonic() < until and not heard:
+    time.sleep(0.02)
+time.sleep(0.2)
+print(*[int(n) for n in heard], flush=True)
+sys.exit(40 + len(heard))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
+def test_a_signal_to_the_wrapper_reaches_the_command_once(place, number) -> None:
+    child = waiting(place, HEARS, start_new_session=True)
+    child.send_signal(number)
+    out, err = child.communicate(timeout=30)
+    assert out.split() == [b"%d" % number] and child.returncode == 41, err
+    assert len(place.tapes()) == 1
+
+
+def test_a_command_killed_by_the_signal_gives_its_code_and_a_record(place) -> None:
+    child = waiting(place, "import time; print('ready', flush=True); time.sleep(20)", start_new_session=True)
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=30)
+    assert child.returncode == 128 + signal.SIGTERM and Tape.open(place.tapes()[0]).sealed
+
+
+def test_what_is_ignored_stays_ignored(place) -> None:
+    code = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, signal.pthread_sigmask(0, []))"
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        done = place.run("--quiet", *python(code), check=0)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert done.stdout == b"True set()\n", "nothing is blocked in the command either"
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_command_once(place) -> None:
+    """A real terminal sends SIGINT to the whole foreground group: the wrapper must not pass on a second one."""
+    script = place.folder / "hears.py"
+    script.write_text(HEARS)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(place.folder)
+        os.execve(sys.executable, place.words("run", "--quiet", "--", sys.executable, str(script)), place.environ)
+    shown = read_until(terminal, b"ready")
+    os.write(terminal, b"\x03")
+    shown += read_until(terminal, None)
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 41, shown
+    assert shown.split()[-1] == b"2"
+
+
+def read_until(fd: int, word: bytes | None) -> bytes:
+    shown = b""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and (word is None or word not in shown):
+        if not select.select([fd], [], [], 0.1)[0]:
+            continue
+        try:
+            data = os.read(fd, 4096)
+        except OSError:  # the other side has closed
+            break
+        if not data:
+            break
+        shown += data
+    return shown
+
+
+# Places that cannot be written.
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_runs_go_to_the_state_folder_and_it_says_so(place, asked) -> None:
+    (place.folder / "everywatt-runs").write_text("in the way")
+    if asked:
+        place.environ["EVERYWATT_HOME"] = str(place.folder / "everywatt-runs" / "deeper")
+    done = place.run("--", "sh", "-c", "exit 6", check=6)
+    assert str(place.folder / "state" / "everywatt").encode() in done.stderr
+    assert len(list((place.folder / "state" / "everywatt").glob("*/*.tape"))) == 1
+
+
+def test_nowhere_to_write_is_said_and_the_command_runs(place) -> None:
+    (place.folder / "everywatt-runs").write_text("in the way")
+    place.environ["XDG_STATE_HOME"] = str(place.folder / "everywatt-runs")
+    done = place.run("--json=out.json", "--", "sh", "-c", "echo fine; exit 6", check=6)
+    assert done.stdout == b"fine\n" and b"no recording" in done.stderr
+    assert json.loads((place.folder / "out.json").read_text())["energy"]["joules"] is None
+
+
+def test_a_working_folder_that_is_gone(place) -> None:
+    gone = place.folder / "gone"
+    gone.mkdir()
+    command = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m everywatt run -- sh -c 'exit 6'"
+    done = subprocess.run(["sh", "-c", command], env=place.environ, capture_output=True, timeout=60)
+    assert done.returncode == 6, done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_full_disk(place) -> None:
+    small = place.folder / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "none", str(small)], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        place.environ["EVERYWATT_HOME"] = str(small)
+        code = f"import sys; open({str(small / 'fill')!r}, 'wb', 0).write(b'x' * 90_000); sys.exit(9)"
+        done = place.run("--json=out.json", *python(code), check=9)
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+    assert b"Traceback" not in done.stderr
+    assert (place.folder / "out.json").exists()
+
+
+def test_the_folder_of_the_run_is_removed_meanwhile(place) -> None:
+    code = "import shutil, time; time.sleep(0.5); shutil.rmtree('everywatt-runs'); time.sleep(0.5); print('fine')"
+    done = place.run("--json=out.json", *python(code), check=0)
+    assert done.stdout == b"fine\n" and b"Traceback" not in done.stderr
+    energy = json.loads((place.folder / "out.json").read_text())["energy"]
+    assert energy["joules"] is None or energy["joules"] == pytest.approx(WATTS, rel=0.2)
+
+
+def test_two_at_once_see_the_same_truth(place) -> None:
+    both = [place.start("--json", "--", "sleep", "0.6") for _ in range(2)]
+    outs = [json.loads(child.communicate(timeout=60)[0]) for child in both]
+    assert [child.returncode for child in both] == [0, 0]
+    assert len({out["name"] for out in outs}) == 2
+    for out in outs:
+        assert out["energy"]["joules"] == pytest.approx(WATTS * out["duration_s"], rel=0.02)
+
+
+def test_runs_may_nest(place) -> None:
+    inner = f"{sys.executable} -m everywatt run --quiet -- sh -c 'exit 3'"
+    place.run("--quiet", "--", "sh", "-c", inner, check=3)
+    assert len(place.tapes()) == 2

@@ -1,0 +1,94 @@
+"""Sensors that break while a command runs: it ends with its own result, and the figure stays honest."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+CODE = 5
+SECONDS = 1.4
+
+
+def run(lab, folder, *options, seconds=SECONDS):
+    """Run a command in the machine; gives the JSON of the run after checking what must always hold."""
+    words = [sys.executable, "-m", "everywatt", "run", "--json=out.json", *options, "--"]
+    command = [sys.executable, "-c", f"import time, sys; time.sleep({seconds}); print('done'); sys.exit({CODE})"]
+    environ = lab.environment() | {"EVERYWATT_RECORDER_IDLE_S": "0.2"}
+    done = subprocess.run([*words, *command], cwd=folder, env=environ, capture_output=True, text=True, timeout=90)
+    assert done.returncode == CODE and done.stdout == "done\n" and "Traceback" not in done.stderr, done.stderr
+    return json.loads((folder / "out.json").read_text())
+
+
+def honest(out, watts) -> None:
+    """The truth is inside the interval, or there is no figure and a reason."""
+    energy, truth = out["energy"], watts * out["duration_s"]
+    if energy["joules"] is None:
+        assert energy["refused"]
+        return
+    assert energy["low"] <= truth <= energy["high"], energy
+    if energy["coverage"] < 0.95:
+        assert any("not observed" in note for note in energy["notes"])
+    else:
+        assert energy["joules"] == pytest.approx(truth, rel=0.05)
+
+
+@pytest.mark.parametrize("fault", ["vanish", "empty", "garbage", "negative", "unreadable"])
+def test_a_counter_file_that_breaks(sim_machine, tmp_path, fault) -> None:
+    lab = sim_machine(packages=["constant:50W"], sensor=[f"package.fault={fault},package.fault_at=1.2s"])
+    honest(run(lab, tmp_path), 50.0)
+
+
+def test_a_counter_that_starts_again_from_zero(sim_machine, tmp_path) -> None:
+    lab = sim_machine(packages=["constant:50W"], sensor=["package.reset_at=1.2s,package.start=500J"])
+    honest(run(lab, tmp_path), 50.0)
+
+
+def test_a_counter_that_wraps_every_second(sim_machine, tmp_path) -> None:
+    lab = sim_machine(packages=["constant:50W"], sensor=["package.wrap=50J"])
+    out = run(lab, tmp_path)
+    honest(out, 50.0)
+    assert out["energy"]["coverage"] == 1.0
+
+
+def test_a_range_that_cannot_be_read(sim_machine, tmp_path) -> None:
+    lab = sim_machine(packages=["constant:50W"], sensor=["package.wrap=50J,package.range_unreadable=1"])
+    honest(run(lab, tmp_path), 50.0)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["fail_call=100", "fail_after=100", "fail_after=100,fail_code=15", "lost_at=1.6s", "lost_at=1.4s,back_at=1.9s"],
+)
+def test_an_nvml_that_breaks(sim_machine, tmp_path, fault) -> None:
+    lab = sim_machine(gpus=["constant:100W"], sensor=[fault])
+    honest(run(lab, tmp_path, "--no-estimate"), 100.0)
+
+
+def test_one_gpu_of_two_is_lost_and_the_other_goes_on(sim_machine, tmp_path) -> None:
+    lab = sim_machine(gpus=["constant:100W", "constant:60W"], sensor=["gpu.1.lost_at=1.6s"])
+    out = run(lab, tmp_path)
+    first = out["energy"]["parts"]["gpu.0"]
+    assert first["joules"] == pytest.approx(100.0 * out["duration_s"], rel=0.03) and first["coverage"] == 1.0
+    honest(out, 160.0)
+
+
+def test_an_nvidia_smi_that_hangs_costs_nothing_where_nvml_works(sim_machine, tmp_path) -> None:
+    lab = sim_machine(gpus=["constant:100W"], sensor=["smi=hang"])
+    started = time.monotonic()
+    honest(run(lab, tmp_path, seconds=0.3), 100.0)
+    assert time.monotonic() - started < 12, "the probe of a hanging nvidia-smi alone takes 15 s"
+
+
+@pytest.mark.parametrize("fault", ["hang-after:3", "exit-after:3", "no-loop", "na"])
+def test_an_nvidia_smi_that_breaks(sim_machine, tmp_path, fault) -> None:
+    lab = sim_machine(gpus=["constant:100W"], sensor=[f"smi={fault}"])
+    honest(run(lab, tmp_path, "--sensors", "nvidia-smi"), 100.0)
+
+
+@pytest.mark.long
+def test_an_nvidia_smi_that_hangs_from_the_start(sim_machine, tmp_path) -> None:
+    lab = sim_machine(gpus=["constant:100W"], sensor=["smi=hang"])
+    out = run(lab, tmp_path, "--sensors", "nvidia-smi")
+    assert out["energy"]["joules"] is None and out["energy"]["refused"]
