@@ -20,10 +20,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from accuracy_bound import bound_pct  # noqa: E402
-from accuracy_lab import LOADS, SENSORS, Sensor, Window, bench_python, machine, measure, plan  # noqa: E402
-
-from everywatt.cli.output import Output  # noqa: E402
+from accuracy_bound import bound_pct
+from accuracy_lab import LOADS, SENSORS, Sensor, Window, bench_python, machine, measure, plan
+from everywatt.cli.output import Output
 
 SHORT = {0.05: 60, 0.25: 50, 1.0: 26}
 QUICK_LOADS = ("constant", "ramp", "square 1.3 s", "telegraph", "meter 3090")

@@ -22,7 +22,8 @@ from everywatt.sim.machine import Lab, SimMachine
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "tests" / "energy" / "data"
-NO_COUNTER = "unsupported=nvmlDeviceGetTotalEnergyConsumption+field:83"
+# A card without a counter is an old one to Zeus, which goes by its generation.
+NO_COUNTER = "capability=6.0,unsupported=nvmlDeviceGetTotalEnergyConsumption+field:83"
 
 # Replayed traces: the external meter beside an A100 and an RTX 3090, 4.8 kHz; JimZeyuYang/GPU_Power_Benchmark (MIT).
 LOADS: dict[str, str] = {
@@ -247,8 +248,9 @@ def _window(figure: dict[str, Any], length_s: float, device: int, lab: Lab, name
     joules = figure["joules"]
     least, most = lab.truth(name, a1, b0), lab.truth(name, a0, b1)
     error = 0.0 if joules is None else max(least - joules, joules - most, 0.0)
-    interval = (figure["low"], figure["high"]) if "low" in figure else None
-    return Window(device, length_s, (a1, b0), joules, least, error, interval)
+    interval = (figure["low"], figure["high"]) if figure.get("low") is not None else None
+    edges = tuple(figure.get("span", (a1, b0)))
+    return Window(device, length_s, edges, joules, least, error, interval)
 
 
 def bench_python() -> str | None:

@@ -51,6 +51,7 @@ def recording(monkeypatch, tmp_path):
     monkeypatch.setattr("everywatt.api.meter.record", lambda *_, **__: fake)
     yield fake
     meter._current.set(None)  # tests that do not stop would be the enclosing run of those that follow
+    meter._open.clear()
 
 
 def opened(fake):

@@ -43,6 +43,7 @@ def test_an_offline_run_has_the_figures(wandb, measured, artefact, tmp_path):
     assert summary["everywatt/power_watts"] == pytest.approx(100, rel=0.5)
     assert config["everywatt/scope"] == "gpu" and config["everywatt/pedigree"] == "counter"
     assert 2 <= steps <= 4
+    wandb.teardown()  # its helper process has then written everything
     (log,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     stored = log.read_bytes()
     assert b"everywatt/energy_joules" in stored

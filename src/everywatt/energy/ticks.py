@@ -14,6 +14,7 @@ from everywatt.core.counters import difference
 from everywatt.energy.clockwork import retime
 from everywatt.energy.curve import Curve
 from everywatt.energy.sampling import CounterCurve, GaugeCurve
+from everywatt.energy.straighten import straighten
 from everywatt.energy.swing import Witness
 from everywatt.tape.columns import Columns, load_columns
 from everywatt.tape.reader import StoredGroup, Tape
@@ -84,7 +85,7 @@ class Ticks:
 
     @property
     def plain(self) -> bool:
-        """True where straight lines between accumulated values are right at publications, and nearly so between them."""
+        """True where straight lines between accumulated values are right at publications."""
         return self.channel.kind is Kind.COUNTER or abs(self.window_s - self.period_s) < 0.05 * self.period_s
 
     @cached_property
@@ -216,7 +217,9 @@ def load_ticks(
         ]
         hole = (int(pieces[0].published[-1]), int(pieces[1].published[0]))
     edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
-    ticks = build_ticks(pieces, edges, channel, expected_s, tracked=group.info.tracked)
+    ticks = build_ticks(
+        pieces, edges, channel, expected_s, tracked=group.info.tracked, asked_ns=() if whole else (start_ns, end_ns)
+    )
     if ticks is None:
         return None
     witness = None if whole else _witness(tape, channel, start_ns - margin_ns, end_ns + margin_ns, rows)
@@ -297,11 +300,15 @@ def build_ticks(
     expected_s: float,
     *,
     tracked: bool = False,
+    asked_ns: tuple[int, ...] = (),
 ) -> Ticks | None:
-    """Ticks from rows of frames and inline reads; those of a tracked group at the times that its clock says."""
+    """Ticks from rows of frames and inline reads; those of a tracked group at the times that its clock says.
+
+    Inline reads at the instants `asked_ns` are placed as well as their neighbours allow.
+    """
     raw = _finite(pieces, channel, tracked)
     if edges:
-        raw = _merged(raw, edges, channel)
+        raw = _straightened(_merged(raw, edges, channel), asked_ns)
     if len(raw.at) < (2 if channel.kind is Kind.COUNTER else 1):
         return None
     facts = channel.facts
@@ -358,6 +365,20 @@ def _merged(raw: _Raw, edges: list[tuple[Row, float]], channel: Channel) -> _Raw
         np.maximum.accumulate(accumulated)[keep],
         np.maximum.accumulate(observed)[keep],
     )
+
+
+def _straightened(raw: _Raw, asked_ns: tuple[int, ...]) -> _Raw:
+    near = [np.flatnonzero(np.abs(raw.at + raw.half - asked) <= 2 * raw.half) for asked in asked_ns]
+    which = np.unique(np.concatenate(near)) if near else np.array([], dtype=np.intp)
+    if len(which) == 0 or len(which) > 16:
+        return raw
+    # Only the neighbourhood of the edges: microseconds since its start keep every digit.
+    origin = int(raw.at[which[0]])
+    middle = (raw.at - origin).astype(np.float64)
+    times, halves = straighten(raw.accumulated - raw.accumulated[which[0]], middle - raw.half, middle + raw.half, which)
+    at, half = raw.at.copy(), raw.half.copy()
+    at[which], half[which] = origin + np.round(times).astype(np.int64), halves
+    return raw if np.any(np.diff(at) <= 0) else replace(raw, at=at, half=half)
 
 
 def _slopes(at: Ints, joules: Floats) -> Floats:

@@ -83,6 +83,7 @@ class Tracker:
         self._recent: deque[tuple[int, int]] = deque(maxlen=5)
         self._reads = 0
         self._told_ns = now_ns
+        self._edge_ns: int | None = None
         self._faded: Line | None = None
         self._failures = 0
         self._next_burst_ns = self._burst_start_ns = now_ns
@@ -111,6 +112,18 @@ class Tracker:
         self.asked_ns = asked_ns
         if self.state is not State.BURST:
             self._target_ns = now_ns
+            self._plan(now_ns)
+
+    def edge(self, at_ns: int, now_ns: int) -> None:
+        """A span starts or ends: where not every publication is read, those on both sides of the instant are."""
+        if self.line is None or self._dense or now_ns - at_ns > self.asked_ns:
+            return
+        self._edge_ns = at_ns
+        self._probes.clear()
+        if self.line.possible(now_ns) > self._index:
+            self._probing = False
+            self._due = Window(now_ns, now_ns)
+        else:
             self._plan(now_ns)
 
     def feed(self, before_ns: int, after_ns: int, row: Row) -> list[Row]:
@@ -408,6 +421,11 @@ class Tracker:
             self._plan(now)
             return
         self._settling = now < self._locked_ns + SETTLE_NS
+        if self._edge_ns is not None and self._index <= line.possible(self._edge_ns):
+            self._probing = False
+            self._due = self._between(line, max(line.possible(self._edge_ns) + 1, line.sure(now)), now)
+            return
+        self._edge_ns = None
         waiting = bool(self._probes)
         self._probes = [at for at in self._probes if at > now]
         if waiting and not self._probes and not self._dense and self._missed_around():
@@ -429,12 +447,17 @@ class Tracker:
             while self._target_ns <= now or line.sure(self._target_ns) <= self._index:
                 self._target_ns += self.asked_ns
             k = line.sure(self._target_ns)
+        self._due = self._between(line, k, now)
+
+    def _between(self, line: Line, k: int, now: int) -> Window:
+        """When publication k can be read safely, before the next one comes."""
+        guard = _guard_ns(line)
         earliest, latest = line.band(k)[1] + guard, line.band(k + 1)[0] - guard
         if earliest > latest:
             earliest = latest = (earliest + latest) // 2
         if latest <= now:
             earliest = latest = now
-        self._due = Window(earliest, latest)
+        return Window(earliest, latest)
 
     def _new_probes(self, line: Line, coming: int, now: int) -> list[int]:
         """Instants at which a read halves or checks the bracket of the coming publication."""

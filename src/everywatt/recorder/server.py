@@ -250,6 +250,11 @@ class Server:
             return None
         else:
             tape.session.apply(message)
+            if op in ("span_open", "span_close"):
+                now = self.clock.monotonic_ns()
+                for source in tape.session.sources:
+                    if source.tracker is not None:
+                        source.tracker.edge(int(message["at_ns"]), now)
         return {}
 
     def _open(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any]:

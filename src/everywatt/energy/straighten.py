@@ -1,0 +1,78 @@
+"""When a counter without a clock to follow was published: along a straight line through its neighbours' brackets.
+
+A read of a RAPL counter says that its value was published within the millisecond before. Where power is steady around a
+read, one straight line of energy over time passes through all brackets nearby and leaves far less than a millisecond
+open. As many neighbours are taken as such a line allows; power that changes ends them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+# Neighbours on each side at most, and fewer in all than this say nothing.
+REACH = 24
+FEWEST = 4
+SLOPES = 33
+
+
+def straighten(count: Floats, early: Floats, late: Floats, which: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
+    """Better times of the ticks `which` of a counter, and half of what is possible; brackets are ascending seconds."""
+    times, halves = np.empty(len(which)), np.empty(len(which))
+    for place, tick in enumerate(which):
+        low, high = _corridor(count, early, late, int(tick))
+        times[place], halves[place] = (low + high) / 2, (high - low) / 2
+    return times, halves
+
+
+def _corridor(count: Floats, early: Floats, late: Floats, tick: int) -> tuple[float, float]:
+    """Earliest and latest time of a tick on any line through the brackets of its neighbourhood."""
+    left, right = _grown(count, early, late, tick)
+    # A bend that brackets just allow pushes the line to their corners: half as far it is a quarter as large.
+    if tick - left < REACH:
+        left = tick - (tick - left) // 2
+    if right - tick < REACH:
+        right = tick + (right - tick) // 2
+    own = float(early[tick]), float(late[tick])
+    if right - left + 1 < FEWEST:
+        return own
+    found = _through(count[left : right + 1], early[left : right + 1], late[left : right + 1], count[tick])
+    if found is None:
+        return own
+    low, high = max(found[0], own[0]), min(found[1], own[1])
+    return (low, high) if low <= high else own
+
+
+def _grown(count: Floats, early: Floats, late: Floats, tick: int) -> tuple[int, int]:
+    """The first and last tick of the longest stretch around a tick through whose brackets a line passes."""
+    first, last, step = tick, tick, 8
+    while step:
+        grown = False
+        for left, right in ((first - step, last), (first, last + step)):
+            if left < max(tick - REACH, 0) or right > min(tick + REACH, len(count) - 1):
+                continue
+            part = slice(left, right + 1)
+            if _through(count[part], early[part], late[part], count[tick]) is not None:
+                first, last, grown = left, right, True
+                break
+        if not grown:
+            step //= 2
+    return first, last
+
+
+def _through(x: Floats, low: Floats, high: Floats, at: float) -> tuple[float, float] | None:
+    """Earliest and latest time at `at` of the lines that pass every x between low and high; None if there are none."""
+    span = x - at
+    apart = x[1:, None] - x[None, :-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        least = np.where(apart > 0, (low[1:, None] - high[None, :-1]) / apart, -np.inf).max()
+        most = np.where(apart > 0, (high[1:, None] - low[None, :-1]) / apart, np.inf).min()
+    if not (np.isfinite(least) and np.isfinite(most)) or least > most or most <= 0:
+        return None
+    slopes = np.linspace(max(least, 0.0), most, SLOPES)
+    bottom = (low - slopes[:, None] * span).max(axis=1)
+    top = (high - slopes[:, None] * span).min(axis=1)
+    fits = bottom <= top
+    return (float(bottom[fits].min()), float(top[fits].max())) if fits.any() else None
