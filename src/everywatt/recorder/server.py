@@ -27,6 +27,8 @@ from everywatt.sensors.base import Request
 LINGER_NS = 1_200_000_000
 PAUSE_NS = NS // 10
 SUSPEND_NS = NS // 20
+OPENING_NS = 350_000_000  # how long a client waits for a card's phase before it may start all the same
+NARROW_NS = 10_000_000  # a publication that is known as well as this is placed
 MOST_PAUSES = 1000  # on a machine that never lets it run the notes must come to an end
 
 
@@ -36,6 +38,16 @@ class Closing:
 
     connection: Connection
     id: Any
+    deadline_ns: int
+
+
+@dataclass
+class Opening:
+    """A tape whose client is answered when every tracked group has shown when it publishes."""
+
+    connection: Connection
+    id: Any
+    reply: dict[str, Any]
     deadline_ns: int
 
 
@@ -49,6 +61,7 @@ class Tape:
     reads: int
     wakes: int
     closing: Closing | None = None
+    opening: Opening | None = None
 
 
 @dataclass
@@ -178,6 +191,10 @@ class Server:
         now = self.clock.monotonic_ns()
         for number, tape in list(self.tapes.items()):
             tape.session.tend(now)
+            if tape.opening and (now >= tape.opening.deadline_ns or all(map(_placed, tape.session.sources))):
+                opening, tape.opening = tape.opening, None
+                if opening.connection.open:
+                    opening.connection.put({"id": opening.id, "ok": True, **opening.reply})
             if tape.closing and (not tape.session.waiting or now >= tape.closing.deadline_ns):
                 self._finish(number)
         if now < self._look_ns or self.listener.fileno() < 0:
@@ -257,7 +274,7 @@ class Server:
                         source.tracker.edge(int(message["at_ns"]), now)
         return {}
 
-    def _open(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any]:
+    def _open(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any] | None:
         sys.path += [entry for entry in message.get("path") or () if entry not in sys.path]
         roots = {
             key: Path(value) for key, value in (message.get("roots") or {}).items() if key in ("sys", "proc", "dev")
@@ -285,13 +302,19 @@ class Server:
         for source in sources:
             self._enrol(session, source)
         groups = [source.info.to_dict() for source in sources]
-        return {
+        reply = {
             "tape": self._number,
             "groups": groups,
             "reports": plain(reports),
             "notes": session.remarks,
             "pid": os.getpid(),
         }
+        if all(map(_placed, sources)):
+            return reply
+        # Work that starts before a sensor's publications are placed would have an unsure beginning.
+        deadline_ns = self.clock.monotonic_ns() + OPENING_NS
+        self.tapes[self._number].opening = Opening(connection, message.get("id"), reply, deadline_ns)
+        return None
 
     def _enrol(self, session: Session, source: Source) -> None:
         """Let a tape listen to a source, which delivers its first rows at once."""
@@ -368,3 +391,10 @@ def rss_bytes() -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _placed(source: Source) -> bool:
+    """Whether it is known when the source last published; True for one that has no schedule of its own, or is out."""
+    if source.tracker is None or source.outage is not None or source.tracker.locked:
+        return True
+    return source.last is not None and source.last.late_ns - source.last.early_ns <= NARROW_NS
