@@ -69,11 +69,16 @@ def anchors(page: Path) -> set[str]:
 def command_lines(page: Path) -> Iterator[list[str]]:
     """The words of every `everywatt …` in shell blocks, indented code and inline code, also those inside others."""
     text = page.read_text(encoding="utf-8")
-    lines = [line for block in blocks(page) if block.language == "sh" for line in block.code.splitlines()]
+    lines = [line for block in blocks(page) if block.language == "sh" for line in _joined(block.code)]
     lines += [line.strip() for line in text.splitlines() if line.startswith("    everywatt ")]
     lines += [" ".join(found.split()) for found in _INLINE.findall(_FENCED.sub("", text))]
     for line in lines:
         yield from _commands(line)
+
+
+def _joined(code: str) -> list[str]:
+    """Lines of a script; a backslash at the end of one goes on in the next."""
+    return code.replace("\\\n", " ").splitlines()
 
 
 def _commands(line: str) -> Iterator[list[str]]:
