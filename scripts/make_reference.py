@@ -40,9 +40,11 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 def _tree(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     yield name, command
-    if isinstance(command, click.Group) and not isinstance(command, LazyGroup):
-        for word, member in command.commands.items():
-            yield from _tree(f"{name} {word}", member)
+    if isinstance(command, LazyGroup):
+        return
+    members = command.commands if isinstance(command, click.Group) else getattr(command, "members", {})
+    for word, member in members.items():
+        yield from _tree(f"{name} {word}", member)
 
 
 def visible_options(command: click.Command) -> list[click.Option]:
@@ -115,7 +117,7 @@ def api_page() -> str:
             if missing.name != "everywatt.api":
                 raise
             continue
-        parts.append(f"## everywatt.{name}\n\n```python\n{name}{_signature(value)}\n```\n\n{_doc(value.__doc__)}\n")
+        parts.append(f"## everywatt.{name}\n\n```python\n{name}{_signature(value)}\n```\n\n{_prose(value.__doc__)}\n")
         parts += _members(value)
     parts.append("The errors are in [errors.md](errors.md). `everywatt.__version__` is the version.\n")
     return "\n".join(parts)
@@ -170,6 +172,20 @@ def _cell(text: str) -> str:
 
 def _doc(text: str | None) -> str:
     return inspect.cleandoc(text or "").replace("\b", "")
+
+
+def _prose(text: str | None) -> str:
+    """A docstring as Markdown: examples become code, lists of options become lists."""
+    return "\n\n".join(_paragraph(part) for part in _doc(text).split("\n\n"))
+
+
+def _paragraph(text: str) -> str:
+    lines = text.splitlines()
+    if text.startswith(">>>"):
+        return "\n".join(["```pycon", *(re.sub(r"\s*# doctest: .*", "", line) for line in lines), "```"])
+    if re.match(r"\w+ {2,}\S", text):
+        return "\n".join(re.sub(r"^(\w+) {2,}", r"- `\1`: ", re.sub(r"^ {4,}", "  ", line)) for line in lines)
+    return text
 
 
 def _rows(headers: list[str], rows: list[list[str]]) -> str:

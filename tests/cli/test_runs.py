@@ -102,3 +102,25 @@ def test_an_empty_home_is_said_not_crashed(own_home, capsys):
     assert main(["show"]) == 2
     assert "everywatt run" in capsys.readouterr().err
     assert run_json(capsys, "list")["runs"] == []
+
+
+def test_sums_of_a_tag_that_no_run_has_say_so(two_runs, capsys):
+    assert main(["list", "--sum", "nothing"]) == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "No run has the tag nothing" in told.err
+
+
+def test_what_cancels_is_shown_as_nothing(two_runs, capsys):
+    assert main(["why", "--net"]) == 0
+    assert "µJ" not in capsys.readouterr().out
+
+
+def test_a_net_figure_without_a_baseline_tells_how_to_get_one(own_home, capsys):
+    write_tape(
+        own_home / "everywatt-runs" / "20260101-000004-short" / "box-0001.tape",
+        [(counter_group(), 0.1, rows(lambda t: 10.0 * t, 0, 2, 0.1))],
+        [("run", 0.5, 1.5, None, {})],
+    )
+    assert main(["why", "--net"]) == 3
+    assert "--idle 10s" in capsys.readouterr().err.splitlines()[-1]

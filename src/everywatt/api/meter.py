@@ -40,12 +40,15 @@ class Meter:
 
     Nothing here raises because of a sensor: where there is no figure, `energy` is refused and says why.
 
-    name      tag of the run's name; tags and note are kept with it
+    name      part of the run's name, and the name of its span
+    tags      labels, kept with the run; note is a sentence that is kept with it
     period    how often to read power (`"100ms"` or seconds)
     sensors   names of sensors to use (all that work, if None)
     devices   GPUs in the manner of CUDA_VISIBLE_DEVICES (that variable, if None)
     estimate  whether watts may be modelled where nothing measures them
-    home      where runs are kept; save=False keeps nothing on disk after `stop()`
+    home      where runs are kept
+    save      False: nothing stays on disk after `stop()`
+    append    an earlier run (its name, its path, `last`) that this recording is added to
     """
 
     def __init__(

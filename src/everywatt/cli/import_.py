@@ -24,18 +24,19 @@ from everywatt.tape.run_store import new_run
 @click.argument("kind")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @out_option
-@click.option("--set", "settings", type=TAG, multiple=True, metavar="K=V", help="How to read the files; see below.")
+@click.option("--set", "settings", type=TAG, multiple=True, metavar="K=V", help="How to read the files; see above.")
 @output_options
 def command(
     kind: str, paths: tuple[Path, ...], out: Path | None, settings: tuple[tuple[str, str], ...], output: Output
 ) -> None:
     """Turn recordings of other tools into a run.
 
-    KIND is csv, jsonl, parquet, arrow (what `export` wrote), csv of anybody, nvidia-smi, or what a plug-in offers.
+    KIND is csv, jsonl, parquet or arrow (what `export` wrote, and any other csv), nvidia-smi (a log of that command),
+    or what a plug-in offers.
 
-    For a CSV of anybody: --set time=COLUMN --set values=COLUMN,COLUMN --set unit=W --set kind=gauge
-    --set device=gpu.0 --set domain=gpu, and time_format=iso|s|ms|ns. For nvidia-smi: card, driver, limit_w, zone_h,
-    column. Values may be JSON.
+    Any other csv has to be told its columns: --set time=COLUMN --set values=COLUMN,COLUMN --set unit=W
+    --set kind=gauge --set device=gpu.0 --set domain=gpu, and perhaps scale, delimiter and time_format (iso, s, ms, ns
+    or a strptime pattern). For nvidia-smi: card, driver, limit_w, zone_h, column. Values may be JSON.
     """
     if kind not in kinds():
         raise UsageError(f"'{kind}' is not something to import.", cure=f"one of: {', '.join(sorted(kinds()))}")

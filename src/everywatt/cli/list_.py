@@ -101,8 +101,10 @@ def _sums(runs: list[Run], wanted: str, output: Output) -> None:
                 "shown": short(total),
             }
         )
+    if not rows:
+        output.say(f"No run has the tag {wanted}.")
     output.json("sums", {"sums": rows})
-    if output.json_to is None:
+    if output.json_to is None and rows:
         shown = [
             [r["tag"], r["runs"], format_duration(float(str(r["duration_s"]))), r["shown"], r["scope"], r["pedigree"]]
             for r in rows

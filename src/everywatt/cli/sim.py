@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -15,26 +15,31 @@ if TYPE_CHECKING:
 
 
 class _Sim(click.Command):
-    """A command whose first word may be the subcommand `truth`."""
+    """A command whose first word may be one of `members`."""
+
+    members: ClassVar[dict[str, click.Command]] = {}
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if args[:1] == ["truth"]:
-            return truth.make_context(f"{info_name} truth", args[1:], parent=parent, **extra)
+        if args and args[0] in self.members:
+            return self.members[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
         return super().make_context(info_name, args, parent=parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         return ctx.command.invoke(ctx) if ctx.command is not self else super().invoke(ctx)
 
 
-@click.command(cls=_Sim, context_settings={"allow_interspersed_args": False})
+HELP_NAMES = ["-h", "--help"]
+
+
+@click.command(cls=_Sim, context_settings={"allow_interspersed_args": False, "help_option_names": HELP_NAMES})
 @click.option("--gpu", "gpus", multiple=True, metavar="CURVE", help="A card that draws this power; repeat for more.")
 @click.option("--gpus", "number", type=int, metavar="N", help="Repeat the cards until there are N.")
 @click.option("--package", "packages", multiple=True, metavar="CURVE", help="A processor package; repeat for more.")
-@click.option("--sensor", "sensors", multiple=True, metavar="K=V,…", help="What the sensors are like; see below.")
+@click.option("--sensor", "sensors", multiple=True, metavar="K=V,…", help="What the sensors are like; see above.")
 @click.option("--truth", "truth_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the exact joules.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def sim(
     gpus: Sequence[str],
     number: int | None,
@@ -85,7 +90,7 @@ def sim(
     sys.exit(outcome.code)
 
 
-@click.command("truth")
+@click.command("truth", context_settings={"help_option_names": HELP_NAMES})
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--between", nargs=2, metavar="A B", help="The window; the command's whole life if left out.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -110,4 +115,5 @@ def truth(file: Path, between: tuple[str, str] | None, as_json: bool) -> None:
         click.echo(f"{name:<12} {row['joules']:14.6f} J  {row['mean_w']:10.3f} W")
 
 
+_Sim.members["truth"] = truth
 command = sim

@@ -14,6 +14,11 @@ from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import StoredGroup, Tape
 
 SLOW_SENSOR = 3.0
+# Remarks of the recorder that a reader of the figure must know. Others (where the tape was spooled, spans that were
+# closed twice) stay on the tape; rates that were not reached are found from the rows themselves.
+TOLD = frozenset(
+    {"warning", "gap", "trouble", "lost", "sensor", "suspend", "client", "recorder", "tape", "cuda", "error"}
+)
 BUSY = "host.cpu_time"
 # NVML clock-event reasons that mean the card was held back: software and hardware power caps, thermal slowdowns.
 HELD_BACK = 0x0000000000000004 | 0x0000000000000008 | 0x0000000000000020 | 0x0000000000000040 | 0x0000000000000080
@@ -31,7 +36,7 @@ def quality(tapes: Sequence[Tape]) -> dict[str, Any]:
             groups[group.info.name] = entry
             warnings += _rate_warning(group, entry)
         warnings += _throttling(tape)
-        warnings += [note.text for note in tape.notes() if note.kind in ("warning", "gap", "trouble", "lost")]
+        warnings += [note.text for note in tape.notes() if note.kind in TOLD]
     return {
         "groups": groups,
         "gaps": [_gap(tape, group, gap) for tape in tapes for group in tape.groups for gap in tape.gaps(group.id)],

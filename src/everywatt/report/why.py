@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from everywatt.core.energy import Energy
 
 CALIBRATED_PCT = 1.5
+# What is left of an error that cancels (the offset in a net figure) is rounding.
+ROUNDING_J = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ def causes(energy: Energy, duration_s: float) -> list[Cause]:
     widths = energy.budget.by_source()
     found = []
     for source, width in widths.items():
+        width = width if width > ROUNDING_J else 0.0
         percent = 100 * width / abs(energy.joules) if energy.joules else None
         cure = _cure(source, width, energy, duration_s)
         found.append(Cause(source, width, percent, _MEANING.get(source, ""), cure))
