@@ -14,10 +14,21 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from benchmarks.common import HERE, MIB, OUT, bench_python, cpu_s, environment, rss_bytes, say, subject, tree, verdict
-from benchmarks.common import written_bytes
+from benchmarks.common import (
+    HERE,
+    MIB,
+    OUT,
+    bench_python,
+    cpu_s,
+    environment,
+    rss_bytes,
+    say,
+    subject,
+    tree,
+    verdict,
+    written_bytes,
+)
 from everywatt.sim.machine import Lab, SimMachine
 
 SENSOR = "call_cost=50us,process_cost=500us"
