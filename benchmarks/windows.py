@@ -123,7 +123,7 @@ def _with_pandas(pd, csv: Path, starts, ends) -> np.ndarray:
 def _with_duckdb(duckdb, pa, parquet: Path, starts, ends) -> np.ndarray:
     """Each edge looks up the counter before it and the one after it, and lies on the line between."""
     db = duckdb.connect()
-    channels = db.execute(f"SELECT count(DISTINCT channel) FROM '{parquet}'").fetchone()[0]
+    channels = db.execute(f"SELECT count(DISTINCT channel) FROM '{parquet}'").fetchall()[0][0]
     edges = pa.table({"w": np.arange(len(starts)).repeat(2), "sign": np.tile([-1.0, 1.0], len(starts)),
                       "t": np.stack([starts, ends], axis=1).ravel()})  # fmt: skip
     db.register("edges", edges)

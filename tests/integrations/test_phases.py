@@ -19,6 +19,7 @@ class FakeRecording:
         self.count = 0
         self.fails_at = None
         self.notes = []
+        self.reports = []
 
     def _see(self, *event):
         self.events.append(event)
