@@ -1,7 +1,7 @@
 """Run benchmarks: `python -m benchmarks [NAME…] [--quick]`. Without a name, all of them.
 
-A benchmark is a module of this package with `main(quick: bool)`. Peers are measured with the Python in BENCH_PYTHON, and
-left out, with a sentence, where there is none.
+A benchmark is a module of this package with `main(quick: bool)`. Peers are measured with the Python in BENCH_PYTHON,
+and left out, with a sentence, where there is none.
 """
 
 from __future__ import annotations

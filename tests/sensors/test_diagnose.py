@@ -125,7 +125,7 @@ def test_rapl_for_root_only(open_place) -> None:
 
 def test_a_guest_without_counters_is_a_warning(place) -> None:
     place.cpuinfo("GenuineIntel", 6, 85, flags="fpu hypervisor")
-    found, diagnosis = checks(place.machine)
+    found, _ = checks(place.machine)
     assert found["virtual machine"].verdict is Verdict.WARN and "hypervisor flag" in found["virtual machine"].seen
     assert found["CPU energy (RAPL)"].verdict is Verdict.WARN and "machine" not in found
 

@@ -130,11 +130,8 @@ class Schedule:
         """The groups to read now: those with a deadline first, slow ones last."""
         found: list[tuple[int, bool, int, Hashable]] = []
         for key, slot in self.slots.items():
-            if slot.tracker is None:
-                at = slot.deadline_ns
-            else:
-                # A probe that is a moment away joins in only at its own time: its instant is its purpose.
-                at = slot.tracker.due.earliest_ns
+            # A probe that is a moment away joins in only at its own time: its instant is its purpose.
+            at = slot.deadline_ns if slot.tracker is None else slot.tracker.due.earliest_ns
             if at <= now_ns and slot.hold_ns <= now_ns:
                 found.append((slot.period_ns, slot.tracker is not None, len(found), key))
         found.sort()
