@@ -182,13 +182,13 @@ def _channel(column: str, spec: Mapping[str, Any]) -> Channel:
         kind = Kind(spec.get("kind", "gauge"))
         domain = Domain(spec["domain"]) if spec.get("domain") else None
         scale = float(spec.get("scale", 1.0))
-        facts = Facts(**{key: float(spec[key]) for key in FACTS if key in spec})
+        known: dict[str, Any] = {key: float(spec[key]) for key in FACTS if key in spec}
     except (TypeError, ValueError) as error:
         raise UsageError(f"Column '{column}': {error}.") from None
     pedigree = Pedigree.COUNTER if kind is Kind.COUNTER else Pedigree.INTEGRATED
     device = str(spec.get("device", "host"))
     name, unit = str(spec.get("channel", column)), str(spec.get("unit", ""))
-    return Channel(name, unit, kind, device, domain, scale, pedigree, facts=facts)
+    return Channel(name, unit, kind, device, domain, scale, pedigree, facts=Facts(**known))
 
 
 def _read_table(
