@@ -198,6 +198,28 @@ def test_everything_public_is_in_pages_that_people_wrote():
     assert [word for word in words if not said(word)] == []
 
 
+def test_figures_in_the_pages_are_those_of_the_code():
+    from everywatt.core.channels import Domain
+    from everywatt.sensors.gpu_known import CARDS, spread
+    from everywatt.sensors.power_model import shipped
+    from everywatt.sensors.raplfacts import Cpu, energy_channel
+
+    sensors = re.sub(r"\s+", " ", (ROOT / "docs" / "sensors.md").read_text(encoding="utf-8"))
+    why = (ROOT / "docs" / "why-the-interval.md").read_text(encoding="utf-8")
+    wide = spread()
+    assert f"± {wide.gain_pct:.1f} % gain and ± {wide.offset_limit_pct:.1f} % of the power limit" in sensors
+    assert f"from {len(CARDS)} cards" in sensors
+    assert f"± {wide.gain_pct:.1f} % is taken" in why and f"{wide.offset_limit_pct:.1f} % of its power limit" in why
+    assert f"off by up to {max(abs(card.gradient_pct) for card in CARDS):.1f} %" in why
+    assert f"wall power of {shipped()['models']['server']['servers']} servers" in sensors
+    for vendor, text in (
+        ("GenuineIntel", "packages ± {:.0f} % and ± {:.0f} W"),
+        ("AuthenticAMD", "± {:.0f} % and {} W"),
+    ):
+        channel = energy_channel(Domain.PACKAGE, "0", cpu=Cpu(vendor, 6, 85), scale=1.0, wrap=None, max_w=None)
+        assert text.format(channel.facts.gain_pct, channel.facts.offset_w) in sensors
+
+
 def test_the_picture_shows_what_was_printed_and_loads_nothing():
     picture = (ROOT / "docs" / "images" / "terminal.svg").read_text(encoding="utf-8")
     assert re.findall(r"url\((?!#)[^)]*\)|href=\"http", picture) == []

@@ -49,6 +49,7 @@ class Meter:
     home      where runs are kept
     save      False: nothing stays on disk after `stop()`
     append    an earlier run (its name, its path, `last`) that this recording is added to
+    options   settings of sensors, by their names: {"replay": {"tape": "old.tape"}}
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Meter:
         home: str | Path | None = None,
         save: bool = True,
         append: str | Path | None = None,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         chosen = resolve()
         self.name = name
@@ -77,6 +79,7 @@ class Meter:
         self._home = chosen.home if home is None else Path(home)
         self._save = save
         self._append = append
+        self._options = dict(options or {})
         self._recording: Recording | None = None
         self._cuda: CudaSpans | None = None
         self._folder: Path | None = None
@@ -114,6 +117,7 @@ class Meter:
                 sensors=self._sensors,
                 devices=self._devices,
                 estimate=self._estimate,
+                options=self._options,
             )
         except (UsageError, RunNotFound):
             self._remove_scratch()

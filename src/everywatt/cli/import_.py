@@ -36,7 +36,8 @@ def command(
 
     Any other csv has to be told its columns: --set time=COLUMN --set values=COLUMN,COLUMN --set unit=W
     --set kind=gauge --set device=gpu.0 --set domain=gpu, and perhaps scale, delimiter and time_format (iso, s, ms, ns
-    or a strptime pattern). For nvidia-smi: card, driver, limit_w, zone_h, column. Values may be JSON.
+    or a strptime pattern). What is known of the meter goes into the interval: gain_pct, offset_w, quantum, wrap, max_w,
+    window_s. For nvidia-smi: card, driver, limit_w, zone_h, column. Values may be JSON.
     """
     if kind not in kinds():
         raise UsageError(f"'{kind}' is not something to import.", cure=f"one of: {', '.join(sorted(kinds()))}")

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from everywatt.core.channels import NAN, Channel, Domain, GroupInfo, Kind, Pedigree, Row
+from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor, FakeClock
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.spans import Point, Span
@@ -25,6 +25,7 @@ from everywatt.tape.writer import TapeWriter
 
 GROUP: Final = "everywatt.importers"
 Importer = Callable[[Sequence[Path], Path, Mapping[str, Any]], Path]
+FACTS: Final = ("gain_pct", "offset_w", "quantum", "wrap", "max_w", "window_s")
 _FLUSH_ROWS: Final = 1024
 
 
@@ -115,8 +116,9 @@ def usual_period_s(times_ns: Sequence[int]) -> float:
 def import_csv(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
     """Our own CSV, or any other with a map of its columns.
 
-    options: time (column), values ({column: {"channel", "unit", "kind", "device", "domain", "scale"}}; or a list of
-    columns with unit and kind for all), time_format (`iso`, `s`, `ms`, `ns` or a strptime pattern), delimiter.
+    options: time (column), values ({column: {"channel", "unit", "kind", "device", "domain", "scale", …}}; or a list of
+    columns with unit and kind for all), time_format (`iso`, `s`, `ms`, `ns` or a strptime pattern), delimiter. What is
+    known of the meter (FACTS) goes into the interval.
     """
     with paths[0].open(encoding="utf-8-sig", newline="") as file:
         header = next(csv.reader(file, delimiter=str(options.get("delimiter", ","))), [])
@@ -163,7 +165,7 @@ def write_utc_table(
 
 def _value_map(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     values = options.get("values") or {}
-    common = {key: options[key] for key in ("unit", "kind", "device", "domain", "scale") if key in options}
+    common = {key: options[key] for key in ("unit", "kind", "device", "domain", "scale", *FACTS) if key in options}
     if isinstance(values, str):
         values = [values]
     if not isinstance(values, Mapping):
@@ -180,11 +182,13 @@ def _channel(column: str, spec: Mapping[str, Any]) -> Channel:
         kind = Kind(spec.get("kind", "gauge"))
         domain = Domain(spec["domain"]) if spec.get("domain") else None
         scale = float(spec.get("scale", 1.0))
-    except ValueError as error:
+        known: dict[str, Any] = {key: float(spec[key]) for key in FACTS if key in spec}
+    except (TypeError, ValueError) as error:
         raise UsageError(f"Column '{column}': {error}.") from None
     pedigree = Pedigree.COUNTER if kind is Kind.COUNTER else Pedigree.INTEGRATED
     device = str(spec.get("device", "host"))
-    return Channel(str(spec.get("channel", column)), str(spec.get("unit", "")), kind, device, domain, scale, pedigree)
+    name, unit = str(spec.get("channel", column)), str(spec.get("unit", ""))
+    return Channel(name, unit, kind, device, domain, scale, pedigree, facts=Facts(**known))
 
 
 def _read_table(
