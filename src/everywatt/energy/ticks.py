@@ -291,6 +291,8 @@ def load_line(
     The ticks where lines are not all there is to it (`Ticks.plain`), None where the channel gave nothing. For many
     windows: what only an interval needs is left out.
     """
+    if group.info.tracked and _small(tape, group):
+        return _kept(tape, group, channel)
     margin_ns = int((MARGIN_PERIODS * group.expected_period_s + (channel.facts.window_s or 0.0)) * NS)
     edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
     if channel.kind is Kind.COUNTER and not edges and not channel.facts.bias_w:
