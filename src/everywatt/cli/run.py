@@ -21,6 +21,8 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused
 from everywatt.core.units import format_duration
 from everywatt.report.text import short, summary
+from everywatt.sensors.base import Request
+from everywatt.sensors.registry import choose, known
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 PASSED_ON = (
@@ -60,12 +62,12 @@ def command(
     """
     for warning in settings.warnings:
         output.warn(warning)
+    if strict:
+        _strict(settings)
     meter = _meter(settings, append, note)
     meter.start(command=words, root=False)
     if meter.elsewhere:
         output.warn(meter.elsewhere)
-    if strict:
-        _strict(meter)
     if idle_s > 0 and meter.recording is not None:
         output.say(f"everywatt: recording idle power for {format_duration(idle_s)}")
         uid = meter.recording.span_open("idle", attributes={"role": "idle"})
@@ -92,15 +94,12 @@ def _meter(settings: Settings, append: str | None, note: str | None) -> Meter:
     )
 
 
-def _strict(meter: Meter) -> None:
-    recording = meter.recording
-    measured = recording is not None and any(
-        channel.carries_energy and channel.pedigree != "modelled"
-        for group in recording.groups
-        for channel in group.channels
-    )
-    if not measured:
-        meter.stop()
+def _strict(settings: Settings) -> None:
+    """Refuse where no sensor measures power; before there is a run, so that none is left behind."""
+    choice = choose(known(), Request(estimate=False), settings.sensors)
+    for group in choice.groups:
+        group.close()
+    if not any(channel.carries_energy for group in choice.groups for channel in group.info.channels):
         raise MeasurementRefused("Nothing on this machine measures power (--strict).", cure="everywatt doctor")
 
 

@@ -190,7 +190,7 @@ def total(parts: Mapping[str, Energy], *, scope: str, notes: Iterable[str] = ())
         budget,
         scope,
         join_labels(part.pedigree for part in counted.values()),
-        min(part.coverage for part in counted.values()),
+        min(part.coverage for part in counted.values()) * len(counted) / len(parts),
         tuple(parts.items()),
         tuple(dict.fromkeys((*notes, *(n for p in counted.values() for n in p.notes), *missing))),
     )

@@ -84,7 +84,7 @@ def source_energy(source: Source, start_ns: int, end_ns: int, ticks: Ticks | Non
     seconds = (end_ns - start_ns) / NS
     budget = _budget(source, reading, start_ns, end_ns, seconds * reading.coverage)
     gap_bounds, gap_notes = _gaps(source, reading, start_ns, end_ns, seconds)
-    notes = [*gap_notes, *cross_check(source, reading.joules, start_ns, end_ns)]
+    notes = [*gap_notes, *cross_check(source, reading.joules, start_ns, end_ns), *_unknown(source.channel)]
     return Energy(
         reading.joules,
         Budget(budget.terms, (*budget.bounds, *gap_bounds)),
@@ -93,6 +93,12 @@ def source_energy(source: Source, start_ns: int, end_ns: int, ticks: Ticks | Non
         reading.coverage,
         notes=tuple(notes),
     )
+
+
+def _unknown(channel: Channel) -> list[str]:
+    if channel.facts.gain_pct is not None or channel.facts.offset_w is not None:
+        return []
+    return [f"{channel.device}: nothing is known of this sensor's gain and offset; the interval is of sampling alone"]
 
 
 def pedigree_of(channel: Channel) -> Pedigree:
