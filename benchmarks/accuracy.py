@@ -2,8 +2,8 @@
 
     python benchmarks/accuracy.py [--quick] [--long] [--sensors rapl,nvml100] [--no-peers] [--keep FOLDER]
 
-BENCH_PYTHON names the Python with codecarbon, zeus and pyJoules (default: .venv-bench). Rows are load × sensor × window,
-figures the 95th percentile of |error| in percent of the truth. A tool that refuses a window is 100 % off.
+BENCH_PYTHON names the Python with codecarbon, zeus and pyJoules (default: .venv-bench). Rows are load × sensor ×
+window, figures the 95th percentile of |error| in percent of the truth. A tool that refuses a window is 100 % off.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ def measure(
     for driver in drivers:
         driver.go(start_ns)
     longest = max(offset + length for lane in lanes for offset, length in lane)
-    results = {driver.name: driver.result(longest + 120) for driver in drivers}
+    results = {driver.name: driver.result(longest + 240) for driver in drivers}
     return {name: _windows(rows, lab, sensor, devices) for name, rows in results.items()}
 
 

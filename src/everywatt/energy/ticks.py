@@ -208,12 +208,14 @@ def load_ticks(
     margin_ns = int((MARGIN_PERIODS * expected_s + (channel.facts.window_s or 0.0)) * NS)
     rows = (end_ns - start_ns) / NS / max(expected_s, 1e-6)
     hole = (0, 0)
-    if whole or rows < WHOLE_ROWS:
+    if whole:
         pieces = [load_columns(tape, group.id, [channel.name], start_ns - margin_ns, end_ns + margin_ns)]
+    elif rows < WHOLE_ROWS:
+        pieces = [_rows(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)]
     else:
         pieces = [
-            load_columns(tape, group.id, [channel.name], start_ns - margin_ns, start_ns + margin_ns),
-            load_columns(tape, group.id, [channel.name], end_ns - margin_ns, end_ns + margin_ns),
+            _rows(tape, group, channel, start_ns - margin_ns, start_ns + margin_ns),
+            _rows(tape, group, channel, end_ns - margin_ns, end_ns + margin_ns),
         ]
         hole = (int(pieces[0].published[-1]), int(pieces[1].published[0]))
     edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
@@ -224,6 +226,23 @@ def load_ticks(
         return None
     witness = None if whole else _witness(tape, channel, start_ns - margin_ns, end_ns + margin_ns, rows)
     return replace(ticks, witness=witness, hole_ns=hole if hole[1] > hole[0] else (0, 0))
+
+
+def _rows(tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int) -> Columns:
+    """Rows between two instants and one to either side, of frames that may be far longer."""
+    columns, name = load_columns(tape, group.id, [channel.name], start_ns, end_ns), channel.name
+    first = max(int(np.searchsorted(columns.published, start_ns)) - 1, 0)
+    last = int(np.searchsorted(columns.published, end_ns)) + 1
+    if first == 0 and last >= len(columns):
+        return columns
+    part = slice(first, last)
+    times = (getattr(columns, field)[part] for field in ("read", "early", "late", "published", "breaks"))
+    return Columns(
+        *times,
+        {name: columns.values[name][part]},
+        {name: columns.accumulated[name][part]},
+        {name: columns.observed_ns[name][part]},
+    )
 
 
 def _witness(tape: Tape, channel: Channel, start_ns: int, end_ns: int, rows: float) -> Witness | None:
