@@ -12,6 +12,8 @@ from lanes import Tool, drive
 
 import everywatt
 from everywatt.core.spans import Span
+from everywatt.energy.sources import Source, sources
+from everywatt.energy.window import source_energy
 
 
 class Everywatt(Tool):
