@@ -25,7 +25,7 @@ from accuracy_lab import FAULTS, LOADS, SENSORS, Sensor, Window, bench_python, m
 from everywatt.cli.output import Output
 
 SHORT = {0.05: 60, 0.25: 50, 1.0: 26}
-QUICK_LOADS = ("constant", "ramp", "square 1.3 s", "telegraph", "meter 3090")
+QUICK_LOADS = ("constant", "square 1.3 s", "telegraph", "meter 3090")
 QUICK_SENSORS = ("rapl", "nvml100", "gauge100")
 POINT = 0.1
 SMOOTH = ("constant", "step", "ramp")
@@ -161,7 +161,7 @@ def verdict(rows: list[Row], output: Output) -> bool:
 def lanes_for(quick: bool, long: bool) -> list[list[list[float]]]:
     """Two lanes of windows: short ones in random order, beside them windows of 5 s (20 and 60 s in the long run)."""
     if quick:
-        return [plan({0.05: 24, 0.25: 20, 1.0: 6}, seed=1), plan({5.0: 4}, seed=2)]
+        return [plan({0.05: 20, 0.25: 16, 1.0: 4}, seed=1), plan({5.0: 3}, seed=2)]
     lanes = [plan(SHORT, seed=1), plan({5.0: 11}, seed=2)]
     if long:
         lanes += [plan({20.0: 3, 60.0: 2}, seed=3)]

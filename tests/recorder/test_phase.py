@@ -259,3 +259,11 @@ def test_a_gauge_that_seldom_changes_keeps_its_rows_and_finds_its_lock_again() -
     assert all(row.early_ns <= publisher.times[index] <= row.late_ns for row, index in late)
     widths = sorted(row.late_ns - row.early_ns for row, _ in late)
     assert widths[len(widths) // 2] < 40 * MS
+
+
+def test_a_load_that_is_switched_every_seconds_is_no_slow_gauge() -> None:
+    publisher = Publisher(100.0, 31.0, counter=False, constant=True, seconds=40)
+    publisher.values = [100.0 + 200.0 * ((k // 35) % 2) for k in range(len(publisher.times))]
+    outcome = follow(publisher, declared_ms=100.0)
+    assert outcome.tracker.trouble is None
+    assert len(outcome.rows) >= 0.97 * 400

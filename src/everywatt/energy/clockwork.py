@@ -38,6 +38,9 @@ PERIOD_OFF = 0.02
 LONGEST_SILENCE = 24
 SLOPES = 33
 ZOOMS = 5
+# Brackets that a line is searched through at most, and slopes that stand for all that fit.
+BINDING = 96
+SHOWN = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +165,16 @@ def _line(early: Floats, late: Floats, period: float) -> Line | None:
     k = np.concatenate(([0.0], np.cumsum(np.round(np.diff(middle) / period))))
     if len(np.unique(k)) < FEWEST:
         return None
-    steps, lows, highs = _search(k, early, late, period)
+    tight = _tightest(late - early)
+    steps, lows, highs = _search(k[tight], early[tight], late[tight], period)
     gap = highs - lows
     top = int(np.argmax(gap))
     jitter = max(0.0, -float(gap[top]) / 2)
     if jitter > MOST_JITTER * period:
         return None
-    fits = gap >= min(0.0, float(gap[top]))
+    fits = np.flatnonzero(gap >= min(0.0, float(gap[top])))
+    fits = fits[np.argsort(steps[fits])]
+    fits = fits[np.unique(np.linspace(0, len(fits) - 1, SHOWN).astype(int))]
     start = (lows[top] + highs[top]) / 2
     return Line(
         float(start),
@@ -178,6 +184,15 @@ def _line(early: Floats, late: Floats, period: float) -> Line | None:
         np.maximum(lows[fits], highs[fits]),
         jitter + UNSEEN * float(np.median(late - early)) / 2,
     )
+
+
+def _tightest(width: Floats) -> npt.NDArray[np.intp]:
+    """Numbers of the tightest brackets of each part of a stretch: the others hardly ever bind."""
+    share = max(1, len(width) // BINDING)
+    parts = np.arange(len(width)) // share
+    order = np.lexsort((width, parts))
+    first = np.flatnonzero(np.diff(parts[order], prepend=-1))
+    return np.sort(order[first])
 
 
 def _search(k: Floats, early: Floats, late: Floats, period: float) -> tuple[Floats, Floats, Floats]:

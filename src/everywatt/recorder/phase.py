@@ -312,6 +312,12 @@ class Tracker:
         gaps = [(b[0] + b[1] - a[0] - a[1]) / 2 for a, b in pairwise(recent)]
         if min(gaps) < floor or max(gaps) > 1.3 * min(gaps):
             return False
+        if not self._counter:
+            # A gauge that stands still between regular changes may as well show a load that is switched on and off:
+            # it is polled as before, so that nothing is missed, and doubted only where nobody knows its period.
+            if self._original_ns is None:
+                self._complain(sum(gaps) / len(gaps))
+            return False
         self._declared_ns, self._changes = round(sum(gaps) / len(gaps)), recent
         if not self._lock(now):
             return False
