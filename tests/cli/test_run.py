@@ -335,3 +335,17 @@ def test_runs_may_nest(place) -> None:
     inner = f"{sys.executable} -m everywatt run --quiet -- sh -c 'exit 3'"
     place.run("--quiet", "--", "sh", "-c", inner, check=3)
     assert len(place.tapes()) == 2
+
+
+@pytest.mark.parametrize(("mask", "devices"), [("2,3", {"gpu.2", "gpu.3"}), ("1", {"gpu.1"})])
+def test_only_visible_gpus_are_measured(tmp_path, sim_machine, mask, devices) -> None:
+    """Four cards of 10, 20, 30 and 40 W; the mask of CUDA_VISIBLE_DEVICES selects exactly those devices."""
+    machine = sim_machine(gpus=[f"constant:{watts}W" for watts in (10, 20, 30, 40)])
+    environ = {**machine.environment(), "CUDA_VISIBLE_DEVICES": mask, "EVERYWATT_HOME": str(tmp_path / "runs")}
+    words = [sys.executable, "-m", "everywatt", "run", "--json", "--", "sleep", "0.5"]
+    done = subprocess.run(words, env=environ, capture_output=True, timeout=60)
+    energy = json.loads(done.stdout)["energy"]
+    assert set(energy["parts"]) == devices
+    assert energy["joules"] / json.loads(done.stdout)["duration_s"] == pytest.approx(
+        70 if mask == "2,3" else 20, rel=0.05
+    )

@@ -73,7 +73,7 @@ class Meter:
         self._note = note
         self._period_s = chosen.period_s if period is None else _seconds(period)
         self._sensors = list(chosen.sensors) if sensors is None and chosen.sensors else sensors
-        self._devices = devices
+        self._devices = os.environ.get("CUDA_VISIBLE_DEVICES") if devices is None else devices
         self._profile = chosen.profile
         self._estimate = chosen.estimate if estimate is None else estimate
         self._home = chosen.home if home is None else Path(home)
