@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.errors import UsageError
 from everywatt.energy.publications import publications
+from everywatt.energy.tolerance import likely_limit_w
 from everywatt.sensors.gpu_known import facts_for
 from everywatt.sensors.smi_csv import SmiRow, parse_csv
 from everywatt.tape.importing import Recording, usual_period_s, write_tape
@@ -86,10 +88,11 @@ def _recordings(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapp
             continue
         watts = [_number(row, column) for row in rows]
         if any(value == value for value in watts):
-            limits = [_number(row, "power.limit") for row in rows]
-            limit_w = float(options.get("limit_w") or max((v for v in limits if v == v), default=0.0)) or None
             driver = str(options.get("driver") or rows[0].texts.get("driver_version") or "")
-            found.append(_power(device, at_ns, watts, facts_for(label, driver, limit_w, reading), label))
+            told_w = float(options.get("limit_w") or _highest(_number(row, "power.limit") for row in rows)) or None
+            # Offsets grow with the size of a board; where its limit is not told, the readings say how large it is.
+            facts = facts_for(label, driver, told_w or likely_limit_w(_highest(watts)), reading)
+            found.append(_power(device, at_ns, watts, replace(facts, max_w=told_w), label))
             break
     state = [
         (query, *STATE[query]) for query in STATE if any(_number(row, query) == _number(row, query) for row in rows)
@@ -120,7 +123,7 @@ def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, labe
         device,
         Domain.GPU,
         pedigree=Pedigree.INTEGRATED,
-        facts=facts if facts.period_s else _with_period(facts, period_s),
+        facts=facts if facts.period_s else replace(facts, period_s=period_s),
     )
     half_s = (published.late_s - published.early_s) / 2
     # Centred on the best estimate, because a tape takes a publication to be in the middle of what is possible.
@@ -133,10 +136,8 @@ def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, labe
     return Recording(info, ticks, period_s or usual_period_s(at_ns))
 
 
-def _with_period(facts: Facts, period_s: float | None) -> Facts:
-    from dataclasses import replace
-
-    return replace(facts, period_s=period_s)
+def _highest(values: Iterable[float]) -> float:
+    return max((value for value in values if value == value), default=0.0)
 
 
 def _number(row: SmiRow, name: str) -> float:
