@@ -30,6 +30,8 @@ _ENERGIES = {
     "Wh": 3600.0,
     "kWh": 3.6e6,
 }
+# Less than this of anything is rounding.
+NOTHING = 1e-9
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ]*)\s*")
 
 
@@ -82,7 +84,10 @@ def _scale(value: float) -> tuple[float, str]:
 def format_quantity(value: float, unit: str, below: float = 0.0, above: float = 0.0) -> str:
     """`412.3 J ± 6.1`, `12.41 kJ −0.20/+0.91`, `35.0 W`: value, unit, and the interval where there is one."""
     # A value of next to nothing is shown in the unit of its interval.
-    factor, prefix = _scale(max((size for size in (abs(value), below, above) if math.isfinite(size)), default=0.0))
+    size = max((size for size in (abs(value), below, above) if math.isfinite(size)), default=0.0)
+    if size < NOTHING and math.isfinite(value + below + above):
+        return f"0 {unit}"
+    factor, prefix = _scale(size)
     value, below, above = value / factor, below / factor, above / factor
     decimals = min(_digits(value, max(below, above)), 6)
     head = f"{value:.{decimals}f} {prefix}{unit}"
