@@ -51,6 +51,10 @@ CLASSES: dict[str, Sensor] = {
     "A100, uncalibrated": SENSORS["gauge25"],
     "3090 average, uncal.": SENSORS["gauge1s"],
 }
+# As on real cards, utilisation is the second witness of what a load does inside a cell.
+CLASSES = {
+    name: replace(sensor, options=sensor.options.replace("utilisation=100%,", "")) for name, sensor in CLASSES.items()
+}
 
 
 @dataclass(frozen=True)

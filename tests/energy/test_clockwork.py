@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from everywatt.energy.clockwork import retime
+from everywatt.energy.ticks import _repeated
 
 MS = 1_000_000
 START = 7_000_000 * MS
@@ -71,3 +72,8 @@ def test_polls_without_a_phase_stay_as_they_are() -> None:
     at, half = retime(read, read - 100 * MS, read)
     assert np.array_equal(at, read - 50 * MS)
     assert np.all(half == 50 * MS)
+
+
+def test_a_counter_that_stands_still_once_has_lost_a_publication() -> None:
+    values = np.array([0.0, 10, 20, 20, 40, 50, 50, 50, 60])
+    assert np.flatnonzero(_repeated(values)).tolist() == [3]

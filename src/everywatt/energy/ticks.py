@@ -350,6 +350,8 @@ def _finite(pieces: list[Columns], channel: Channel, tracked: bool) -> _Raw:
     last = -(2**63)
     for columns in pieces:
         keep = np.isfinite(columns.values[channel.name]) & (columns.published > last)
+        if tracked and channel.kind is Kind.COUNTER:
+            keep &= ~_repeated(columns.values[channel.name])
         if keep.any():
             last = int(columns.published[keep][-1])
             part = _Raw(
@@ -371,6 +373,14 @@ def _finite(pieces: list[Columns], channel: Channel, tracked: bool) -> _Raw:
             for field in ("at", "half", "value", "accumulated", "observed")
         )
     )
+
+
+def _repeated(values: Floats) -> Flags:
+    """True for a value that stands still once between steps: a publication that was lost, and no news."""
+    still = np.diff(values, prepend=np.nan) == 0
+    after = np.append(still[1:], True)
+    before = np.append(True, still[:-1])
+    return np.asarray(still & ~after & ~before)
 
 
 def _moved(raw: _Raw, at: Ints, half: Floats, kind: Kind) -> _Raw:
