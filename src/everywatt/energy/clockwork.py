@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.energy.median import median, row_medians
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -38,6 +40,11 @@ PERIOD_OFF = 0.02
 LONGEST_SILENCE = 24
 SLOPES = 33
 ZOOMS = 5
+SPREAD = np.linspace(-1, 1, SLOPES)
+# Passes over the brackets of a stretch to find the few that bound its line.
+PRUNINGS = 8
+# Stretches that are fitted together, to keep what is tried small in memory.
+TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ def retime(read_ns: Ints, early_ns: Ints, late_ns: Ints) -> tuple[Ints, Floats]:
 def _period(early: Floats, late: Floats) -> float | None:
     """The period of which all steps between neighbours are multiples, as far as brackets tell."""
     middle, width = (early + late) / 2, late - early
-    typical = float(np.median(np.diff(middle)))
+    typical = median(np.diff(middle))
     for parts in range(1, 11):
         period = typical / parts
         narrow = width < WIDE * period
@@ -94,7 +101,7 @@ def _period(early: Floats, late: Floats) -> float | None:
         counts = np.round(steps / period)
         off = np.abs(steps - counts * period)
         if np.mean((counts >= 1) & (off <= slack + 0.01 * steps)) >= 0.9:
-            return float(np.median(steps[counts >= 1] / counts[counts >= 1]))
+            return median(steps[counts >= 1] / counts[counts >= 1])
     return None
 
 
@@ -109,16 +116,23 @@ def _fit_stretches(
     """Better times for all rows from the first to the last of `rows`, stretch by stretch, where a line fits."""
     count = len(rows)
     stretch = int(np.clip(STRETCH_S * 1e9 * count / max(best[rows[-1]] - best[rows[0]], 1.0), 4 * FEWEST, STRETCH_ROWS))
-    for start in range(0, count, stretch // 2):
-        first = max(0, min(start - stretch // 4, count - stretch))
-        piece = rows[first : first + stretch]
+    starts = np.arange(0, count, stretch // 2)
+    firsts = np.clip(starts - stretch // 4, 0, max(0, count - stretch))
+    # Every stretch has as many rows as the others, so that many can be fitted at once.
+    pieces = [rows[first : first + stretch] for first in firsts]
+    lines: list[Line | None] = []
+    for at in range(0, len(pieces), TOGETHER):
+        some = np.stack(pieces[at : at + TOGETHER])
+        lines += fit_lines(early[some], late[some], period)
+    for start, piece, line in zip(starts, pieces, lines, strict=True):
         own = rows[start : start + stretch // 2]
         low = own[0] if start else max(own[0] - LONGEST_SILENCE, 0)
         high = rows[start + stretch // 2] if start + stretch // 2 < count else min(own[-1] + LONGEST_SILENCE, len(best))
-        _fit(piece, np.arange(low, high), read, early, late, period, best, width)
+        _fit(line, piece, np.arange(low, high), read, early, late, period, best, width)
 
 
 def _fit(
+    line: Line | None,
     piece: npt.NDArray[np.intp],
     own: npt.NDArray[np.intp],
     read: Floats,
@@ -128,12 +142,13 @@ def _fit(
     best: Floats,
     width: Floats,
 ) -> None:
-    line = _line(early[piece], late[piece], period)
     if line is None:
         if len(piece) >= 2 * FEWEST:
             cut = len(piece) // 2
             for part in (piece[:cut], piece[cut:]):
-                _fit(part, own[(own >= part[0]) & (own <= part[-1])], read, early, late, period, best, width)
+                half = fit_lines(early[part][None, :], late[part][None, :], period)[0]
+                inside = own[(own >= part[0]) & (own <= part[-1])]
+                _fit(half, part, inside, read, early, late, period, best, width)
         return
     # A row shows the last publication before it was read, whatever its own bracket says.
     narrow = late[own] - early[own] < WIDE * period
@@ -156,39 +171,76 @@ def _fit(
     width[own[use]] = np.maximum(high - found, found - low)[use]
 
 
-def _line(early: Floats, late: Floats, period: float) -> Line | None:
-    """The line through the middle of the widest corridor; None where publications stray too far from any line."""
+def fit_lines(early: Floats, late: Floats, period: float) -> list[Line | None]:
+    """For each row of brackets the line through the middle of the widest corridor between them.
+
+    None where publications stray too far from any line.
+    """
     middle = (early + late) / 2
-    k = np.concatenate(([0.0], np.cumsum(np.round(np.diff(middle) / period))))
-    if len(np.unique(k)) < FEWEST:
-        return None
+    k = np.zeros_like(middle)
+    np.cumsum(np.round(np.diff(middle, axis=1) / period), axis=1, out=k[:, 1:])
     steps, lows, highs = _search(k, early, late, period)
     gap = highs - lows
-    top = int(np.argmax(gap))
-    jitter = max(0.0, -float(gap[top]) / 2)
-    if jitter > MOST_JITTER * period:
-        return None
-    fits = gap >= min(0.0, float(gap[top]))
-    start = (lows[top] + highs[top]) / 2
-    return Line(
-        float(start),
-        float(steps[top]),
-        steps[fits],
-        np.minimum(lows[fits], highs[fits]),
-        np.maximum(lows[fits], highs[fits]),
-        jitter + UNSEEN * float(np.median(late - early)) / 2,
-    )
+    tops = np.argmax(gap, axis=1)
+    different = 1 + np.count_nonzero(np.diff(k, axis=1), axis=1)
+    unseen = UNSEEN * row_medians(late - early) / 2
+    found: list[Line | None] = []
+    for place, top in enumerate(tops):
+        most = float(gap[place, top])
+        jitter = max(0.0, -most / 2)
+        if different[place] < FEWEST or jitter > MOST_JITTER * period:
+            found.append(None)
+            continue
+        fits = gap[place] >= min(0.0, most)
+        low, high = lows[place][fits], highs[place][fits]
+        found.append(
+            Line(
+                float((lows[place, top] + highs[place, top]) / 2),
+                float(steps[place, top]),
+                steps[place][fits],
+                np.minimum(low, high),
+                np.maximum(low, high),
+                jitter + float(unseen[place]),
+            )
+        )
+    return found
 
 
 def _search(k: Floats, early: Floats, late: Floats, period: float) -> tuple[Floats, Floats, Floats]:
     """Slopes that were tried, and for each the lowest and highest start. Their gap is concave in the slope."""
-    centre, reach = period, PERIOD_OFF * period
+    count = len(k)
+    # Only corners of the brackets' hull ever bound a line: a dozen of hundreds.
+    corner_k, corner = _corners(np.concatenate((k, k)), np.concatenate((early, -late)))
+    away = np.concatenate((corner_k[:count], -corner_k[count:]))[:, None, :]
+    centre, reach = np.full((count, 1), period), PERIOD_OFF * period
     tried: list[tuple[Floats, Floats, Floats]] = []
     for _ in range(ZOOMS):
-        steps = centre + reach * np.linspace(-1, 1, SLOPES)
-        lows = (early - steps[:, None] * k).max(axis=1)
-        highs = (late - steps[:, None] * k).min(axis=1)
+        steps = centre + reach * SPREAD
+        ends = (corner[:, None, :] - np.concatenate((steps, steps))[:, :, None] * away).max(axis=2)
+        lows, highs = ends[:count], -ends[count:]
         tried.append((steps, lows, highs))
-        centre = float(steps[int(np.argmax(highs - lows))])
+        centre = np.take_along_axis(steps, np.argmax(highs - lows, axis=1)[:, None], axis=1)
         reach *= 2.5 / (SLOPES - 1) * 2
-    return tuple(np.concatenate(parts) for parts in zip(*tried, strict=True))  # type: ignore[return-value]
+    return tuple(np.concatenate(parts, axis=1) for parts in zip(*tried, strict=True))  # type: ignore[return-value]
+
+
+def _corners(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """For each row of points, x ascending, those that lie on the upper side of its hull; some others may be left.
+
+    Rows are filled up with their last point. A point below the line between its neighbours is no corner, and a corner
+    is never below a line between others, so all of them can be dropped at once, again and again.
+    """
+    count, size = x.shape
+    row = np.repeat(np.arange(count), size)
+    flat_x, flat_y = x.ravel(), y.ravel()
+    for _ in range(PRUNINGS):
+        left, right = np.diff(flat_x[:-1]), np.diff(flat_x[1:])
+        below = np.diff(flat_y[:-1]) * right <= np.diff(flat_y[1:]) * left
+        keep = np.ones(len(flat_x), dtype=bool)
+        keep[1:-1] = ~below | (left <= 0) | (right <= 0) | (row[2:] != row[:-2])
+        if keep.all():
+            break
+        flat_x, flat_y, row = flat_x[keep], flat_y[keep], row[keep]
+    sizes = np.bincount(row, minlength=count)
+    at = (np.cumsum(sizes) - sizes)[:, None] + np.minimum(np.arange(sizes.max()), sizes[:, None] - 1)
+    return flat_x[at], flat_y[at]
