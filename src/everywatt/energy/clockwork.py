@@ -124,17 +124,39 @@ def _fit_stretches(
     for at in range(0, len(pieces), TOGETHER):
         some = np.stack(pieces[at : at + TOGETHER])
         lines += fit_lines(early[some], late[some], period)
+    placed: list[tuple[Line, npt.NDArray[np.intp]]] = []
     for start, piece, line in zip(starts, pieces, lines, strict=True):
         own = rows[start : start + stretch // 2]
         low = own[0] if start else max(own[0] - LONGEST_SILENCE, 0)
         high = rows[start + stretch // 2] if start + stretch // 2 < count else min(own[-1] + LONGEST_SILENCE, len(best))
-        _fit(line, piece, np.arange(low, high), read, early, late, period, best, width)
+        placed += _halved(line, piece, np.arange(low, high), early, late, period)
+    if placed:
+        _place(placed, read, early, late, period, best, width)
 
 
-def _fit(
+def _halved(
     line: Line | None,
     piece: npt.NDArray[np.intp],
     own: npt.NDArray[np.intp],
+    early: Floats,
+    late: Floats,
+    period: float,
+) -> list[tuple[Line, npt.NDArray[np.intp]]]:
+    """Lines and the rows they are for: halves of a stretch through which no line passes are tried by themselves."""
+    if line is not None:
+        return [(line, own)]
+    if len(piece) < 2 * FEWEST:
+        return []
+    found = []
+    cut = len(piece) // 2
+    for part in (piece[:cut], piece[cut:]):
+        half = fit_lines(early[part][None, :], late[part][None, :], period)[0]
+        found += _halved(half, part, own[(own >= part[0]) & (own <= part[-1])], early, late, period)
+    return found
+
+
+def _place(
+    placed: list[tuple[Line, npt.NDArray[np.intp]]],
     read: Floats,
     early: Floats,
     late: Floats,
@@ -142,28 +164,22 @@ def _fit(
     best: Floats,
     width: Floats,
 ) -> None:
-    if line is None:
-        if len(piece) >= 2 * FEWEST:
-            cut = len(piece) // 2
-            for part in (piece[:cut], piece[cut:]):
-                half = fit_lines(early[part][None, :], late[part][None, :], period)[0]
-                inside = own[(own >= part[0]) & (own <= part[-1])]
-                _fit(half, part, inside, read, early, late, period, best, width)
-        return
-    # A row shows the last publication before it was read, whatever its own bracket says.
-    narrow = late[own] - early[own] < WIDE * period
-    middle = (early[own] + late[own]) / 2
-    k = np.where(
-        narrow,
-        np.round((middle - line.start_ns) / line.step_ns),
-        np.floor((read[own] - line.start_ns) / line.step_ns),
-    )
-    when, off = line.at(k)
-    possible = (when > early[own] - off) & (when < late[own] + off)
-    sure = narrow | ((read[own] - when > off) & (off < VAGUE * line.step_ns))
+    """Put rows on their lines. A row shows the last publication before it was read, whatever its own bracket says."""
+    own = np.concatenate([rows for _, rows in placed])
+    sizes = [len(rows) for _, rows in placed]
+    start = np.repeat([line.start_ns for line, _ in placed], sizes)
+    step = np.repeat([line.step_ns for line, _ in placed], sizes)
+    first, last, seen = early[own], late[own], read[own]
+    narrow = last - first < WIDE * period
+    k = np.where(narrow, np.round(((first + last) / 2 - start) / step), np.floor((seen - start) / step))
+    ends = np.cumsum(sizes)[:-1]
+    lines = [line.at(part) for (line, _), part in zip(placed, np.split(k, ends), strict=True)]
+    when, off = (np.concatenate(parts) for parts in zip(*lines, strict=True))
+    possible = (when > first - off) & (when < last + off)
+    sure = narrow | ((seen - when > off) & (off < VAGUE * step))
     use = possible & sure
-    low = np.where(narrow, np.maximum(early[own], when - off), when - off)
-    high = np.where(narrow, np.minimum(late[own], when + off), when + off)
+    low = np.where(narrow, np.maximum(first, when - off), when - off)
+    high = np.where(narrow, np.minimum(last, when + off), when + off)
     # A line that passes beside the bracket says no more than that the publication lies on that side of it.
     on = (when >= low) & (when <= high)
     found = np.where(on, when, (low + high) / 2)
@@ -209,17 +225,19 @@ def fit_lines(early: Floats, late: Floats, period: float) -> list[Line | None]:
 def _search(k: Floats, early: Floats, late: Floats, period: float) -> tuple[Floats, Floats, Floats]:
     """Slopes that were tried, and for each the lowest and highest start. Their gap is concave in the slope."""
     count = len(k)
-    # Only corners of the brackets' hull ever bound a line: a dozen of hundreds.
+    # Only corners of the brackets' hull ever bound a line: a dozen of hundreds. They are the first axis, which is
+    # reduced fastest.
     corner_k, corner = _corners(np.concatenate((k, k)), np.concatenate((early, -late)))
-    away = np.concatenate((corner_k[:count], -corner_k[count:]))[:, None, :]
+    away = np.concatenate((corner_k[:count], -corner_k[count:])).T[:, :, None].copy()
+    bound = corner.T[:, :, None].copy()
     centre, reach = np.full((count, 1), period), PERIOD_OFF * period
     tried: list[tuple[Floats, Floats, Floats]] = []
     for _ in range(ZOOMS):
         steps = centre + reach * SPREAD
-        ends = (corner[:, None, :] - np.concatenate((steps, steps))[:, :, None] * away).max(axis=2)
+        ends = (bound - np.concatenate((steps, steps)) * away).max(axis=0)
         lows, highs = ends[:count], -ends[count:]
         tried.append((steps, lows, highs))
-        centre = np.take_along_axis(steps, np.argmax(highs - lows, axis=1)[:, None], axis=1)
+        centre = steps[np.arange(count), np.argmax(highs - lows, axis=1)][:, None]
         reach *= 2.5 / (SLOPES - 1) * 2
     return tuple(np.concatenate(parts, axis=1) for parts in zip(*tried, strict=True))  # type: ignore[return-value]
 
@@ -234,10 +252,11 @@ def _corners(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     row = np.repeat(np.arange(count), size)
     flat_x, flat_y = x.ravel(), y.ravel()
     for _ in range(PRUNINGS):
-        left, right = np.diff(flat_x[:-1]), np.diff(flat_x[1:])
-        below = np.diff(flat_y[:-1]) * right <= np.diff(flat_y[1:]) * left
+        right, up = flat_x[1:] - flat_x[:-1], flat_y[1:] - flat_y[:-1]
+        above = up[:-1] * right[1:] > up[1:] * right[:-1]
+        forward = right > 0  # the first and last point of each row stay, and so do points above one another
         keep = np.ones(len(flat_x), dtype=bool)
-        keep[1:-1] = ~below | (left <= 0) | (right <= 0) | (row[2:] != row[:-2])
+        keep[1:-1] = above | ~(forward[:-1] & forward[1:])
         if keep.all():
             break
         flat_x, flat_y, row = flat_x[keep], flat_y[keep], row[keep]
