@@ -304,9 +304,15 @@ def union(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
+def _is_path(run: str | Path) -> bool:
+    return "/" in str(run) and Path(run).exists()
+
+
 def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
     """Open a run by name, path or `last`. What is missing of it is in `Run.trouble`."""
-    path = find_run(run, existing_home(home or resolve().home))
+    # A path says where it is; settings, which may lie in files to be read, say where names are.
+    home = home or (None if _is_path(run) else resolve().home)
+    path = find_run(run, existing_home(home))
     files = segments(path)
     if not files:
         raise RunNotFound(f"{path} holds no tape.", cure="everywatt list")

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.energy.median import median, row_medians
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -38,9 +40,11 @@ PERIOD_OFF = 0.02
 LONGEST_SILENCE = 24
 SLOPES = 33
 ZOOMS = 5
-# Brackets that a line is searched through at most, and slopes that stand for all that fit.
-BINDING = 96
-SHOWN = 9
+SPREAD = np.linspace(-1, 1, SLOPES)
+# Passes over the brackets of a stretch to find the few that bound its line.
+PRUNINGS = 8
+# Stretches that are fitted together, to keep what is tried small in memory.
+TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def retime(read_ns: Ints, early_ns: Ints, late_ns: Ints) -> tuple[Ints, Floats]:
 def _period(early: Floats, late: Floats) -> float | None:
     """The period of which all steps between neighbours are multiples, as far as brackets tell."""
     middle, width = (early + late) / 2, late - early
-    typical = float(np.median(np.diff(middle)))
+    typical = median(np.diff(middle))
     for parts in range(1, 11):
         period = typical / parts
         narrow = width < WIDE * period
@@ -97,7 +101,7 @@ def _period(early: Floats, late: Floats) -> float | None:
         counts = np.round(steps / period)
         off = np.abs(steps - counts * period)
         if np.mean((counts >= 1) & (off <= slack + 0.01 * steps)) >= 0.9:
-            return float(np.median(steps[counts >= 1] / counts[counts >= 1]))
+            return median(steps[counts >= 1] / counts[counts >= 1])
     return None
 
 
@@ -112,18 +116,47 @@ def _fit_stretches(
     """Better times for all rows from the first to the last of `rows`, stretch by stretch, where a line fits."""
     count = len(rows)
     stretch = int(np.clip(STRETCH_S * 1e9 * count / max(best[rows[-1]] - best[rows[0]], 1.0), 4 * FEWEST, STRETCH_ROWS))
-    for start in range(0, count, stretch // 2):
-        first = max(0, min(start - stretch // 4, count - stretch))
-        piece = rows[first : first + stretch]
+    starts = np.arange(0, count, stretch // 2)
+    firsts = np.clip(starts - stretch // 4, 0, max(0, count - stretch))
+    # Every stretch has as many rows as the others, so that many can be fitted at once.
+    pieces = [rows[first : first + stretch] for first in firsts]
+    lines: list[Line | None] = []
+    for at in range(0, len(pieces), TOGETHER):
+        some = np.stack(pieces[at : at + TOGETHER])
+        lines += fit_lines(early[some], late[some], period)
+    placed: list[tuple[Line, npt.NDArray[np.intp]]] = []
+    for start, piece, line in zip(starts, pieces, lines, strict=True):
         own = rows[start : start + stretch // 2]
         low = own[0] if start else max(own[0] - LONGEST_SILENCE, 0)
         high = rows[start + stretch // 2] if start + stretch // 2 < count else min(own[-1] + LONGEST_SILENCE, len(best))
-        _fit(piece, np.arange(low, high), read, early, late, period, best, width)
+        placed += _halved(line, piece, np.arange(low, high), early, late, period)
+    if placed:
+        _place(placed, read, early, late, period, best, width)
 
 
-def _fit(
+def _halved(
+    line: Line | None,
     piece: npt.NDArray[np.intp],
     own: npt.NDArray[np.intp],
+    early: Floats,
+    late: Floats,
+    period: float,
+) -> list[tuple[Line, npt.NDArray[np.intp]]]:
+    """Lines and the rows they are for: halves of a stretch through which no line passes are tried by themselves."""
+    if line is not None:
+        return [(line, own)]
+    if len(piece) < 2 * FEWEST:
+        return []
+    found = []
+    cut = len(piece) // 2
+    for part in (piece[:cut], piece[cut:]):
+        half = fit_lines(early[part][None, :], late[part][None, :], period)[0]
+        found += _halved(half, part, own[(own >= part[0]) & (own <= part[-1])], early, late, period)
+    return found
+
+
+def _place(
+    placed: list[tuple[Line, npt.NDArray[np.intp]]],
     read: Floats,
     early: Floats,
     late: Floats,
@@ -131,27 +164,22 @@ def _fit(
     best: Floats,
     width: Floats,
 ) -> None:
-    line = _line(early[piece], late[piece], period)
-    if line is None:
-        if len(piece) >= 2 * FEWEST:
-            cut = len(piece) // 2
-            for part in (piece[:cut], piece[cut:]):
-                _fit(part, own[(own >= part[0]) & (own <= part[-1])], read, early, late, period, best, width)
-        return
-    # A row shows the last publication before it was read, whatever its own bracket says.
-    narrow = late[own] - early[own] < WIDE * period
-    middle = (early[own] + late[own]) / 2
-    k = np.where(
-        narrow,
-        np.round((middle - line.start_ns) / line.step_ns),
-        np.floor((read[own] - line.start_ns) / line.step_ns),
-    )
-    when, off = line.at(k)
-    possible = (when > early[own] - off) & (when < late[own] + off)
-    sure = narrow | ((read[own] - when > off) & (off < VAGUE * line.step_ns))
+    """Put rows on their lines. A row shows the last publication before it was read, whatever its own bracket says."""
+    own = np.concatenate([rows for _, rows in placed])
+    sizes = [len(rows) for _, rows in placed]
+    start = np.repeat([line.start_ns for line, _ in placed], sizes)
+    step = np.repeat([line.step_ns for line, _ in placed], sizes)
+    first, last, seen = early[own], late[own], read[own]
+    narrow = last - first < WIDE * period
+    k = np.where(narrow, np.round(((first + last) / 2 - start) / step), np.floor((seen - start) / step))
+    ends = np.cumsum(sizes)[:-1]
+    lines = [line.at(part) for (line, _), part in zip(placed, np.split(k, ends), strict=True)]
+    when, off = (np.concatenate(parts) for parts in zip(*lines, strict=True))
+    possible = (when > first - off) & (when < last + off)
+    sure = narrow | ((seen - when > off) & (off < VAGUE * step))
     use = possible & sure
-    low = np.where(narrow, np.maximum(early[own], when - off), when - off)
-    high = np.where(narrow, np.minimum(late[own], when + off), when + off)
+    low = np.where(narrow, np.maximum(first, when - off), when - off)
+    high = np.where(narrow, np.minimum(last, when + off), when + off)
     # A line that passes beside the bracket says no more than that the publication lies on that side of it.
     on = (when >= low) & (when <= high)
     found = np.where(on, when, (low + high) / 2)
@@ -159,51 +187,79 @@ def _fit(
     width[own[use]] = np.maximum(high - found, found - low)[use]
 
 
-def _line(early: Floats, late: Floats, period: float) -> Line | None:
-    """The line through the middle of the widest corridor; None where publications stray too far from any line."""
+def fit_lines(early: Floats, late: Floats, period: float) -> list[Line | None]:
+    """For each row of brackets the line through the middle of the widest corridor between them.
+
+    None where publications stray too far from any line.
+    """
     middle = (early + late) / 2
-    k = np.concatenate(([0.0], np.cumsum(np.round(np.diff(middle) / period))))
-    if len(np.unique(k)) < FEWEST:
-        return None
-    tight = _tightest(late - early)
-    steps, lows, highs = _search(k[tight], early[tight], late[tight], period)
+    k = np.zeros_like(middle)
+    np.cumsum(np.round(np.diff(middle, axis=1) / period), axis=1, out=k[:, 1:])
+    steps, lows, highs = _search(k, early, late, period)
     gap = highs - lows
-    top = int(np.argmax(gap))
-    jitter = max(0.0, -float(gap[top]) / 2)
-    if jitter > MOST_JITTER * period:
-        return None
-    fits = np.flatnonzero(gap >= min(0.0, float(gap[top])))
-    fits = fits[np.argsort(steps[fits])]
-    fits = fits[np.unique(np.linspace(0, len(fits) - 1, SHOWN).astype(int))]
-    start = (lows[top] + highs[top]) / 2
-    return Line(
-        float(start),
-        float(steps[top]),
-        steps[fits],
-        np.minimum(lows[fits], highs[fits]),
-        np.maximum(lows[fits], highs[fits]),
-        jitter + UNSEEN * float(np.median(late - early)) / 2,
-    )
-
-
-def _tightest(width: Floats) -> npt.NDArray[np.intp]:
-    """Numbers of the tightest brackets of each part of a stretch: the others hardly ever bind."""
-    share = max(1, len(width) // BINDING)
-    parts = np.arange(len(width)) // share
-    order = np.lexsort((width, parts))
-    first = np.flatnonzero(np.diff(parts[order], prepend=-1))
-    return np.sort(order[first])
+    tops = np.argmax(gap, axis=1)
+    different = 1 + np.count_nonzero(np.diff(k, axis=1), axis=1)
+    unseen = UNSEEN * row_medians(late - early) / 2
+    found: list[Line | None] = []
+    for place, top in enumerate(tops):
+        most = float(gap[place, top])
+        jitter = max(0.0, -most / 2)
+        if different[place] < FEWEST or jitter > MOST_JITTER * period:
+            found.append(None)
+            continue
+        fits = gap[place] >= min(0.0, most)
+        low, high = lows[place][fits], highs[place][fits]
+        found.append(
+            Line(
+                float((lows[place, top] + highs[place, top]) / 2),
+                float(steps[place, top]),
+                steps[place][fits],
+                np.minimum(low, high),
+                np.maximum(low, high),
+                jitter + float(unseen[place]),
+            )
+        )
+    return found
 
 
 def _search(k: Floats, early: Floats, late: Floats, period: float) -> tuple[Floats, Floats, Floats]:
     """Slopes that were tried, and for each the lowest and highest start. Their gap is concave in the slope."""
-    centre, reach = period, PERIOD_OFF * period
+    count = len(k)
+    # Only corners of the brackets' hull ever bound a line: a dozen of hundreds. They are the first axis, which is
+    # reduced fastest.
+    corner_k, corner = _corners(np.concatenate((k, k)), np.concatenate((early, -late)))
+    away = np.concatenate((corner_k[:count], -corner_k[count:])).T[:, :, None].copy()
+    bound = corner.T[:, :, None].copy()
+    centre, reach = np.full((count, 1), period), PERIOD_OFF * period
     tried: list[tuple[Floats, Floats, Floats]] = []
     for _ in range(ZOOMS):
-        steps = centre + reach * np.linspace(-1, 1, SLOPES)
-        lows = (early - steps[:, None] * k).max(axis=1)
-        highs = (late - steps[:, None] * k).min(axis=1)
+        steps = centre + reach * SPREAD
+        ends = (bound - np.concatenate((steps, steps)) * away).max(axis=0)
+        lows, highs = ends[:count], -ends[count:]
         tried.append((steps, lows, highs))
-        centre = float(steps[int(np.argmax(highs - lows))])
+        centre = steps[np.arange(count), np.argmax(highs - lows, axis=1)][:, None]
         reach *= 2.5 / (SLOPES - 1) * 2
-    return tuple(np.concatenate(parts) for parts in zip(*tried, strict=True))  # type: ignore[return-value]
+    return tuple(np.concatenate(parts, axis=1) for parts in zip(*tried, strict=True))  # type: ignore[return-value]
+
+
+def _corners(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """For each row of points, x ascending, those that lie on the upper side of its hull; some others may be left.
+
+    Rows are filled up with their last point. A point below the line between its neighbours is no corner, and a corner
+    is never below a line between others, so all of them can be dropped at once, again and again.
+    """
+    count, size = x.shape
+    row = np.repeat(np.arange(count), size)
+    flat_x, flat_y = x.ravel(), y.ravel()
+    for _ in range(PRUNINGS):
+        right, up = flat_x[1:] - flat_x[:-1], flat_y[1:] - flat_y[:-1]
+        above = up[:-1] * right[1:] > up[1:] * right[:-1]
+        forward = right > 0  # the first and last point of each row stay, and so do points above one another
+        keep = np.ones(len(flat_x), dtype=bool)
+        keep[1:-1] = above | ~(forward[:-1] & forward[1:])
+        if keep.all():
+            break
+        flat_x, flat_y, row = flat_x[keep], flat_y[keep], row[keep]
+    sizes = np.bincount(row, minlength=count)
+    at = (np.cumsum(sizes) - sizes)[:, None] + np.minimum(np.arange(sizes.max()), sizes[:, None] - 1)
+    return flat_x[at], flat_y[at]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from everywatt.energy.median import median
 from everywatt.energy.swing import Array, Flags, around, own_swing, restlessness
 
 # Uses of the rule on top of one another, before moving readings is the better choice. Real averages are no perfect
@@ -40,7 +41,7 @@ class Unmoved:
 
 def unmove(start: Array, t: Array, y: Array, window: float, unsure: Array) -> Unmoved:
     """Means of cells, each from `start` to `t`, behind readings `y` that average over a longer `window` (seconds)."""
-    cell = float(np.median(t - start))
+    cell = median(t - start)
     reach = max(1, round(window / cell))
     swing = np.ptp(around(y, reach), axis=1)
     depth, mean = _apply(start, t, y, window, reach)

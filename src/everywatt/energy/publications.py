@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.energy.median import median, row_medians
+
 Array = npt.NDArray[np.float64]
 
 # A period is only believed where this share of the changes falls on its grid (0: anywhere, 1: all on one instant).
@@ -55,7 +57,7 @@ def publications(t_s: npt.ArrayLike, values: npt.ArrayLike, period_s: float | No
     if period is None:
         early = np.concatenate(([t[0]], t[:-1]))
         return Publications((early + t) / 2, early, t, v, None)
-    if np.median(np.diff(t)) > 0.8 * period:
+    if median(np.diff(t)) > 0.8 * period:
         return _slow_polls(t, v, period)
     return _on_grid(t, v, period)
 
@@ -67,12 +69,12 @@ def find_period(t_s: Array, values: Array) -> float | None:
         return None
     middle = (t_s[at - 1] + t_s[at]) / 2
     gaps = np.diff(middle)
-    start = _typical_gap(gaps, float(np.median(np.diff(t_s))))
+    start = _typical_gap(gaps, median(np.diff(t_s)))
     best, period = 0.0, None
     # The commonest gap is close: where many periods pass between changes only a fine grid around it stays in phase.
     fine = start * np.linspace(0.998, 1.002, 161)
     for trial in np.concatenate([fine, *(start / n * np.linspace(0.93, 1.07, 281) for n in (1, 2, 3))]):
-        if trial < 1.5 * np.median(np.diff(t_s)):
+        if trial < 1.5 * median(np.diff(t_s)):
             continue
         score = _coherence(middle, gaps, float(trial))
         # A half or a third of the true period fits as well: only clearly better beats longer.
@@ -86,12 +88,12 @@ def _typical_gap(gaps: Array, poll_s: float) -> float:
     bins = np.round(gaps / max(poll_s, 1e-9)).astype(int)
     bins = bins[bins > 0]
     if len(bins) == 0:
-        return float(np.median(gaps))
+        return median(gaps)
     counts = np.bincount(bins)
     near = counts + np.concatenate((counts[1:], [0])) + np.concatenate(([0], counts[:-1]))
     top = int(np.argmax(near))
     chosen = gaps[np.abs(gaps / poll_s - top) <= 1.5]
-    return float(np.median(chosen))
+    return median(chosen)
 
 
 def _coherence(middle: Array, gaps: Array, period: float) -> float:
@@ -128,7 +130,7 @@ def _on_grid(t: Array, v: Array, period: float) -> Publications:
     when = np.interp(whole, number, clock)
     when = np.where(whole < number[0], clock[0] + (whole - number[0]) * period, when)
     when = np.where(whole > number[-1], clock[-1] + (whole - number[-1]) * period, when)
-    jitter = max(float(np.median(late - early)), 1e-6)
+    jitter = max(median(late - early), 1e-6)
     low, high = when - jitter, when + jitter
     place = number - whole[0]
     low[place], high[place] = early, late
@@ -150,7 +152,7 @@ def _follow(number: npt.NDArray[np.int_], middle: Array, early: Array, late: Arr
     offset = middle - number * period
     least = _near(early - number * period).max(axis=1)
     most = _near(late - number * period).min(axis=1)
-    smooth = np.where(least <= most, (least + most) / 2, np.median(_near(offset), axis=1))
+    smooth = np.where(least <= most, (least + most) / 2, row_medians(_near(offset)))
     return np.maximum.accumulate(np.clip(smooth + number * period, early, late))
 
 

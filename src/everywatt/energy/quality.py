@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.clocks import NS
+from everywatt.energy.median import median
 from everywatt.energy.sources import addable, sources
 from everywatt.energy.window import source_energy
 from everywatt.tape.columns import load_columns
@@ -70,7 +71,7 @@ def _rates(tape: Tape, group: StoredGroup) -> dict[str, Any]:
     requested = tape.meta.get("period_s")
     achieved = None
     if count > 1:
-        achieved = float(np.median(np.diff(columns.read))) / NS
+        achieved = median(np.diff(columns.read)) / NS
     return {
         "requested_period_s": requested,
         "expected_period_s": group.expected_period_s,

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.energy.curve import Z95, Cells, Curve
+from everywatt.energy.median import median
 from everywatt.energy.moving import STEADY, unmove
 from everywatt.energy.steps import place_steps
 from everywatt.energy.swing import IDLE, Array, Toggling, Witness, around, own_swing, restlessness, toggling
@@ -94,7 +95,7 @@ class GaugeCurve(Curve):
             cells = _partial(start, t, y, window, unsure, beside)
         if 0.9 * period_s <= window <= 1.2 * period_s:
             cells = place_steps(cells)
-        super().__init__(cells, quantum_w=quantum_w, shift_s=float(np.median(unsure)))
+        super().__init__(cells, quantum_w=quantum_w, shift_s=median(unsure))
 
 
 class CounterCurve(Curve):
@@ -147,7 +148,7 @@ def _counted_swing(t: Array, count: Array, unsure: Array) -> tuple[Array, Array,
     Two reads close together give a wild slope, so power is taken over cells much longer than instants are uncertain;
     and what an uncertain instant takes from one cell it gives to the next, which looks like a swing and is none.
     """
-    kept = _spaced(t, CLEAR * float(np.median(unsure)))
+    kept = _spaced(t, CLEAR * median(unsure))
     length = np.maximum(np.diff(t[kept]), 1e-9)
     mean = np.diff(count[kept]) / length
     feigned = np.abs(mean) * np.hypot(unsure[kept][1:], unsure[kept][:-1]) / length
@@ -186,8 +187,8 @@ def _partial(
     slip = np.abs(y - before) * unsure
     random = np.hypot(unseen * np.hypot((y - before) / np.sqrt(12), restless), slip)
     common, toggle, loose = np.zeros(len(y)), _toggle(mean, beside), False
-    if beside.state is not None and np.median(unseen / length) > 0.05:
-        mean, common, toggle, either = _levels(mean, y, beside.state, float(np.median(length)))
+    if beside.state is not None and median(unseen / length) > 0.05:
+        mean, common, toggle, either = _levels(mean, y, beside.state, median(length))
         random, loose = np.hypot(random, either * length), True
     return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
 

@@ -12,6 +12,7 @@ from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.energy.combine import combine
+from everywatt.energy.median import median
 from everywatt.energy.sources import Source, sources
 from everywatt.energy.ticks import load_ticks
 from everywatt.energy.window import source_energy
@@ -64,7 +65,7 @@ def power_samples(source: Source, start_ns: int, end_ns: int) -> npt.NDArray[np.
     inside = (ticks.at_ns[1:] > start_ns) & (ticks.at_ns[:-1] < end_ns) & (seconds > 0)
     if source.channel.kind is Kind.COUNTER and inside.any():
         # Two reads close together (an inline read beside a scheduled one) divide a quantum by almost nothing.
-        inside &= seconds >= 0.5 * np.median(seconds[inside])
+        inside &= seconds >= 0.5 * median(seconds[inside])
     watts = watts[inside]
     return np.asarray(watts[np.isfinite(watts)], dtype=np.float64)
 
@@ -77,7 +78,7 @@ def power_statistics(watts: npt.NDArray[np.float64]) -> dict[str, Any]:
         "mean": float(np.mean(watts)),
         "sd": float(np.std(watts, ddof=1)) if len(watts) > 1 else None,
         "min": float(np.min(watts)),
-        "median": float(np.median(watts)),
+        "median": median(watts),
         "max": float(np.max(watts)),
         "samples": len(watts),
     }

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.energy.median import row_medians
+
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
@@ -87,7 +89,7 @@ def restlessness(y: Array) -> Array:
     windows = np.lib.stride_tricks.sliding_window_view(padded, size)[: len(y)]
     # No sd is more than half of the range.
     most = np.ptp(around(y, NEAR_CELLS), axis=1) / 2
-    return np.asarray(np.minimum(SD_OF_MEDIAN_STEP * np.median(windows, axis=1), most))
+    return np.asarray(np.minimum(SD_OF_MEDIAN_STEP * row_medians(windows), most))
 
 
 def around(values: Array, cells: int) -> npt.NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
@@ -13,7 +14,8 @@ from everywatt.core.channels import Channel, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.counters import difference
 from everywatt.energy.clockwork import retime
-from everywatt.energy.curve import Curve
+from everywatt.energy.curve import Curve, Sampled
+from everywatt.energy.median import median
 from everywatt.energy.sampling import CounterCurve, GaugeCurve
 from everywatt.energy.straighten import straighten
 from everywatt.energy.swing import Witness
@@ -32,6 +34,7 @@ SMALL_ROWS = 20_000
 FEW_STEPS = 4
 
 _keeper: WeakKeyDictionary[Tape, dict[tuple[int, str], Ticks | None]] = WeakKeyDictionary()
+_newest: WeakKeyDictionary[Tape, tuple[tuple[int, int, int], list[Columns]]] = WeakKeyDictionary()
 # What adding up many numbers leaves open.
 ROUNDING = 1e-12
 
@@ -78,7 +81,7 @@ class Ticks:
         """How often the sensor publishes: as seen, unless that is far from what is known of it."""
         known = self.channel.facts.period_s
         steps = np.diff(self.at_ns[self.real])
-        seen = float(np.mean(steps[steps < 1.5 * np.median(steps)])) / NS if len(steps) >= FEW_STEPS else None
+        seen = float(np.mean(steps[steps < 1.5 * median(steps)])) / NS if len(steps) >= FEW_STEPS else None
         if seen is not None and (known is None or abs(seen - known) < 0.1 * known):
             return seen
         return known or self.expected_s
@@ -134,11 +137,14 @@ class Ticks:
 
     def many(self, starts_ns: npt.ArrayLike, ends_ns: npt.ArrayLike) -> tuple[Floats, Floats]:
         """Joules and coverage of many windows at once; NaN where a window lies outside of everything."""
-        starts, ends = np.asarray(starts_ns), np.asarray(ends_ns)
+        return self._many(np.asarray(starts_ns), np.asarray(ends_ns), None)
+
+    def _many(self, starts: Ints, ends: Ints, sampled: Sampled | None) -> tuple[Floats, Floats]:
+        """The same, where the curve may have been asked already."""
         if self.plain and len(self.at_ns) > WHOLE_ROWS:
             joules = np.interp(ends, self.at_ns, self.joules) - np.interp(starts, self.at_ns, self.joules)
         else:
-            joules = self.curve.energy(self._seconds(starts), self._seconds(ends)).joules
+            joules = (sampled or self.curve.energy(self._seconds(starts), self._seconds(ends))).joules
         seen = np.interp(ends, self.at_ns, self.observed_ns) - np.interp(starts, self.at_ns, self.observed_ns)
         coverage = np.clip(seen / np.maximum(ends - starts, 1), 0.0, 1.0)
         outside = (ends <= self.at_ns[0]) | (starts >= self.at_ns[-1])
@@ -146,13 +152,13 @@ class Ticks:
 
     def between(self, start_ns: int, end_ns: int) -> Reading:
         """Joules of one window with the sampling error of its edges and of what the sensor does not see."""
-        joules, coverage = self.many([start_ns], [end_ns])
+        sampled = self.curve.energy(self._seconds([start_ns]), self._seconds([end_ns]))
+        joules, coverage = self._many(np.array([start_ns]), np.array([end_ns]), sampled)
         if not np.isfinite(joules[0]):
             return Reading(None, 0.0, refused=f"{self.channel.name} has no reading in the window")
         seen = float(coverage[0]) if coverage[0] < 0.9999 else 1.0
         if self.channel.pedigree is Pedigree.MODELLED:
             return Reading(float(joules[0]), seen, most_w=self.most_w())
-        sampled = self.curve.energy(self._seconds([start_ns]), self._seconds([end_ns]))
         if self.hole_ns[1] > self.hole_ns[0]:
             # The curve knows nothing of the rows in the hole; what had accumulated there does.
             hole = np.interp(self.hole_ns, self.at_ns, self.joules)
@@ -176,9 +182,18 @@ class Ticks:
         joules, coverage = self.many([start_ns], [end_ns])
         return (float(joules[0]) if np.isfinite(joules[0]) else None), float(coverage[0])
 
+    def by_lines(self, start_ns: int, end_ns: int) -> tuple[float | None, float]:
+        """Joules and coverage of one window by straight lines between accumulated values; None where it is outside."""
+        if end_ns <= self.at_ns[0] or start_ns >= self.at_ns[-1]:
+            return None, 0.0
+        first, last = np.interp((start_ns, end_ns), self.at_ns, self.joules)
+        before, after = np.interp((start_ns, end_ns), self.at_ns, self.observed_ns)
+        return float(last - first), float(np.clip((after - before) / max(end_ns - start_ns, 1), 0.0, 1.0))
+
     def together(self, starts_ns: Ints, ends_ns: Ints) -> Reading:
         """Joules of many disjoint windows in one reading; an edge that two of them share counts for neither."""
-        joules, coverage = self.many(starts_ns, ends_ns)
+        sampled = self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns))
+        joules, coverage = self._many(starts_ns, ends_ns, sampled)
         known = np.isfinite(joules)
         if not known.any():
             return Reading(None, 0.0, refused=f"{self.channel.name} has no reading in the windows")
@@ -187,7 +202,6 @@ class Ticks:
         whole = float(joules[known].sum())
         if self.channel.pedigree is Pedigree.MODELLED:
             return Reading(whole, seen, most_w=self.most_w())
-        sampled = self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns))
         shared = np.isin(starts_ns, ends_ns), np.isin(ends_ns, starts_ns)
         return Reading(
             whole,
@@ -211,15 +225,45 @@ class Ticks:
 
 
 def load_ticks(
-    tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int, *, whole: bool = False
+    tape: Tape,
+    group: StoredGroup,
+    channel: Channel,
+    start_ns: int,
+    end_ns: int,
+    *,
+    whole: bool = False,
+    also: Sequence[str] = (),
 ) -> Ticks | None:
     """The ticks around a window: all of them where it is short or `whole` is set, else those near its two ends.
 
     Ticks carry what accumulated since the tape's start, so two ends are enough. None where the channel gave nothing.
+    `also` names channels of the group that are asked next (`rough_energy`): their rows are read along.
     """
     if group.info.tracked and not whole and _small(tape, group):
         return _kept(tape, group, channel)
-    return _load(tape, group, channel, start_ns, end_ns, whole)
+    return _load(tape, group, channel, start_ns, end_ns, whole, also)
+
+
+def rough_energy(
+    tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int
+) -> tuple[float | None, float]:
+    """Joules and coverage of one window without how far they may be off: to check another path against it.
+
+    By straight lines between publications as they were recorded, where lines are right (`Ticks.plain`).
+    """
+    if not _surely_plain(channel) or (group.info.tracked and _small(tape, group)):
+        ticks = load_ticks(tape, group, channel, start_ns, end_ns)
+        return (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
+    pieces = _pieces(tape, group, [channel.name], start_ns, end_ns)
+    ticks = build_ticks(pieces, [], channel, group.expected_period_s)
+    return (None, 0.0) if ticks is None else ticks.by_lines(start_ns, end_ns)
+
+
+def _surely_plain(channel: Channel) -> bool:
+    window_s, period_s = channel.facts.window_s, channel.facts.period_s
+    if channel.kind is Kind.COUNTER or window_s is None:
+        return True
+    return period_s is not None and abs(window_s - period_s) < 0.01 * period_s
 
 
 def _small(tape: Tape, group: StoredGroup) -> bool:
@@ -238,23 +282,26 @@ def _kept(tape: Tape, group: StoredGroup, channel: Channel) -> Ticks | None:
     return known[key]
 
 
-def _load(tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int, whole: bool) -> Ticks | None:
+def _load(
+    tape: Tape,
+    group: StoredGroup,
+    channel: Channel,
+    start_ns: int,
+    end_ns: int,
+    whole: bool,
+    also: Sequence[str] = (),
+) -> Ticks | None:
     expected_s = group.expected_period_s
-    margin_ns = int((MARGIN_PERIODS * expected_s + (channel.facts.window_s or 0.0)) * NS)
-    rows = (end_ns - start_ns) / NS / max(expected_s, 1e-6)
+    margin_ns = _margin_ns(group, channel)
+    rows = _rows(group, start_ns, end_ns)
     hole = (0, 0)
     beside = [] if whole or rows >= WHOLE_ROWS else [n for n in _utilisation(channel) if n in _names(group)]
     wanted = [channel.name, *beside]
-    context_ns = max(margin_ns, int(CONTEXT_PERIODS * expected_s * NS))
     if whole:
         pieces = [load_columns(tape, group.id, wanted, start_ns - margin_ns, end_ns + margin_ns)]
-    elif rows < WHOLE_ROWS:
-        pieces = [_around(tape, group, wanted, start_ns - context_ns, end_ns + context_ns)]
     else:
-        pieces = [
-            _around(tape, group, wanted, start_ns - context_ns, start_ns + context_ns),
-            _around(tape, group, wanted, end_ns - context_ns, end_ns + context_ns),
-        ]
+        pieces = _pieces(tape, group, wanted, start_ns, end_ns, also)
+    if len(pieces) == 2:
         hole = (int(pieces[0].published[-1]), int(pieces[1].published[0]))
     edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
     ticks = build_ticks(
@@ -266,8 +313,45 @@ def _load(tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_n
     if beside and len(pieces[0]):
         witness = Witness.of_percent(pieces[0].read / NS, pieces[0].values[beside[0]])
     elif not whole:
+        context_ns = _context_ns(group)
         witness = _witness(tape, channel, start_ns - context_ns, end_ns + context_ns, rows)
     return replace(ticks, witness=witness, hole_ns=hole if hole[1] > hole[0] else (0, 0))
+
+
+def _margin_ns(group: StoredGroup, channel: Channel) -> int:
+    return int((MARGIN_PERIODS * group.expected_period_s + (channel.facts.window_s or 0.0)) * NS)
+
+
+def _context_ns(group: StoredGroup) -> int:
+    """Time beside a window whose rows are looked at; the same for all channels of a group, which share them."""
+    longest_s = max((channel.facts.window_s or 0.0 for channel in group.info.channels), default=0.0)
+    return int(
+        max(CONTEXT_PERIODS * group.expected_period_s, MARGIN_PERIODS * group.expected_period_s + longest_s) * NS
+    )
+
+
+def _rows(group: StoredGroup, start_ns: int, end_ns: int) -> float:
+    return (end_ns - start_ns) / NS / max(group.expected_period_s, 1e-6)
+
+
+def _pieces(
+    tape: Tape, group: StoredGroup, wanted: list[str], start_ns: int, end_ns: int, also: Sequence[str] = ()
+) -> list[Columns]:
+    """Rows around a window, or around its two ends where it is long. The newest are kept, for the next channel."""
+    key = (group.id, start_ns, end_ns)
+    newest = _newest.get(tape)
+    if newest is not None and newest[0] == key and all(name in newest[1][0].values for name in wanted):
+        return newest[1]
+    context_ns = _context_ns(group)
+    names = [*wanted, *(name for name in also if name not in wanted)]
+    if _rows(group, start_ns, end_ns) < WHOLE_ROWS:
+        spans = [(start_ns - context_ns, end_ns + context_ns)]
+    else:
+        spans = [(edge - context_ns, edge + context_ns) for edge in (start_ns, end_ns)]
+    pieces = [_around(tape, group, names, *span) for span in spans]
+    if also and tape.sealed:
+        _newest[tape] = (key, pieces)
+    return pieces
 
 
 def _around(tape: Tape, group: StoredGroup, wanted: list[str], start_ns: int, end_ns: int) -> Columns:
@@ -293,7 +377,7 @@ def load_line(
     """
     if group.info.tracked and _small(tape, group):
         return _kept(tape, group, channel)
-    margin_ns = int((MARGIN_PERIODS * group.expected_period_s + (channel.facts.window_s or 0.0)) * NS)
+    margin_ns = _margin_ns(group, channel)
     edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
     if channel.kind is Kind.COUNTER and not edges and not channel.facts.bias_w:
         found = counted_line(tape, group, channel.name, start_ns - margin_ns, end_ns + margin_ns)
@@ -307,8 +391,8 @@ def _line(at: Ints, counts: Floats, channel: Channel, expected_s: float) -> tupl
     """As `build_ticks`, with its ends extended by one period, and nothing but times and joules."""
     period_ns = int(expected_s * NS)
     joules = counts * (channel.scale * channel.facts.gain)
-    first_w = float(np.median(_slopes(at[:5], joules[:5])[:4]))
-    last_w = float(np.median(_slopes(at[-5:], joules[-5:])[1:]))
+    first_w = median(_slopes(at[:5], joules[:5])[:4])
+    last_w = median(_slopes(at[-5:], joules[-5:])[1:])
     return (
         np.concatenate(([at[0] - period_ns], at, [at[-1] + period_ns])),
         np.concatenate(([joules[0] - first_w * expected_s], joules, [joules[-1] + last_w * expected_s])),
@@ -531,4 +615,4 @@ def _end_w(ticks: Ticks, side: int) -> float:
     """Watts near one end: the median of a few cells, because two reads close together give a wild slope."""
     few = ticks.watts[:4] if side > 0 else ticks.watts[-4:]
     few = few[np.isfinite(few)]
-    return float(np.median(few)) if len(few) else 0.0
+    return median(few) if len(few) else 0.0

@@ -14,8 +14,8 @@ from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, total
 from everywatt.core.units import format_joules
 from everywatt.energy.sources import Source, addable, scope_of
-from everywatt.energy.ticks import Reading, Ticks, load_ticks
-from everywatt.tape.reader import Gap
+from everywatt.energy.ticks import Reading, Ticks, load_ticks, rough_energy
+from everywatt.tape.reader import Gap, StoredGroup
 
 CROSS_CHECK_LIMIT = 0.10
 CROSS_CHECK_MIN_S = 2.0
@@ -75,7 +75,8 @@ def window_energy(candidates: Sequence[Source], start_ns: int, end_ns: int, *, n
 def source_energy(source: Source, start_ns: int, end_ns: int, ticks: Ticks | None = None) -> Energy:
     """Joules of one device between two instants, with its budget, coverage and notes."""
     if ticks is None:
-        ticks = load_ticks(source.tape, source.group, source.channel, start_ns, end_ns)
+        also = [channel.name for group, channel in _checked_by(source, start_ns, end_ns) if group.id == source.group.id]
+        ticks = load_ticks(source.tape, source.group, source.channel, start_ns, end_ns, also=also)
     if ticks is None:
         return Energy.refuse(f"{source.channel.name} gave no reading", scope=source.family)
     reading = ticks.between(start_ns, end_ns)
@@ -168,14 +169,16 @@ def _gap(source: Source, gap: Gap, start_ns: int, end_ns: int, most_w: float | N
     return [], []
 
 
+def _checked_by(source: Source, start_ns: int, end_ns: int) -> Sequence[tuple[StoredGroup, Channel]]:
+    """Other paths to the same joules; none for a window so short that its edges decide."""
+    return source.mirrors if (end_ns - start_ns) / NS >= CROSS_CHECK_MIN_S else ()
+
+
 def cross_check(source: Source, joules: float, start_ns: int, end_ns: int) -> list[str]:
     """Notes where another path to the same joules disagrees by more than 10 %."""
-    if (end_ns - start_ns) / NS < CROSS_CHECK_MIN_S:
-        return []
     notes = []
-    for group, channel in source.mirrors:
-        ticks = load_ticks(source.tape, group, channel, start_ns, end_ns)
-        other_j, coverage = (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
+    for group, channel in _checked_by(source, start_ns, end_ns):
+        other_j, coverage = rough_energy(source.tape, group, channel, start_ns, end_ns)
         if other_j is None or coverage < 0.9:
             continue
         largest = max(abs(joules), abs(other_j))
