@@ -168,15 +168,15 @@ def lanes_for(quick: bool, long: bool) -> list[list[list[float]]]:
     return lanes
 
 
-def main() -> int:
-    """Print the tables; 0 where every target was reached."""
+def main(quick: bool | None = None) -> int:
+    """Print the tables; 0 where every target was reached. `quick` given: called by another program, no command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the essential rows, in 90 s")
     parser.add_argument("--long", action="store_true", help="windows of 20 and 60 s too")
     parser.add_argument("--sensors", help="names joined by commas: " + ", ".join([*SENSORS, *FAULTS]))
     parser.add_argument("--no-peers", action="store_true", help="everywatt alone")
     parser.add_argument("--keep", type=Path, help="keep the recordings in this folder")
-    args = parser.parse_args()
+    args = parser.parse_args(None if quick is None else ["--quick"] * quick)
     output = Output()
     python = None if args.no_peers else bench_python()
     if python is None and not args.no_peers:

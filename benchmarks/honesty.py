@@ -148,6 +148,12 @@ def _print_synthetic() -> None:
             print(f"  {name:58}{row} {row.p95_error:8.2f}")
 
 
-if __name__ == "__main__":
+def main(quick: bool = False) -> None:
+    """Print the tables: real recordings, and simulated sensors unless `quick`."""
     _print_recordings()
-    _print_synthetic()
+    if not quick:
+        _print_synthetic()
+
+
+if __name__ == "__main__":
+    main()

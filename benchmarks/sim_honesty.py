@@ -193,12 +193,12 @@ def _held(window: Window) -> bool:
     return window.interval[0] <= window.truths_j[0] <= window.interval[1]
 
 
-def main() -> int:
-    """Print the tables; 0 where every target was reached."""
+def main(quick: bool | None = None) -> int:
+    """Print the tables; 0 where every target was reached. `quick` given: called by another program, no command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a third of the time and of the windows")
     parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
+    args = parser.parse_args(None if quick is None else ["--quick"] * quick)
     output = Output()
     seconds = 14.0 if args.quick else 30.0
     count = math.ceil((700 if args.quick else 2_000) / len(CLASSES))
