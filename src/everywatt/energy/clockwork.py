@@ -61,8 +61,9 @@ class Line:
     def at(self, k: Floats) -> tuple[Floats, Floats]:
         """Best times of publications k, and how far they may be off."""
         best = self.start_ns + k * self.step_ns
-        high = (self.highs[:, None] + self.steps[:, None] * k).max(axis=0)
-        low = (self.lows[:, None] + self.steps[:, None] * k).min(axis=0)
+        rise = self.steps[:, None] * k
+        high = (self.highs[:, None] + rise).max(axis=0)
+        low = np.add(rise, self.lows[:, None], out=rise).min(axis=0)
         return best, np.maximum(high - best, best - low) + self.jitter_ns + FLOOR_NS
 
 
