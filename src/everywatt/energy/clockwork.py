@@ -260,7 +260,8 @@ def _corners(x: Floats, y: Floats) -> tuple[Floats, Floats]:
         keep[1:-1] = above | ~(forward[:-1] & forward[1:])
         if keep.all():
             break
-        flat_x, flat_y, row = flat_x[keep], flat_y[keep], row[keep]
+        left = np.flatnonzero(keep)
+        flat_x, flat_y, row = flat_x.take(left), flat_y.take(left), row.take(left)
     sizes = np.bincount(row, minlength=count)
     at = (np.cumsum(sizes) - sizes)[:, None] + np.minimum(np.arange(sizes.max()), sizes[:, None] - 1)
     return flat_x[at], flat_y[at]
