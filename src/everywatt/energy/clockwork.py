@@ -42,7 +42,7 @@ SLOPES = 33
 ZOOMS = 5
 SPREAD = np.linspace(-1, 1, SLOPES)
 # Passes over the brackets of a stretch to find the few that bound its line.
-PRUNINGS = 8
+PRUNINGS = 6
 # Stretches that are fitted together, to keep what is tried small in memory.
 TOGETHER = 16
 
