@@ -6,14 +6,16 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from everywatt.api.meter import Meter, SpanHandle, current
-from everywatt.api.run import Run
 from everywatt.core.clocks import NS, SystemClock
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
 from everywatt.core.units import format_duration
+
+if TYPE_CHECKING:
+    from everywatt.api.run import Run
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.api.cuda_edges import CudaSpans
 from everywatt.api.missed import missed
 from everywatt.api.provenance import provenance
-from everywatt.api.run import Run, load
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
 from everywatt.core.energy import Energy
@@ -25,6 +24,9 @@ from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
 from everywatt.tape.run_store import Home, existing_home, find_run, new_run, next_segment, state_folder
 from everywatt.tape.run_store import home as runs_home
+
+if TYPE_CHECKING:
+    from everywatt.api.run import Run
 
 _current: ContextVar[tuple[Meter, str | None] | None] = ContextVar("everywatt_current", default=None)
 _open: list[Meter] = []
@@ -153,6 +155,8 @@ class Meter:
             if self._root is not None:
                 recording.span_close(self._root)
             closed = recording.close()
+            from everywatt.api.run import load  # it needs numpy, which takes longer to load than recording to start
+
             run = load(closed.path.parent)
             if self._scratch is not None:
                 for tape in run.tapes:

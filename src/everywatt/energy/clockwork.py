@@ -42,7 +42,7 @@ SLOPES = 33
 ZOOMS = 5
 SPREAD = np.linspace(-1, 1, SLOPES)
 # Passes over the brackets of a stretch to find the few that bound its line.
-PRUNINGS = 8
+PRUNINGS = 6
 # Stretches that are fitted together, to keep what is tried small in memory.
 TOGETHER = 16
 
@@ -61,8 +61,9 @@ class Line:
     def at(self, k: Floats) -> tuple[Floats, Floats]:
         """Best times of publications k, and how far they may be off."""
         best = self.start_ns + k * self.step_ns
-        high = (self.highs[:, None] + self.steps[:, None] * k).max(axis=0)
-        low = (self.lows[:, None] + self.steps[:, None] * k).min(axis=0)
+        rise = self.steps[:, None] * k
+        high = (self.highs[:, None] + rise).max(axis=0)
+        low = np.add(rise, self.lows[:, None], out=rise).min(axis=0)
         return best, np.maximum(high - best, best - low) + self.jitter_ns + FLOOR_NS
 
 
@@ -259,7 +260,8 @@ def _corners(x: Floats, y: Floats) -> tuple[Floats, Floats]:
         keep[1:-1] = above | ~(forward[:-1] & forward[1:])
         if keep.all():
             break
-        flat_x, flat_y, row = flat_x[keep], flat_y[keep], row[keep]
+        left = np.flatnonzero(keep)
+        flat_x, flat_y, row = flat_x.take(left), flat_y.take(left), row.take(left)
     sizes = np.bincount(row, minlength=count)
     at = (np.cumsum(sizes) - sizes)[:, None] + np.minimum(np.arange(sizes.max()), sizes[:, None] - 1)
     return flat_x[at], flat_y[at]

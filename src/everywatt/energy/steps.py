@@ -33,9 +33,14 @@ def place_steps(cells: Cells) -> Cells:
     at = cells.start_s[found] + share * length
     blunt = BLUNT * np.abs(before - after) * share * (1 - share) * length
 
+    twice = np.ones(len(cells.mean_w), dtype=np.intp)
+    twice[found] = 2
+    order = np.repeat(np.arange(len(twice)), twice)
+    place = found + np.arange(len(found))
+
     def split(values: Array, first: Array, second: Array) -> Array:
-        out = np.insert(values, found + 1, second)
-        out[found + np.arange(len(found))] = first
+        out = values[order]
+        out[place], out[place + 1] = first, second
         return out
 
     same = {name: getattr(cells, name)[found] for name in ("restless_w", "toggle_w", "common_w")}

@@ -88,8 +88,18 @@ def restlessness(y: Array) -> Array:
     padded = np.pad(steps, (NEAR_CELLS, NEAR_CELLS), mode="reflect" if len(steps) > NEAR_CELLS else "edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, size)[: len(y)]
     # No sd is more than half of the range.
-    most = np.ptp(around(y, NEAR_CELLS), axis=1) / 2
+    near = np.concatenate((np.repeat(y[:1], NEAR_CELLS), y, np.repeat(y[-1:], NEAR_CELLS)))
+    most = (_sliding(np.maximum, near, size + 1) - _sliding(np.minimum, near, size + 1)) / 2
     return np.asarray(np.minimum(SD_OF_MEDIAN_STEP * row_medians(windows), most))
+
+
+def _sliding(extreme: np.ufunc, values: Array, size: int) -> Array:
+    """The largest or smallest of every `size` neighbours: of pairs, then of pairs of pairs, each pass over all."""
+    found, reach = values, 1
+    while reach < size:
+        step = min(reach, size - reach)
+        found, reach = extreme(found[:-step], found[step:]), reach + step
+    return found
 
 
 def around(values: Array, cells: int) -> npt.NDArray[np.float64]:

@@ -95,7 +95,8 @@ def columns_of(tape: Tape, group: StoredGroup, frames: Iterable[Frame], channels
     for frame in frames:
         heads.append(_Head(frame.n, frame.breaks, frame.cum))
         pieces.append(_decode(tape, frame, indexes))
-    joined = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+    # The rows of one frame are taken as they are: copying them would take as long as decoding.
+    joined = pieces[0] if len(pieces) == 1 else [np.concatenate(column) for column in zip(*pieces, strict=True)]
     if not joined:
         joined = [np.empty(0, np.int64)] * 3 + [np.empty(0, np.float64)] * len(indexes)
     columns, starts = _times(joined, heads)
