@@ -236,12 +236,16 @@ def _rows(tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_n
     if first == 0 and last >= len(columns):
         return columns
     part = slice(first, last)
-    times = (getattr(columns, field)[part] for field in ("read", "early", "late", "published", "breaks"))
-    return Columns(
-        *times,
-        {name: columns.values[name][part]},
-        {name: columns.accumulated[name][part]},
-        {name: columns.observed_ns[name][part]},
+    return replace(
+        columns,
+        read=columns.read[part],
+        early=columns.early[part],
+        late=columns.late[part],
+        published=columns.published[part],
+        breaks=columns.breaks[part],
+        values={name: columns.values[name][part]},
+        accumulated={name: columns.accumulated[name][part]},
+        observed_ns={name: columns.observed_ns[name][part]},
     )
 
 
