@@ -100,7 +100,7 @@ class Buffer:
             if state.accumulator.last_ns is not None and at_ns <= state.accumulator.last_ns:
                 state.dropped += 1
                 continue
-            found += state.accumulator.add(row)
+            found += state.accumulator.add(row, at_ns)
             self._take(state, group, row, at_ns)
         return found
 
