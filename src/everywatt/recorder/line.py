@@ -73,9 +73,12 @@ class Line:
         step_low, step_high = self.fastest_ns, self.slowest_ns
         for j, (k, early, late) in enumerate(wide):
             for k0, early0, late0 in wide[:j]:
-                if k > k0:
-                    step_high = min(step_high, (late - early0) / (k - k0))
-                    step_low = max(step_low, (early - late0) / (k - k0))
+                steps = k - k0
+                if steps > 0:  # each with each, so no calls of `min` and `max`, and divisions only where one counts
+                    if late - early0 < step_high * steps:
+                        step_high = (late - early0) / steps
+                    if early - late0 > step_low * steps:
+                        step_low = (early - late0) / steps
         if step_low > step_high:
             return False
         low = max(early - k * step_low for k, early, _ in wide)
@@ -105,6 +108,10 @@ class Line:
     def band(self, k: int) -> tuple[int, int]:
         """Earliest and latest time of publication k (now or in the future)."""
         return round(self._low + k * self._step_low), round(self._high + k * self._step_high)
+
+    def latest(self, k: int) -> int:
+        """Latest time of publication k."""
+        return round(self._high + k * self._step_high)
 
     def width(self, k: int) -> float:
         """Nanoseconds from the earliest to the latest time of publication k."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 from everywatt.core.channels import GroupInfo, Kind, Row
 from everywatt.recorder.line import Line
@@ -26,6 +26,8 @@ CHECK_NS = 3_000 * MS
 SETTLE_NS = 1_000 * MS
 CALM_NS = 6_000 * MS
 CALM_TARGET_NS = 1.6 * MS
+CALM_CHECK_NS = 8_000 * MS
+QUIET_NS = 900 * MS  # how long a calm lock that needs no probe is left alone
 SLOW_FACTOR = 5
 PROBES_AT_START = 40.0
 PROBES_PER_PERIOD = 0.2
@@ -39,8 +41,7 @@ class State(StrEnum):
     FREE = "free"  # no change to lock on: plain polls
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """When the next read may happen; any moment within is as good."""
 
     earliest_ns: int
@@ -86,12 +87,13 @@ class Tracker:
         self._reads = 0
         self._told_ns = now_ns
         self._edge_ns: int | None = None
+        self._guard_ns = MS
         self._faded: Line | None = None
         self._failures = 0
         self._next_burst_ns = self._burst_start_ns = now_ns
         self._probes: list[int] = []
         self._tokens = PROBES_AT_START
-        self._probed_ns = self._checked_ns = self._target_ns = self._locked_ns = now_ns
+        self._probed_ns = self._checked_ns = self._target_ns = self._locked_ns = self._quiet_ns = now_ns
 
     @property
     def period_ns(self) -> int | None:
@@ -112,6 +114,7 @@ class Tracker:
     def ask(self, asked_ns: int, now_ns: int) -> None:
         """Another period is wanted from now on."""
         self.asked_ns = asked_ns
+        self._quiet_ns = now_ns
         if self.state is not State.BURST:
             self._target_ns = now_ns
             self._plan(now_ns)
@@ -131,6 +134,10 @@ class Tracker:
     def feed(self, before_ns: int, after_ns: int, row: Row) -> list[Row]:
         """Take in one read that was made between `before_ns` and `after_ns`; gives the publications it shows."""
         value = row.values[0]
+        if after_ns < self._quiet_ns and self.state is State.LOCKED:
+            steady = self._steady(before_ns, after_ns, value, row)
+            if steady is not None:
+                return [steady]
         last, self._last = self._last, (before_ns, after_ns, value)
         missing = value != value or (last is not None and last[2] != last[2])
         changed = last is not None and not missing and value != last[2]
@@ -143,6 +150,30 @@ class Tracker:
             rows = self._unlocked(since, after_ns, row, changed, first=last is None)
         self._plan(after_ns)
         return rows
+
+    def _steady(self, before: int, after: int, value: float, row: Row) -> Row | None:
+        """The row of a calm lock where all is as predicted, in few steps; None where it has to be looked at closely.
+
+        What `_locked` and `_plan_locked` would do, for a read that lies between its publication and the next.
+        """
+        line, last = self.line, self._last
+        if line is None or last is None or self._probing or self._search or self._unreported:
+            return None
+        since, _, value_before = last
+        index = self._index + 1
+        previous, (early, late), (soon, next_late) = line.latest(index - 1), line.band(index), line.band(index + 1)
+        if not (previous <= since < early and late < before and after < soon and abs(value - value_before) > 0):
+            return None
+        earliest, latest = next_late + self._guard_ns, line.band(index + 2)[0] - self._guard_ns
+        if earliest > latest:
+            return None
+        self._last = (before, after, value)
+        self._recent.append((since, after))
+        self._awaited, self._stale = False, 0
+        self._moved, self._chances = self._moved * 0.98 + 1, self._chances * 0.98 + 1
+        self._index, self._told_ns = index, late
+        self.due = Window(earliest, latest)
+        return Row(row.read_ns, early, late, row.values)
 
     def lost(self, now_ns: int, retry_ns: int) -> None:
         """A read failed: the next one is due at `retry_ns`, and nothing is taken from the last value."""
@@ -246,7 +277,7 @@ class Tracker:
         self._stale, self._unreported, self._misses = 0, False, 0
         self._moved = self._chances = 0.0
         self._tokens = max(self._tokens, PROBES_AT_START / 2)
-        self._checked_ns = self._target_ns = self._locked_ns = now
+        self._checked_ns = self._target_ns = self._locked_ns = self._quiet_ns = now
         self._changes.clear()
         if period > SLOW_FACTOR * self.asked_ns:
             self._complain(period)
@@ -305,10 +336,12 @@ class Tracker:
         """True where the last changes came at regular, long distances, and are now the schedule."""
         if len(self._recent) < 4:
             return False
+        if self._recent[-1][1] - self._recent[-2][0] < SLOW_FACTOR * self.asked_ns:
+            return False  # nearly always
         recent = list(self._recent)
         floor = SLOW_FACTOR * max(self.asked_ns, (self.period_ns or 0) if self.locked else 0)
         if recent[-1][1] - recent[-2][0] < floor:
-            return False  # nearly always
+            return False
         gaps = [(b[0] + b[1] - a[0] - a[1]) / 2 for a, b in pairwise(recent)]
         if min(gaps) < floor or max(gaps) > 1.3 * min(gaps):
             return False
@@ -485,9 +518,14 @@ class Tracker:
             return [at for at in fan if abs(at - late) < line.period_ns / 3 and at > now]
         # Each probe is a wake-up of its own, so they are frequent only while the lock is young.
         calm = self._dense and now > self._locked_ns + CALM_NS
-        wide = late - early > (CALM_TARGET_NS if calm else TARGET_NS) + 4 * line.jitter_ns + cost
-        check = now - self._checked_ns > max(CHECK_NS if calm or line.settled else CHECK_NS // 3, 10 * line.period_ns)
+        most = (CALM_TARGET_NS if calm else TARGET_NS) + 4 * line.jitter_ns + cost
+        wide = late - early > most
+        every = CALM_CHECK_NS if calm and line.settled else CHECK_NS if calm or line.settled else CHECK_NS // 3
+        check = now - self._checked_ns > max(every, 10 * line.period_ns)
         if not wide and not check:
+            ahead = coming + math.ceil(QUIET_NS / line.period_ns)
+            if calm and line.width(ahead) <= most and line.period_ns <= 1.5 * self.asked_ns:
+                self._quiet_ns, self._guard_ns = now + QUIET_NS, _guard_ns(line)
             return []
         middle = (early + late - cost) // 2
         if check and wide and now - self._checked_ns < 4 * CHECK_NS:

@@ -1,7 +1,8 @@
 """When to read which group: absolute deadlines that do not drift, and as few wake-ups as possible.
 
 A plain group is due at fixed instants of one common grid. A tracked group is due anywhere within a window between two
-publications, so windows that overlap share one wake-up, at a fixed deadline where one falls into them.
+publications, so windows that overlap share one wake-up, at a fixed deadline where one falls into them. Where a group
+publishes just at the grid's instants the grid is moved to where nobody does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from everywatt.recorder.phase import Tracker
 MS = 1_000_000
 LATE_NS = 5 * MS
 SLACK = 16
+CLEAR_NS = 4 * MS  # a fixed deadline this near to a publication cannot be shared with its group
+ALIGN_NS = 2_000 * MS
 SLOW_NS = 1000 * MS
 
 
@@ -71,6 +74,7 @@ class Schedule:
     origin_ns: int
     slots: dict[Hashable, Slot] = field(default_factory=dict)
     _slow: int = 0
+    _align_ns: int = 0
 
     def add(self, key: Hashable, period_ns: int, now_ns: int, tracker: Tracker | None = None) -> None:
         """A group that is read at once, and then every `period_ns`."""
@@ -155,6 +159,28 @@ class Schedule:
         slot.missed += missed
         return late, missed
 
+    def align(self, now_ns: int) -> None:
+        """Move the grid away from publications, into the widest pause between them, so that all share its wake-ups."""
+        if now_ns < self._align_ns:
+            return
+        self._align_ns = now_ns + ALIGN_NS
+        period_ns = min((s.period_ns for s in self.slots.values() if s.tracker is None), default=0)
+        phases = sorted(
+            (slot.tracker.due.earliest_ns - self.origin_ns) % period_ns
+            for slot in self.slots.values()
+            if slot.tracker is not None and _even(slot.tracker, period_ns)
+        )
+        if not phases or CLEAR_NS < min(phases) and max(phases) < period_ns - CLEAR_NS:
+            return
+        pauses = zip(phases, [*phases[1:], phases[0] + period_ns], strict=True)
+        width, start = max((after - before, before) for before, after in pauses)
+        if width < 4 * CLEAR_NS:
+            return
+        self.origin_ns += (start + width // 2) % period_ns
+        for slot in self.slots.values():
+            if slot.tracker is None:
+                slot.deadline_ns = min(slot.deadline_ns, self._after(slot, now_ns))
+
     def hold(self, key: Hashable, until_ns: int) -> None:
         """After a failure: do not read before then."""
         self.slots[key].hold_ns = until_ns
@@ -163,3 +189,11 @@ class Schedule:
         """The first instant of the grid after `now_ns`."""
         start = self.origin_ns + slot.offset_ns
         return start + ((now_ns - start) // slot.period_ns + 1) * slot.period_ns
+
+
+def _even(tracker: Tracker, period_ns: int) -> bool:
+    """True for a locked group that publishes about once in `period_ns` and is not being probed just now."""
+    window, published_ns = tracker.due, tracker.period_ns
+    if not tracker.locked or published_ns is None or window.latest_ns - window.earliest_ns < period_ns // 2:
+        return False
+    return abs(published_ns - period_ns) < period_ns // 50

@@ -169,6 +169,7 @@ class Server:
         for source in self.schedule.due(self.clock.monotonic_ns()):
             if isinstance(source, Source) and source in self.schedule.slots:
                 self._read(source)
+        self.schedule.align(self.clock.monotonic_ns())
 
     def _read(self, source: Source) -> None:
         began = self.clock.monotonic_ns()

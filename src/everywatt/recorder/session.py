@@ -17,6 +17,7 @@ ANCHOR_NS = 60 * NS
 FLUSH_NS = NS
 EARLY_NS = NS // 20  # a flush joins a wake-up that happens anyway
 SMALL_FLUSH_NS = 10 * NS
+OTHERS_NS = 5 * NS  # what carries no energy is written this often: a frame of one row is mostly frame
 MOST_REMARKS = 200  # in memory; the tape has all
 MOST_UNFLUSHED = 1000  # messages: a burst of spans must not fill the memory
 
@@ -36,6 +37,7 @@ class Session:
         self.flush_every_ns = SMALL_FLUSH_NS if meta.get("profile") == "small" else FLUSH_NS
         self.flush_ns = self.started_ns + self.flush_every_ns
         self._anchor_ns = self.started_ns + ANCHOR_NS
+        self._others_ns = self.started_ns
         self._numbers: dict[str, int] = {}
         self._closing_ns = 0
         self._unflushed = 0
@@ -137,7 +139,7 @@ class Session:
 
     def _flush(self, now_ns: int) -> None:
         try:
-            self.writer.flush()
+            self.writer.flush(energy_only=now_ns < self._others_ns)
         except Exception as error:  # noqa: BLE001 - whatever the disk does, recording goes on
             if self._trouble is None:
                 self.remark(now_ns, "tape", f"The tape could not be written: {error} It is tried again.")
@@ -146,6 +148,8 @@ class Session:
             if self._trouble is not None:
                 self.remark(now_ns, "tape", "The tape can be written again.")
             self._trouble = None
+            if now_ns >= self._others_ns:
+                self._others_ns = now_ns + OTHERS_NS - EARLY_NS
 
     def _safely(self, function: Any, *arguments: Any) -> None:
         try:

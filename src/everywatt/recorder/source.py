@@ -60,11 +60,10 @@ class Source:
     _read_ns: int = 0
     _long: bool = False
     _trouble: str | None = None
+    info: GroupInfo = field(init=False)  # what the group says of itself
 
-    @property
-    def info(self) -> GroupInfo:
-        """What the group says of itself."""
-        return self.group.info
+    def __post_init__(self) -> None:
+        self.info = self.group.info
 
     @property
     def slow(self) -> bool:
@@ -96,29 +95,29 @@ class Source:
         after = self.clock.monotonic_ns()
         self.reads += 1
         self.cost_ns = after - before
-        self._recovered(after)
-        self._mind_cost(after)
+        if self.outage is not None:
+            self._recovered(after)
+        if self.cost_ns > LONG_READ_NS:
+            self._mind_cost(after)
         self._read_ns = after
         if self.info.table:
             for listener in self.listeners:
                 listener.table(self, at_ns, table)
         else:
-            self._hand_on(self._track(before, after, rows))
+            self._hand_on(rows if self.tracker is None else self._track(self.tracker, before, after, rows))
         return True
 
-    def _track(self, before: int, after: int, rows: list[Row]) -> list[Row]:
-        if self.tracker is None:
-            return rows
+    def _track(self, tracker: Tracker, before: int, after: int, rows: list[Row]) -> list[Row]:
         if len(rows) == 1:
-            absent = self.tracker.absent
-            rows = self.tracker.feed(before, after, rows[0])
-            self.count(0, self.tracker.absent - absent)
+            absent = tracker.absent
+            rows = tracker.feed(before, after, rows[0])
+            self.count(0, tracker.absent - absent)
         elif rows:
             self.tracker = None  # the driver keeps the publications itself
         else:
-            self.tracker.lost(after, after + self.asked_ns())
-        if self.tracker is not None and self.tracker.trouble != self._trouble:
-            self._trouble = self.tracker.trouble
+            tracker.lost(after, after + self.asked_ns())
+        if tracker.trouble != self._trouble and self.tracker is not None:
+            self._trouble = tracker.trouble
             if self._trouble:
                 self._remark(after, "slow-sensor", self._trouble)
         return rows
@@ -150,7 +149,7 @@ class Source:
             listener.gap(self, outage.since_ns, now_ns, "lost")
 
     def _mind_cost(self, now_ns: int) -> None:
-        if self.cost_ns > LONG_READ_NS and not self._long:
+        if not self._long:
             self._long = True
             text = f"Reading {self.info.name} took {self.cost_ns / NS:.1f} s; other sensors had to wait."
             self._remark(now_ns, "slow-read", text, group=self.info.name)

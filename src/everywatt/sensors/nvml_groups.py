@@ -28,17 +28,24 @@ FIELD_INSTANT = 186
 COMPANION_NS = 90_000_000
 UTILISATION_NS = 160_000_000
 SLOW_RATES_NS = NS // 2
+RELATED_NS = 5 * NS
+SETTING_NS = 10 * NS
 
 Call = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one channel's raw value comes from: a field of the batch, or a call of its own."""
+    """Where one channel's raw value comes from: a field of the batch, or a call of its own.
+
+    `every_ns` is how long an answer stands before it is asked for again, unless the channel named in `follows` changed.
+    """
 
     channel: Channel
     field_id: int | None = None
     call: Call | None = None
+    every_ns: int = 0
+    follows: str = ""
 
 
 @dataclass(slots=True)
@@ -131,13 +138,18 @@ class PowerGroup:
 
 
 class StateGroup:
-    """Memory, temperature, clocks, limit and GPM metrics of one GPU, once a second, each on its own."""
+    """Memory, temperature, clocks, limit and GPM metrics of one GPU, once a second, each on its own.
+
+    Each is a call into the driver. So the power limit, a setting, is asked every 10 s; memory clock and throttle reasons
+    when the SM clock changed, else every 5 s. In between their last answer stands.
+    """
 
     def __init__(self, device: Device, sources: list[Source], gpm: Gpm | None, closed: Callable[[], None]) -> None:
         self._device = device
         self._sources = sources
         self._gpm = gpm
         self._closed = closed
+        self._last: dict[str, tuple[int, float]] = {}
         index = device.index
         channels = [source.channel for source in sources] + (gpm.channels if gpm else [])
         self.info = GroupInfo(
@@ -162,11 +174,24 @@ class StateGroup:
         self._closed()
 
     def _read(self, handle: Any) -> list[float]:
-        values = [_raw(source.call, handle) for source in self._sources]
+        now_ns = self._device.clock.monotonic_ns()
+        changed: set[str] = set()
+        values = [self._value(source, handle, now_ns, changed) for source in self._sources]
         values += self._gpm.read(handle) if self._gpm else []
         if all(value != value for value in values):
             raise SensorError("none of its state readings answers")
         return values
+
+    def _value(self, source: Source, handle: Any, now_ns: int, changed: set[str]) -> float:
+        name = source.channel.name
+        asked_ns, before = self._last.get(name, (0, NAN))
+        if now_ns - asked_ns < source.every_ns and before == before and source.follows not in changed:
+            return before
+        value = _raw(source.call, handle)
+        if value != before:
+            changed.add(name)
+        self._last[name] = now_ns, value
+        return value
 
 
 def _raw(call: Call | None, handle: Any) -> float:
@@ -287,11 +312,14 @@ def probe_state(device: Device, handle: Any) -> Found:
         ("throttle", "mask", 1.0, reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
         ("power_limit", "W", 1e-3, nvml.nvmlDeviceGetEnforcedPowerLimit),
     ]
+    clock = f"gpu.{device.index}.clock_sm"
+    seldom = {"clock_memory": (RELATED_NS, clock), "throttle": (RELATED_NS, clock), "power_limit": (SETTING_NS, "")}
     for what, unit, scale, call in offers:
-        source = Source(_gauge(device, what, unit, scale), call=call)
+        every_ns, follows = seldom.get(what, (0, ""))
+        source = Source(_gauge(device, what, unit, scale), call=call, every_ns=every_ns, follows=follows)
         if not _try(found, source, handle) and what == "throttle" and reasons:
             older = nvml.nvmlDeviceGetCurrentClocksThrottleReasons  # drivers before 535 have only this name
-            _try(found, Source(source.channel, call=older), handle)
+            _try(found, Source(source.channel, call=older, every_ns=every_ns, follows=follows), handle)
     return found
 
 

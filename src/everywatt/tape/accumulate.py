@@ -81,6 +81,12 @@ class _State:
     last_ns: int = 0
 
     def counter_row(self, value: float, at_ns: int) -> Found | None:
+        step_plain = value - self.last
+        if 0 <= step_plain < math.inf and (self.wrap is None or self.most_per_s is None):  # nearly always
+            self.total += step_plain
+            self.observed_ns += at_ns - self.last_ns
+            self.last, self.last_ns = value, at_ns
+            return None
         if not math.isfinite(value):
             return None
         found = None
@@ -116,9 +122,9 @@ class Accumulator:
             if c.carries_energy
         ]
 
-    def add(self, row: Row) -> list[Found]:
-        """Take one row, and say which gaps it showed. Its publication must be after the one before."""
-        at_ns = publication_ns(row)
+    def add(self, row: Row, at_ns: int | None = None) -> list[Found]:
+        """Take one row, and say which gaps it showed. Its publication (`at_ns`) must be after the one before."""
+        at_ns = publication_ns(row) if at_ns is None else at_ns
         before = self.last_ns
         held_ns = 0 if before is None else at_ns - before
         found: list[Found] = []

@@ -41,6 +41,7 @@ class Chunk:
 class _Group:
     def __init__(self, info: GroupInfo, expected_period_s: float) -> None:
         self.info = info
+        self.prompt = any(channel.carries_energy for channel in info.channels)
         self.accumulator = Accumulator(info, expected_period_s)
         self.chunk: Chunk | None = None
         self.seq = 0
@@ -69,6 +70,7 @@ class Buffer:
         self._ids: dict[str, int] = {}
         self._values = 0
         self._in_flight: tuple[int, int, int] = (0, 0, 0)
+        self._tables_wait = False
         self.refused = 0
 
     def add_group(self, info: GroupInfo, expected_period_s: float) -> int:
@@ -100,7 +102,7 @@ class Buffer:
             if state.accumulator.last_ns is not None and at_ns <= state.accumulator.last_ns:
                 state.dropped += 1
                 continue
-            found += state.accumulator.add(row)
+            found += state.accumulator.add(row, at_ns)
             self._take(state, group, row, at_ns)
         return found
 
@@ -177,20 +179,22 @@ class Buffer:
         self.refused += full
         return full
 
-    def close_chunks(self) -> None:
-        """From here on new rows go to new frames."""
+    def close_chunks(self, energy_only: bool = False) -> None:
+        """From here on new rows go to new frames. `energy_only`: those of other groups, and tables, wait for more."""
+        self._tables_wait = energy_only
         for state in self._groups:
-            if state.chunk is not None:
+            if state.chunk is not None and (state.prompt or not energy_only):
                 self._closed.append(state.chunk)
                 state.chunk = None
 
     def statements(self) -> Iterator[tuple[str, Iterable[tuple[Any, ...]]]]:
         """All that is to be written, in order; `written` then forgets it."""
-        self._in_flight = (len(self._closed), len(self._tables), len(self._others))
+        tables = 0 if self._tables_wait else len(self._tables)
+        self._in_flight = (len(self._closed), tables, len(self._others))
         yield from _batches(self._others)
         if self._closed:
             yield schema.INSERT["frame"], self._frames()
-        if self._tables:
+        if tables:
             yield schema.INSERT["tframe"], self._table_rows()
 
     def _frames(self) -> Iterator[tuple[Any, ...]]:

@@ -173,13 +173,14 @@ class TapeWriter:
     def _insert(self, table: str, *values: Any) -> None:
         self._buffer.put(schema.INSERT[table], schema.sealed_row(table, values))
 
-    def flush(self) -> None:
+    def flush(self, *, energy_only: bool = False) -> None:
         """Write all that is buffered in one transaction, and checkpoint when it is time.
 
+        `energy_only` leaves rows of groups that carry no energy, and tables, for a later flush that writes more at once.
         On TapeError (disk full, folder gone) nothing is lost: a later flush tries again.
         """
         self._connection()
-        self._buffer.close_chunks()
+        self._buffer.close_chunks(energy_only)
         self._check_place()
         db = self._connection()  # another one where the file had to be put back
         self._write(db)
