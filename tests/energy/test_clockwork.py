@@ -74,6 +74,6 @@ def test_polls_without_a_phase_stay_as_they_are() -> None:
     assert np.all(half == 50 * MS)
 
 
-def test_a_counter_that_stands_still_once_has_lost_a_publication() -> None:
-    values = np.array([0.0, 10, 20, 20, 40, 50, 50, 50, 60])
-    assert np.flatnonzero(_repeated(values)).tolist() == [3]
+def test_a_counter_that_stands_still_for_a_moment_has_lost_publications() -> None:
+    values = np.array([0.0, 10, 20, 20, 40, 50, 50, 50, 80, *[90.0] * 9, 100, 100])
+    assert np.flatnonzero(_repeated(values)).tolist() == [3, 6, 7]

@@ -32,6 +32,7 @@ CONTEXT_PERIODS = 600  # ticks beside a window that tell how restless its power 
 WHOLE_ROWS = 200_000
 SMALL_ROWS = 20_000
 FEW_STEPS = 4
+FEW_REPEATS = 5
 
 _keeper: WeakKeyDictionary[Tape, dict[tuple[int, str], Ticks | None]] = WeakKeyDictionary()
 _newest: WeakKeyDictionary[Tape, tuple[tuple[int, int, int], list[Columns]]] = WeakKeyDictionary()
@@ -460,11 +461,16 @@ def _finite(pieces: list[Columns], channel: Channel, tracked: bool) -> _Raw:
 
 
 def _repeated(values: Floats) -> Flags:
-    """True for a value that stands still once between steps: a publication that was lost, and no news."""
+    """True where a counter stands still for a few rows and then goes on: publications that were lost, and no news.
+
+    One that stands still for longer has nothing to count, or has lost more than can be told.
+    """
     still = np.diff(values, prepend=np.nan) == 0
-    after = np.append(still[1:], True)
-    before = np.append(True, still[:-1])
-    return np.asarray(still & ~after & ~before)
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], still, [False])).astype(np.int8)))
+    found = np.zeros(len(values), dtype=np.bool_)
+    for first, end in zip(edges[::2], edges[1::2], strict=True):
+        found[first:end] = end - first <= FEW_REPEATS and end < len(values)
+    return found
 
 
 def _moved(raw: _Raw, at: Ints, half: Floats, kind: Kind) -> _Raw:
