@@ -174,11 +174,11 @@ class Fields:
         if self.errors:
             self.errors.clear()
         values = []
-        for field_id, (kind, code, raw) in zip(self.ids, layout.iter_unpack(self._buffer), strict=True):
+        for place, (kind, code, raw) in enumerate(layout.iter_unpack(self._buffer)):
             if code:
-                self.errors[field_id] = code
+                self.errors[self.ids[place]] = code
                 values.append(NAN)
-            elif kind in (_ULONG, _ULONGLONG):
+            elif kind == _ULONGLONG or kind == _ULONG:  # noqa: PLR1714 - a tuple of names would be built each time
                 values.append(float(raw))
             elif kind == _UINT:
                 values.append(float(raw & 0xFFFFFFFF))
