@@ -185,7 +185,7 @@ class Schedule:
             for slot in self.slots.values()
             if slot.tracker is not None and _even(slot.tracker, period_ns)
         )
-        if not phases or CLEAR_NS < min(phases) and max(phases) < period_ns - CLEAR_NS:
+        if not phases or (min(phases) > CLEAR_NS and max(phases) < period_ns - CLEAR_NS):
             return
         pauses = zip(phases, [*phases[1:], phases[0] + period_ns], strict=True)
         width, start = max((after - before, before) for before, after in pauses)

@@ -178,7 +178,7 @@ class Fields:
             if code:
                 self.errors[self.ids[place]] = code
                 values.append(NAN)
-            elif kind == _ULONGLONG or kind == _ULONG:  # noqa: PLR1714 - a tuple of names would be built each time
+            elif kind in (_ULONG, _ULONGLONG):
                 values.append(float(raw))
             elif kind == _UINT:
                 values.append(float(raw & 0xFFFFFFFF))

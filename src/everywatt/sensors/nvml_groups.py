@@ -143,8 +143,8 @@ class PowerGroup:
 class StateGroup:
     """Memory, temperature, clocks, limit and GPM metrics of one GPU, once a second, each on its own.
 
-    Each is a call into the driver. So the power limit, a setting, is asked every 10 s; memory clock and throttle reasons
-    when the SM clock changed, else every 5 s. In between their last answer stands.
+    Each is a call into the driver. So the power limit, a setting, is asked every 10 s; memory clock and throttle
+    reasons when the SM clock changed, else every 5 s. In between their last answer stands.
     """
 
     def __init__(self, device: Device, sources: list[Source], gpm: Gpm | None, closed: Callable[[], None]) -> None:
