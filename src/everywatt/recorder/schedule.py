@@ -131,13 +131,28 @@ class Schedule:
         return min((slot.period_ns for slot in self.slots.values()), default=1_000 * MS)
 
     def due(self, now_ns: int) -> list[Hashable]:
-        """The groups to read now: those with a deadline first, slow ones last."""
-        found: list[tuple[int, bool, int, Hashable]] = []
+        """The groups to read now: probes first, then those with a deadline, slow ones last."""
+        found: list[tuple[int, int, int, Hashable]] = []
+        patient: list[tuple[int, int, int, int, Hashable]] = []
+        fixed = None
         for key, slot in self.slots.items():
+            if slot.tracker is None:
+                at = slot.deadline_ns
+                if fixed is None or at < fixed:
+                    fixed = at
+                if at <= now_ns and slot.hold_ns <= now_ns:
+                    found.append((slot.period_ns, 1, len(found), key))
+                continue
             # A probe that is a moment away joins in only at its own time: its instant is its purpose.
-            at = slot.deadline_ns if slot.tracker is None else slot.tracker.due.earliest_ns
-            if at <= now_ns and slot.hold_ns <= now_ns:
-                found.append((slot.period_ns, slot.tracker is not None, len(found), key))
+            earliest, latest = slot.tracker.due
+            if earliest > now_ns or slot.hold_ns > now_ns:
+                continue
+            if earliest == latest:
+                found.append((0, 0, len(found), key))
+            else:
+                patient.append((latest - (latest - earliest) // SLACK, slot.period_ns, 2, len(patient), key))
+        # Whoever can wait for the next deadline does: reads of many groups in one go cost least.
+        found += [entry[1:] for entry in patient if fixed is None or fixed <= now_ns or entry[0] < fixed]
         found.sort()
         return [entry[3] for entry in found]
 

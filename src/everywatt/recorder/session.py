@@ -17,7 +17,7 @@ ANCHOR_NS = 60 * NS
 FLUSH_NS = NS
 EARLY_NS = NS // 20  # a flush joins a wake-up that happens anyway
 SMALL_FLUSH_NS = 10 * NS
-OTHERS_NS = 5 * NS  # what carries no energy is written this often: a frame of one row is mostly frame
+OTHERS_NS = 10 * NS  # what carries no energy is written this often: a frame of one row is mostly frame
 MOST_REMARKS = 200  # in memory; the tape has all
 MOST_UNFLUSHED = 1000  # messages: a burst of spans must not fill the memory
 

@@ -174,9 +174,9 @@ class Fields:
         if self.errors:
             self.errors.clear()
         values = []
-        for field_id, (kind, code, raw) in zip(self.ids, layout.iter_unpack(self._buffer), strict=True):
+        for place, (kind, code, raw) in enumerate(layout.iter_unpack(self._buffer)):
             if code:
-                self.errors[field_id] = code
+                self.errors[self.ids[place]] = code
                 values.append(NAN)
             elif kind in (_ULONG, _ULONGLONG):
                 values.append(float(raw))

@@ -84,6 +84,7 @@ class PowerGroup:
         )
         self._batch = [place for place, source in enumerate(sources) if source.field_id is not None]
         self._fields = Fields(device.nvml, [sources[place].field_id or 0 for place in self._batch])
+        self._first = len(self._batch) if self._batch == list(range(len(self._batch))) else 0
         calls = [(place, source.call) for place, source in enumerate(sources) if source.call is not None]
         self._carrying = [place for place, source in enumerate(sources) if source.channel.carries_energy]
         self._calls = [(place, call) for place, call in calls if place in self._carrying]
@@ -107,8 +108,10 @@ class PowerGroup:
         self._closed()
 
     def _read(self, handle: Any) -> list[float]:
-        values = list(self._last)
-        if self._batch:
+        values = self._last.copy()
+        if self._first:  # nearly always the fields are the first channels
+            values[: self._first] = self._fields.read(handle)
+        elif self._batch:
             for place, value in zip(self._batch, self._fields.read(handle), strict=True):
                 values[place] = value
         now_ns = self._device.clock.monotonic_ns()

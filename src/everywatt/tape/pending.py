@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -211,7 +210,7 @@ class Buffer:
         for row in self._tables:
             number += 1
             seqs[row.group] += 1
-            data = zlib.compress(row.json, 6)
+            data = codec.deflate(row.json)
             yield schema.sealed_row("tframe", (number, row.group, seqs[row.group], row.at_ns, row.n, data))
 
     def written(self) -> None:

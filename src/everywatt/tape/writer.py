@@ -176,8 +176,8 @@ class TapeWriter:
     def flush(self, *, energy_only: bool = False) -> None:
         """Write all that is buffered in one transaction, and checkpoint when it is time.
 
-        `energy_only` leaves rows of groups that carry no energy, and tables, for a later flush that writes more at
-        once. On TapeError (disk full, folder gone) nothing is lost: a later flush tries again.
+        `energy_only` leaves rows of groups that carry no energy, and tables, for a later flush, in larger pieces.
+        On TapeError (disk full, folder gone) nothing is lost: a later flush tries again.
         """
         self._connection()
         self._buffer.close_chunks(energy_only)
