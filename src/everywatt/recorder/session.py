@@ -29,7 +29,7 @@ class Session:
         self.clock = clock
         self.period_ns = period_ns
         self.started_ns = clock.monotonic_ns()
-        self.writer = TapeWriter(path, meta, clock=clock)
+        self.writer = TapeWriter(path, meta, clock=clock, checkpoint_s=30.0)
         self.sources: list[Source] = []
         self.figures: dict[str, Figures] = {}
         self.remarks: list[str] = []
