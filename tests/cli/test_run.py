@@ -36,6 +36,12 @@ def place(machine, tmp_path):
     return Place(tmp_path, environ)
 
 
+def usual_signals() -> None:
+    """As in a shell, also where the tests run in the background or under nohup, which ignore some signals."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Place:
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self.folder, self.environ = folder, environ
@@ -51,7 +57,8 @@ class Place:
         return done
 
     def start(self, *words: str, **more):
-        settings = {"cwd": self.folder, "env": self.environ, "stdout": -1, "stderr": -1} | more
+        settings = {"cwd": self.folder, "env": self.environ, "stdout": -1, "stderr": -1, "preexec_fn": usual_signals}
+        settings |= more
         return subprocess.Popen(self.words("run", *words), **settings)
 
     def tapes(self) -> list[Path]:

@@ -1,7 +1,7 @@
 """The shipped numbers against servers that took no part in the fit (SPECpower_ssj2008 results, spec.org).
 
 specpower_held_out.csv has every 20th server of the table that benchmarks/fit_modelled.py reads, and leaves out. The
-whole table (named by EVERYWATT_SPECPOWER) gives the larger test.
+whole table (named by SPECPOWER_TABLE) gives the larger test.
 """
 
 import csv
@@ -126,13 +126,13 @@ def test_what_lies_outside_of_the_table_is_taken_as_its_edge():
     assert low == 0.0 and 0 < watts < high
 
 
-@pytest.mark.skipif("EVERYWATT_SPECPOWER" not in os.environ, reason="EVERYWATT_SPECPOWER names no SPECpower table")
+@pytest.mark.skipif("SPECPOWER_TABLE" not in os.environ, reason="SPECPOWER_TABLE names no SPECpower table")
 def test_a_fresh_split_of_the_whole_table():
     pytest.importorskip("numpy")
     spec = importlib.util.spec_from_file_location("fit_modelled", HERE.parents[1] / "benchmarks" / "fit_modelled.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    servers = script.table(Path(os.environ["EVERYWATT_SPECPOWER"]))
+    servers = script.table(Path(os.environ["SPECPOWER_TABLE"]))
     assert len(servers) > 400
     for name in ("server", "guest"):
         width = script.Width(*shipped()["models"][name]["widths"]["seen"])
