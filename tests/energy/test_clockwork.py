@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from everywatt.energy.building import repeated
 from everywatt.energy.clockwork import retime
-from everywatt.energy.ticks import _repeated
 
 MS = 1_000_000
 START = 7_000_000 * MS
@@ -76,4 +76,4 @@ def test_polls_without_a_phase_stay_as_they_are() -> None:
 
 def test_a_counter_that_stands_still_for_a_moment_has_lost_publications() -> None:
     values = np.array([0.0, 10, 20, 20, 40, 50, 50, 50, 80, *[90.0] * 9, 100, 100])
-    assert np.flatnonzero(_repeated(values)).tolist() == [3, 6, 7]
+    assert np.flatnonzero(repeated(values)).tolist() == [3, 6, 7]

@@ -22,10 +22,11 @@ from everywatt.core.spans import Point, Span
 from everywatt.core.units import format_duration
 from everywatt.energy.baseline import Baseline, idle_energy, quietest
 from everywatt.energy.combine import combine
+from everywatt.energy.loading import load_line
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import device_table
-from everywatt.energy.ticks import Ticks, load_line
+from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_energy, windows_energy
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import existing_home, find_run, segments

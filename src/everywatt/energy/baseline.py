@@ -11,8 +11,8 @@ import numpy as np
 from everywatt.core.budget import Budget, Term
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, total
+from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable, scope_of
-from everywatt.energy.ticks import load_ticks
 from everywatt.energy.window import source_energy
 
 QUIET_S = 2.0

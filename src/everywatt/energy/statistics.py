@@ -12,9 +12,9 @@ from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.energy.combine import combine
+from everywatt.energy.loading import load_ticks
 from everywatt.energy.median import median
 from everywatt.energy.sources import Source, sources
-from everywatt.energy.ticks import load_ticks
 from everywatt.energy.window import source_energy
 from everywatt.tape.reader import Tape
 

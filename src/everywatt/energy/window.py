@@ -13,8 +13,9 @@ from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, total
 from everywatt.core.units import format_joules
+from everywatt.energy.loading import load_ticks, rough_energy
 from everywatt.energy.sources import Source, addable, scope_of
-from everywatt.energy.ticks import Reading, Ticks, load_ticks, rough_energy
+from everywatt.energy.ticks import Reading, Ticks
 from everywatt.tape.reader import Gap, StoredGroup
 
 CROSS_CHECK_LIMIT = 0.10

@@ -1,0 +1,224 @@
+"""From rows of a tape to ticks: publication times with hindsight, inline reads merged in, ends and gaps made plain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from everywatt.core.channels import Channel, Kind, Row
+from everywatt.core.clocks import NS
+from everywatt.core.counters import difference
+from everywatt.energy.clockwork import retime
+from everywatt.energy.median import median
+from everywatt.energy.straighten import straighten
+from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Ticks
+from everywatt.tape.columns import Columns
+
+GAP_PERIODS = 3.0
+FEW_REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """Finite rows of one channel, raw."""
+
+    at: Ints
+    half: Floats
+    value: Floats
+    accumulated: Floats
+    observed: Floats
+
+
+def _finite(pieces: list[Columns], channel: Channel, tracked: bool) -> _Raw:
+    parts: list[_Raw] = []
+    last = -(2**63)
+    for columns in pieces:
+        keep = np.isfinite(columns.values[channel.name]) & (columns.published > last)
+        if tracked and channel.kind is Kind.COUNTER:
+            keep &= ~repeated(columns.values[channel.name])
+        if keep.any():
+            last = int(columns.published[keep][-1])
+            part = _Raw(
+                columns.published[keep],
+                (columns.late - columns.early)[keep] / 2.0,
+                columns.values[channel.name][keep],
+                columns.accumulated[channel.name][keep],
+                columns.observed_ns[channel.name][keep].astype(np.float64),
+            )
+            if tracked and len(part.at) <= WHOLE_ROWS:
+                part = _moved(part, *retime(columns.read[keep], columns.early[keep], columns.late[keep]), channel.kind)
+            parts.append(part)
+    if not parts:
+        nothing = np.array([])
+        return _Raw(np.array([], dtype=np.int64), nothing, nothing, nothing, nothing)
+    return _Raw(
+        *(
+            np.concatenate([getattr(part, field) for part in parts])
+            for field in ("at", "half", "value", "accumulated", "observed")
+        )
+    )
+
+
+def repeated(values: Floats) -> Flags:
+    """True where a counter stands still for a few rows and then goes on: publications that were lost, and no news.
+
+    One that stands still for longer has nothing to count, or has lost more than can be told.
+    """
+    still = np.diff(values, prepend=np.nan) == 0
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], still, [False])).astype(np.int8)))
+    found = np.zeros(len(values), dtype=np.bool_)
+    for first, end in zip(edges[::2], edges[1::2], strict=True):
+        found[first:end] = end - first <= FEW_REPEATS and end < len(values)
+    return found
+
+
+def _moved(raw: _Raw, at: Ints, half: Floats, kind: Kind) -> _Raw:
+    """The same rows at better publication times: a gauge's reading covers a little more or less time then."""
+    by = (at - raw.at).astype(np.float64)
+    accumulated = raw.accumulated
+    if kind is Kind.GAUGE:
+        accumulated = accumulated + np.cumsum(raw.value * np.diff(by, prepend=0.0))
+    return _Raw(at, half, raw.value, accumulated, raw.observed + by)
+
+
+def build_ticks(
+    pieces: list[Columns],
+    edges: list[tuple[Row, float]],
+    channel: Channel,
+    expected_s: float,
+    *,
+    tracked: bool = False,
+    asked_ns: tuple[int, ...] = (),
+) -> Ticks | None:
+    """Ticks from rows of frames and inline reads; those of a tracked group at the times that its clock says.
+
+    Inline reads at the instants `asked_ns` are placed as well as their neighbours allow.
+    """
+    raw = _finite(pieces, channel, tracked)
+    if edges:
+        raw = _straightened(_merged(raw, edges, channel), asked_ns)
+    if len(raw.at) < (2 if channel.kind is Kind.COUNTER else 1):
+        return None
+    facts = channel.facts
+    unit = channel.scale * facts.gain
+    joules = raw.accumulated * (unit if channel.kind is Kind.COUNTER else unit / NS) + facts.bias_w * raw.observed / NS
+    watts = slopes(raw.at, joules) if channel.kind is Kind.COUNTER else raw.value * unit + facts.bias_w
+    ticks = Ticks(channel, expected_s, raw.at, raw.half, joules, raw.observed, watts, np.ones(len(raw.at), dtype=bool))
+    return _extended(_stepped(ticks))
+
+
+def _merged(raw: _Raw, edges: list[tuple[Row, float]], channel: Channel) -> _Raw:
+    """Inline reads become ticks: accumulated as the tick before, plus what was counted since."""
+    facts = channel.facts
+    most = None if facts.max_w is None else facts.max_w / channel.scale
+    base: tuple[int, float, float, float] | None = None
+    extra: list[tuple[int, float, float, float, float]] = []
+    for row, value in edges:
+        if value != value:
+            continue
+        when = row.early_ns + (row.late_ns - row.early_ns) // 2
+        index = max(int(np.searchsorted(raw.at, when, side="right")) - 1, 0)
+        if len(raw.at):
+            base = (int(raw.at[index]), raw.value[index], raw.accumulated[index], raw.observed[index])
+        elif base is None:
+            base = (when, value, 0.0, 0.0)
+        gone_ns = when - base[0]
+        first, second = (base[1], value) if gone_ns >= 0 else (value, base[1])
+        step = difference(
+            first,
+            second,
+            wrap=facts.wrap,
+            seconds=abs(gone_ns) / NS,
+            most_per_s=most,
+            period_s=facts.period_s or 0.0,
+        ).count
+        if step == step:
+            counted = base[2] + (step if gone_ns >= 0 else -step)
+            extra.append((when, (row.late_ns - row.early_ns) / 2, value, counted, base[3] + gone_ns))
+    if not extra:
+        return raw
+    added = np.array([entry[1:] for entry in extra], dtype=np.float64)
+    at = np.concatenate((raw.at, np.array([entry[0] for entry in extra], dtype=np.int64)))
+    order = np.argsort(at, kind="stable")
+    fields = (raw.half, raw.value, raw.accumulated, raw.observed)
+    half, values, accumulated, observed = (
+        np.concatenate((field, added[:, column]))[order] for column, field in enumerate(fields)
+    )
+    keep = np.concatenate(([True], np.diff(at[order]) > 0))
+    # A later tick never holds less than an earlier one: two reads of one publication differ only in what they knew.
+    return _Raw(
+        at[order][keep],
+        half[keep],
+        values[keep],
+        np.maximum.accumulate(accumulated)[keep],
+        np.maximum.accumulate(observed)[keep],
+    )
+
+
+def _straightened(raw: _Raw, asked_ns: tuple[int, ...]) -> _Raw:
+    near = [np.flatnonzero(np.abs(raw.at + raw.half - asked) <= 2 * raw.half) for asked in asked_ns]
+    which = np.unique(np.concatenate(near)) if near else np.array([], dtype=np.intp)
+    if len(which) == 0 or len(which) > 16:
+        return raw
+    # Only the neighbourhood of the edges: microseconds since its start keep every digit.
+    origin = int(raw.at[which[0]])
+    middle = (raw.at - origin).astype(np.float64)
+    times, halves = straighten(raw.accumulated - raw.accumulated[which[0]], middle - raw.half, middle + raw.half, which)
+    at, half = raw.at.copy(), raw.half.copy()
+    at[which], half[which] = origin + np.round(times).astype(np.int64), halves
+    return raw if np.any(np.diff(at) <= 0) else replace(raw, at=at, half=half)
+
+
+def slopes(at: Ints, joules: Floats) -> Floats:
+    watts = np.full(len(at), np.nan)
+    watts[1:] = np.diff(joules) / (np.diff(at) / NS)
+    watts[0] = watts[1]
+    return watts
+
+
+def _stepped(ticks: Ticks) -> Ticks:
+    """A gauge after a gap speaks for one period before its publication: accumulation is flat until there."""
+    if ticks.channel.kind is Kind.COUNTER or len(ticks.at_ns) < 2:
+        return ticks
+    period_ns = int(ticks.expected_s * NS)
+    late = np.flatnonzero(np.diff(ticks.at_ns) > GAP_PERIODS * period_ns) + 1
+    if not len(late):
+        return ticks
+    return replace(
+        ticks,
+        at_ns=np.insert(ticks.at_ns, late, ticks.at_ns[late] - period_ns),
+        half_ns=np.insert(ticks.half_ns, late, 0.0),
+        joules=np.insert(ticks.joules, late, ticks.joules[late - 1]),
+        observed_ns=np.insert(ticks.observed_ns, late, ticks.observed_ns[late - 1]),
+        watts=np.insert(ticks.watts, late, 0.0),
+        real=np.insert(ticks.real, late, False),
+    )
+
+
+def _extended(ticks: Ticks) -> Ticks:
+    """One period before the first and after the last tick at the power seen there: a sensor cell is that long.
+
+    Nothing was read there, so these ticks may have been published anywhere in a period.
+    """
+    period_ns = int(ticks.expected_s * NS)
+    first_w, last_w = _end_w(ticks, 1), _end_w(ticks, -1)
+    before_j, after_j = ticks.joules[0] - first_w * ticks.expected_s, ticks.joules[-1] + last_w * ticks.expected_s
+    return replace(
+        ticks,
+        at_ns=np.concatenate(([ticks.at_ns[0] - period_ns], ticks.at_ns, [ticks.at_ns[-1] + period_ns])),
+        half_ns=np.concatenate(([period_ns], ticks.half_ns, [period_ns])),
+        joules=np.concatenate(([before_j], ticks.joules, [after_j])),
+        observed_ns=np.concatenate(
+            ([ticks.observed_ns[0] - period_ns], ticks.observed_ns, [ticks.observed_ns[-1] + period_ns])
+        ),
+        watts=np.concatenate(([first_w], ticks.watts, [last_w])),
+        real=np.concatenate(([False], ticks.real, [False])),
+    )
+
+
+def _end_w(ticks: Ticks, side: int) -> float:
+    """Watts near one end: the median of a few cells, because two reads close together give a wild slope."""
+    few = ticks.watts[:4] if side > 0 else ticks.watts[-4:]
+    few = few[np.isfinite(few)]
+    return median(few) if len(few) else 0.0

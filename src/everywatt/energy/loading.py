@@ -1,0 +1,219 @@
+"""Which rows of a tape a window needs, read once: around a window, around its two ends, or a short tape as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from everywatt.core.channels import Channel, Kind, Row
+from everywatt.core.clocks import NS
+from everywatt.energy.building import build_ticks, slopes
+from everywatt.energy.median import median
+from everywatt.energy.swing import Witness
+from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Ticks
+from everywatt.tape.columns import Columns, counted_line, load_columns
+from everywatt.tape.reader import StoredGroup, Tape
+
+MARGIN_PERIODS = 64
+CONTEXT_PERIODS = 600  # ticks beside a window that tell how restless its power is
+SMALL_ROWS = 20_000
+
+_keeper: WeakKeyDictionary[Tape, dict[tuple[int, str], Ticks | None]] = WeakKeyDictionary()
+_newest: WeakKeyDictionary[Tape, tuple[tuple[int, int, int], list[Columns]]] = WeakKeyDictionary()
+
+
+def load_ticks(
+    tape: Tape,
+    group: StoredGroup,
+    channel: Channel,
+    start_ns: int,
+    end_ns: int,
+    *,
+    whole: bool = False,
+    also: Sequence[str] = (),
+) -> Ticks | None:
+    """The ticks around a window: all of them where it is short or `whole` is set, else those near its two ends.
+
+    Ticks carry what accumulated since the tape's start, so two ends are enough. None where the channel gave nothing.
+    `also` names channels of the group that are asked next (`rough_energy`): their rows are read along.
+    """
+    if group.info.tracked and not whole and _small(tape, group):
+        return _kept(tape, group, channel)
+    return _load(tape, group, channel, start_ns, end_ns, whole, also)
+
+
+def rough_energy(
+    tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int
+) -> tuple[float | None, float]:
+    """Joules and coverage of one window without how far they may be off: to check another path against it.
+
+    By straight lines between publications as they were recorded, where lines are right (`Ticks.plain`).
+    """
+    if not _surely_plain(channel) or (group.info.tracked and _small(tape, group)):
+        ticks = load_ticks(tape, group, channel, start_ns, end_ns)
+        return (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
+    pieces = _pieces(tape, group, [channel.name], start_ns, end_ns)
+    ticks = build_ticks(pieces, [], channel, group.expected_period_s)
+    return (None, 0.0) if ticks is None else ticks.by_lines(start_ns, end_ns)
+
+
+def _surely_plain(channel: Channel) -> bool:
+    window_s, period_s = channel.facts.window_s, channel.facts.period_s
+    if channel.kind is Kind.COUNTER or window_s is None:
+        return True
+    return period_s is not None and abs(window_s - period_s) < 0.01 * period_s
+
+
+def _small(tape: Tape, group: StoredGroup) -> bool:
+    first_ns, last_ns = tape.extent_ns()
+    return (last_ns - first_ns) / NS < SMALL_ROWS * group.expected_period_s
+
+
+def _kept(tape: Tape, group: StoredGroup, channel: Channel) -> Ticks | None:
+    """All ticks of a short tape, read once: publication times follow from all of them, so windows add up exactly."""
+    if not tape.sealed:
+        return _load(tape, group, channel, *tape.extent_ns(), False)
+    known = _keeper.setdefault(tape, {})
+    key = (group.id, channel.name)
+    if key not in known:
+        known[key] = _load(tape, group, channel, *tape.extent_ns(), False)
+    return known[key]
+
+
+def _load(
+    tape: Tape,
+    group: StoredGroup,
+    channel: Channel,
+    start_ns: int,
+    end_ns: int,
+    whole: bool,
+    also: Sequence[str] = (),
+) -> Ticks | None:
+    expected_s = group.expected_period_s
+    margin_ns = _margin_ns(group, channel)
+    rows = _rows(group, start_ns, end_ns)
+    hole = (0, 0)
+    beside = [] if whole or rows >= WHOLE_ROWS else [n for n in _utilisation(channel) if n in _names(group)]
+    wanted = [channel.name, *beside]
+    if whole:
+        pieces = [load_columns(tape, group.id, wanted, start_ns - margin_ns, end_ns + margin_ns)]
+    else:
+        pieces = _pieces(tape, group, wanted, start_ns, end_ns, also)
+    if len(pieces) == 2:
+        hole = (int(pieces[0].published[-1]), int(pieces[1].published[0]))
+    edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
+    ticks = build_ticks(
+        pieces, edges, channel, expected_s, tracked=group.info.tracked, asked_ns=() if whole else (start_ns, end_ns)
+    )
+    if ticks is None:
+        return None
+    witness = None
+    if beside and len(pieces[0]):
+        witness = Witness.of_percent(pieces[0].read / NS, pieces[0].values[beside[0]])
+    elif not whole:
+        context_ns = _context_ns(group)
+        witness = _witness(tape, channel, start_ns - context_ns, end_ns + context_ns, rows)
+    return replace(ticks, witness=witness, hole_ns=hole if hole[1] > hole[0] else (0, 0))
+
+
+def _margin_ns(group: StoredGroup, channel: Channel) -> int:
+    return int((MARGIN_PERIODS * group.expected_period_s + (channel.facts.window_s or 0.0)) * NS)
+
+
+def _context_ns(group: StoredGroup) -> int:
+    """Time beside a window whose rows are looked at; the same for all channels of a group, which share them."""
+    longest_s = max((channel.facts.window_s or 0.0 for channel in group.info.channels), default=0.0)
+    return int(
+        max(CONTEXT_PERIODS * group.expected_period_s, MARGIN_PERIODS * group.expected_period_s + longest_s) * NS
+    )
+
+
+def _rows(group: StoredGroup, start_ns: int, end_ns: int) -> float:
+    return (end_ns - start_ns) / NS / max(group.expected_period_s, 1e-6)
+
+
+def _pieces(
+    tape: Tape, group: StoredGroup, wanted: list[str], start_ns: int, end_ns: int, also: Sequence[str] = ()
+) -> list[Columns]:
+    """Rows around a window, or around its two ends where it is long. The newest are kept, for the next channel."""
+    key = (group.id, start_ns, end_ns)
+    newest = _newest.get(tape)
+    if newest is not None and newest[0] == key and all(name in newest[1][0].values for name in wanted):
+        return newest[1]
+    context_ns = _context_ns(group)
+    names = [*wanted, *(name for name in also if name not in wanted)]
+    if _rows(group, start_ns, end_ns) < WHOLE_ROWS:
+        spans = [(start_ns - context_ns, end_ns + context_ns)]
+    else:
+        spans = [(edge - context_ns, edge + context_ns) for edge in (start_ns, end_ns)]
+    pieces = [_around(tape, group, names, *span) for span in spans]
+    if also and tape.sealed:
+        _newest[tape] = (key, pieces)
+    return pieces
+
+
+def _around(tape: Tape, group: StoredGroup, wanted: list[str], start_ns: int, end_ns: int) -> Columns:
+    """Rows between two instants and one on either side: a frame may hold hours, and its rest is not looked at."""
+    return load_columns(tape, group.id, wanted, start_ns, end_ns, tight=True).between(start_ns, end_ns)
+
+
+def _utilisation(channel: Channel) -> list[str]:
+    return [f"{channel.device}.utilisation"]
+
+
+def _names(group: StoredGroup) -> set[str]:
+    return {channel.name for channel in group.info.channels}
+
+
+def load_line(
+    tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int
+) -> tuple[Ints, Floats] | Ticks | None:
+    """All instants around a window and the joules accumulated at each, between which straight lines hold.
+
+    The ticks where lines are not all there is to it (`Ticks.plain`), None where the channel gave nothing. For many
+    windows: what only an interval needs is left out.
+    """
+    if group.info.tracked and _small(tape, group):
+        return _kept(tape, group, channel)
+    margin_ns = _margin_ns(group, channel)
+    edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
+    if channel.kind is Kind.COUNTER and not edges and not channel.facts.bias_w:
+        found = counted_line(tape, group, channel.name, start_ns - margin_ns, end_ns + margin_ns)
+        if found is not None and len(found[0]) > 8:
+            return _line(*found, channel, group.expected_period_s)
+    ticks = load_ticks(tape, group, channel, start_ns, end_ns, whole=True)
+    return (ticks.at_ns, ticks.joules) if ticks is not None and ticks.plain else ticks
+
+
+def _line(at: Ints, counts: Floats, channel: Channel, expected_s: float) -> tuple[Ints, Floats]:
+    """As `build_ticks`, with its ends extended by one period, and nothing but times and joules."""
+    period_ns = int(expected_s * NS)
+    joules = counts * (channel.scale * channel.facts.gain)
+    first_w = median(slopes(at[:5], joules[:5])[:4])
+    last_w = median(slopes(at[-5:], joules[-5:])[1:])
+    return (
+        np.concatenate(([at[0] - period_ns], at, [at[-1] + period_ns])),
+        np.concatenate(([joules[0] - first_w * expected_s], joules, [joules[-1] + last_w * expected_s])),
+    )
+
+
+def _witness(tape: Tape, channel: Channel, start_ns: int, end_ns: int, rows: float) -> Witness | None:
+    """Utilisation of the same device, where the tape has it and the window is not too long to look."""
+    if rows >= WHOLE_ROWS:
+        return None
+    name = _utilisation(channel)[0]
+    for group in tape.groups:
+        if any(other.name == name for other in group.info.channels):
+            columns = load_columns(tape, group.id, [name], start_ns, end_ns)
+            return Witness.of_percent(columns.read / NS, columns.values[name]) if len(columns) else None
+    return None
+
+
+def _edges(tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int) -> list[tuple[Row, float]]:
+    if not group.info.inline or channel.kind is not Kind.COUNTER:
+        return []
+    index = group.info.channels.index(channel)
+    return [(row, row.values[index]) for row in tape.edges(group.id, start_ns, end_ns)]
