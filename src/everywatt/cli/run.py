@@ -35,6 +35,7 @@ PASSED_ON = (
     signal.SIGCONT,
     signal.SIGWINCH,
 )
+LOOK_S = 0.1
 FROM_KERNEL = 0x80  # si_code of a signal that the terminal sent, to us and to the command alike
 
 
@@ -174,8 +175,9 @@ def _wait(pid: int, caught: set[int]) -> tuple[int, resource.struct_rusage]:
         found, status, usage = os.wait4(pid, os.WNOHANG)
         if found == pid:
             return status, usage
-        arrived = signal.sigwaitinfo(caught)
-        if arrived.si_signo != signal.SIGCHLD and arrived.si_code != FROM_KERNEL:
+        # A thread of a library that does not block SIGCHLD may swallow it, so the command is also looked at now and then.
+        arrived = signal.sigtimedwait(caught, LOOK_S)
+        if arrived is not None and arrived.si_signo != signal.SIGCHLD and arrived.si_code != FROM_KERNEL:
             with suppress(ProcessLookupError):
                 os.kill(pid, arrived.si_signo)
 
