@@ -175,7 +175,7 @@ def _wait(pid: int, caught: set[int]) -> tuple[int, resource.struct_rusage]:
         found, status, usage = os.wait4(pid, os.WNOHANG)
         if found == pid:
             return status, usage
-        # A thread of a library that does not block SIGCHLD may swallow it, so the command is also looked at now and then.
+        # A thread of a library may swallow SIGCHLD, so the command is also looked at now and then.
         arrived = signal.sigtimedwait(caught, LOOK_S)
         if arrived is not None and arrived.si_signo != signal.SIGCHLD and arrived.si_code != FROM_KERNEL:
             with suppress(ProcessLookupError):
