@@ -1,0 +1,159 @@
+"""The ledger's values: an owner, what it owes, and the whole account with the proof that it adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from everywatt.core.energy import Energy
+
+
+class OwnerKind(StrEnum):
+    """Who a joule can be charged to."""
+
+    PROCESS = "process"
+    CONTAINER = "container"
+    USER = "user"
+    JOB = "job"
+    SPAN = "span"
+    DEVICE = "device"
+    IDLE = "idle"
+    METER = "meter"
+    OTHER = "other"
+    UNATTRIBUTED = "unattributed"
+
+
+class Part(StrEnum):
+    """Why an owner owes a joule: it worked, it kept the device awake, or it is charged for idling."""
+
+    ACTIVE = "active"
+    HELD = "held"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Owner:
+    """`id` is the same for the same owner in every ledger of a run; `label` is for people."""
+
+    kind: OwnerKind
+    id: str
+    label: str = field(compare=False)
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain data for JSON."""
+        return {"kind": self.kind.value, "id": self.id, "label": self.label}
+
+
+IDLE = Owner(OwnerKind.IDLE, "idle", "idle")
+METER = Owner(OwnerKind.METER, "meter", "everywatt itself")
+OTHER = Owner(OwnerKind.OTHER, "other", "other processes")
+UNATTRIBUTED = Owner(OwnerKind.UNATTRIBUTED, "unattributed", "unattributed")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one owner owes.
+
+    `energy.parts` are devices. `by_part_uj` are whole microjoules by reason. `use` is what was measured of it:
+    cpu_s, gpu_s (SM seconds), rss_bytes (peak), and pss_bytes and uss_bytes where they were asked for; absent is not
+    zero. `method` says how the split was made, e.g. `cpu time`, `sm time`, `memory`, `overlap`.
+    """
+
+    owner: Owner
+    energy: Energy
+    by_part_uj: Mapping[Part, int] = field(default_factory=dict)
+    use: Mapping[str, float] = field(default_factory=dict)
+    method: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def microjoules(self) -> int:
+        """The amount, whole."""
+        return sum(self.by_part_uj.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "owner": self.owner.to_dict(),
+            "energy": self.energy.to_dict(),
+            "microjoules": self.microjoules,
+            "by_part": {part.value: amount / 1e6 for part, amount in self.by_part_uj.items()},
+            "use": dict(self.use),
+            "method": self.method,
+            "details": dict(self.details),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """The conservation law, checked whenever a ledger is made.
+
+    `missing_uj` is total minus owners, which must be 0. `paths_j` is the sum over intervals minus the window's own
+    integral, two independent paths; it must stay within `tolerance_j`.
+    """
+
+    missing_uj: int
+    paths_j: float
+    tolerance_j: float
+
+    @property
+    def hold(self) -> bool:
+        """Whether everything adds up."""
+        return self.missing_uj == 0 and abs(self.paths_j) <= self.tolerance_j
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "hold": self.hold,
+            "missing_uj": self.missing_uj,
+            "paths_j": self.paths_j,
+            "tolerance_j": self.tolerance_j,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Every joule of a window with its owner; entries are in order of what they owe, special owners last."""
+
+    by: str
+    total: Energy
+    entries: tuple[Entry, ...]
+    checks: Checks
+    idle_policy: str = "separate"
+    idle: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def entry(self, owner: str) -> Entry:
+        """The entry of an owner by id or label; KeyError where there is none."""
+        for entry in self.entries:
+            if owner in (entry.owner.id, entry.owner.label):
+                return entry
+        raise KeyError(owner)
+
+    @property
+    def unattributed_share(self) -> float:
+        """The share of the total that nobody could be charged for."""
+        whole = sum(entry.microjoules for entry in self.entries)
+        lost = sum(entry.microjoules for entry in self.entries if entry.owner == UNATTRIBUTED)
+        return lost / whole if whole else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; `cli` and `Run.to_dict` put schema and kind around it."""
+        return {
+            "by": self.by,
+            "total": self.total.to_dict(),
+            "owners": [entry.to_dict() for entry in self.entries],
+            "unattributed_share": self.unattributed_share,
+            "idle_policy": self.idle_policy,
+            "idle": dict(self.idle),
+            "checks": self.checks.to_dict(),
+            "notes": list(self.notes),
+        }
+
+
+def in_order(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """Owners that worked first, the most expensive on top; then other, idle, meter, unattributed."""
+    special = {OwnerKind.OTHER: 1, OwnerKind.IDLE: 2, OwnerKind.METER: 3, OwnerKind.UNATTRIBUTED: 4}
+    return tuple(sorted(entries, key=lambda e: (special.get(e.owner.kind, 0), -e.microjoules, e.owner.id)))
