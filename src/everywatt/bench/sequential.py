@@ -1,8 +1,8 @@
 """Intervals that stay right although somebody looks after every trial and stops when it suits.
 
 A fixed-sample interval that is looked at after each trial, until it excludes zero, is wrong far more often than it
-says. Here the evidence against a mean is a Bayes factor of the t statistic (normal prior on mean / deviation, right Haar
-prior on the deviation). Under that mean it exceeds 1/α at any time with a probability of at most α, whatever the
+says. Here the evidence against a mean is a Bayes factor of the t statistic (normal prior on mean / deviation, right
+Haar prior on the deviation). Under that mean it exceeds 1/α at any time with a probability of at most α, whatever the
 deviation is and however often it is looked at, so the set of means with less evidence than that is an interval that
 holds the truth at all times together. A mixture of a narrow, a middle and a wide prior serves small differences in many
 trials and large differences in three.
@@ -65,7 +65,7 @@ def critical_t(n: int, alpha: float = 0.05) -> float:
 
 
 def interval(sample: Sample, alpha: float = 0.05) -> tuple[float, float]:
-    """Where the mean lies, with probability 1 - alpha for all sample sizes together; infinite ends before it can say."""
+    """Where the mean lies, with probability 1 - alpha for all numbers of trials together; infinite with too few."""
     t = critical_t(sample.n, alpha)
     if math.isinf(t):
         return -math.inf, math.inf
