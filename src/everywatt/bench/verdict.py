@@ -52,9 +52,13 @@ class Comparison:
         if self.answer is Answer.UNDECIDED:
             if self.more_trials is None:
                 return "undecided: too few trials"
-            return f"undecided: about {self.more_trials} more trials"
-        change = abs(self.ratio - 1)
-        half = (self.high - self.low) / 2
+            return f"undecided: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''}"
+        change, half = abs(self.ratio - 1), (self.high - self.low) / 2
+        ends = sorted((abs(self.low - 1), abs(self.high - 1)))
+        if abs((self.high - self.ratio) - half) > 0.1 * half:  # too lopsided for ±
+            return (
+                f"{name} uses {percent(change)} ({percent(ends[0])} to {percent(ends[1])}) {self.answer.value} {what}"
+            )
         return f"{name} uses {percent(change, half)} ± {percent(half)} {self.answer.value} {what}"
 
     def to_dict(self) -> dict[str, Any]:
