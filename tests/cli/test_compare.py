@@ -55,9 +55,9 @@ def test_twice_the_time_is_twice_the_energy(place, tmp_path):
 
 def test_a_gate_ends_with_1_and_the_table_says_why(place, tmp_path):
     out = tmp_path / "c.md"
-    done = compare(place, "--trials", "3", "--fail-if", "energy > baseline * 1.5", "-o", str(out), A, B, code=1)
+    done = compare(place, "--trials", "6", "--fail-if", "energy > baseline * 1.1", "-o", str(out), A, B, code=1)
     assert "B uses" in done.stdout
-    assert "failed: B: energy > baseline * 1.5" in done.stderr
+    assert "failed: B: energy > baseline * 1.1" in done.stderr
     assert out.read_text().startswith("|  | command | trials")
     compare(place, "--trials", "3", "--fail-if", "energy > baseline * 9", A, B)
 
@@ -90,23 +90,26 @@ def test_a_command_that_always_fails_is_given_up(place):
     assert json.loads(done.stdout)["ended"] == "failures"
 
 
-def test_an_interrupt_keeps_what_there_is_and_resume_goes_on(place):
+def test_an_interrupt_keeps_what_there_is_and_resume_goes_on(place, tmp_path):
     started = subprocess.Popen(
-        words("--json", "--trials", "6", "--warmup", "0", A, B),
+        words("--json", "--trials", "9", "--warmup", "0", A, B),
         env=place,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    time.sleep(3.0)
+    deadline = time.monotonic() + 30
+    while not list((tmp_path / "runs").glob("*/*.tape")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.5)
     os.kill(started.pid, signal.SIGINT)
     out, err = started.communicate(timeout=60)
     assert started.returncode == 130, err
     first = json.loads(out)
     assert first["ended"] == "interrupted"
     done = len(first["order"])
-    assert 1 <= done < 12
+    assert done < 18
     resumed = json.loads(
         compare(place, "--json", "--trials", "6", "--warmup", "0", "--resume", first["run"], A, B).stdout
     )

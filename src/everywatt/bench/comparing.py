@@ -92,11 +92,19 @@ Watcher = Callable[[Progress], None]
 class Comparing:
     """One comparison in a recording of its own. An interrupt loses nothing: what is done is kept."""
 
-    def __init__(self, candidates: Sequence[Candidate], plan: Plan, meter: Meter, watch: Watcher | None = None) -> None:
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        plan: Plan,
+        meter: Meter,
+        watch: Watcher | None = None,
+        apply: Callable[[Candidate], None] | None = None,
+    ) -> None:
         self._candidates = tuple(candidates)
         self._plan = plan
         self._meter = meter
         self._watch = watch or (lambda progress: None)
+        self._apply = apply
         self._progress = Progress()
         self._tape: Run | None = None
         self._ended = "interrupted"
@@ -181,6 +189,8 @@ class Comparing:
     def _trial(self, candidate: Candidate, *, block: int, place: int, warmup: bool = False) -> Trial:
         _must(self._plan.prepare, "prepare")
         self._cool_down()
+        if self._apply is not None:
+            self._apply(candidate)
         return run_trial(
             self._meter, candidate, block=block, place=place, warmup=warmup, show_output=self._plan.show_output
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -51,9 +51,7 @@ class Share(click.ParamType):  # type: ignore[type-arg]
 @click.option("--max-time", "max_s", type=DURATION, default=600.0, help="Begin no trials after this long (10 min).")
 @click.option("--warmup", type=click.IntRange(0), default=1, help="Trials of each that do not count (1).")
 @click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
-@click.option(
-    "--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle power between trials."
-)
+@click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trials.")
 @click.option("--param", nargs=2, multiple=True, metavar="NAME VALUES", help="{NAME} in commands: 1,2,4 or 1..9:2.")
 @click.option("--name", "names", multiple=True, metavar="TEXT", help="What to call the commands, in their order.")
 @click.option("--shell", is_flag=True, help="Let a shell read the commands.")
@@ -110,7 +108,7 @@ def command(
     plan = Plan(
         target, trials, max_s, warmup, idle_s, cool, setup, prepare, cleanup, ignore_failure, show_output
     )  # fmt: skip
-    result = _compare(chosen, plan, settings, note, resume, output)
+    result = compare(chosen, plan, settings, note, resume, output)
     _show(result, out, output)
     for rule in gate:
         for sentence in failing(rule, result.found):
@@ -132,11 +130,20 @@ def _runs(commands: Sequence[str], settings: Settings) -> list[Run]:
     return found if len(found) > 1 else []
 
 
-def _compare(
-    chosen: Sequence[Candidate], plan: Plan, settings: Settings, note: str | None, resume: str | None, output: Output
+def compare(
+    chosen: Sequence[Candidate],
+    plan: Plan,
+    settings: Settings,
+    note: str | None,
+    resume: str | None,
+    output: Output,
+    *,
+    name: str = "compare",
+    apply: Callable[[Candidate], None] | None = None,
 ) -> Result:
+    """Run a comparison in a recording of its own, with progress on stderr; `apply` makes a candidate's setting."""
     meter = Meter(
-        settings.tags.get("name", "compare"),
+        settings.tags.get("name", name),
         tags=settings.tags,
         note=note or "",
         period=settings.period_s,
@@ -146,10 +153,10 @@ def _compare(
         append=resume,
     )
     earlier = None if resume is None else load(resume, home=settings.home)
-    comparing = Comparing(chosen, plan, meter, _watcher(chosen, output))
+    comparing = Comparing(chosen, plan, meter, _watcher(chosen, output), apply)
     if earlier is not None:
         comparing.take_up(earlier)
-    meter.start(command=["everywatt", "compare", *(one.text for one in chosen)], root=False)
+    meter.start(command=["everywatt", name, *(one.text for one in chosen)], root=False)
     if meter.elsewhere:
         output.warn(meter.elsewhere)
     try:
@@ -198,15 +205,16 @@ def _show(result: Result, out: Path | None, output: Output) -> None:
     if result.run is not None:
         output.say(f"  run     {result.run}")
     if out is not None:
-        _write(out, result)
+        write(out, result, result.to_dict())
     output.json("comparison", result.to_dict())
 
 
-def _write(out: Path, result: Result) -> None:
+def write(out: Path, result: Result, data: Mapping[str, object], *, kind: str = "comparison") -> None:
+    """Write the file that -o names, in the form that its ending names."""
     texts = {
         ".csv": lambda: to_csv(result),
         ".md": lambda: to_markdown(result),
-        ".json": lambda: dumps(document("comparison", result.to_dict()), indent=2) + "\n",
+        ".json": lambda: dumps(document(kind, data), indent=2) + "\n",
     }
     if out.suffix not in texts:
         raise UsageError(f"{out} ends with none of {', '.join(texts)}.")
