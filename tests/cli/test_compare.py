@@ -126,8 +126,9 @@ def test_finished_runs_are_compared_by_their_budgets(place):
     names = sorted(os.listdir(place["EVERYWATT_HOME"]))
     names = [name for name in names if not name.startswith(".")]
     found = json.loads(compare(place, "--json", *names).stdout)
-    _, b = found["candidates"]
-    assert b["ratio"]["low"] < 3 < b["ratio"]["high"] * 1.1
+    a, b = found["candidates"]
+    true = b["duration_s"] / a["duration_s"]
+    assert b["ratio"]["low"] * 0.97 < true < b["ratio"]["high"] * 1.03
     assert "more energy" in b["verdict"]
 
 
