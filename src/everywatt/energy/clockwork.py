@@ -18,6 +18,7 @@ from everywatt.energy.median import median, row_medians
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 # Seconds and rows that are fitted together at most; the line is used for the middle half of them.
 STRETCH_S = 40.0
@@ -69,23 +70,79 @@ class Line:
 
 def retime(read_ns: Ints, early_ns: Ints, late_ns: Ints) -> tuple[Ints, Floats]:
     """Best publication times, and half of what is possible, from when rows were read and their brackets (in order)."""
-    at = early_ns + (late_ns - early_ns) // 2
-    half = (late_ns - early_ns) / 2.0
-    if len(at) < FEWEST or not half.any():
+    at, half = _recorded(early_ns, late_ns)
+    scene = _scene(read_ns, early_ns, late_ns, half)
+    if scene is None:
         return at, half
-    origin = int(at[0])
-    read, early, late = ((times - origin).astype(np.float64) for times in (read_ns, early_ns, late_ns))
-    period = _period(early, late)
-    if period is None:
-        return at, half
-    best, width = (early + late) / 2, half.copy()
-    narrow = np.flatnonzero(late - early < WIDE * period)
-    for rows in _unbroken(narrow, best, period):
-        _fit_stretches(rows, read, early, late, period, best, width)
-    found = origin + np.round(best).astype(np.int64)
+    for rows in scene.parts():
+        _fit_stretches(scene, rows)
+    found = int(at[0]) + np.round(scene.best).astype(np.int64)
     if np.any(np.diff(found) <= 0):  # two rows of one publication: leave them as they were recorded
         return at, half
-    return found, width
+    return found, scene.width
+
+
+@dataclass(frozen=True, slots=True)
+class Retimed:
+    """Rows of which some are at the times that `retime` gives them, the others as they were recorded.
+
+    least_ns, most_ns  between which each row is in `retime`: the same for those that were asked for
+    """
+
+    at: Ints
+    half: Floats
+    least_ns: Floats
+    most_ns: Floats
+
+
+def retime_some(read_ns: Ints, early_ns: Ints, late_ns: Ints, wanted: Flags) -> Retimed | None:
+    """As `retime`, for the rows `wanted` at least. None where that cannot be told without all the others."""
+    at, half = _recorded(early_ns, late_ns)
+    scene = _scene(read_ns, early_ns, late_ns, half)
+    if scene is None:
+        return Retimed(at, half, at.astype(np.float64), at.astype(np.float64))
+    # A row whose bracket says nothing of the phase may go anywhere on its line; the others stay in their brackets.
+    wanted = wanted | (scene.late - scene.early >= WIDE * scene.period)
+    for rows in scene.parts():
+        _fit_stretches(scene, rows, wanted)
+    origin, placed = int(at[0]), np.round(scene.best)
+    least, most = (np.where(wanted, placed, side) for side in (scene.early, scene.late))
+    if not (least[1:] > most[:-1]).all():
+        return None
+    return Retimed(origin + placed.astype(np.int64), scene.width, origin + least, origin + most)
+
+
+def _recorded(early_ns: Ints, late_ns: Ints) -> tuple[Ints, Floats]:
+    return early_ns + (late_ns - early_ns) // 2, (late_ns - early_ns) / 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """Rows in nanoseconds after the first; `best` and `width` are bettered in place."""
+
+    read: Floats
+    early: Floats
+    late: Floats
+    period: float
+    best: Floats
+    width: Floats
+
+    def parts(self) -> list[npt.NDArray[np.intp]]:
+        """Rows whose brackets tell the phase, cut where the clock was silent for too long."""
+        rows = np.flatnonzero(self.late - self.early < WIDE * self.period)
+        middle = (self.early + self.late) / 2
+        breaks = np.flatnonzero(np.diff(middle[rows]) > LONGEST_SILENCE * self.period) + 1
+        return [part for part in np.split(rows, breaks) if len(part) >= FEWEST]
+
+
+def _scene(read_ns: Ints, early_ns: Ints, late_ns: Ints, half: Floats) -> _Scene | None:
+    """None where there is no clock to be found."""
+    if len(half) < FEWEST or not half.any():
+        return None
+    origin = int(early_ns[0] + (late_ns[0] - early_ns[0]) // 2)
+    read, early, late = ((times - origin).astype(np.float64) for times in (read_ns, early_ns, late_ns))
+    period = _period(early, late)
+    return None if period is None else _Scene(read, early, late, period, (early + late) / 2, half.copy())
 
 
 def _period(early: Floats, late: Floats) -> float | None:
@@ -106,42 +163,38 @@ def _period(early: Floats, late: Floats) -> float | None:
     return None
 
 
-def _unbroken(rows: npt.NDArray[np.intp], middle: Floats, period: float) -> list[npt.NDArray[np.intp]]:
-    breaks = np.flatnonzero(np.diff(middle[rows]) > LONGEST_SILENCE * period) + 1
-    return [part for part in np.split(rows, breaks) if len(part) >= FEWEST]
+def _fit_stretches(scene: _Scene, rows: npt.NDArray[np.intp], wanted: Flags | None = None) -> None:
+    """Better times for all rows from the first to the last of `rows`, stretch by stretch, where a line fits.
 
-
-def _fit_stretches(
-    rows: npt.NDArray[np.intp], read: Floats, early: Floats, late: Floats, period: float, best: Floats, width: Floats
-) -> None:
-    """Better times for all rows from the first to the last of `rows`, stretch by stretch, where a line fits."""
-    count = len(rows)
+    With `wanted` only the stretches that are to place such a row.
+    """
+    count, best = len(rows), scene.best
     stretch = int(np.clip(STRETCH_S * 1e9 * count / max(best[rows[-1]] - best[rows[0]], 1.0), 4 * FEWEST, STRETCH_ROWS))
     starts = np.arange(0, count, stretch // 2)
     firsts = np.clip(starts - stretch // 4, 0, max(0, count - stretch))
     # Every stretch has as many rows as the others, so that many can be fitted at once.
-    pieces = [rows[first : first + stretch] for first in firsts]
+    pieces: list[npt.NDArray[np.intp]] = []
+    owned: list[npt.NDArray[np.intp]] = []
+    for start, first in zip(starts.tolist(), firsts.tolist(), strict=True):
+        end = min(start + stretch // 2, count)
+        low = rows[start] if start else max(rows[0] - LONGEST_SILENCE, 0)
+        high = rows[end] if end < count else min(rows[-1] + LONGEST_SILENCE, len(best))
+        if wanted is None or wanted[low:high].any():
+            pieces.append(rows[first : first + stretch])
+            owned.append(np.arange(low, high))
     lines: list[Line | None] = []
     for at in range(0, len(pieces), TOGETHER):
         some = np.stack(pieces[at : at + TOGETHER])
-        lines += fit_lines(early[some], late[some], period)
+        lines += fit_lines(scene.early[some], scene.late[some], scene.period)
     placed: list[tuple[Line, npt.NDArray[np.intp]]] = []
-    for start, piece, line in zip(starts, pieces, lines, strict=True):
-        own = rows[start : start + stretch // 2]
-        low = own[0] if start else max(own[0] - LONGEST_SILENCE, 0)
-        high = rows[start + stretch // 2] if start + stretch // 2 < count else min(own[-1] + LONGEST_SILENCE, len(best))
-        placed += _halved(line, piece, np.arange(low, high), early, late, period)
+    for line, piece, own in zip(lines, pieces, owned, strict=True):
+        placed += _halved(line, piece, own, scene)
     if placed:
-        _place(placed, read, early, late, period, best, width)
+        _place(placed, scene)
 
 
 def _halved(
-    line: Line | None,
-    piece: npt.NDArray[np.intp],
-    own: npt.NDArray[np.intp],
-    early: Floats,
-    late: Floats,
-    period: float,
+    line: Line | None, piece: npt.NDArray[np.intp], own: npt.NDArray[np.intp], scene: _Scene
 ) -> list[tuple[Line, npt.NDArray[np.intp]]]:
     """Lines and the rows they are for: halves of a stretch through which no line passes are tried by themselves."""
     if line is not None:
@@ -151,27 +204,19 @@ def _halved(
     found = []
     cut = len(piece) // 2
     for part in (piece[:cut], piece[cut:]):
-        half = fit_lines(early[part][None, :], late[part][None, :], period)[0]
-        found += _halved(half, part, own[(own >= part[0]) & (own <= part[-1])], early, late, period)
+        half = fit_lines(scene.early[part][None, :], scene.late[part][None, :], scene.period)[0]
+        found += _halved(half, part, own[(own >= part[0]) & (own <= part[-1])], scene)
     return found
 
 
-def _place(
-    placed: list[tuple[Line, npt.NDArray[np.intp]]],
-    read: Floats,
-    early: Floats,
-    late: Floats,
-    period: float,
-    best: Floats,
-    width: Floats,
-) -> None:
+def _place(placed: list[tuple[Line, npt.NDArray[np.intp]]], scene: _Scene) -> None:
     """Put rows on their lines. A row shows the last publication before it was read, whatever its own bracket says."""
     own = np.concatenate([rows for _, rows in placed])
     sizes = [len(rows) for _, rows in placed]
     start = np.repeat([line.start_ns for line, _ in placed], sizes)
     step = np.repeat([line.step_ns for line, _ in placed], sizes)
-    first, last, seen = early[own], late[own], read[own]
-    narrow = last - first < WIDE * period
+    first, last, seen = scene.early[own], scene.late[own], scene.read[own]
+    narrow = last - first < WIDE * scene.period
     k = np.where(narrow, np.round(((first + last) / 2 - start) / step), np.floor((seen - start) / step))
     ends = np.cumsum(sizes)[:-1]
     lines = [line.at(part) for (line, _), part in zip(placed, np.split(k, ends), strict=True)]
@@ -184,8 +229,8 @@ def _place(
     # A line that passes beside the bracket says no more than that the publication lies on that side of it.
     on = (when >= low) & (when <= high)
     found = np.where(on, when, (low + high) / 2)
-    best[own[use]] = found[use]
-    width[own[use]] = np.maximum(high - found, found - low)[use]
+    scene.best[own[use]] = found[use]
+    scene.width[own[use]] = np.maximum(high - found, found - low)[use]
 
 
 def fit_lines(early: Floats, late: Floats, period: float) -> list[Line | None]:

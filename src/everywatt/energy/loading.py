@@ -11,6 +11,7 @@ import numpy as np
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.energy.building import build_ticks, slopes
+from everywatt.energy.ends import ends_of
 from everywatt.energy.median import median
 from everywatt.energy.swing import Witness
 from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Ticks
@@ -33,16 +34,18 @@ def load_ticks(
     end_ns: int,
     *,
     whole: bool = False,
+    ends: bool = False,
     also: Sequence[str] = (),
 ) -> Ticks | None:
     """The ticks around a window: all of them where it is short or `whole` is set, else those near its two ends.
 
     Ticks carry what accumulated since the tape's start, so two ends are enough. None where the channel gave nothing.
+    With `ends` they may be so few that they answer for that very window only (`Ticks.between`), and as all would.
     `also` names channels of the group that are asked next (`rough_energy`): their rows are read along.
     """
     if group.info.tracked and not whole and _small(tape, group):
         return _kept(tape, group, channel)
-    return _load(tape, group, channel, start_ns, end_ns, whole, also)
+    return _load(tape, group, channel, start_ns, end_ns, whole, also, ends=ends)
 
 
 def rough_energy(
@@ -91,32 +94,47 @@ def _load(
     end_ns: int,
     whole: bool,
     also: Sequence[str] = (),
+    *,
+    ends: bool = False,
 ) -> Ticks | None:
-    expected_s = group.expected_period_s
+    tracked = group.info.tracked
     margin_ns = _margin_ns(group, channel)
     rows = _rows(group, start_ns, end_ns)
-    hole = (0, 0)
     beside = [] if whole or rows >= WHOLE_ROWS else [n for n in _utilisation(channel) if n in _names(group)]
     wanted = [channel.name, *beside]
     if whole:
         pieces = [load_columns(tape, group.id, wanted, start_ns - margin_ns, end_ns + margin_ns)]
     else:
         pieces = _pieces(tape, group, wanted, start_ns, end_ns, also)
-    if len(pieces) == 2:
-        hole = (int(pieces[0].published[-1]), int(pieces[1].published[0]))
     edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
-    ticks = build_ticks(
-        pieces, edges, channel, expected_s, tracked=group.info.tracked, asked_ns=() if whole else (start_ns, end_ns)
-    )
-    if ticks is None:
-        return None
     witness = None
     if beside and len(pieces[0]):
         witness = Witness.of_percent(pieces[0].read / NS, pieces[0].values[beside[0]])
     elif not whole:
         context_ns = _context_ns(group)
         witness = _witness(tape, channel, start_ns - context_ns, end_ns + context_ns, rows)
-    return replace(ticks, witness=witness, hole_ns=hole if hole[1] > hole[0] else (0, 0))
+    if ends and not edges:
+        asked_ns = (start_ns, end_ns)
+        few = ends_of(pieces, channel, group.expected_period_s, asked_ns, tracked=tracked, witness=witness)
+        if few is not None:
+            return few
+    ticks = build_ticks(
+        pieces,
+        edges,
+        channel,
+        group.expected_period_s,
+        tracked=tracked,
+        asked_ns=() if whole else (start_ns, end_ns),
+    )
+    return None if ticks is None else replace(ticks, witness=witness, hole_ns=_hole(pieces))
+
+
+def _hole(pieces: list[Columns]) -> tuple[int, int]:
+    """The stretch between two pieces whose rows were not loaded."""
+    if len(pieces) != 2 or not len(pieces[0]) or not len(pieces[1]):
+        return 0, 0
+    hole = (int(pieces[0].published[-1]), int(pieces[1].published[0]))
+    return hole if hole[1] > hole[0] else (0, 0)
 
 
 def _margin_ns(group: StoredGroup, channel: Channel) -> int:

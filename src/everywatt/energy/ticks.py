@@ -145,7 +145,7 @@ class Ticks:
         seen = float(coverage[0]) if coverage[0] < 0.9999 else 1.0
         if self.channel.pedigree is Pedigree.MODELLED:
             return Reading(float(joules[0]), seen, most_w=self.most_w())
-        if self.hole_ns[1] > self.hole_ns[0]:
+        if self.channel.kind is not Kind.COUNTER and self.hole_ns[1] > self.hole_ns[0]:
             # The curve knows nothing of the rows in the hole; what had accumulated there does.
             hole = np.interp(self.hole_ns, self.at_ns, self.joules)
             bridged = self.curve.energy(*(self._seconds([edge]) for edge in self.hole_ns)).joules[0]

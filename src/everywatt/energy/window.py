@@ -77,7 +77,7 @@ def source_energy(source: Source, start_ns: int, end_ns: int, ticks: Ticks | Non
     """Joules of one device between two instants, with its budget, coverage and notes."""
     if ticks is None:
         also = [channel.name for group, channel in _checked_by(source, start_ns, end_ns) if group.id == source.group.id]
-        ticks = load_ticks(source.tape, source.group, source.channel, start_ns, end_ns, also=also)
+        ticks = load_ticks(source.tape, source.group, source.channel, start_ns, end_ns, ends=True, also=also)
     if ticks is None:
         return Energy.refuse(f"{source.channel.name} gave no reading", scope=source.family)
     reading = ticks.between(start_ns, end_ns)

@@ -22,7 +22,7 @@ from everywatt.tape import codec, places, schema
 
 FRAME_ROWS: Final = 1024
 _FRAME_VALUES: Final = 40 * FRAME_ROWS
-_MOST_FRAME_ROWS: Final = 8192
+_MOST_FRAME_ROWS: Final = 2048
 
 
 def frame_rows(channels: int) -> int:
