@@ -1,4 +1,4 @@
-"""A counter's ticks near the two ends of a window: all that its joules and their interval need, in a fraction of the time.
+"""A counter's ticks near the two ends of a window: all that its joules and their interval need, in less time.
 
 A counter says what was counted between the ends; only where in its cell an end lies is unsure, and that follows from a
 few ticks to either side. The ticks further away matter in three ways, each of which is looked at first: how closely
@@ -8,7 +8,8 @@ these could change the answer there is none from here, and all ticks are to be a
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
 from everywatt.energy.building import Raw, joined, kept_rows, moved, raw_of, ticks_of
-from everywatt.energy.clockwork import retime_some
+from everywatt.energy.clockwork import Rows, retime_some
 from everywatt.energy.median import median
 from everywatt.energy.sampling import CLEAR
 from everywatt.energy.swing import IDLE, WITNESS_S, Witness, toggling
@@ -33,55 +34,79 @@ FEWEST = 4 * CLOCKED
 _SD = 1 / np.sqrt(12)
 
 
-def ends_of(
-    pieces: list[Columns],
-    channel: Channel,
-    expected_s: float,
-    asked_ns: tuple[int, int],
-    *,
-    tracked: bool,
-    witness: Witness | None,
-) -> Ticks | None:
-    """Ticks for `Ticks.between(*asked_ns)` alone, which then gives what all ticks of `pieces` would.
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Rows of one channel around a window, and the utilisation of the same device."""
+
+    pieces: list[Columns]
+    channel: Channel
+    expected_s: float
+    tracked: bool
+    witness: Witness | None
+
+
+def ends_of(asked: Sequence[Around], asked_ns: tuple[int, int]) -> list[Ticks | None]:
+    """For each channel ticks for `Ticks.between(*asked_ns)` alone, which then gives what all its ticks would.
 
     None where that is not sure, for gauges, and where few rows or an unknown greatest power make it useless.
     """
-    if channel.kind is not Kind.COUNTER or channel.facts.max_w is None or sum(map(len, pieces)) < FEWEST:
-        return None
-    parts: list[tuple[Raw, Floats, Floats]] = []
+    parts = [_parts(one) for one in asked]
+    clocked = [part for one, own in zip(asked, parts, strict=True) if one.tracked for part in own if part.fits]
+    retimed = retime_some([(part.rows, _flags(part.raw.at, asked_ns)) for part in clocked])
+    for part, some in zip(clocked, retimed, strict=True):
+        part.bounds = None
+        if some is not None:
+            part.raw = moved(part.raw, some.at, some.half, Kind.COUNTER)
+            part.bounds = some.least_ns, some.most_ns
+    return [_finished(one, own, asked_ns) for one, own in zip(asked, parts, strict=True)]
+
+
+@dataclass(slots=True)
+class _Part:
+    """Rows of one piece, and between which instants each of them is (None: not known)."""
+
+    raw: Raw
+    rows: Rows
+    bounds: tuple[Floats, Floats] | None
+
+    @property
+    def fits(self) -> bool:
+        """True where there are not too many to look for a clock."""
+        return len(self.raw.at) <= WHOLE_ROWS
+
+
+def _parts(one: Around) -> list[_Part]:
+    if one.channel.kind is not Kind.COUNTER or one.channel.facts.max_w is None:
+        return []
+    parts: list[_Part] = []
     after_ns = -(2**63)
-    for columns in pieces:
-        keep = kept_rows(columns, channel, tracked, after_ns)
-        if not keep.any():
-            continue
-        part = _part(columns, keep, channel, tracked, asked_ns)
-        if part is None:
-            return None
-        parts.append(part)
-        after_ns = int(columns.published[keep][-1])
-    raw = joined([part[0] for part in parts])
-    if len(raw.at) < FEWEST:
-        return None
-    least, most = (np.concatenate([part[side] for part in parts]) for side in (1, 2))
-    ticks = ticks_of(raw, channel, expected_s)
-    near = None if ticks is None else replace(_near(ticks, asked_ns), witness=witness)
-    if near is None or not _well_apart(near, least, most, expected_s) or _idle_matters(near, least, most, expected_s):
-        return None
-    return near
+    for columns in one.pieces:
+        keep = kept_rows(columns, one.channel, one.tracked, after_ns)
+        if keep.any():
+            raw = raw_of(columns, keep, one.channel)
+            at = raw.at.astype(np.float64)
+            parts.append(_Part(raw, Rows(columns.read[keep], columns.early[keep], columns.late[keep]), (at, at)))
+            after_ns = int(raw.at[-1])
+    return parts if sum(len(part.raw.at) for part in parts) >= FEWEST else []
 
 
-def _part(
-    columns: Columns, keep: Flags, channel: Channel, tracked: bool, asked_ns: tuple[int, int]
-) -> tuple[Raw, Floats, Floats] | None:
-    """Rows of one piece, and between which instants each of them is."""
-    raw = raw_of(columns, keep, channel)
-    if not tracked or len(raw.at) > WHOLE_ROWS:
-        at = raw.at.astype(np.float64)
-        return raw, at, at
-    wanted = np.zeros(len(raw.at), dtype=np.bool_)
-    wanted[_around(raw.at, asked_ns, CLOCKED)] = True
-    some = retime_some(columns.read[keep], columns.early[keep], columns.late[keep], wanted)
-    return None if some is None else (moved(raw, some.at, some.half, channel.kind), some.least_ns, some.most_ns)
+def _flags(at: Ints, asked_ns: tuple[int, int]) -> Flags:
+    wanted = np.zeros(len(at), dtype=np.bool_)
+    wanted[_around(at, asked_ns, CLOCKED)] = True
+    return wanted
+
+
+def _finished(one: Around, parts: list[_Part], asked_ns: tuple[int, int]) -> Ticks | None:
+    bounds = [part.bounds for part in parts if part.bounds is not None]
+    if not parts or len(bounds) < len(parts):
+        return None
+    least, most = (np.concatenate([bound[side] for bound in bounds]) for side in (0, 1))
+    ticks = ticks_of(joined([part.raw for part in parts]), one.channel, one.expected_s)
+    if ticks is None:
+        return None
+    near = replace(_near(ticks, asked_ns), witness=one.witness)
+    fine = _well_apart(near, least, most) and not _idle_matters(near, least, most)
+    return near if fine else None
 
 
 def _around(at: Ints, asked_ns: tuple[int, int], reach: int) -> npt.NDArray[np.intp]:
@@ -110,29 +135,32 @@ def _near(ticks: Ticks, asked_ns: tuple[int, int]) -> Ticks:
     )
 
 
-def _well_apart(near: Ticks, least: Floats, most: Floats, expected_s: float) -> bool:
+def _well_apart(near: Ticks, least: Floats, most: Floats) -> bool:
     """Ticks are so far apart that power can be told from any two neighbours (`CounterCurve` else takes fewer)."""
-    apart = min(float((least[1:] - most[:-1]).min()), expected_s * NS)
+    apart = min(float((least[1:] - most[:-1]).min()), near.expected_s * NS)
     # On its clock a row is unsure by its whole bracket at most. The two ticks at the ends are unsure by two periods.
-    brackets = np.concatenate((most - least, [2 * expected_s * NS] * 2))
+    brackets = np.concatenate((most - least, [2 * near.expected_s * NS] * 2))
     own = median(2 * near.half_ns) * _SD
     return bool(apart >= CLEAR * max(2 * median(brackets) * _SD, own))
 
 
-def _idle_matters(near: Ticks, least: Floats, most: Floats, expected_s: float) -> bool:
+def _idle_matters(near: Ticks, least: Floats, most: Floats) -> bool:
     """True where a toggling load's lowest power may have to be taken from a tick far away."""
     witness = near.witness
     state = toggling(witness, near.at_ns[1:] / NS)
     if witness is None or state is None or not state.maybe.any():
         return False
-    least, most = (np.append(side, side[-1] + expected_s * NS) for side in (least, most))
+    least, most = (np.append(side, side[-1] + near.expected_s * NS) for side in (least, most))
     busy = np.zeros(len(least))
     for look in range(3):
         first, last = (
-            np.clip(np.searchsorted(witness.t_s, side / NS + look * WITNESS_S, side="right") - 1, 0, None)
+            np.maximum(np.searchsorted(witness.t_s, side / NS + look * WITNESS_S, side="right") - 1, 0)
             for side in (least, most)
         )
         if (last - first > 1).any():
             return True
-        busy += np.minimum(witness.share[first], witness.share[last])
-    return bool((busy / 3 <= 1.001 * IDLE).any())
+        # Idle is a mean of three looks; the first leaves few ticks whose other looks have to be had.
+        busy = busy + np.minimum(witness.share[first], witness.share[last])
+        maybe = np.flatnonzero(busy <= 3.003 * IDLE)
+        least, most, busy = least[maybe], most[maybe], busy[maybe]
+    return len(busy) > 0

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
+from everywatt.energy.abreast import read_abreast
 from everywatt.energy.building import build_ticks, slopes
-from everywatt.energy.ends import ends_of
+from everywatt.energy.ends import REACH, Around, ends_of
 from everywatt.energy.median import median
 from everywatt.energy.swing import Witness
-from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Ticks
+from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
 from everywatt.tape.columns import Columns, counted_line, load_columns
 from everywatt.tape.reader import StoredGroup, Tape
 
@@ -22,8 +24,18 @@ MARGIN_PERIODS = 64
 CONTEXT_PERIODS = 600  # ticks beside a window that tell how restless its power is
 SMALL_ROWS = 20_000
 
+
+class Asked(NamedTuple):
+    """A channel that is asked for its energy; `also` names channels of its group that are asked next."""
+
+    tape: Tape
+    group: StoredGroup
+    channel: Channel
+    also: Sequence[str] = ()
+
+
 _keeper: WeakKeyDictionary[Tape, dict[tuple[int, str], Ticks | None]] = WeakKeyDictionary()
-_newest: WeakKeyDictionary[Tape, tuple[tuple[int, int, int], list[Columns]]] = WeakKeyDictionary()
+_newest: WeakKeyDictionary[Tape, tuple[tuple[int, int], dict[int, list[Columns]]]] = WeakKeyDictionary()
 
 
 def load_ticks(
@@ -34,18 +46,38 @@ def load_ticks(
     end_ns: int,
     *,
     whole: bool = False,
-    ends: bool = False,
     also: Sequence[str] = (),
 ) -> Ticks | None:
     """The ticks around a window: all of them where it is short or `whole` is set, else those near its two ends.
 
     Ticks carry what accumulated since the tape's start, so two ends are enough. None where the channel gave nothing.
-    With `ends` they may be so few that they answer for that very window only (`Ticks.between`), and as all would.
     `also` names channels of the group that are asked next (`rough_energy`): their rows are read along.
     """
     if group.info.tracked and not whole and _small(tape, group):
         return _kept(tape, group, channel)
-    return _load(tape, group, channel, start_ns, end_ns, whole, also, ends=ends)
+    return _load(tape, group, channel, start_ns, end_ns, whole, also)
+
+
+def load_readings(asked: Sequence[Asked], start_ns: int, end_ns: int) -> list[Reading | None]:
+    """What `load_ticks` and `Ticks.between` give for one window of several channels, in a fraction of the time.
+
+    None where a channel gave nothing.
+    """
+    found: list[Ticks | _Loaded | None] = []
+    for one in asked:
+        if one.group.info.tracked and _small(one.tape, one.group):
+            found.append(_kept(one.tape, one.group, one.channel))
+        else:
+            found.append(_read(one.tape, one.group, one.channel, start_ns, end_ns, also=one.also))
+    plain = [one for one in found if isinstance(one, _Loaded) and not one.edges]
+    few = dict(zip(map(id, plain), ends_of([one.around for one in plain], (start_ns, end_ns)), strict=True))
+    near = {key: ticks for key, ticks in few.items() if ticks is not None}
+    known = dict(zip(near, read_abreast(list(near.values()), start_ns, end_ns), strict=True))
+    readings: list[Reading | None] = []
+    for entry in found:
+        ticks = entry.ticks((start_ns, end_ns)) if isinstance(entry, _Loaded) and id(entry) not in known else entry
+        readings.append(ticks.between(start_ns, end_ns) if isinstance(ticks, Ticks) else known.get(id(entry)))
+    return readings
 
 
 def rough_energy(
@@ -58,8 +90,11 @@ def rough_energy(
     if not _surely_plain(channel) or (group.info.tracked and _small(tape, group)):
         ticks = load_ticks(tape, group, channel, start_ns, end_ns)
         return (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
+    reach_ns = int(REACH * group.expected_period_s * NS)
     pieces = _pieces(tape, group, [channel.name], start_ns, end_ns)
-    ticks = build_ticks(pieces, [], channel, group.expected_period_s)
+    ends = ((pieces[0], start_ns), (pieces[-1], end_ns))
+    near = [piece.between(edge_ns - reach_ns, edge_ns + reach_ns) for piece, edge_ns in ends]
+    ticks = build_ticks(near, [], channel, group.expected_period_s)
     return (None, 0.0) if ticks is None else ticks.by_lines(start_ns, end_ns)
 
 
@@ -94,10 +129,37 @@ def _load(
     end_ns: int,
     whole: bool,
     also: Sequence[str] = (),
-    *,
-    ends: bool = False,
 ) -> Ticks | None:
-    tracked = group.info.tracked
+    loaded = _read(tape, group, channel, start_ns, end_ns, whole=whole, also=also)
+    return loaded.ticks(() if whole else (start_ns, end_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Rows of one channel around a window, and the inline reads among them."""
+
+    around: Around
+    edges: list[tuple[Row, float]]
+
+    def ticks(self, asked_ns: tuple[int, ...]) -> Ticks | None:
+        """All of them as ticks."""
+        rows = self.around
+        ticks = build_ticks(
+            rows.pieces, self.edges, rows.channel, rows.expected_s, tracked=rows.tracked, asked_ns=asked_ns
+        )
+        return None if ticks is None else replace(ticks, witness=rows.witness, hole_ns=_hole(rows.pieces))
+
+
+def _read(
+    tape: Tape,
+    group: StoredGroup,
+    channel: Channel,
+    start_ns: int,
+    end_ns: int,
+    *,
+    whole: bool = False,
+    also: Sequence[str] = (),
+) -> _Loaded:
     margin_ns = _margin_ns(group, channel)
     rows = _rows(group, start_ns, end_ns)
     beside = [] if whole or rows >= WHOLE_ROWS else [n for n in _utilisation(channel) if n in _names(group)]
@@ -106,27 +168,14 @@ def _load(
         pieces = [load_columns(tape, group.id, wanted, start_ns - margin_ns, end_ns + margin_ns)]
     else:
         pieces = _pieces(tape, group, wanted, start_ns, end_ns, also)
-    edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
     witness = None
     if beside and len(pieces[0]):
         witness = Witness.of_percent(pieces[0].read / NS, pieces[0].values[beside[0]])
     elif not whole:
         context_ns = _context_ns(group)
         witness = _witness(tape, channel, start_ns - context_ns, end_ns + context_ns, rows)
-    if ends and not edges:
-        asked_ns = (start_ns, end_ns)
-        few = ends_of(pieces, channel, group.expected_period_s, asked_ns, tracked=tracked, witness=witness)
-        if few is not None:
-            return few
-    ticks = build_ticks(
-        pieces,
-        edges,
-        channel,
-        group.expected_period_s,
-        tracked=tracked,
-        asked_ns=() if whole else (start_ns, end_ns),
-    )
-    return None if ticks is None else replace(ticks, witness=witness, hole_ns=_hole(pieces))
+    around = Around(pieces, channel, group.expected_period_s, group.info.tracked, witness)
+    return _Loaded(around, _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns))
 
 
 def _hole(pieces: list[Columns]) -> tuple[int, int]:
@@ -156,11 +205,13 @@ def _rows(group: StoredGroup, start_ns: int, end_ns: int) -> float:
 def _pieces(
     tape: Tape, group: StoredGroup, wanted: list[str], start_ns: int, end_ns: int, also: Sequence[str] = ()
 ) -> list[Columns]:
-    """Rows around a window, or around its two ends where it is long. The newest are kept, for the next channel."""
-    key = (group.id, start_ns, end_ns)
+    """Rows around a window, or around its two ends where it is long. Those of the newest window are kept."""
     newest = _newest.get(tape)
-    if newest is not None and newest[0] == key and all(name in newest[1][0].values for name in wanted):
-        return newest[1]
+    if newest is None or newest[0] != (start_ns, end_ns):
+        newest = ((start_ns, end_ns), {})
+    kept = newest[1].get(group.id)
+    if kept is not None and all(name in kept[0].values for name in wanted):
+        return kept
     context_ns = _context_ns(group)
     names = [*wanted, *(name for name in also if name not in wanted)]
     if _rows(group, start_ns, end_ns) < WHOLE_ROWS:
@@ -169,7 +220,8 @@ def _pieces(
         spans = [(edge - context_ns, edge + context_ns) for edge in (start_ns, end_ns)]
     pieces = [_around(tape, group, names, *span) for span in spans]
     if also and tape.sealed:
-        _newest[tape] = (key, pieces)
+        newest[1][group.id] = pieces
+        _newest[tape] = newest
     return pieces
 
 

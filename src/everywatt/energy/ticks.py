@@ -138,7 +138,10 @@ class Ticks:
 
     def between(self, start_ns: int, end_ns: int) -> Reading:
         """Joules of one window with the sampling error of its edges and of what the sensor does not see."""
-        sampled = self.curve.energy(self._seconds([start_ns]), self._seconds([end_ns]))
+        return self.reading(start_ns, end_ns, self.curve.energy(self._seconds([start_ns]), self._seconds([end_ns])))
+
+    def reading(self, start_ns: int, end_ns: int, sampled: Sampled) -> Reading:
+        """The same, where a curve has been asked already."""
         joules, coverage = self._many(np.array([start_ns]), np.array([end_ns]), sampled)
         if not np.isfinite(joules[0]):
             return Reading(None, 0.0, refused=f"{self.channel.name} has no reading in the window")
