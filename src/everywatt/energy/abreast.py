@@ -15,7 +15,7 @@ from everywatt.core.clocks import NS
 from everywatt.energy.curve import Sampled
 from everywatt.energy.median import median
 from everywatt.energy.sampling import CLEAR, CounterCurve
-from everywatt.energy.swing import Array, Witness, toggling
+from everywatt.energy.swing import Array, Witness
 from everywatt.energy.ticks import Reading, Ticks
 
 # Between two counters: longer than utilisation speaks for a cell.
@@ -75,9 +75,9 @@ def _laid(ticks: Ticks, before: _Laid | None) -> _Laid:
 
 
 def _seen(ticks: Ticks, own_s: Array) -> tuple[Array, Array]:
-    """Utilisation from before the first tick on; a device of which it tells nothing is busy all the time."""
+    """Utilisation from before the first tick on; a device of which it is not known is busy all the time."""
     witness = ticks.witness
-    if witness is None or toggling(witness, own_s[:1]) is None:
+    if witness is None:
         return own_s[:1], np.ones(1)
     seen_s = witness.t_s - ticks.origin_ns / NS
     return np.append(min(seen_s[0], own_s[0]), seen_s), np.append(witness.share[0], witness.share)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
@@ -28,6 +29,10 @@ class Raw:
     value: Floats
     accumulated: Floats
     observed: Floats
+
+    def take(self, rows: npt.NDArray[np.intp]) -> Raw:
+        """Some of them."""
+        return Raw(self.at[rows], self.half[rows], self.value[rows], self.accumulated[rows], self.observed[rows])
 
 
 def kept_rows(columns: Columns, channel: Channel, tracked: bool, after_ns: int) -> Flags:

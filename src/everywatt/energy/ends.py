@@ -101,12 +101,15 @@ def _finished(one: Around, parts: list[_Part], asked_ns: tuple[int, int]) -> Tic
     if not parts or len(bounds) < len(parts):
         return None
     least, most = (np.concatenate([bound[side] for bound in bounds]) for side in (0, 1))
-    ticks = ticks_of(joined([part.raw for part in parts]), one.channel, one.expected_s)
-    if ticks is None:
+    raw = joined([part.raw for part in parts])
+    near = ticks_of(raw.take(_around(raw.at, asked_ns, REACH)), one.channel, one.expected_s)
+    if near is None or not _well_apart(near, least, most):
         return None
-    near = replace(_near(ticks, asked_ns), witness=one.witness)
-    fine = _well_apart(near, least, most) and not _idle_matters(near, least, most)
-    return near if fine else None
+    # Utilisation that tells nothing near the ends is not looked at.
+    state = toggling(one.witness, near.at_ns[1:] / NS)
+    if one.witness is None or state is None or not state.maybe.any():
+        return near
+    return None if _ever_idle(one.witness, least, most, one.expected_s) else replace(near, witness=one.witness)
 
 
 def _around(at: Ints, asked_ns: tuple[int, int], reach: int) -> npt.NDArray[np.intp]:
@@ -122,19 +125,6 @@ def _around(at: Ints, asked_ns: tuple[int, int], reach: int) -> npt.NDArray[np.i
     )
 
 
-def _near(ticks: Ticks, asked_ns: tuple[int, int]) -> Ticks:
-    rows = _around(ticks.at_ns, asked_ns, REACH)
-    return replace(
-        ticks,
-        at_ns=ticks.at_ns[rows],
-        half_ns=ticks.half_ns[rows],
-        joules=ticks.joules[rows],
-        observed_ns=ticks.observed_ns[rows],
-        watts=ticks.watts[rows],
-        real=ticks.real[rows],
-    )
-
-
 def _well_apart(near: Ticks, least: Floats, most: Floats) -> bool:
     """Ticks are so far apart that power can be told from any two neighbours (`CounterCurve` else takes fewer)."""
     apart = min(float((least[1:] - most[:-1]).min()), near.expected_s * NS)
@@ -144,13 +134,9 @@ def _well_apart(near: Ticks, least: Floats, most: Floats) -> bool:
     return bool(apart >= CLEAR * max(2 * median(brackets) * _SD, own))
 
 
-def _idle_matters(near: Ticks, least: Floats, most: Floats) -> bool:
+def _ever_idle(witness: Witness, least: Floats, most: Floats, expected_s: float) -> bool:
     """True where a toggling load's lowest power may have to be taken from a tick far away."""
-    witness = near.witness
-    state = toggling(witness, near.at_ns[1:] / NS)
-    if witness is None or state is None or not state.maybe.any():
-        return False
-    least, most = (np.append(side, side[-1] + near.expected_s * NS) for side in (least, most))
+    least, most = (np.append(side, side[-1] + expected_s * NS) for side in (least, most))
     busy = np.zeros(len(least))
     for look in range(3):
         first, last = (

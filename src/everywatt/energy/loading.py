@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 
 
 _keeper: WeakKeyDictionary[Tape, dict[tuple[int, str], Ticks | None]] = WeakKeyDictionary()
-_newest: WeakKeyDictionary[Tape, tuple[tuple[int, int], dict[int, list[Columns]]]] = WeakKeyDictionary()
+_newest: WeakKeyDictionary[Tape, tuple[tuple[int, int], dict[tuple[int, bool], list[Columns]]]] = WeakKeyDictionary()
 
 
 def load_ticks(
@@ -68,7 +68,8 @@ def load_readings(asked: Sequence[Asked], start_ns: int, end_ns: int) -> list[Re
         if one.group.info.tracked and _small(one.tape, one.group):
             found.append(_kept(one.tape, one.group, one.channel))
         else:
-            found.append(_read(one.tape, one.group, one.channel, start_ns, end_ns, also=one.also))
+            ends = one.channel.kind is Kind.COUNTER
+            found.append(_read(one.tape, one.group, one.channel, start_ns, end_ns, ends=ends, also=one.also))
     plain = [one for one in found if isinstance(one, _Loaded) and not one.edges]
     few = dict(zip(map(id, plain), ends_of([one.around for one in plain], (start_ns, end_ns)), strict=True))
     near = {key: ticks for key, ticks in few.items() if ticks is not None}
@@ -85,13 +86,15 @@ def rough_energy(
 ) -> tuple[float | None, float]:
     """Joules and coverage of one window without how far they may be off: to check another path against it.
 
-    By straight lines between publications as they were recorded, where lines are right (`Ticks.plain`).
+    By straight lines between publications as they were recorded, where lines are right (`Ticks.plain`) or where the
+    window is so long that its ends do not matter.
     """
-    if not _surely_plain(channel) or (group.info.tracked and _small(tape, group)):
+    lines = _surely_plain(channel) or _long(group, start_ns, end_ns)
+    if not lines or (group.info.tracked and _small(tape, group)):
         ticks = load_ticks(tape, group, channel, start_ns, end_ns)
         return (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
     reach_ns = int(REACH * group.expected_period_s * NS)
-    pieces = _pieces(tape, group, [channel.name], start_ns, end_ns)
+    pieces = _pieces(tape, group, [channel.name], start_ns, end_ns, ends=True)
     ends = ((pieces[0], start_ns), (pieces[-1], end_ns))
     near = [piece.between(edge_ns - reach_ns, edge_ns + reach_ns) for piece, edge_ns in ends]
     ticks = build_ticks(near, [], channel, group.expected_period_s)
@@ -158,24 +161,29 @@ def _read(
     end_ns: int,
     *,
     whole: bool = False,
+    ends: bool = False,
     also: Sequence[str] = (),
 ) -> _Loaded:
-    margin_ns = _margin_ns(group, channel)
+    """Rows around a window; with `ends` no more than those near its two ends."""
     rows = _rows(group, start_ns, end_ns)
     beside = [] if whole or rows >= WHOLE_ROWS else [n for n in _utilisation(channel) if n in _names(group)]
     wanted = [channel.name, *beside]
+    margin_ns = _margin_ns(group, channel)
     if whole:
         pieces = [load_columns(tape, group.id, wanted, start_ns - margin_ns, end_ns + margin_ns)]
     else:
-        pieces = _pieces(tape, group, wanted, start_ns, end_ns, also)
+        pieces = _pieces(tape, group, wanted, start_ns, end_ns, also, ends=ends)
+    asked = [(start_ns, end_ns)] if len(pieces) == 1 else [(start_ns, start_ns), (end_ns, end_ns)]
     witness = None
-    if beside and len(pieces[0]):
-        witness = Witness.of_percent(pieces[0].read / NS, pieces[0].values[beside[0]])
-    elif not whole:
+    if beside and any(map(len, pieces)):
+        witness = _told([(piece.read, piece.values[beside[0]]) for piece in pieces])
+    elif not whole and rows < WHOLE_ROWS:
         context_ns = _context_ns(group)
-        witness = _witness(tape, channel, start_ns - context_ns, end_ns + context_ns, rows)
-    around = Around(pieces, channel, group.expected_period_s, group.info.tracked, witness)
-    return _Loaded(around, _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns))
+        witness = _witness(tape, channel, [(first - context_ns, last + context_ns) for first, last in asked])
+    edges = [
+        edge for first, last in asked for edge in _edges(tape, group, channel, first - margin_ns, last + margin_ns)
+    ]
+    return _Loaded(Around(pieces, channel, group.expected_period_s, group.info.tracked, witness), edges)
 
 
 def _hole(pieces: list[Columns]) -> tuple[int, int]:
@@ -198,29 +206,45 @@ def _context_ns(group: StoredGroup) -> int:
     )
 
 
+def _long(group: StoredGroup, start_ns: int, end_ns: int) -> bool:
+    """True where the rows around one end of a window are not those around the other."""
+    return end_ns - start_ns > 2 * _context_ns(group) + 8 * group.expected_period_s * NS
+
+
 def _rows(group: StoredGroup, start_ns: int, end_ns: int) -> float:
     return (end_ns - start_ns) / NS / max(group.expected_period_s, 1e-6)
 
 
 def _pieces(
-    tape: Tape, group: StoredGroup, wanted: list[str], start_ns: int, end_ns: int, also: Sequence[str] = ()
+    tape: Tape,
+    group: StoredGroup,
+    wanted: list[str],
+    start_ns: int,
+    end_ns: int,
+    also: Sequence[str] = (),
+    *,
+    ends: bool = False,
 ) -> list[Columns]:
-    """Rows around a window, or around its two ends where it is long. Those of the newest window are kept."""
+    """Rows around a window, or around its two ends where it is long or `ends` says that these are enough.
+
+    Those of the newest window are kept.
+    """
     newest = _newest.get(tape)
     if newest is None or newest[0] != (start_ns, end_ns):
         newest = ((start_ns, end_ns), {})
-    kept = newest[1].get(group.id)
+    key = (group.id, ends)
+    kept = newest[1].get(key)
     if kept is not None and all(name in kept[0].values for name in wanted):
         return kept
     context_ns = _context_ns(group)
     names = [*wanted, *(name for name in also if name not in wanted)]
-    if _rows(group, start_ns, end_ns) < WHOLE_ROWS:
+    if not (_long(group, start_ns, end_ns) if ends else _rows(group, start_ns, end_ns) >= WHOLE_ROWS):
         spans = [(start_ns - context_ns, end_ns + context_ns)]
     else:
         spans = [(edge - context_ns, edge + context_ns) for edge in (start_ns, end_ns)]
     pieces = [_around(tape, group, names, *span) for span in spans]
     if also and tape.sealed:
-        newest[1][group.id] = pieces
+        newest[1][key] = pieces
         _newest[tape] = newest
     return pieces
 
@@ -270,16 +294,23 @@ def _line(at: Ints, counts: Floats, channel: Channel, expected_s: float) -> tupl
     )
 
 
-def _witness(tape: Tape, channel: Channel, start_ns: int, end_ns: int, rows: float) -> Witness | None:
-    """Utilisation of the same device, where the tape has it and the window is not too long to look."""
-    if rows >= WHOLE_ROWS:
-        return None
+def _witness(tape: Tape, channel: Channel, spans: Sequence[tuple[int, int]]) -> Witness | None:
+    """Utilisation of the same device in these times, where another group of the tape has it."""
     name = _utilisation(channel)[0]
     for group in tape.groups:
         if any(other.name == name for other in group.info.channels):
-            columns = load_columns(tape, group.id, [name], start_ns, end_ns)
-            return Witness.of_percent(columns.read / NS, columns.values[name]) if len(columns) else None
+            parts = [load_columns(tape, group.id, [name], *span) for span in spans]
+            return _told([(part.read, part.values[name]) for part in parts])
     return None
+
+
+def _told(parts: Sequence[tuple[Ints, Floats]]) -> Witness | None:
+    """A witness from reads and percents of pieces in order, which may overlap."""
+    read, percent = (np.concatenate(side) for side in zip(*parts, strict=True))
+    if len(parts) > 1:
+        keep = np.diff(np.maximum.accumulate(read), prepend=read[:1] - 1) > 0
+        read, percent = read[keep], percent[keep]
+    return Witness.of_percent(read / NS, percent) if len(read) else None
 
 
 def _edges(tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int) -> list[tuple[Row, float]]:

@@ -16,6 +16,7 @@ from everywatt.core.errors import TapeDamaged, TapeError, UsageError
 from everywatt.core.spans import Note, Point, Span
 from everywatt.tape import checking, codec, opening, schema, utc
 from everywatt.tape.accumulate import energy_channels, unpack_cum
+from everywatt.tape.edge_index import EdgeIndex
 
 _MOST_TABLE_BYTES: Final = 64 << 20
 _EVER: Final = (-(2**63), 2**63 - 1)
@@ -110,6 +111,8 @@ class Tape:
         self._directory: checking.Directory | None = None
         self._extent: tuple[int, int] | None = None
         self._utc: utc.UtcMap | None = None
+        self._gaps: dict[int, list[Gap]] | None = None
+        self._edge_index: EdgeIndex | None = None
         try:
             self._read_all(opened)
         except schema.BROKEN as error:
@@ -197,9 +200,13 @@ class Tape:
     def edges(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[Row]:
         """Rows of a group that the measured program read itself (in that time), in the order in which they came."""
         width = len(self.group(group_id).info.channels)
-        rows = []
-        where, values = "WHERE grp=? AND read_ns BETWEEN ? AND ?", (group_id, start_ns or -(2**62), end_ns or 2**62)
-        for number, _, read_ns, early_ns, late_ns, data in self._rows("edge", where, values):
+        asked = (start_ns or -(2**62), end_ns or 2**62)
+        numbers = self._edge_numbers(group_id, *asked)
+        rows: list[Row] = []
+        where = "WHERE id BETWEEN ? AND ? AND grp=? AND read_ns BETWEEN ? AND ?"
+        if numbers is None:
+            return rows
+        for number, _, read_ns, early_ns, late_ns, data in self._rows("edge", where, (*numbers, group_id, *asked)):
             if not isinstance(data, bytes) or len(data) != 8 * width:
                 raise TapeDamaged(
                     f"{self.path}: table edge, row {number} has {len(data or b'') // 8} values, not {width}."
@@ -207,9 +214,25 @@ class Tape:
             rows.append(Row(read_ns, early_ns, late_ns, tuple(array("d", data))))
         return rows
 
+    def _edge_numbers(self, group_id: int, start_ns: int, end_ns: int) -> tuple[int, int] | None:
+        if not self.sealed:
+            return _EVER
+        if self._edge_index is None:
+            try:
+                self._edge_index = EdgeIndex(self._db.execute("SELECT grp, id, read_ns FROM edge ORDER BY id"))
+            except (*schema.BROKEN, TypeError) as error:
+                raise TapeDamaged(f"{self.path} is damaged, table edge: {error}.") from None
+        return self._edge_index.between(group_id, start_ns, end_ns)
+
     def gaps(self, group_id: int) -> list[Gap]:
         """Gaps of a group."""
-        return [Gap(*row[1:]) for row in self._rows("gap", "WHERE grp=?", (group_id,))]
+        if not self.sealed:
+            return [Gap(*row[1:]) for row in self._rows("gap", "WHERE grp=?", (group_id,))]
+        if self._gaps is None:
+            self._gaps = {}
+            for row in self._rows("gap"):
+                self._gaps.setdefault(row[1], []).append(Gap(*row[1:]))
+        return list(self._gaps.get(group_id, ()))
 
     def group(self, group_id: int) -> StoredGroup:
         """One group by its number."""
