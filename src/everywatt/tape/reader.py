@@ -132,10 +132,7 @@ class Tape:
         self._seal = [] if truncated else checking.read_seal(self._db, self.path)
         self.sealed = bool(self._seal)
         if truncated:
-            trouble.append(
-                f"{self.path.name} is cut off: {opened.header.file_bytes} of "
-                f"{opened.header.page_bytes * opened.header.pages} bytes are left."
-            )
+            trouble.append(f"{self.path.name} is cut off: {opened.header.left}.")
         elif not self.sealed:
             trouble += checking.unsealed_sentences(self.path, self.meta, opened)
         whole = self._verify if self._verify is not None else opened.header.file_bytes < schema.VERIFY_BELOW_BYTES
@@ -264,8 +261,16 @@ class Tape:
                     raise TapeDamaged(f"{self.path} is damaged: {sql} cannot be answered.") from None
         known = [bound for bound in bounds if bound is not None] or [a.monotonic_ns for a in self._anchors]
         if not known:
-            raise TapeError(f"{self.path} holds no rows yet.")
+            raise self._nothing()
         return min(known), max(known)
+
+    def _nothing(self) -> TapeError:
+        """Why there is nothing to be had: cut off, not yet written, lost with the log, or never recorded."""
+        if self._salvage is not None:
+            return TapeDamaged(f"Nothing that was recorded is left of {self.path}: {self.trouble[0]}")
+        if self.sealed:
+            return TapeError(f"{self.path} holds no rows: nothing was recorded before it was sealed.")
+        return TapeError(f"{self.path} holds no rows yet: {self.trouble[0]}")
 
     def _frame_extent(self, group_id: int) -> tuple[int | None, int | None]:
         if self._directory is not None:
