@@ -88,7 +88,10 @@ class Frame:
 
 
 class Tape:
-    """One segment. `trouble` holds sentences on what is missing or damaged; it is empty for a sealed, whole tape."""
+    """One segment. `trouble` holds sentences on what is missing or damaged; it is empty for a sealed, whole tape.
+
+    `sealable` is True for one that is not sealed and has lost nothing of what was written.
+    """
 
     def __init__(self, path: Path, verify: bool | None) -> None:
         self.path = Path(path)
@@ -131,12 +134,14 @@ class Tape:
         self.groups: tuple[StoredGroup, ...] = tuple(self._read_groups())
         self._seal = [] if truncated else checking.read_seal(self._db, self.path)
         self.sealed = bool(self._seal)
+        whole = bool(opened.log and not opened.log_cut) or bool(self.meta.get("abandoned"))
+        self.sealable = whole and not self.sealed and not truncated
         if truncated:
             trouble.append(f"{self.path.name} is cut off: {opened.header.left}.")
         elif not self.sealed:
             trouble += checking.unsealed_sentences(self.path, self.meta, opened)
-        whole = self._verify if self._verify is not None else opened.header.file_bytes < schema.VERIFY_BELOW_BYTES
-        if whole and not truncated:
+        verify = self._verify if self._verify is not None else opened.header.file_bytes < schema.VERIFY_BELOW_BYTES
+        if verify and not truncated:
             checking.verify(self._db, self.path, self._seal)
         if not self.sealed:
             self._directory = checking.Directory(self._db, self.path, self._salvage)
