@@ -16,7 +16,7 @@ from everywatt.tape.columns import load_columns
 from everywatt.tape.mending import empty_spool, seal_left
 from everywatt.tape.reader import Tape
 
-# A recorder: 50 rows of 1 kJ each, written, and 50 more when it is told. `spool` says that the folder is a network filesystem.
+# A recorder: 50 rows of 1 kJ each, written, and 50 more when it is told. With a spool its folder is as if on a network.
 RECORDER = """
 import sys, time
 from pathlib import Path
