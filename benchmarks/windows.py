@@ -211,7 +211,7 @@ def main(quick: bool = False) -> None:
         OUT.table(heads, rows, right=(2, 3), title="Many windows at once")
         OUT.text()
         rows = cold(folder, 20e6 if quick else 1e9, 2 if quick else 7)
-        OUT.table(heads, rows, right=(2, 3), title="One cold window: load() and energy() in a fresh process after its imports, file not in cache")
+        OUT.table(heads, rows, right=(2, 3), title="One cold window: load() and energy() after the imports")
         OUT.text()
         rows = flat(folder, [2_500, 10_000] if quick else [2_500, 25_000, 250_000])
         OUT.table(heads, rows, right=(2, 3), title="Time of a window against the length of the tape")
