@@ -319,20 +319,31 @@ class Tape:
                 yield self._db.execute(f"{schema.SELECT['frame']} WHERE id=?", (number,)).fetchone()
             return
         low, high = _EVER
+        if tight and start_ns is not None and end_ns is not None:
+            yield from self._tight_rows(group_id, start_ns, end_ns)
+            return
         if start_ns is not None:
-            sql = "SELECT first_ns FROM frame WHERE grp=? AND first_ns<=? ORDER BY first_ns DESC LIMIT ?"
-            starts = self._db.execute(sql, (group_id, start_ns, 1 if tight else 2)).fetchall()
+            sql = "SELECT first_ns FROM frame WHERE grp=? AND first_ns<=? ORDER BY first_ns DESC LIMIT 2"
+            starts = self._db.execute(sql, (group_id, start_ns)).fetchall()
             low = starts[-1][0] if starts else low
         if end_ns is not None:
             sql = "SELECT first_ns FROM frame WHERE grp=? AND first_ns>? ORDER BY first_ns LIMIT 1"
             after = self._db.execute(sql, (group_id, end_ns)).fetchone()
             high = after[0] if after else high
-            if tight and after:
-                sql = "SELECT last_ns FROM frame WHERE grp=? AND first_ns<=? ORDER BY first_ns DESC LIMIT 1"
-                last = self._db.execute(sql, (group_id, end_ns)).fetchone()
-                high = end_ns if last and last[0] >= end_ns else high
         sql = f"{schema.SELECT['frame']} WHERE grp=? AND first_ns BETWEEN ? AND ? ORDER BY first_ns"
         yield from self._db.execute(sql, (group_id, low, high))
+
+    def _tight_rows(self, group_id: int, start_ns: int, end_ns: int) -> Iterator[tuple[Any, ...]]:
+        """One statement for most windows: every look-up in a tape that is not in memory waits for the disk."""
+        first = "ifnull((SELECT max(first_ns) FROM frame WHERE grp=? AND first_ns<=?), ?)"
+        sql = f"{schema.SELECT['frame']} WHERE grp=? AND first_ns BETWEEN {first} AND ? ORDER BY first_ns"
+        reached_ns = _EVER[0]
+        for row in self._db.execute(sql, (group_id, group_id, start_ns, _EVER[0], end_ns)):
+            reached_ns = row[4]
+            yield row
+        if reached_ns < end_ns:
+            sql = f"{schema.SELECT['frame']} WHERE grp=? AND first_ns>? ORDER BY first_ns LIMIT 1"
+            yield from self._db.execute(sql, (group_id, end_ns))
 
     def _frame(self, group: StoredGroup, row: tuple[Any, ...]) -> Frame:
         number, _, seq, first_ns, last_ns, n, cum, data = row
