@@ -9,7 +9,7 @@ from tapes import ORIGIN_NS, write_tape
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.energy import loading
-from everywatt.energy.loading import Asked, load_readings, load_ticks
+from everywatt.energy.loading import Asked, load_readings, load_ticks, rough_energy
 from everywatt.energy.sources import addable, sources
 from everywatt.energy.window import window_energy
 from everywatt.tape.reader import Tape
@@ -166,3 +166,17 @@ def test_a_long_window_needs_its_two_ends_only(tape, monkeypatch):
     window_energy(addable(sources(tape)), start, end)
     assert loaded
     assert all(high - low < 130 * NS for low, high in loaded)
+
+
+@pytest.mark.parametrize("window", windows(300.0))
+def test_another_path_is_checked_by_the_same_lines(tape, window, monkeypatch):
+    """`rough_energy` looks at four rows where it can, and else at all near the ends."""
+    for source in sources(tape):
+        for group, channel in ((source.group, source.channel), *source.mirrors):
+            fast = rough_energy(tape, group, channel, *window)
+            with monkeypatch.context() as patch:
+                patch.setattr(loading, "_on_line", lambda *_: None)
+                plain = rough_energy(tape, group, channel, *window)
+            assert (fast[0] is None) == (plain[0] is None), channel.name
+            if plain[0] is not None:
+                assert fast == pytest.approx(plain, rel=1e-9, abs=1e-9), channel.name

@@ -12,7 +12,7 @@ import numpy as np
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.energy.abreast import read_abreast
-from everywatt.energy.building import build_ticks, slopes
+from everywatt.energy.building import GAP_PERIODS, build_ticks, slopes
 from everywatt.energy.ends import REACH, Around, ends_of
 from everywatt.energy.median import median
 from everywatt.energy.swing import Witness
@@ -96,9 +96,31 @@ def rough_energy(
     reach_ns = int(REACH * group.expected_period_s * NS)
     pieces = _pieces(tape, group, [channel.name], start_ns, end_ns, ends=True)
     ends = ((pieces[0], start_ns), (pieces[-1], end_ns))
+    found = [_on_line(piece, group, channel, edge_ns) for piece, edge_ns in ends]
+    if found[0] is not None and found[1] is not None and end_ns > start_ns:
+        count, observed_ns = (after - before for before, after in zip(*found, strict=True))
+        unit = channel.scale * channel.facts.gain / (1 if channel.kind is Kind.COUNTER else NS)
+        return count * unit + channel.facts.bias_w * observed_ns / NS, min(observed_ns / (end_ns - start_ns), 1.0)
     near = [piece.between(edge_ns - reach_ns, edge_ns + reach_ns) for piece, edge_ns in ends]
     ticks = build_ticks(near, [], channel, group.expected_period_s)
     return (None, 0.0) if ticks is None else ticks.by_lines(start_ns, end_ns)
+
+
+def _on_line(piece: Columns, group: StoredGroup, channel: Channel, at_ns: int) -> tuple[float, float] | None:
+    """What had accumulated at an instant between two rows, raw, and the time observed; None where a row is missing."""
+    after = int(np.searchsorted(piece.published, at_ns))
+    if not 0 < after < len(piece):
+        return None
+    two = slice(after - 1, after + 1)
+    first_ns, last_ns = piece.published[two].tolist()
+    lost = last_ns - first_ns > GAP_PERIODS * group.expected_period_s * NS
+    if lost or not np.isfinite(piece.values[channel.name][two]).all():
+        return None
+    share = (at_ns - first_ns) / (last_ns - first_ns)
+    (count, more), (observed, later) = (
+        columns[channel.name][two].tolist() for columns in (piece.accumulated, piece.observed_ns)
+    )
+    return count + share * (more - count), observed + share * (later - observed)
 
 
 def _surely_plain(channel: Channel) -> bool:
