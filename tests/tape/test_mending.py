@@ -86,12 +86,14 @@ def sealed_by_load(path):
 def test_a_killed_tape_is_sealed_when_it_is_loaded(recorder, tmp_path):
     path = tmp_path / "a.tape"
     kill(recorder(path))
+    path.chmod(0o600)
     truth = joules(path)
     assert truth == [1000.0 * i for i in range(50)]
     age(path)
     run = load(path)
     assert run.tapes[0].sealed and run.trouble == []
     assert joules(path) == truth
+    assert path.stat().st_mode & 0o777 == 0o600
     assert run.energy(between=(0, 4.9)).joules == pytest.approx(49_000)
     assert any("The recorder ended without sealing" in text for text in run.quality()["warnings"])
     assert run.meta["sealed_later"]
