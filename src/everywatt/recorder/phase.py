@@ -94,6 +94,7 @@ class Tracker:
         self._probes: list[int] = []
         self._tokens = PROBES_AT_START
         self._probed_ns = self._checked_ns = self._target_ns = self._locked_ns = self._quiet_ns = now_ns
+        self._planned_ns = now_ns
 
     @property
     def period_ns(self) -> int | None:
@@ -174,6 +175,30 @@ class Tracker:
         self._index, self._told_ns = index, late
         self.due = Window(earliest, latest)
         return Row(row.read_ns, early, late, row.values)
+
+    def outlook(self, now_ns: int, until_ns: int) -> list[Window]:
+        """When to read until `until_ns`, probes that are due first; the reads may then be fed later, all in one go.
+
+        Nothing where every read has to be looked at before the next one is planned: the lock is young, is searched for,
+        or what is published often stays the same.
+        """
+        line = self.line
+        if line is None or self._last is None or self.state is not State.LOCKED or not self._dense:
+            return []
+        if self._search or self._unreported or self._edge_ns is not None or now_ns <= self._locked_ns + CALM_NS:
+            return []
+        end_ns, guard, k = until_ns + round(line.period_ns), _guard_ns(line), self._index + 1
+        if line.width(line.possible(end_ns)) > 2 * CALM_TARGET_NS + 4 * line.jitter_ns:
+            return []
+        if self._moved < 0.9 * self._chances:
+            return []
+        windows = [Window(at, at) for at in self._probes if at > now_ns]
+        while (late := line.latest(k)) < end_ns:
+            windows.append(Window(late + guard, line.band(k + 1)[0] - guard))
+            k += 1
+        self._quiet_ns = self._planned_ns = windows[-1].earliest_ns
+        self._guard_ns = guard
+        return windows
 
     def lost(self, now_ns: int, retry_ns: int) -> None:
         """A read failed: the next one is due at `retry_ns`, and nothing is taken from the last value."""
@@ -476,7 +501,7 @@ class Tracker:
             self._plan(now)
             return
         guard = _guard_ns(line)
-        if not self._probes:
+        if not self._probes and now >= self._planned_ns:
             coming = line.possible(now + guard) + 1
             if coming > self._index and (not self._dense or self._index == coming - 1):
                 self._probes = self._new_probes(line, coming, now)

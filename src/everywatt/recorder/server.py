@@ -16,6 +16,7 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
 from everywatt.core.jsonio import plain
 from everywatt.core.machine import Machine
+from everywatt.recorder.cruise import Cruise
 from everywatt.recorder.phase import Tracker
 from everywatt.recorder.pool import Pool
 from everywatt.recorder.schedule import Schedule
@@ -83,11 +84,13 @@ class Server:
         self.schedule = Schedule(now)
         self.connections: dict[int, Connection] = {}
         self.tapes: dict[int, Tape] = {}
+        self.cruise = Cruise(self.clock, self.schedule, self._idle, self._read)
         self.reads = self.wakes = self.pauses = 0
         self._number = 0
         self._idle_ns = now
         self._boot_ns = self.clock.boottime_ns() - now
         self._last_ns = self._look_ns = now
+        self._readers: list[Any] = []
 
     def run(self) -> None:
         """Serve until it is time to leave; then seal what is open."""
@@ -98,6 +101,7 @@ class Server:
                 break
             self._wait(wake)
             self._tend()
+            self._cruise()
         now = self.clock.monotonic_ns()
         for number in list(self.tapes):
             self.tapes[number].session.remark(
@@ -121,9 +125,7 @@ class Server:
         return min(times) if due is None else min(due, *times)
 
     def _wait(self, wake: int | None) -> None:
-        readers: list[Any] = [*self.connections, *self.extra]
-        if self.listener.fileno() >= 0:
-            readers.append(self.listener)
+        readers = self._listening()
         writers = [fd for fd, connection in self.connections.items() if connection.pending]
         timeout = None if wake is None else max(0.0, (wake - self.clock.monotonic_ns()) / NS)
         ready, writable, _ = select.select(readers, writers, (), timeout)
@@ -141,6 +143,32 @@ class Server:
         for fd in writable:
             if fd in self.connections:
                 self.connections[fd].push()
+
+    def _listening(self) -> list[Any]:
+        """Whatever wakes the loop when it has something to say."""
+        readers: list[Any] = [*self.connections, *self.extra]
+        if self.listener.fileno() >= 0:
+            readers.append(self.listener)
+        return readers
+
+    def _cruise(self) -> None:
+        """While nothing is to be expected until the next flush: read as planned till then, and look at it all there."""
+        going = True
+        while going and self.tapes and not self.stop:
+            if any(tape.opening or tape.closing for tape in self.tapes.values()):
+                return
+            if any(connection.pending for connection in self.connections.values()):
+                return
+            self._readers = self._listening()
+            going = self.cruise.go(min(tape.session.flush_ns for tape in self.tapes.values()))
+            self._tend()
+
+    def _idle(self, until_ns: int) -> bool:
+        """Sleep until then; True where a client or a signal wants to be served first, or the machine was suspended."""
+        self._last_ns = now = self.clock.monotonic_ns()
+        if select.select(self._readers, (), (), (until_ns - now) / NS if until_ns > now else 0)[0]:
+            return True
+        return self.clock.boottime_ns() - self.clock.monotonic_ns() - self._boot_ns > SUSPEND_NS
 
     def _mind_pause(self, wake: int | None) -> None:
         """A loop that wakes up far too late was stopped; a boot clock that ran ahead shows a suspend."""
@@ -287,7 +315,8 @@ class Server:
             bool(message.get("estimate", True)),
             message.get("options") or {},
         )
-        cpu_s, reads, wakes = time.process_time(), self.reads, self.wakes
+        cpu_s, cruise = time.process_time(), self.cruise
+        reads, wakes = self.reads + cruise.reads, self.wakes + cruise.wakes
         period_ns = max(round(float(message["period_s"]) * NS), 1_000_000)
         sources, reports = self.pool.choose(message["targets"], request, message.get("sensors"))
         try:
@@ -373,8 +402,8 @@ class Server:
             "cpu_s": round(time.process_time() - tape.cpu_s, 6),
             "seconds": (self.clock.monotonic_ns() - tape.session.started_ns) / NS,
             "rss_bytes": rss_bytes(),
-            "reads": self.reads - tape.reads,
-            "wakes": self.wakes - tape.wakes,
+            "reads": self.reads + self.cruise.reads - tape.reads,
+            "wakes": self.wakes + self.cruise.wakes - tape.wakes,
             "tapes": len(self.tapes),
             "pid": os.getpid(),
         }
