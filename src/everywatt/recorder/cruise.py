@@ -57,6 +57,7 @@ class _Fixed:
 @dataclass
 class _Train:
     source: Source
+    tracker: Tracker
     windows: list[Window]
     period_ns: int
     next: int = 0
@@ -78,10 +79,14 @@ def plan(schedule: Schedule, now_ns: int, until_ns: int) -> tuple[list[Stop], li
             continue
         windows = slot.tracker.outlook(now_ns, until_ns)
         if windows:
-            trains.append(_Train(source, windows, slot.period_ns))
+            trains.append(_Train(source, slot.tracker, windows, slot.period_ns))
         else:
             restless.append(Restless(source, slot, slot.tracker))
-    return _stops(schedule, fixed, trains, until_ns), restless
+    stops = _stops(schedule, fixed, trains, until_ns)
+    for train in trains:
+        if train.next:
+            train.tracker.commit(train.windows[train.next - 1])
+    return stops, restless
 
 
 def _stops(schedule: Schedule, fixed: list[_Fixed], trains: list[_Train], until_ns: int) -> list[Stop]:

@@ -196,9 +196,14 @@ class Tracker:
         while (late := line.latest(k)) < end_ns:
             windows.append(Window(late + guard, line.band(k + 1)[0] - guard))
             k += 1
-        self._quiet_ns = self._planned_ns = windows[-1].earliest_ns
-        self._guard_ns = guard
         return windows
+
+    def commit(self, last: Window) -> None:
+        """The windows up to this one will be kept, and what was read in them is fed afterwards: only the read in the
+        last one is followed by new probes."""
+        if self.line is not None:
+            self._guard_ns = _guard_ns(self.line)
+        self._quiet_ns = self._planned_ns = last.earliest_ns
 
     def lost(self, now_ns: int, retry_ns: int) -> None:
         """A read failed: the next one is due at `retry_ns`, and nothing is taken from the last value."""

@@ -29,6 +29,7 @@ FIELD_INSTANT = 186
 COMPANION_NS = 90_000_000
 UTILISATION_NS = 160_000_000
 SLOW_RATES_NS = NS // 2
+INERT_NS = 3 * NS // 2  # every other second
 RELATED_NS = 5 * NS
 SETTING_NS = 10 * NS
 
@@ -197,7 +198,8 @@ class StateGroup:
     """Memory, temperature, clocks, limit and GPM metrics of one GPU, once a second, each on its own.
 
     Each is a call into the driver. So the power limit, a setting, is asked every 10 s; memory clock and throttle
-    reasons when the SM clock changed, else every 5 s. In between their last answer stands.
+    reasons when the SM clock changed, else every 5 s; temperature and use of the memory's bandwidth every other second.
+    In between their last answer stands.
     """
 
     def __init__(self, device: Device, sources: list[Source], gpm: Gpm | None, closed: Callable[[], None]) -> None:
@@ -369,7 +371,13 @@ def probe_state(device: Device, handle: Any) -> Found:
         ("power_limit", "W", 1e-3, nvml.nvmlDeviceGetEnforcedPowerLimit),
     ]
     clock = f"gpu.{device.index}.clock_sm"
-    seldom = {"clock_memory": (RELATED_NS, clock), "throttle": (RELATED_NS, clock), "power_limit": (SETTING_NS, "")}
+    seldom = {
+        "memory_utilisation": (INERT_NS, ""),
+        "temperature": (INERT_NS, ""),
+        "clock_memory": (RELATED_NS, clock),
+        "throttle": (RELATED_NS, clock),
+        "power_limit": (SETTING_NS, ""),
+    }
     for what, unit, scale, call in offers:
         every_ns, follows = seldom.get(what, (0, ""))
         source = Source(_gauge(device, what, unit, scale), call=call, every_ns=every_ns, follows=follows)

@@ -37,11 +37,14 @@ _CHANNELS = (
 class HostUse:
     """CPU time and memory of the whole host: one `pread` of /proc/stat, one of /proc/meminfo.
 
+    Once a second, as processes are: on a machine with many CPUs the kernel takes long to add up /proc/stat.
+
     `host.cpu_time` is busy seconds added over all CPUs, see `procfs.parse_host_times` for what counts.
     """
 
     def __init__(self, machine: Machine) -> None:
-        self.info = GroupInfo("use.host", "use", "host", _CHANNELS, label="CPU time and memory of the host")
+        label = "CPU time and memory of the host"
+        self.info = GroupInfo("use.host", "use", "host", _CHANNELS, Cadence.SLOW, label=label)
         self._clock = machine.clock
         self._stat = procfs.KeptFile(machine.proc / "stat")
         try:
