@@ -151,6 +151,9 @@ class Cruise:
         now = self.clock.monotonic_ns()
         if not smooth:
             self._not_before_ns = now + PAUSE_NS
+            for slot in self.schedule.slots.values():
+                if slot.tracker is not None:
+                    slot.tracker.release(now)
         self.schedule.align(now)
         return smooth
 

@@ -205,6 +205,14 @@ class Tracker:
             self._guard_ns = _guard_ns(self.line)
         self._quiet_ns = self._planned_ns = last.earliest_ns
 
+    def release(self, now_ns: int) -> None:
+        """What was committed will not be kept after all."""
+        if self._planned_ns <= now_ns:
+            return
+        self._quiet_ns = self._planned_ns = now_ns
+        if self.state is State.LOCKED:
+            self._plan(now_ns)
+
     def lost(self, now_ns: int, retry_ns: int) -> None:
         """A read failed: the next one is due at `retry_ns`, and nothing is taken from the last value."""
         self._last = None

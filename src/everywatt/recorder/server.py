@@ -30,6 +30,7 @@ PAUSE_NS = NS // 10
 SUSPEND_NS = NS // 20
 OPENING_NS = 350_000_000  # how long a client waits for a card's phase before it may start all the same
 NARROW_NS = 10_000_000  # a publication that is known as well as this is placed
+COMING_NS = 3 * NS  # how long at least it waits for what its first client, or one that is connected, has to say
 MOST_PAUSES = 1000  # on a machine that never lets it run the notes must come to an end
 
 
@@ -87,6 +88,7 @@ class Server:
         self.cruise = Cruise(self.clock, self.schedule, self._idle, self._read)
         self.reads = self.wakes = self.pauses = 0
         self._number = 0
+        self._served = False
         self._idle_ns = now
         self._boot_ns = self.clock.boottime_ns() - now
         self._last_ns = self._look_ns = now
@@ -118,7 +120,10 @@ class Server:
 
     def _wake_ns(self, now: int) -> int | None:
         if not self.tapes:
-            return self._idle_ns + round(self.idle_s * NS)
+            patience_ns = round(self.idle_s * NS)
+            if self.connections or not self._served:  # a client is there, or on its way, and has not said yet
+                patience_ns = max(patience_ns, COMING_NS)
+            return self._idle_ns + patience_ns
         times = [tape.session.flush_ns for tape in self.tapes.values()]
         times += [tape.closing.deadline_ns for tape in self.tapes.values() if tape.closing]
         due = self.schedule.wake_ns()
@@ -242,6 +247,7 @@ class Server:
             return
         connection = Connection(sock)
         self.connections[sock.fileno()] = connection
+        self._served = True
         self._idle_ns = self.clock.monotonic_ns()
 
     def _serve(self, connection: Connection) -> None:
