@@ -8,8 +8,8 @@ from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.core.clocks import FakeClock
+from everywatt.recorder.ahead import PlannedTracker
 from everywatt.recorder.cruise import Cruise, plan
-from everywatt.recorder.phase import Tracker
 from everywatt.recorder.schedule import Schedule
 from everywatt.recorder.source import Source
 
@@ -82,7 +82,7 @@ class Lab:
         self.sources = [Source(card, self.clock, [self.heard]) for card in self.cards]
         for source in self.sources:
             if source.info.tracked:
-                source.tracker = Tracker(source.info, 100 * MS, self.clock.now_ns)
+                source.tracker = PlannedTracker(source.info, 100 * MS, self.clock.now_ns)
             self.schedule.add(source, 100 * MS, self.clock.now_ns, source.tracker)
         self.cruise = Cruise(self.clock, self.schedule, self.wait, self.read)
 

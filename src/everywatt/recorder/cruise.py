@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from everywatt.core.clocks import Clock
-from everywatt.recorder.phase import Tracker, Window
+from everywatt.recorder.ahead import PlannedTracker
+from everywatt.recorder.phase import Window
 from everywatt.recorder.schedule import SLACK, Schedule, Slot
 from everywatt.recorder.source import Source
 
@@ -44,7 +45,7 @@ class Restless(NamedTuple):
 
     source: Source
     slot: Slot
-    tracker: Tracker
+    tracker: PlannedTracker
 
 
 @dataclass
@@ -57,7 +58,7 @@ class _Fixed:
 @dataclass
 class _Train:
     source: Source
-    tracker: Tracker
+    tracker: PlannedTracker
     windows: list[Window]
     period_ns: int
     next: int = 0
@@ -74,14 +75,15 @@ def plan(schedule: Schedule, now_ns: int, until_ns: int) -> tuple[list[Stop], li
     for source, slot in schedule.slots.items():
         if not isinstance(source, Source) or source.outage is not None or slot.hold_ns > now_ns:
             return [], []
-        if slot.tracker is None:
+        tracker = source.tracker
+        if tracker is None:
             fixed.append(_Fixed(source, slot, slot.deadline_ns))
             continue
-        windows = slot.tracker.outlook(now_ns, until_ns)
+        windows = tracker.outlook(now_ns, until_ns)
         if windows:
-            trains.append(_Train(source, slot.tracker, windows, slot.period_ns))
+            trains.append(_Train(source, tracker, windows, slot.period_ns))
         else:
-            restless.append(Restless(source, slot, slot.tracker))
+            restless.append(Restless(source, slot, tracker))
     stops = _stops(schedule, fixed, trains, until_ns)
     for train in trains:
         if train.next:
@@ -151,9 +153,9 @@ class Cruise:
         now = self.clock.monotonic_ns()
         if not smooth:
             self._not_before_ns = now + PAUSE_NS
-            for slot in self.schedule.slots.values():
-                if slot.tracker is not None:
-                    slot.tracker.release(now)
+            for source in self.schedule.slots:
+                if isinstance(source, Source) and source.tracker is not None:
+                    source.tracker.release(now)
         self.schedule.align(now)
         return smooth
 

@@ -48,7 +48,7 @@ class Window(NamedTuple):
     latest_ns: int
 
 
-def _guard_ns(line: Line) -> int:
+def guard_ns(line: Line) -> int:
     """How far from a predicted publication a read is safe."""
     return min(MS, round(line.period_ns / 10))
 
@@ -175,43 +175,6 @@ class Tracker:
         self._index, self._told_ns = index, late
         self.due = Window(earliest, latest)
         return Row(row.read_ns, early, late, row.values)
-
-    def outlook(self, now_ns: int, until_ns: int) -> list[Window]:
-        """When to read until `until_ns`, probes that are due first; the reads may then be fed later, all in one go.
-
-        Nothing where every read has to be looked at before the next one is planned: the lock is young, is searched for,
-        or what is published often stays the same.
-        """
-        line = self.line
-        if line is None or self._last is None or self.state is not State.LOCKED or not self._dense:
-            return []
-        if self._search or self._unreported or self._edge_ns is not None or now_ns <= self._locked_ns + CALM_NS:
-            return []
-        end_ns, guard, k = until_ns + round(line.period_ns), _guard_ns(line), self._index + 1
-        if line.width(line.possible(end_ns)) > 2 * CALM_TARGET_NS + 4 * line.jitter_ns:
-            return []
-        if self._moved < 0.9 * self._chances:
-            return []
-        windows = [Window(at, at) for at in self._probes if at > now_ns]
-        while (late := line.latest(k)) < end_ns:
-            windows.append(Window(late + guard, line.band(k + 1)[0] - guard))
-            k += 1
-        return windows
-
-    def commit(self, last: Window) -> None:
-        """The windows up to this one will be kept, and what was read in them is fed afterwards: only the read in the
-        last one is followed by new probes."""
-        if self.line is not None:
-            self._guard_ns = _guard_ns(self.line)
-        self._quiet_ns = self._planned_ns = last.earliest_ns
-
-    def release(self, now_ns: int) -> None:
-        """What was committed will not be kept after all."""
-        if self._planned_ns <= now_ns:
-            return
-        self._quiet_ns = self._planned_ns = now_ns
-        if self.state is State.LOCKED:
-            self._plan(now_ns)
 
     def lost(self, now_ns: int, retry_ns: int) -> None:
         """A read failed: the next one is due at `retry_ns`, and nothing is taken from the last value."""
@@ -513,7 +476,7 @@ class Tracker:
             self._start_burst(now)
             self._plan(now)
             return
-        guard = _guard_ns(line)
+        guard = guard_ns(line)
         if not self._probes and now >= self._planned_ns:
             coming = line.possible(now + guard) + 1
             if coming > self._index and (not self._dense or self._index == coming - 1):
@@ -532,7 +495,7 @@ class Tracker:
 
     def _between(self, line: Line, k: int, now: int) -> Window:
         """When publication k can be read safely, before the next one comes."""
-        guard = _guard_ns(line)
+        guard = guard_ns(line)
         earliest, latest = line.band(k)[1] + guard, line.band(k + 1)[0] - guard
         if earliest > latest:
             earliest = latest = (earliest + latest) // 2
@@ -547,7 +510,7 @@ class Tracker:
         self._probed_ns = now
         early, late = line.band(coming)
         cost = 0 if self._last is None else self._last[1] - self._last[0]
-        around = [early - cost, late] if self._dense else [early - cost, late, late + 2 * _guard_ns(line)]
+        around = [early - cost, late] if self._dense else [early - cost, late, late + 2 * guard_ns(line)]
         if self._search and self._tokens >= 6:
             side, self._search = self._search, 0
             self._tokens -= 6
@@ -563,7 +526,7 @@ class Tracker:
         if not wide and not check:
             ahead = coming + math.ceil(QUIET_NS / line.period_ns)
             if calm and line.width(ahead) <= most and line.period_ns <= 1.5 * self.asked_ns:
-                self._quiet_ns, self._guard_ns = now + QUIET_NS, _guard_ns(line)
+                self._quiet_ns, self._guard_ns = now + QUIET_NS, guard_ns(line)
             return []
         middle = (early + late - cost) // 2
         if check and wide and now - self._checked_ns < 4 * CHECK_NS:

@@ -16,8 +16,8 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
 from everywatt.core.jsonio import plain
 from everywatt.core.machine import Machine
+from everywatt.recorder.ahead import PlannedTracker
 from everywatt.recorder.cruise import Cruise
-from everywatt.recorder.phase import Tracker
 from everywatt.recorder.pool import Pool
 from everywatt.recorder.schedule import Schedule
 from everywatt.recorder.session import Session
@@ -358,7 +358,7 @@ class Server:
         asked = source.asked_ns()
         if source not in self.schedule.slots:
             if source.info.tracked and not source.info.table and source.info.channels:
-                source.tracker = Tracker(source.info, asked, now)
+                source.tracker = PlannedTracker(source.info, asked, now)
             self.schedule.add(source, asked, now, source.tracker)
             self._read(source)
             return

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from everywatt.core.channels import NAN, Cadence, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import SensorError
-from everywatt.recorder.phase import Tracker
+from everywatt.recorder.ahead import PlannedTracker
 from everywatt.sensors.base import Group, TableGroup
 
 SLOW_NS = NS
@@ -53,7 +53,7 @@ class Source:
     group: Group | TableGroup
     clock: Clock
     listeners: list[Listener] = field(default_factory=list)
-    tracker: Tracker | None = None
+    tracker: PlannedTracker | None = None
     outage: Outage | None = None
     last: Row | None = None
     reads: int = 0
@@ -157,15 +157,35 @@ class Source:
         rows: list[Row] = []
         try:
             read = [raw for _, _, raw in taken] if self._develop is None else [(row,) for row in self._develop(taken)]
-            for (before, after, _), fresh in zip(taken, read, strict=True):
-                clean = [checked(row, self.info) for row in fresh]
-                rows += clean if self.tracker is None else self._track(self.tracker, before, after, clean)
+            clean = [[checked(row, self.info) for row in fresh] for fresh in read]
+            if self.tracker is None:
+                rows = [row for fresh in clean for row in fresh]
+            elif all(len(fresh) == 1 for fresh in clean):
+                rows = self._track_all(
+                    self.tracker, [(a, b, fresh[0]) for (a, b, _), fresh in zip(taken, clean, strict=True)]
+                )
+            else:
+                for (before, after, _), fresh in zip(taken, clean, strict=True):
+                    rows += fresh if self.tracker is None else self._track(self.tracker, before, after, fresh)
         except Exception as error:  # noqa: BLE001 - a plug-in may do anything
             self._failed(after, error)
         self._hand_on(rows)
         return times
 
-    def _track(self, tracker: Tracker, before: int, after: int, rows: list[Row]) -> list[Row]:
+    def _track_all(self, tracker: PlannedTracker, reads: list[tuple[int, int, Row]]) -> list[Row]:
+        absent = tracker.absent
+        rows = tracker.feed_all(reads)
+        self.count(0, tracker.absent - absent)
+        self._tell_trouble(tracker, reads[-1][1])
+        return rows
+
+    def _tell_trouble(self, tracker: PlannedTracker, at_ns: int) -> None:
+        if tracker.trouble != self._trouble:
+            self._trouble = tracker.trouble
+            if self._trouble:
+                self._remark(at_ns, "slow-sensor", self._trouble)
+
+    def _track(self, tracker: PlannedTracker, before: int, after: int, rows: list[Row]) -> list[Row]:
         if len(rows) == 1:
             absent = tracker.absent
             rows = tracker.feed(before, after, rows[0])
@@ -174,10 +194,8 @@ class Source:
             self.tracker = None  # the driver keeps the publications itself
         else:
             tracker.lost(after, after + self.asked_ns())
-        if tracker.trouble != self._trouble and self.tracker is not None:
-            self._trouble = tracker.trouble
-            if self._trouble:
-                self._remark(after, "slow-sensor", self._trouble)
+        if self.tracker is not None:
+            self._tell_trouble(tracker, after)
         return rows
 
     def _hand_on(self, rows: list[Row]) -> None:
