@@ -405,6 +405,17 @@ def test_a_recorder_that_may_not_idle_serves_its_client_and_leaves(lab, monkeypa
     lab.wait_gone(5.0)
 
 
+def test_spans_that_come_all_the_time_lose_no_tick(lab) -> None:
+    recording = start(lab)
+    for number in range(60):
+        with_edges = recording.span_open(f"step {number}")
+        time.sleep(0.03)
+        recording.span_close(with_edges)
+    closed = recording.close(linger=False)
+    assert table(closed.path, "select count(*) from span where end_ns is not null") == [(60,)]
+    assert table(closed.path, "select count(*) from gap") == [(0,)]
+
+
 def test_a_runtime_folder_of_a_very_long_name(lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERYWATT_RUNTIME_DIR", str(lab.runtime / ("x" * 120)))
     closed = start(lab).close(linger=False)

@@ -31,6 +31,7 @@ SUSPEND_NS = NS // 20
 OPENING_NS = 350_000_000  # how long a client waits for a card's phase before it may start all the same
 NARROW_NS = 10_000_000  # a publication that is known as well as this is placed
 COMING_NS = 3 * NS  # how long at least it waits for what its first client, or one that is connected, has to say
+LIGHT = frozenset({"span_open", "span_close", "point", "note"})
 MOST_PAUSES = 1000  # on a machine that never lets it run the notes must come to an end
 
 
@@ -169,11 +170,28 @@ class Server:
             self._tend()
 
     def _idle(self, until_ns: int) -> bool:
-        """Sleep until then; True where a client or a signal wants to be served first, or the machine was suspended."""
-        self._last_ns = now = self.clock.monotonic_ns()
-        if select.select(self._readers, (), (), (until_ns - now) / NS if until_ns > now else 0)[0]:
-            return True
-        return self.clock.boottime_ns() - self.clock.monotonic_ns() - self._boot_ns > SUSPEND_NS
+        """Sleep until then; True where something has happened that nobody could foresee, or the machine was suspended.
+
+        Spans and points that come meanwhile are no such thing.
+        """
+        while True:
+            self._last_ns = now = self.clock.monotonic_ns()
+            ready = select.select(self._readers, (), (), (until_ns - now) / NS if until_ns > now else 0)[0]
+            if not ready:
+                return self.clock.boottime_ns() - self.clock.monotonic_ns() - self._boot_ns > SUSPEND_NS
+            if not all(item in self.connections and self._serve_lightly(self.connections[item]) for item in ready):
+                return True
+            if self.clock.monotonic_ns() >= until_ns:
+                return False  # reads come first
+
+    def _serve_lightly(self, connection: Connection) -> bool:
+        """Serve a client in the midst of a stretch; False where that changed more than a tape's spans and points."""
+        messages = connection.pull()
+        light = messages is not None and all(str(message.get("op")) in LIGHT for message in messages)
+        if not light:
+            self.cruise.settle()
+        self._respond(connection, messages)
+        return light and not connection.pending and not any(tape.session.full for tape in self.tapes.values())
 
     def _mind_pause(self, wake: int | None) -> None:
         """A loop that wakes up far too late was stopped; a boot clock that ran ahead shows a suspend."""
@@ -251,7 +269,9 @@ class Server:
         self._idle_ns = self.clock.monotonic_ns()
 
     def _serve(self, connection: Connection) -> None:
-        messages = connection.pull()
+        self._respond(connection, connection.pull())
+
+    def _respond(self, connection: Connection, messages: list[dict[str, Any]] | None) -> None:
         for message in messages or ():
             self._answer(connection, message)
         if messages is None:
