@@ -21,7 +21,8 @@ from everywatt.recorder.schedule import SLACK, Schedule, Slot
 from everywatt.recorder.source import Source
 
 SHORTEST_NS = 250_000_000  # less than this is not worth a plan
-PAUSE_NS = 300_000_000  # after a stretch that ended early
+PAUSE_NS = 300_000_000  # after a stretch that ended before it had so many stops as a plan is worth
+WORTH_STOPS = 3
 FAR_NS = 1 << 62
 
 
@@ -148,16 +149,18 @@ class Cruise:
             self._not_before_ns = now + PAUSE_NS
             return False
         tolerance = self.schedule.fastest_ns() // 2
-        smooth = all(self._stop(stop, restless, tolerance) for stop in stops)
+        done = 0
+        while done < len(stops) and self._stop(stops[done], restless, tolerance):
+            done += 1
         self.settle()
         now = self.clock.monotonic_ns()
-        if not smooth:
-            self._not_before_ns = now + PAUSE_NS
+        if done < len(stops):
+            self._not_before_ns = now + (PAUSE_NS if done < WORTH_STOPS else 0)
             for source in self.schedule.slots:
                 if isinstance(source, Source) and source.tracker is not None:
                     source.tracker.release(now)
         self.schedule.align(now)
-        return smooth
+        return done == len(stops)
 
     def _stop(self, stop: Stop, restless: Sequence[Restless], tolerance: int) -> bool:
         at = stop.at_ns
