@@ -395,6 +395,27 @@ def test_a_removed_socket_makes_the_recorder_leave_when_its_tapes_are_closed(lab
     lab.wait_gone(3.0)
 
 
+def test_a_recorder_that_may_not_idle_serves_its_client_and_leaves(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERYWATT_RECORDER_IDLE_S", "0")
+    recording = start(lab)
+    recording.span_close(recording.span_open("served"))
+    closed = recording.close(linger=False)
+    assert table(closed.path, "select name from span") == [("served",)]
+    assert table(closed.path, "select count(*) from note where kind = 'recorder'") == [(0,)]
+    lab.wait_gone(5.0)
+
+
+def test_spans_that_come_all_the_time_lose_no_tick(lab) -> None:
+    recording = start(lab)
+    for number in range(60):
+        with_edges = recording.span_open(f"step {number}")
+        time.sleep(0.03)
+        recording.span_close(with_edges)
+    closed = recording.close(linger=False)
+    assert table(closed.path, "select count(*) from span where end_ns is not null") == [(60,)]
+    assert table(closed.path, "select count(*) from gap") == [(0,)]
+
+
 def test_a_runtime_folder_of_a_very_long_name(lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERYWATT_RUNTIME_DIR", str(lab.runtime / ("x" * 120)))
     closed = start(lab).close(linger=False)

@@ -48,7 +48,7 @@ class Window(NamedTuple):
     latest_ns: int
 
 
-def _guard_ns(line: Line) -> int:
+def guard_ns(line: Line) -> int:
     """How far from a predicted publication a read is safe."""
     return min(MS, round(line.period_ns / 10))
 
@@ -94,6 +94,7 @@ class Tracker:
         self._probes: list[int] = []
         self._tokens = PROBES_AT_START
         self._probed_ns = self._checked_ns = self._target_ns = self._locked_ns = self._quiet_ns = now_ns
+        self._planned_ns = now_ns
 
     @property
     def period_ns(self) -> int | None:
@@ -475,8 +476,8 @@ class Tracker:
             self._start_burst(now)
             self._plan(now)
             return
-        guard = _guard_ns(line)
-        if not self._probes:
+        guard = guard_ns(line)
+        if not self._probes and now >= self._planned_ns:
             coming = line.possible(now + guard) + 1
             if coming > self._index and (not self._dense or self._index == coming - 1):
                 self._probes = self._new_probes(line, coming, now)
@@ -494,7 +495,7 @@ class Tracker:
 
     def _between(self, line: Line, k: int, now: int) -> Window:
         """When publication k can be read safely, before the next one comes."""
-        guard = _guard_ns(line)
+        guard = guard_ns(line)
         earliest, latest = line.band(k)[1] + guard, line.band(k + 1)[0] - guard
         if earliest > latest:
             earliest = latest = (earliest + latest) // 2
@@ -509,7 +510,7 @@ class Tracker:
         self._probed_ns = now
         early, late = line.band(coming)
         cost = 0 if self._last is None else self._last[1] - self._last[0]
-        around = [early - cost, late] if self._dense else [early - cost, late, late + 2 * _guard_ns(line)]
+        around = [early - cost, late] if self._dense else [early - cost, late, late + 2 * guard_ns(line)]
         if self._search and self._tokens >= 6:
             side, self._search = self._search, 0
             self._tokens -= 6
@@ -525,7 +526,7 @@ class Tracker:
         if not wide and not check:
             ahead = coming + math.ceil(QUIET_NS / line.period_ns)
             if calm and line.width(ahead) <= most and line.period_ns <= 1.5 * self.asked_ns:
-                self._quiet_ns, self._guard_ns = now + QUIET_NS, _guard_ns(line)
+                self._quiet_ns, self._guard_ns = now + QUIET_NS, guard_ns(line)
             return []
         middle = (early + late - cost) // 2
         if check and wide and now - self._checked_ns < 4 * CHECK_NS:

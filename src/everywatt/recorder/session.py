@@ -127,12 +127,17 @@ class Session:
 
     # Time passing.
 
+    @property
+    def full(self) -> bool:
+        """True where so much has come from clients that it should be written now."""
+        return self._unflushed >= MOST_UNFLUSHED
+
     def tend(self, now_ns: int) -> None:
         """Flush and anchor when it is time."""
         if now_ns >= self._anchor_ns:
             self._anchor_ns = now_ns + ANCHOR_NS
             self.anchor()
-        if now_ns >= self.flush_ns - EARLY_NS or self._unflushed >= MOST_UNFLUSHED:
+        if now_ns >= self.flush_ns - EARLY_NS or self.full:
             self._unflushed = 0
             self.flush_ns = now_ns + self.flush_every_ns
             self._flush(now_ns)

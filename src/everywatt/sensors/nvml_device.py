@@ -64,6 +64,11 @@ class Device:
         """NVML's index of the board."""
         return self.identity.gpu.index
 
+    @property
+    def handle(self) -> Any:
+        """The handle while the GPU answers, else None."""
+        return self._handle if self._lost is None else None
+
     def call(self, function: Callable[[Any], Any]) -> Any:
         """`function(handle)`. Whatever goes wrong is a SensorError that names this GPU; a lost one is sought again."""
         handle = self._alive()

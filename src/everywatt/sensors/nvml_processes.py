@@ -2,7 +2,8 @@
 
 A process list costs about 500 µs of a real driver. So a list is one call into a buffer that was made once, and a GPU
 that had no process is not asked again while its used memory, which the state group reads anyway, stays the same to
-the byte: whoever opens a context takes memory. Graphics processes are looked for every 10 s while there are none.
+the byte: whoever opens a context takes memory. All the same it is asked every 30 s. Graphics processes are looked for
+then, and when memory has changed, while there are none.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from everywatt.sensors.nvml_device import Device
 
-ASK_ANYWAY_NS = 10 * NS
+ASK_ANYWAY_NS = 30 * NS
 _UNKNOWN_ID = 0xFFFFFFFF
 _UNKNOWN_MEMORY = 0xFFFFFFFFFFFFFFFF
 

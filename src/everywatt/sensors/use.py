@@ -37,11 +37,14 @@ _CHANNELS = (
 class HostUse:
     """CPU time and memory of the whole host: one `pread` of /proc/stat, one of /proc/meminfo.
 
+    Once a second, as processes are: on a machine with many CPUs the kernel takes long to add up /proc/stat.
+
     `host.cpu_time` is busy seconds added over all CPUs, see `procfs.parse_host_times` for what counts.
     """
 
     def __init__(self, machine: Machine) -> None:
-        self.info = GroupInfo("use.host", "use", "host", _CHANNELS, label="CPU time and memory of the host")
+        label = "CPU time and memory of the host"
+        self.info = GroupInfo("use.host", "use", "host", _CHANNELS, Cadence.SLOW, label=label)
         self._clock = machine.clock
         self._stat = procfs.KeptFile(machine.proc / "stat")
         try:
@@ -57,26 +60,46 @@ class HostUse:
             raise SensorError(f"/proc/stat cannot be read: {error}") from error
         read_ns = self._clock.monotonic_ns()
         # The kernel adds to these counters once a tick, so they may be that much behind.
-        return (fresh(read_ns, (*times, self._memory()), round(_TICK_S * NS)),)
+        return (fresh(read_ns, (*times, _memory(self._memory_bytes())), round(_TICK_S * NS)),)
 
-    def _memory(self) -> float:
+    def snap(self) -> tuple[bytes, bytes]:
+        """Both files as they are now, for `develop`."""
+        return self._stat.read(512), self._memory_bytes()
+
+    def develop(self, taken: Sequence[tuple[int, int, tuple[bytes, bytes]]]) -> list[Row]:
+        """The rows of what was snapped, each with when its read began and ended."""
+        age_ns = round(_TICK_S * NS)
+        try:
+            return [
+                fresh(read_ns, (*procfs.parse_host_times(stat), _memory(meminfo)), age_ns)
+                for _, read_ns, (stat, meminfo) in taken
+            ]
+        except ValueError as error:
+            raise SensorError(f"/proc/stat cannot be read: {error}") from error
+
+    def _memory_bytes(self) -> bytes:
         if self._meminfo is None:
-            return NAN
+            return b""
         try:
             # What is wanted stands in the first three lines, except on kernels before 3.14.
             data = self._meminfo.read(112)
-            if b"MemAvailable:" not in data:
-                data = self._meminfo.read(512)
-            used = procfs.memory_used_bytes(procfs.parse_meminfo(data))
-        except (OSError, ValueError):
-            return NAN
-        return NAN if used is None else used
+            return data if b"MemAvailable:" in data else self._meminfo.read(512)
+        except OSError:
+            return b""
 
     def close(self) -> None:
         """Close both files."""
         self._stat.close()
         if self._meminfo is not None:
             self._meminfo.close()
+
+
+def _memory(meminfo: bytes) -> float:
+    try:
+        used = procfs.memory_used_bytes(procfs.parse_meminfo(meminfo))
+    except ValueError:
+        return NAN
+    return NAN if used is None else used
 
 
 class ProcessUse:
