@@ -29,6 +29,7 @@ QUIET_NS = 900 * MS  # how long a calm lock that needs no probe is left alone
 SLOW_FACTOR = 5
 PROBES_AT_START = 40.0
 PROBES_PER_PERIOD = 0.2
+FAN = 8  # probes at one publication at most
 
 
 class State(StrEnum):
@@ -76,6 +77,7 @@ class Tracker:
         self._stale = 0
         self._search = 0
         self._misses = 0
+        self._moving = False  # the last publication read was a change
         self._awaited = False
         self._probing = self._settling = False
         self._moved, self._chances = 0.0, 0.0
@@ -281,7 +283,7 @@ class Tracker:
             return []
         if not changed:
             return self._unchanged(line, before, row)
-        self._awaited = False
+        self._awaited, self._moving = False, True
         self._stale, self._moved = 0, self._moved * 0.98 + 1
         self._chances = self._chances * 0.98 + 1
         if self._slow(after):
@@ -314,7 +316,10 @@ class Tracker:
         index = line.sure(before)
         if index <= self._index or self._probing:  # after a probe the publication may still come
             return []
+        self._moving = False
         if self._unreported or not self._counter:
+            if not self._counter:
+                self._chances, self._moved = self._chances * 0.98 + 1, self._moved * 0.98
             return self._emit(index, *line.band(index), row)
         self._chances = self._chances * 0.98 + 1
         self._moved *= 0.98
@@ -443,6 +448,12 @@ class Tracker:
         middle = (early + late - cost) // 2
         if check and wide and now - self._checked_ns < 4 * CHECK_NS:
             check = False  # halving comes first
+        if not self._counter and self._moved < 0.5 * self._chances:
+            # A gauge that stands still tells nothing; one that has just moved will probably move again, and that
+            # chance has to be used.
+            if not (self._moving and wide):
+                return []
+            return self._fan(early, late - cost, most, now)
         self._awaited = True
         probes = around if check else [middle] if self._dense else [around[0], middle, around[2]]
         if self._tokens < len(probes) or probes[0] <= now:
@@ -450,4 +461,12 @@ class Tracker:
         self._tokens -= len(probes)
         if check or not self._dense:
             self._checked_ns = now
+        return probes
+
+    def _fan(self, early: int, late: int, most: float, now: int) -> list[int]:
+        """Probes that part a bracket evenly, as many as it takes for parts of the width that is wanted."""
+        count = min(math.ceil((late - early) / most), FAN, int(self._tokens))
+        probes = [early + (late - early) * i // (count + 1) for i in range(1, count + 1)]
+        probes = [at for at in probes if at > now]
+        self._tokens -= len(probes)
         return probes
