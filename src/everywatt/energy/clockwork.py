@@ -82,10 +82,18 @@ def retime(read_ns: Ints, early_ns: Ints, late_ns: Ints) -> tuple[Ints, Floats]:
     narrow = np.flatnonzero(late - early < WIDE * period)
     for rows in _unbroken(narrow, best, period):
         _fit_stretches(rows, read, early, late, period, best, width)
-    found = origin + np.round(best).astype(np.int64)
-    if np.any(np.diff(found) <= 0):  # two rows of one publication: leave them as they were recorded
-        return at, half
-    return found, width
+    return _in_order(origin + np.round(best).astype(np.int64), width, at, half)
+
+
+def _in_order(found: Ints, width: Floats, at: Ints, half: Floats) -> tuple[Ints, Floats]:
+    """Rows that follow one another. Two of one publication, and their neighbours, are left as they were recorded."""
+    for reach in (1, 2, 4, 8):
+        same = np.flatnonzero(np.diff(found) <= 0)
+        if len(same) == 0:
+            return found, width
+        left = np.unique(np.clip(same[:, None] + np.arange(1 - reach, reach + 1), 0, len(found) - 1))
+        found[left], width[left] = at[left], half[left]
+    return (found, width) if np.all(np.diff(found) > 0) else (at, half)
 
 
 def _period(early: Floats, late: Floats) -> float | None:
