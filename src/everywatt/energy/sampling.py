@@ -31,6 +31,8 @@ SLOW_BEAT_S = 10.0
 # A sensor that looks at a part of its period: the part that is known of such (25 of 100 ms), and how many cells of a
 # toggling load it takes to find it out.
 PARTIAL = 0.25
+# Of which less than this share of the period is not seen, it is all seen.
+WHOLE = 0.05
 FEWEST_TOGGLING = 20
 # Cells that are looked at together, to keep their neighbourhoods small in memory.
 CHUNK = 4096
@@ -186,11 +188,46 @@ def _partial(
     mean = y + (before - y) / 2 * unseen / length
     slip = np.abs(y - before) * unsure
     random = np.hypot(unseen * np.hypot((y - before) / np.sqrt(12), restless), slip)
-    common, toggle, loose = np.zeros(len(y)), _toggle(mean, beside), False
-    if beside.state is not None and median(unseen / length) > 0.05:
+    common, toggle, loose, known = np.zeros(len(y)), _toggle(mean, beside), False, np.zeros(len(y), dtype=bool)
+    if median(unseen / length) <= WHOLE:
+        return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
+    if beside.state is not None:
         mean, common, toggle, either = _levels(mean, y, beside.state, median(length))
-        random, loose = np.hypot(random, either * length), True
-    return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
+        random, loose, known = np.hypot(random, either * length), True, beside.state.sure
+    cells = Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
+    return _halves(cells, np.flatnonzero(~known), unseen / 2, before, y)
+
+
+def _halves(cells: Cells, which: npt.NDArray[np.intp], cut_s: Array, before: Array, after: Array) -> Cells:
+    """Some cells in two: what was not seen belongs half to the reading before it and half to its own."""
+    twice = np.ones(len(cells.mean_w), dtype=np.intp)
+    twice[which] = 2
+    order = np.repeat(np.arange(len(twice)), twice)
+    first = which + np.arange(len(which))
+
+    def both(values: Array, left: Array, right: Array) -> Array:
+        out = values[order]
+        out[first], out[first + 1] = left[which], right[which]
+        return out
+
+    middle = cells.start_s + cut_s
+    # A load that toggles or is restless does so in the whole cell: what it may take over an edge stays as large.
+    length = cells.end_s - cells.start_s
+    one, other = length / np.maximum(cut_s, 1e-9), length / np.maximum(length - cut_s, 1e-9)
+    # Where in the unseen part power changed adds its doubt evenly from its start to its end.
+    random = cells.random_j / np.sqrt(2)
+    return Cells(
+        both(cells.start_s, cells.start_s, middle),
+        both(cells.end_s, middle, cells.end_s),
+        both(cells.mean_w, before, after),
+        cells.swing_w[order],
+        both(cells.restless_w, one * cells.restless_w, other * cells.restless_w),
+        both(cells.toggle_w, one * cells.toggle_w, other * cells.toggle_w),
+        cells.loose,
+        both(cells.random_j, random, random),
+        cells.common_w[order],
+        cells.slip_j[order],
+    )
 
 
 def _likely_window(y: Array, period: float, state: Toggling | None) -> float:
