@@ -39,6 +39,10 @@ CHUNK = 4096
 # Busy shares are whole percents over the driver's own window, and power takes time to rise and fall: how far a mean
 # that is weighted with a busy share may be off, as a part of the swing between the two levels (sd).
 SHARE_ERROR = 0.025
+# Readings nearby that span less than this share of all readings of the tape show one level only; and how far a mean may
+# then be off, as a part of the swing (sd).
+LONE = 0.3
+LONE_ERROR = 0.1
 # Power of a counter is told over cells this many times longer than its instants are uncertain.
 CLEAR = 20.0
 # Three neighbouring slopes differ by up to about this many sd of what their uncertain ends feign.
@@ -252,10 +256,17 @@ def _levels(mean: Array, y: Array, state: Toggling, period: float) -> tuple[Arra
     near, wide = around(y, max(1, round(BEAT_S / period))), around(y, max(1, round(SLOW_BEAT_S / period)))
     among = around(state.sure.astype(np.float64), max(1, round(SLOW_BEAT_S / period)))
     cells = np.flatnonzero(state.maybe)
+    least, most = float(y.min()), float(y.max())
     for part in np.array_split(cells, max(1, len(cells) // CHUNK)):
         share, low, high = state.share[part], near[part].min(axis=1), near[part].max(axis=1)
-        weighted, weighted_sd = low + share * (high - low), SHARE_ERROR * (high - low) + 1e-9
+        # Readings that lock on to the load's phase show one of its levels for a long time. That it toggles all the same
+        # is known, and the other level is then taken from wherever the tape shows it.
+        lone = state.sure[part] & (high - low < LONE * (most - least))
+        low, high = np.where(lone, least, low), np.where(lone, most, high)
+        weighted = low + share * (high - low)
+        weighted_sd = np.where(lone, LONE_ERROR, SHARE_ERROR) * (high - low) + 1e-9
         plain, plain_sd = _plain(wide[part], among[part])
+        plain_sd = np.where(lone, np.inf, plain_sd)
         # Two estimates that fail in different ways: weighted levels where the averaging window blunts them, the plain
         # mean of readings where they beat with the load. Each counts by its sd; where they disagree by more, both are
         # doubted.
