@@ -11,7 +11,7 @@ A power reading is the mean over `window_s` before its publication:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,18 @@ from everywatt.energy.curve import Z95, Cells, Curve
 from everywatt.energy.median import median
 from everywatt.energy.moving import STEADY, unmove
 from everywatt.energy.steps import place_steps
-from everywatt.energy.swing import IDLE, Array, Toggling, Witness, around, own_swing, restlessness, toggling
+from everywatt.energy.swing import (
+    IDLE,
+    Array,
+    Toggling,
+    Witness,
+    around,
+    own_swing,
+    restlessness,
+    sliding,
+    toggling,
+    unwitnessed,
+)
 
 # A stretch longer than this many periods without a publication is a gap.
 GAP_PERIODS = 3.0
@@ -43,6 +54,9 @@ SHARE_ERROR = 0.025
 # then be off, as a part of the swing (sd).
 LONE = 0.3
 LONE_ERROR = 0.1
+# Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
+# mean (sd 0.49 and 0.52 of it).
+UNSEEN_SWING = 0.5
 # Power of a counter is told over cells this many times longer than its instants are uncertain.
 CLEAR = 20.0
 # Three neighbouring slopes differ by up to about this many sd of what their uncertain ends feign.
@@ -101,6 +115,8 @@ class GaugeCurve(Curve):
             cells = _partial(start, t, y, window, unsure, beside)
         if 0.9 * period_s <= window <= 1.2 * period_s:
             cells = place_steps(cells)
+        if unwitnessed(witness, y):
+            cells = _doubted(cells, max(period_s - window, 0.0) / period_s > WHOLE)
         super().__init__(cells, quantum_w=quantum_w, shift_s=median(unsure))
 
 
@@ -145,7 +161,10 @@ class CounterCurve(Curve):
             slip,
             level * unsure[:-1],
         )
-        super().__init__(place_steps(cells), quantum_j=quantum_j)
+        cells = place_steps(cells)
+        if unwitnessed(witness, level):
+            cells = _doubted(cells, False)
+        super().__init__(cells, quantum_j=quantum_j)
 
 
 def _counted_swing(t: Array, count: Array, unsure: Array) -> tuple[Array, Array, Array]:
@@ -232,6 +251,21 @@ def _halves(cells: Cells, which: npt.NDArray[np.intp], cut_s: Array, before: Arr
         cells.common_w[order],
         cells.slip_j[order],
     )
+
+
+def _doubted(cells: Cells, part_time: bool) -> Cells:
+    """The same cells where nothing says whether the load toggled inside them: it may have.
+
+    What a sensor sees of its whole period leaves that to the edges. One that looks at a part of each period may have
+    seen one level only, for as long as readings keep pace with the load: then all its means are off together.
+    """
+    toggle = np.maximum(cells.toggle_w, UNSEEN_SWING * np.abs(cells.mean_w))
+    if not part_time:
+        return replace(cells, toggle_w=toggle)
+    reach = max(1, round(SLOW_BEAT_S / max(median(cells.end_s - cells.start_s), 1e-9)))
+    swing = sliding(np.maximum, cells.mean_w, reach) - sliding(np.minimum, cells.mean_w, reach)
+    one_level = np.maximum(UNSEEN_SWING * np.abs(cells.mean_w), swing) / 2
+    return replace(cells, toggle_w=toggle, common_w=np.hypot(cells.common_w, one_level))
 
 
 def _likely_window(y: Array, period: float, state: Toggling | None) -> float:
