@@ -17,6 +17,7 @@ from everywatt.core.errors import EverywattError
 from everywatt.core.jsonio import plain
 from everywatt.core.machine import Machine
 from everywatt.recorder.phase import Tracker
+from everywatt.recorder.pinpoint import Pinpoint
 from everywatt.recorder.pool import Pool
 from everywatt.recorder.schedule import Schedule
 from everywatt.recorder.session import Session
@@ -81,6 +82,7 @@ class Server:
         self.stop = False
         self.pool = Pool(self.clock)
         self.schedule = Schedule(now)
+        self.pinpoint = Pinpoint(self.clock)
         self.connections: dict[int, Connection] = {}
         self.tapes: dict[int, Tape] = {}
         self.reads = self.wakes = self.pauses = 0
@@ -272,6 +274,8 @@ class Server:
                 for source in tape.session.sources:
                     if source.tracker is not None:
                         source.tracker.edge(int(message["at_ns"]), now)
+                if message.get("edges"):
+                    self.pinpoint.after_edge(tape.session.sources)
         return {}
 
     def _open(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any] | None:

@@ -104,7 +104,7 @@ class Source:
             for listener in self.listeners:
                 listener.table(self, at_ns, table)
         else:
-            self._hand_on(rows if self.tracker is None else self._track(self.tracker, before, after, rows))
+            self.hand_on(rows if self.tracker is None else self._track(self.tracker, before, after, rows))
         return True
 
     def _track(self, tracker: Tracker, before: int, after: int, rows: list[Row]) -> list[Row]:
@@ -122,7 +122,8 @@ class Source:
                 self._remark(after, "slow-sensor", self._trouble)
         return rows
 
-    def _hand_on(self, rows: list[Row]) -> None:
+    def hand_on(self, rows: list[Row]) -> None:
+        """Give rows to the tapes that listen."""
         if rows:
             self.last = rows[-1]
             for listener in self.listeners:
