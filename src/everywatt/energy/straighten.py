@@ -35,26 +35,43 @@ def straighten(count: Floats, early: Floats, late: Floats, which: npt.NDArray[np
     """Better times of the ticks `which` of a counter, and half of what is possible; brackets are ascending seconds."""
     times, halves = np.empty(len(which)), np.empty(len(which))
     for place, tick in enumerate(which):
-        low, high = _counted(count, early, late, int(tick)) or _corridor(count, early, late, int(tick))
+        low, high = _placed(count, early, late, int(tick))
         times[place], halves[place] = (low + high) / 2, (high - low) / 2
+        if place and tick == which[place - 1] + 1 and count[tick] == count[tick - 1]:
+            times[place] = max(times[place], times[place - 1] + ORDER * (late[tick] - early[tick]))
     return times, halves
 
 
-def _counted(count: Floats, early: Floats, late: Floats, tick: int) -> tuple[float, float] | None:
-    """Earliest and latest time of a tick by a pair of publications nearby that were seen to happen; None without."""
+def _placed(count: Floats, early: Floats, late: Floats, tick: int) -> tuple[float, float]:
+    """Earliest and latest time of a tick by all that its neighbours say."""
+    pair = _pair(early, late, tick)
+    if pair is None:
+        return _corridor(count, early, late, tick)
+    if count[tick] == count[pair]:  # one publication: only the order of its reads is left to tell them apart
+        at = (early[pair] + late[pair]) / 2 + (tick - pair) * ORDER * (late[tick] - early[tick])
+        doubt = (late[pair] - early[pair]) / 2
+        return float(at - doubt), float(at + doubt)
+    counted = _counted(count, early, late, tick, pair)
+    low, high = _corridor(count, early, late, tick)
+    if counted is None:
+        return low, high
+    both = max(low, counted[0]), min(high, counted[1])
+    return both if both[0] < both[1] else counted  # it needs no steady power, so it has the last word
+
+
+def _pair(early: Floats, late: Floats, tick: int) -> int | None:
+    """The first of the nearest two publications, one period apart, that were seen to happen."""
     own = float(late[tick] - early[tick])
-    first, end = max(tick - NEAR, 0), min(tick + NEAR + 1, len(count))
+    first, end = max(tick - NEAR, 0), min(tick + NEAR + 1, len(early))
     narrow = [i for i in range(first, end) if late[i] - early[i] < NARROW * own and i != tick]
     pairs = [i for i in narrow if i + 1 in narrow and 0.5 * own < early[i + 1] - early[i] < 1.2 * own]
-    if not pairs:
-        return None
-    pair = min(pairs, key=lambda i: abs(i - tick))
+    return min(pairs, key=lambda i: abs(i - tick), default=None)
+
+
+def _counted(count: Floats, early: Floats, late: Floats, tick: int, pair: int) -> tuple[float, float] | None:
+    """Earliest and latest time of a tick, a few periods from a pair of publications; None where it is too far away."""
     middle, doubt = (early[pair] + late[pair]) / 2, (late[pair] - early[pair]) / 2
     period = (early[pair + 1] + late[pair + 1]) / 2 - middle
-    # Two reads of one publication count the same. Only their order is left to tell them apart.
-    if count[tick] == count[pair]:
-        at = middle + np.sign(tick - pair) * ORDER * own
-        return float(at - doubt), float(at + doubt)
     least = np.ceil((early[tick] - middle) / period - PERIOD_KNOWN * COUNTED)
     steps = np.arange(least, least + 3)
     at = middle + steps * period
