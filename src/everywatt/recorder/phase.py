@@ -29,7 +29,8 @@ QUIET_NS = 900 * MS  # how long a calm lock that needs no probe is left alone
 SLOW_FACTOR = 5
 PROBES_AT_START = 40.0
 PROBES_PER_PERIOD = 0.2
-FAN = 8  # probes at one publication at most
+LEAD = 1.5
+FAN = 8  # steps from probe to probe at one publication at most
 
 
 class State(StrEnum):
@@ -77,6 +78,7 @@ class Tracker:
         self._stale = 0
         self._search = 0
         self._misses = 0
+        self._late_ns = 0.0  # how late probes usually are
         self._moving = False  # the last publication read was a change
         self._awaited = False
         self._probing = self._settling = False
@@ -134,6 +136,8 @@ class Tracker:
             steady = self._steady(before_ns, after_ns, value, row)
             if steady is not None:
                 return [steady]
+        if self._probing:
+            self._late_ns += (min(max(before_ns - self.due.latest_ns, 0), MS) - self._late_ns) / 8
         last, self._last = self._last, (before_ns, after_ns, value)
         missing = value != value or (last is not None and last[2] != last[2])
         changed = last is not None and not missing and value != last[2]
@@ -427,19 +431,21 @@ class Tracker:
         self._probed_ns = now
         early, late = line.band(coming)
         cost = 0 if self._last is None else self._last[1] - self._last[0]
-        around = [early - cost, late] if self._dense else [early - cost, late, late + 2 * _guard_ns(line)]
+        # One that comes late into the band does not show what was published before it.
+        lead = cost + round(LEAD * self._late_ns)
+        around = [early - lead, late] if self._dense else [early - lead, late, late + 2 * _guard_ns(line)]
         if self._search and self._tokens >= 6:
             side, self._search = self._search, 0
             self._tokens -= 6
             steps = [0, MS // 2, MS, 4 * MS, 12 * MS, 32 * MS]
-            fan = [late + step for step in steps] if side > 0 else [early - cost - step for step in reversed(steps)]
+            fan = [late + step for step in steps] if side > 0 else [early - lead - step for step in reversed(steps)]
             return [at for at in fan if abs(at - late) < line.period_ns / 3 and at > now]
         # Each probe is a wake-up of its own, so they are frequent only while the lock is young.
         calm = self._dense and now > self._locked_ns + CALM_NS
         most = (CALM_TARGET_NS if calm else TARGET_NS) + 4 * line.jitter_ns + cost
         wide = late - early > most
-        every = CALM_CHECK_NS if calm and line.settled else CHECK_NS if calm or line.settled else CHECK_NS // 3
-        check = now - self._checked_ns > max(every, 10 * line.period_ns)
+        every = CALM_CHECK_NS if calm and line.settled else CHECK_NS if calm or line.settled else CHECK_NS // 6
+        check = now - self._checked_ns > max(every, 5 * line.period_ns)
         if not wide and not check:
             ahead = coming + math.ceil(QUIET_NS / line.period_ns)
             if calm and line.width(ahead) <= most and line.period_ns <= 1.5 * self.asked_ns:
@@ -453,7 +459,7 @@ class Tracker:
             # chance has to be used.
             if not (self._moving and wide):
                 return []
-            return self._fan(early, late - cost, most, now)
+            return self._fan(early - lead, late, most, now)
         self._awaited = True
         probes = around if check else [middle] if self._dense else [around[0], middle, around[2]]
         if self._tokens < len(probes) or probes[0] <= now:
@@ -464,9 +470,10 @@ class Tracker:
         return probes
 
     def _fan(self, early: int, late: int, most: float, now: int) -> list[int]:
-        """Probes that part a bracket evenly, as many as it takes for parts of the width that is wanted."""
-        count = min(math.ceil((late - early) / most), FAN, int(self._tokens))
-        probes = [early + (late - early) * i // (count + 1) for i in range(1, count + 1)]
-        probes = [at for at in probes if at > now]
+        """Probes from one end of a bracket to the other, in steps of the width that is wanted."""
+        steps = min(math.ceil((late - early) / most), FAN, int(self._tokens) - 1)
+        if steps < 1:
+            return []
+        probes = [at for at in (early + (late - early) * i // steps for i in range(steps + 1)) if at > now]
         self._tokens -= len(probes)
         return probes
