@@ -311,7 +311,10 @@ def _levels(mean: Array, y: Array, state: Toggling, period: float) -> tuple[Arra
         far_low, far_high = wide[part].min(axis=1), wide[part].max(axis=1)
         hidden = np.maximum(share * (far_high - high), (1 - share) * (low - far_low)) * (1 - trust)
         sure = state.sure[part]
-        found[part] = np.where(sure, weighted + trust * (plain - weighted), mean[part])
+        level = weighted + trust * (plain - weighted)
+        # A load that is slow enough for readings to follow keeps their shape.
+        shape = np.where(state.slow[part], mean[part] - near[part].mean(axis=1), 0.0)
+        found[part] = np.where(sure, level + shape, mean[part])
         doubt[part] = np.where(sure, np.hypot(Z95 * both_sd, hidden), 0.0)
         toggle[part] = np.sqrt(share * (1 - share)) * (high - low)
         either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)

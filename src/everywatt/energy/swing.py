@@ -29,6 +29,8 @@ SD_OF_MEDIAN_STEP = 1.05
 WITNESS_S = 0.2
 # At or below (above) this share the device was idle (busy) all the time; drivers round to whole percents.
 IDLE, BUSY = 0.02, 0.98
+# Looks that differ by more are of a load that toggles about as fast as they come.
+STEADY_SHARE = 0.2
 # A witness that has moved less than this has not shown that it can tell busy from idle.
 MOVED = 0.05
 
@@ -58,11 +60,15 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Toggling:
-    """What utilisation says of cells: `share` busy, `sure` (steadily between idle and busy), `maybe` (some look is)."""
+    """What utilisation says of cells: `share` busy, `sure` (steadily between idle and busy), `maybe` (some look is).
+
+    `slow` where the share changes from look to look, all around: readings can follow such a load.
+    """
 
     share: Array
     sure: Flags
     maybe: Flags
+    slow: Flags
 
 
 def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
@@ -71,7 +77,13 @@ def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
         return None
     looks = witness.about(end_s)
     between = (looks > IDLE) & (looks < BUSY)
-    return Toggling(looks.mean(axis=0), np.asarray(between.all(axis=0)), np.asarray(between.any(axis=0)))
+    sure = np.asarray(between.all(axis=0))
+    return Toggling(
+        looks.mean(axis=0),
+        sure,
+        np.asarray(between.any(axis=0)),
+        sliding(np.minimum, sure & (np.ptp(looks, axis=0) > STEADY_SHARE), NEAR_CELLS),
+    )
 
 
 def unwitnessed(witness: Witness | None, y: Array) -> bool:
