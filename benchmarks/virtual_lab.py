@@ -6,6 +6,10 @@ What the real-time benchmarks measure through the whole path is done here for ea
 second, so that rare windows show. A card's readings come from its curve in closed form; the tracker is woken late as a
 scheduler does it. For each row: p95 of |error|, the bound, the share of 95 % intervals that hold, their median
 half-width, the interval score, and the share of publications inside the tracker's brackets.
+
+The bound is that of the real-time benchmark: the best of several rules, chosen in each run by the truth, which for a
+load in step with the sensor is a matter of its phase. "one rule" is the best rule among those if one has to serve all
+runs, as for anybody who does not know the truth.
 """
 
 from __future__ import annotations
@@ -148,7 +152,11 @@ class Outcome:
 
     error: Array
     half: Array
-    bound: float
+    rules: Array
+
+    @property
+    def p95(self) -> float:
+        return float(np.percentile(np.abs(self.error), 95))
 
     @property
     def holds(self) -> float:
@@ -176,9 +184,9 @@ def try_out(
         sampled = ticks.curve.energy(start, end)
         truth = card.energy(a, b)
         rules = rules_pct(sensor, card.published, lambda t: np.interp(t, card.t, card.joules), np.stack((a, b), axis=1))
-        bound = min(float(np.percentile(np.abs(rule), 95)) for rule in rules)
+        by_rule = np.percentile(np.abs(rules), 95, axis=1)
         error, half = (100 * x / truth for x in (sampled.joules - truth, sampled.half_width_j))
-        found[length] = Outcome(error, half, bound)
+        found[length] = Outcome(error, half, by_rule)
     return found, held
 
 
@@ -202,19 +210,19 @@ def main() -> int:
             ]
             for length in LENGTHS_S:
                 parts = [found[length] for found, _ in runs]
-                pooled = Outcome(
-                    np.concatenate([p.error for p in parts]),
-                    np.concatenate([p.half for p in parts]),
-                    float(np.mean([p.bound for p in parts])),
-                )
-                ours = float(np.percentile(np.abs(pooled.error), 95))
-                over = "over" if ours > max(1.1 * pooled.bound, pooled.bound + 0.1) else ""
+                error, half = (np.concatenate([getattr(part, n) for part in parts]) for n in ("error", "half"))
+                rules = np.stack([part.rules for part in parts])
+                pooled = Outcome(error, half, rules.mean(axis=0))
+                ours, bound = float(np.mean([part.p95 for part in parts])), float(rules.min(axis=1).mean())
+                one = float(pooled.rules.min())
+                over = "over" if ours > max(1.1 * one, one + 0.1) else ""
                 lines.append(
                     [
                         load,
                         f"{length:g}",
                         f"{ours:.2f}",
-                        f"{pooled.bound:.2f}",
+                        f"{bound:.2f}",
+                        f"{one:.2f}",
                         over,
                         f"{100 * pooled.holds:.1f}",
                         f"{np.median(pooled.half):.2f}",
@@ -222,8 +230,8 @@ def main() -> int:
                         f"{100 * np.mean([held for _, held in runs]):.0f}",
                     ]
                 )
-        heads = ["load", "window s", "p95 %", "bound %", "", "hold %", "± %", "score", "in brackets %"]
-        output.table(heads, lines, right=(1, 2, 3, 5, 6, 7, 8), title=SENSORS[name].title)
+        heads = ["load", "window s", "p95 %", "bound %", "one rule %", "", "hold %", "± %", "score", "in brackets %"]
+        output.table(heads, lines, right=(1, 2, 3, 4, 6, 7, 8, 9), title=SENSORS[name].title)
         output.text()
     return 0
 
