@@ -30,6 +30,7 @@ SLOW_FACTOR = 5
 PROBES_AT_START = 40.0
 PROBES_PER_PERIOD = 0.2
 LEAD = 1.5
+CLOSER, CLOSER_PERIODS = 5, 12
 FAN = 8  # steps from probe to probe at one publication at most
 
 
@@ -78,6 +79,7 @@ class Tracker:
         self._stale = 0
         self._search = 0
         self._misses = 0
+        self._closer_ns = now_ns  # until when polls without a lock are closer together
         self._late_ns = 0.0  # how late probes usually are
         self._moving = False  # the last publication read was a change
         self._awaited = False
@@ -189,14 +191,15 @@ class Tracker:
         self._seen.read()
         if changed:
             self._seen.change(since, after, certain=self.state is State.FREE)
+        searching = self.state is State.BURST or after < self._closer_ns
         if self.state is State.BURST:
             if self._seen.over(after):
                 self._end_burst(after)
-            # A gauge that stands still has been published all the same; a counter has not.
-            if not changed and not first and (self._counter or after - self._told_ns < self.asked_ns):
-                return []
         elif changed:
-            self._consider(after)
+            self._consider(since, after)
+        # A gauge that stands still has been published all the same; a counter has not.
+        if searching and not changed and not first and (self._counter or after - self._told_ns < self.asked_ns):
+            return []
         self._told_ns = after
         age = self._seen.declared_ns or (after - since if changed else max(after - since, self.asked_ns))
         early = after - age
@@ -215,6 +218,9 @@ class Tracker:
             return
         self.state = State.FREE
         self._failures += 1
+        if not self._counter and self._seen.declared_ns is not None:
+            # A gauge between two levels changes once, and then not for a while: that next change is worth some polls.
+            self._closer_ns = now + CLOSER_PERIODS * self._seen.declared_ns
         self._next_burst_ns = now + min(1_000 * MS << min(self._failures, 6), 60_000 * MS)
         self._target_ns = now
         self._seen.changes.clear()
@@ -241,9 +247,11 @@ class Tracker:
         period_s, asked_s = period_ns / 1e9, self.asked_ns / 1e9
         self.trouble = f"{self.name} changes about every {period_s:.2g} s though every {asked_s:.2g} s was asked."
 
-    def _consider(self, now: int) -> None:
+    def _consider(self, since: int, now: int) -> None:
         """A poll saw a change: enough of them far apart are a slow schedule, otherwise a burst finds the phase."""
         if self._slow(now):
+            return
+        if self._closer_ns > now and self._seen.place(since, now) and self._lock(now):
             return
         if len(self._seen.changes) > 8:
             del self._seen.changes[0]
@@ -372,6 +380,8 @@ class Tracker:
             self.due = Window(at, at)
         elif self.state is State.FREE:
             step = max(self.asked_ns, self._seen.declared_ns or 0)
+            if now < self._closer_ns:
+                step = (self._seen.declared_ns or step) // CLOSER
             while self._target_ns <= now:
                 self._target_ns += step
             self.due = Window(self._target_ns, self._target_ns + step // 10)
@@ -457,9 +467,10 @@ class Tracker:
         if not self._counter and self._moved < 0.5 * self._chances:
             # A gauge that stands still tells nothing; one that has just moved will probably move again, and that
             # chance has to be used.
-            if not (self._moving and wide):
+            if self._moving and wide:
+                return self._fan(early - lead, late, most, now)
+            if not wide or self._tokens < 2 * FAN or coming % 7 not in (0, 3):
                 return []
-            return self._fan(early - lead, late, most, now)
         self._awaited = True
         probes = around if check else [middle] if self._dense else [around[0], middle, around[2]]
         if self._tokens < len(probes) or probes[0] <= now:

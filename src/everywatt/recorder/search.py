@@ -53,6 +53,14 @@ class Search:
             self._blurred += 1
             self._breaks.add(len(self.changes))
 
+    def place(self, since_ns: int, after_ns: int) -> bool:
+        """Make a change that a poll saw the only one, if it says something of the phase."""
+        if self.declared_ns is None or after_ns - since_ns > self._narrow_ns():
+            return False
+        self._breaks.clear()
+        self.changes = [(since_ns, after_ns)]
+        return True
+
     def _narrow_ns(self) -> int:
         """A change between two reads further apart than this says nothing of the phase (we were woken too late)."""
         return self._unknown_ns * 7 // 4 if self.declared_ns is None else max(5 * MS, self.declared_ns // 3)
