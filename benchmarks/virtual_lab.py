@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -168,7 +168,13 @@ class Outcome:
 
 
 def try_out(
-    load: str, sensor: Sensor, windows: int, seed: int, utilisation: str, lengths: Sequence[float], jitter_s: float = 0.0
+    load: str,
+    sensor: Sensor,
+    windows: int,
+    seed: int,
+    utilisation: str,
+    lengths: Sequence[float],
+    jitter_s: float = 0.0,
 ) -> tuple[dict[float, Outcome], float]:
     """Random windows of each length over one minute, and the share of publications inside brackets."""
     chance, seconds = random.Random(seed), 62.0

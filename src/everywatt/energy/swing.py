@@ -82,7 +82,7 @@ def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
         looks.mean(axis=0),
         sure,
         np.asarray(between.any(axis=0)),
-        sliding(np.minimum, sure & (np.ptp(looks, axis=0) > STEADY_SHARE), NEAR_CELLS),
+        sliding(np.minimum, (sure & (np.ptp(looks, axis=0) > STEADY_SHARE)).astype(np.float64), NEAR_CELLS) > 0,
     )
 
 

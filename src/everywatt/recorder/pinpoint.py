@@ -80,17 +80,18 @@ def _period_ns(source: Source) -> int:
     return period_ns if period_ns <= LONGEST_NS else 0
 
 
-def _rows(source: Source, before: tuple[int, Row], row: Row) -> list[Row]:
+def _rows(source: Source, seen: tuple[int, Row], row: Row) -> list[Row]:
     """The publication that was seen to happen, and the one a period before it. Channels that stood still are left out.
 
     Rows of a group follow one another: where it was read a moment ago, the older publication may be on the tape.
     """
-    start_ns, old = before
+    start_ns, old = seen
     period_ns, late_ns = _period_ns(source), row.read_ns
     slack_ns = round(PERIOD_KNOWN * period_ns)
-    first = Row(old.read_ns, start_ns - period_ns - slack_ns, late_ns - period_ns + slack_ns, old.values)
-    moved = tuple(b if b != a else NAN for a, b in zip(old.values, row.values, strict=True))
-    second = Row(row.read_ns, start_ns, late_ns, moved)
+    pairs = [(a, b) if a != b else (NAN, NAN) for a, b in zip(old.values, row.values, strict=True)]
+    before_ns, after_ns = start_ns - period_ns - slack_ns, late_ns - period_ns + slack_ns
+    first = Row(old.read_ns, before_ns, after_ns, tuple([a for a, _ in pairs]))
+    second = Row(row.read_ns, start_ns, late_ns, tuple([b for _, b in pairs]))
     last = source.last
     if last is not None and last.early_ns + last.late_ns >= first.early_ns + first.late_ns:
         return [second]
