@@ -11,6 +11,8 @@ power has to be steady.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -44,13 +46,17 @@ def straighten(count: Floats, early: Floats, late: Floats, which: npt.NDArray[np
 
 def _placed(count: Floats, early: Floats, late: Floats, tick: int) -> tuple[float, float]:
     """Earliest and latest time of a tick by all that its neighbours say."""
+    near = slice(max(tick - NEAR, 0), tick + NEAR + 1)
+    own = float(late[tick] - early[tick])
+    if own < NARROW * (late[near] - early[near]).max():
+        return float(early[tick]), float(late[tick])
     pair = _pair(early, late, tick)
     if pair is None:
         return _corridor(count, early, late, tick)
-    if count[tick] == count[pair]:  # one publication: only the order of its reads is left to tell them apart
-        at = (early[pair] + late[pair]) / 2 + (tick - pair) * ORDER * (late[tick] - early[tick])
-        doubt = (late[pair] - early[pair]) / 2
-        return float(at - doubt), float(at + doubt)
+    for seen in pair:
+        if count[tick] == count[seen]:  # one publication: only the order of its reads is left to tell them apart
+            at, doubt = (early[seen] + late[seen]) / 2 + (tick - seen) * ORDER * own, (late[seen] - early[seen]) / 2
+            return float(at - doubt), float(at + doubt)
     counted = _counted(count, early, late, tick, pair)
     low, high = _corridor(count, early, late, tick)
     if counted is None:
@@ -59,19 +65,22 @@ def _placed(count: Floats, early: Floats, late: Floats, tick: int) -> tuple[floa
     return both if both[0] < both[1] else counted  # it needs no steady power, so it has the last word
 
 
-def _pair(early: Floats, late: Floats, tick: int) -> int | None:
-    """The first of the nearest two publications, one period apart, that were seen to happen."""
+def _pair(early: Floats, late: Floats, tick: int) -> tuple[int, int] | None:
+    """The nearest two publications, one period apart, that were seen to happen."""
     own = float(late[tick] - early[tick])
     first, end = max(tick - NEAR, 0), min(tick + NEAR + 1, len(early))
     narrow = [i for i in range(first, end) if late[i] - early[i] < NARROW * own and i != tick]
-    pairs = [i for i in narrow if i + 1 in narrow and 0.5 * own < early[i + 1] - early[i] < 1.2 * own]
-    return min(pairs, key=lambda i: abs(i - tick), default=None)
+    pairs = [(i, j) for i, j in pairwise(narrow) if 0.5 * own < early[j] - early[i] < 1.2 * own]
+    return min(pairs, key=lambda pair: abs(pair[0] - tick), default=None)
 
 
-def _counted(count: Floats, early: Floats, late: Floats, tick: int, pair: int) -> tuple[float, float] | None:
+def _counted(
+    count: Floats, early: Floats, late: Floats, tick: int, pair: tuple[int, int]
+) -> tuple[float, float] | None:
     """Earliest and latest time of a tick, a few periods from a pair of publications; None where it is too far away."""
-    middle, doubt = (early[pair] + late[pair]) / 2, (late[pair] - early[pair]) / 2
-    period = (early[pair + 1] + late[pair + 1]) / 2 - middle
+    first, second = pair
+    middle, doubt = (early[first] + late[first]) / 2, (late[first] - early[first]) / 2
+    period = (early[second] + late[second]) / 2 - middle
     least = np.ceil((early[tick] - middle) / period - PERIOD_KNOWN * COUNTED)
     steps = np.arange(least, least + 3)
     at = middle + steps * period
@@ -80,7 +89,7 @@ def _counted(count: Floats, early: Floats, late: Floats, tick: int, pair: int) -
     if not fits.any():
         return None
     # At either end of the bracket two may fit: then the power of the pair tells how many periods were counted.
-    drawn = (count[tick] - count[pair]) / max(count[pair + 1] - count[pair], 1e-12)
+    drawn = (count[tick] - count[first]) / max(count[second] - count[first], 1e-12)
     best = np.flatnonzero(fits)[np.argmin(np.abs(steps[fits] - drawn))]
     return float(max(at[best] - slack[best], early[tick])), float(min(at[best] + slack[best], late[tick]))
 
