@@ -34,6 +34,8 @@ MOST_JITTER = 1 / 30
 FLOOR_NS = 20_000.0
 # Jitter that is smaller than the brackets cannot be seen; up to this share of their half-width it is expected.
 UNSEEN = 0.5
+# Brackets that contradict one another show about half of the jitter.
+SEEN_OF_IT = 2.0
 # A period may differ by this share from the first guess of it.
 PERIOD_OFF = 0.02
 # Without a publication for this many periods the count is lost.
@@ -225,7 +227,7 @@ def fit_lines(early: Floats, late: Floats, period: float) -> list[Line | None]:
                 steps[place][fits],
                 np.minimum(low, high),
                 np.maximum(low, high),
-                jitter + float(unseen[place]),
+                SEEN_OF_IT * jitter + float(unseen[place]),
             )
         )
     return found
