@@ -22,6 +22,7 @@ from everywatt.energy.moving import STEADY, unmove
 from everywatt.energy.steps import place_steps
 from everywatt.energy.swing import (
     IDLE,
+    WITNESS_S,
     Array,
     Toggling,
     Witness,
@@ -154,7 +155,7 @@ class CounterCurve(Curve):
             mean,
             swing / 2,
             restless,
-            _toggle(mean, beside),
+            _toggle(mean, beside, _nearby_w(t, count)),
             False,
             np.zeros(len(mean)),
             np.zeros(len(mean)),
@@ -357,8 +358,18 @@ def _moving(
     return Cells(start, t, found.mean_w, own_swing(found.mean_w) / 2, zero, toggle, False, zero, found.common_w, slip)
 
 
-def _toggle(mean: Array, beside: _Beside) -> Array:
-    """sd of power inside cells busy a share u of the time: (m − low) √((1 − u) / u), whatever the upper level."""
+def _nearby_w(t: Array, count: Array) -> Array:
+    """Mean power around each cell of a counter, over the time of which utilisation speaks."""
+    middle = (t[1:] + t[:-1]) / 2
+    first, last = np.maximum(middle - 2 * WITNESS_S, t[0]), np.minimum(middle + 2 * WITNESS_S, t[-1])
+    return np.asarray((np.interp(last, t, count) - np.interp(first, t, count)) / np.maximum(last - first, 1e-9))
+
+
+def _toggle(mean: Array, beside: _Beside, nearby: Array | None = None) -> Array:
+    """sd of power inside cells busy a share u of the time: (m − low) √((1 − u) / u), whatever the upper level.
+
+    Cells shorter than utilisation's own time may hold one level alone: the upper one follows from power `nearby`.
+    """
     state, low = beside.state, beside.low_w
     if state is None:
         return np.zeros(len(mean))
@@ -370,6 +381,9 @@ def _toggle(mean: Array, beside: _Beside) -> Array:
     sd = above * np.sqrt((1 - share) / share)
     if beside.high_w is not None:
         sd = np.minimum(sd, np.sqrt(above * np.maximum(beside.high_w - mean, 0.0)))
+    if nearby is not None:
+        high = np.maximum(low + 1.2 * np.maximum(nearby - low, 0.0) / share, mean)
+        sd = np.minimum(sd, np.sqrt(above * np.maximum(high - mean, 0.1 * above)))
     return np.where(state.maybe, sd, 0.0)
 
 
