@@ -202,10 +202,17 @@ class Cruise:
                 if slot.tracker is None or source.outage is not None:
                     return False
 
+    def settle_plain(self, sources: Sequence[Source]) -> None:
+        """Look at once at what was taken of those of `sources` that publish as they are read: newer rows are coming."""
+        self._settle([source for source in sources if source.tracker is None and source in self._taken])
+
     def settle(self) -> None:
         """Look at all that was taken."""
-        taken, self._taken = self._taken, {}
-        for source in taken:
+        self._settle(list(self._taken))
+
+    def _settle(self, sources: Sequence[Source]) -> None:
+        for source in sources:
+            del self._taken[source]
             times = source.settle()
             self.reads += len(times)
             late = missed = 0

@@ -18,6 +18,7 @@ from everywatt.core.jsonio import plain
 from everywatt.core.machine import Machine
 from everywatt.recorder.ahead import PlannedTracker
 from everywatt.recorder.cruise import Cruise
+from everywatt.recorder.pinpoint import Pinpoint
 from everywatt.recorder.pool import Pool
 from everywatt.recorder.schedule import Schedule
 from everywatt.recorder.session import Session
@@ -84,6 +85,7 @@ class Server:
         self.stop = False
         self.pool = Pool(self.clock)
         self.schedule = Schedule(now)
+        self.pinpoint = Pinpoint(self.clock)
         self.connections: dict[int, Connection] = {}
         self.tapes: dict[int, Tape] = {}
         self.cruise = Cruise(self.clock, self.schedule, self._idle, self._read)
@@ -326,6 +328,9 @@ class Server:
                 for source in tape.session.sources:
                     if source.tracker is not None:
                         source.tracker.edge(int(message["at_ns"]), now)
+                if message.get("edges"):
+                    self.cruise.settle_plain(tape.session.sources)
+                    self.pinpoint.after_edge(tape.session.sources)
         return {}
 
     def _open(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any] | None:

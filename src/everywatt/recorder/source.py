@@ -111,7 +111,7 @@ class Source:
             for listener in self.listeners:
                 listener.table(self, at_ns, table)
         else:
-            self._hand_on(rows if self.tracker is None else self._track(self.tracker, before, after, rows))
+            self.hand_on(rows if self.tracker is None else self._track(self.tracker, before, after, rows))
         return True
 
     def take(self, earliest_ns: int, latest_ns: int) -> bool:
@@ -169,7 +169,7 @@ class Source:
                     rows += fresh if self.tracker is None else self._track(self.tracker, before, after, fresh)
         except Exception as error:  # noqa: BLE001 - a plug-in may do anything
             self._failed(after, error)
-        self._hand_on(rows)
+        self.hand_on(rows)
         return times
 
     def _track_all(self, tracker: PlannedTracker, reads: list[tuple[int, int, Row]]) -> list[Row]:
@@ -198,7 +198,8 @@ class Source:
             self._tell_trouble(tracker, after)
         return rows
 
-    def _hand_on(self, rows: list[Row]) -> None:
+    def hand_on(self, rows: list[Row]) -> None:
+        """Give rows to the tapes that listen."""
         if rows:
             self.last = rows[-1]
             for listener in self.listeners:
