@@ -47,7 +47,7 @@ class SpanOwners:
 
 
 def takes_part(device: str, named: frozenset[str]) -> bool:
-    """Whether a span that names these devices takes part in one: `gpu.0` is named by itself and by `gpu`; `cpu.0 core` by `cpu.0` too."""
+    """Whether a device is among those named: `gpu.0` by itself or as `gpu`, `cpu.0 core` as `cpu.0` too."""
     return bool({device, device.split(" ")[0], device.split(".")[0]} & named)
 
 
