@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from everywatt.sensors import cgroups, procfs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from everywatt.sensors.exits import Exit
@@ -29,7 +30,7 @@ class Member:
     """
 
     pid: int
-    meter: bool
+    meter: bool = False
     root: bool = False
     reaper: bool = False
     stat: procfs.ProcessStat | None = None
@@ -44,6 +45,10 @@ class Member:
     base_s: float = 0.0
     known_s: float = 0.0
     final: Exit | None = None
+    clock: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = procfs.cpu_clock(self.pid)
 
     @property
     def start(self) -> int | None:
@@ -60,13 +65,26 @@ class Reader:
         self._memory = memory
         self._open = 0
 
+    def moved(self, members: Iterable[Member]) -> list[Member]:
+        """Those whose clock moved since their last row, or whose clock is no more; all, where clocks cannot be read.
+
+        A process that had a child to wait for ran itself, so what its /proc files say has not changed either.
+        """
+        if not self.clocks:
+            return list(members)
+        now_ns = time.clock_gettime_ns
+        found = []
+        for member in members:
+            try:
+                if now_ns(member.clock) != member.clock_ns:
+                    found.append(member)
+            except OSError:
+                found.append(member)
+        return found
+
     def row(self, member: Member) -> dict[str, Any] | None:
         """The row of a process, None where nothing changed. OSError or ValueError when it is gone."""
-        clock_ns = -1
-        if self.clocks:
-            clock_ns = time.clock_gettime_ns((~member.pid << 3) | 2)
-            if clock_ns == member.clock_ns and member.told:
-                return None
+        clock_ns = time.clock_gettime_ns(member.clock) if self.clocks else -1
         try:
             stat = procfs.parse_process_stat(self._stat_bytes(member))
         except (FileNotFoundError, PermissionError) as error:
@@ -100,10 +118,10 @@ class Reader:
         if isinstance(error, FileNotFoundError) and (clock_ns < 0 or member.stat is not None):
             raise error
         if clock_ns >= 0:
-            time.clock_gettime_ns(procfs.cpu_clock(member.pid))  # OSError: it went in between, so it is not hidden
+            time.clock_gettime_ns(member.clock)  # OSError: it went in between, so it is not hidden
         if member.hidden and (clock_ns < 0 or clock_ns == member.clock_ns):
             return None
-        member.clock_ns, member.told = clock_ns, (clock_ns,)
+        member.clock_ns = clock_ns
         row: dict[str, Any] = {"pid": member.pid, "start": None, "hidden": True}
         if not member.hidden:
             row["why"] = HIDDEN

@@ -8,6 +8,7 @@ two reads is lost.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from everywatt.sensors.exits import Exit, ExitRecords
 
+FEW = 256  # numbers given out since the last read, besides one for each member, that are tried one by one
+LOOK_EVERYWHERE_S = 30.0  # a number may be given out of order (a restored container)
 LOST = "exit records were lost: more processes ended at once than the kernel keeps"
 
 
@@ -48,7 +51,8 @@ class Trees:
         self._reader = Reader(proc, memory)
         self._members: dict[int, Member] = {}
         self._everything = everything
-        self._forks: bytes | None = None
+        self._last_pid: int | None = None
+        self._looked_s = 0.0
         self._foreign: set[int] = set()
         self._left: list[Member] = []
         self._host: tuple[bool, bool, str] = (False, False, "")
@@ -65,15 +69,15 @@ class Trees:
     def follow(self, pids: Sequence[int]) -> None:
         """Follow these too, and say everything again at the next read: somebody new is listening."""
         for pid in pids:
-            member = self._members.setdefault(pid, Member(pid, meter=False, root=True))
+            member = self._members.setdefault(pid, Member(pid, root=True))
             member.meter = member.reaper = False
             member.root = True
         for member in self._members.values():
-            member.told, member.said, member.hidden = (), {}, False
+            member.told, member.said, member.hidden, member.clock_ns = (), {}, False, -1
             if not member.root:
                 root = self._root_of(member)
                 member.meter = root.meter and not root.reaper
-        self._forks = None
+        self._last_pid = None
         self._foreign.clear()
         self._host = (False, False, "")
 
@@ -88,12 +92,14 @@ class Trees:
     def read(self) -> list[dict[str, Any]]:
         """Rows of processes that are new, changed or gone."""
         rows: list[dict[str, Any]] = []
-        self._read_members(list(self._members.values()), rows)
-        if self._forked():
-            if self._everything:
-                self._read_members(self._all_new(), rows)
-            else:
-                self._read_young(rows)
+        self._read_members(self._reader.moved(self._members.values()), rows)
+        born = self._born()
+        if born is not None:
+            self._read_members(self._joined(born), rows)
+        elif self._everything:
+            self._read_members(self._joined(_pids(self._proc)), rows)
+        else:
+            self._read_young(rows)
         complete = self._endings(rows)
         return self._host_row(complete) + rows
 
@@ -124,14 +130,31 @@ class Trees:
             member = self._members[member.stat.ppid]
         return member
 
-    def _forked(self) -> bool:
-        """Whether anything was started on this machine since the last read (the last pid given out has moved)."""
+    def _born(self) -> list[int] | None:
+        """Processes that were started since the last read; None where one has to look everywhere.
+
+        Numbers are given out in order, so they lie between the last one of then and the last one of now.
+        """
+        before, now_s = self._last_pid, time.monotonic()
         try:
-            forks = procfs.slurp(f"{self._proc}/loadavg", 256).split()[-1]
-        except (OSError, IndexError):
-            return True
-        changed, self._forks = forks != self._forks, forks
-        return changed
+            last = self._last_pid = int(procfs.slurp(f"{self._proc}/loadavg", 256).split()[-1])
+        except (OSError, IndexError, ValueError):
+            return None
+        if before is not None and before <= last and now_s < self._looked_s + LOOK_EVERYWHERE_S:
+            fresh = range(before + 1, last + 1)
+            if not fresh:
+                return []
+            if self._reader.clocks and len(fresh) <= FEW + len(self._members):
+                return [pid for pid in fresh if self._reader.alive(pid)]
+        self._looked_s = now_s
+        return None
+
+    def _joined(self, pids: Iterable[int]) -> list[Member]:
+        """New members: all of these in a table of everything, else those with a member above them."""
+        fresh = [pid for pid in pids if pid not in self._members]
+        if self._everything:
+            return [self._join(pid) for pid in fresh]
+        return self._below(set(self._members), fresh)[0]
 
     def _read_members(self, members: Iterable[Member], rows: list[dict[str, Any]]) -> None:
         read = self._reader.row
@@ -167,10 +190,6 @@ class Trees:
             self._read_members(young, rows)
             parents = [member.pid for member in young]
 
-    def _all_new(self) -> list[Member]:
-        alive = [int(name) for name in _names(self._proc) if name.isdigit()]
-        return [self._join(pid) for pid in alive if pid not in self._members]
-
     def _newborn(self, parents: Sequence[int]) -> list[Member]:
         """New members: children of these parents that are not followed yet."""
         found: list[Member] = []
@@ -187,7 +206,7 @@ class Trees:
         return found
 
     def _join(self, pid: int) -> Member:
-        member = self._members[pid] = Member(pid, meter=False)
+        member = self._members[pid] = Member(pid)
         return member
 
     def _children(self, pid: int) -> list[int]:
@@ -207,11 +226,17 @@ class Trees:
 
     def _scan(self, parents: set[int]) -> list[Member]:
         """The same by asking every process that is new on this machine for its parent: for kernels without lists."""
-        found: list[Member] = []
-        alive = {int(name) for name in _names(self._proc) if name.isdigit()}
+        alive = set(_pids(self._proc))
         self._foreign &= alive
+        found, strangers = self._below(parents, sorted(alive - self._foreign - self._members.keys()))
+        self._foreign.update(strangers)
+        return found
+
+    def _below(self, parents: set[int], pids: Iterable[int]) -> tuple[list[Member], list[int]]:
+        """Those of these processes that descend from `parents`, as new members, and the others."""
+        found: list[Member] = []
         parent_of: dict[int, int] = {}
-        for pid in sorted(alive - self._foreign - self._members.keys()):
+        for pid in pids:
             try:
                 parent_of[pid] = procfs.parse_process_stat(procfs.slurp(f"{self._proc}/{pid}/stat", 2048)).ppid
             except (OSError, ValueError):
@@ -221,8 +246,7 @@ class Trees:
                 parent_of.pop(pid)
                 found.append(self._join(pid))
             parents = set(young)
-        self._foreign.update(parent_of)
-        return found
+        return found, list(parent_of)
 
     # Who has ended.
 
@@ -244,7 +268,7 @@ class Trees:
             if member is not None and endings.is_about(record, member):
                 member.final = record
             elif member is None and self._reader.alive(record.pid):
-                self._members[record.pid] = Member(record.pid, meter=False, final=record)  # not waited for yet
+                self._members[record.pid] = Member(record.pid, final=record)  # not waited for yet
             else:
                 unseen.setdefault(parent, []).append(record)
         rows += [row for member in left.values() if (row := self._last_row(member))]
@@ -269,6 +293,10 @@ class Trees:
             spoken = member.stat is not None or member.root or member.hidden
             return {"pid": member.pid, "start": member.start, "gone": True} if spoken else None
         return endings.row_of(final._replace(cpu_s=own_s), start=member.start, meter=member.meter)
+
+
+def _pids(proc: str) -> list[int]:
+    return [int(name) for name in _names(proc) if name.isdigit()]
 
 
 def _names(folder: str) -> list[str]:

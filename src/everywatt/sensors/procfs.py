@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import NamedTuple
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -153,7 +151,7 @@ def cpu_clock(pid: int) -> int:
 def sees_own_namespace(proc: str | Path) -> bool:
     """Whether the pids in this /proc are those of this process's namespace, so that they name CPU clocks too."""
     try:
-        if str(proc) != "/proc" or os.readlink("/proc/self") != str(os.getpid()):
+        if str(proc) != "/proc" or str(Path("/proc/self").readlink()) != str(os.getpid()):
             return False
         return time.clock_gettime_ns(cpu_clock(os.getpid())) > 0
     except OSError:
