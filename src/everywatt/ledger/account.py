@@ -120,7 +120,7 @@ class TapeUse:
         if self.cpus or self.busy is None or self.still is None or len(self.busy.at_ns) < 2:
             return self.cpus or 1.0
         seconds = (self.busy.at_ns[-1] - self.busy.at_ns[0]) / NS
-        return max(round(float(self.busy.rising()[-1] + self.still.rising()[-1]) / seconds), 1.0)
+        return float(max(round(float(self.busy.rising()[-1] + self.still.rising()[-1]) / float(seconds)), 1))
 
     def cpu_share(self, starts_ns: Ints, ends_ns: Ints) -> Floats:
         """Busy share of all CPUs in each stretch, NaN where the tape does not say."""

@@ -12,10 +12,11 @@ from everywatt.ledger import idle as idling
 from everywatt.ledger.entries import Page, entries
 from everywatt.ledger.groups import grouper
 from everywatt.ledger.idle import Idle
+from everywatt.ledger.levels import find_levels
 from everywatt.ledger.owners import Checks, Ledger
 from everywatt.ledger.policy import check_policy
-from everywatt.ledger.shares import DeviceShares, TapeShares
-from everywatt.ledger.sharing import find_levels, share_tape
+from everywatt.ledger.shares import NOBODY_AT, DeviceShares, TapeShares
+from everywatt.ledger.sharing import share_tape
 from everywatt.tape.reader import Tape
 
 # The two paths to a device's joules may differ by rounding, and by what sampling leaves open at the window's edges.
@@ -98,8 +99,6 @@ def _tolerance_j(device: DeviceShares) -> float:
 def _with_missing(device: DeviceShares, missing_j: float) -> DeviceShares:
     if missing_j <= 0:
         return device
-    from everywatt.ledger.shares import NOBODY_AT
-
     active_j = device.active_j.copy()
     active_j[NOBODY_AT] += missing_j
     return replace(device, active_j=active_j)

@@ -1,4 +1,4 @@
-"""From rows of `use.cgroups`: CPU time of the cgroup that was made for the command, and how many CPUs a group may use."""
+"""From rows of `use.cgroups`: CPU time of the cgroup made for the command, and how many CPUs a group may use."""
 
 from __future__ import annotations
 

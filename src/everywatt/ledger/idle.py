@@ -185,7 +185,7 @@ def _deviation(watts: Floats) -> float:
 
 
 def _spread(watts: Floats) -> float:
-    """95 % half-width of the mean, from the scatter of up to eight blocks: power drifts, so cells are not independent."""
+    """95 % half-width of the mean, by the scatter of up to eight blocks: power drifts, so cells are not independent."""
     if len(watts) < 3:
         return max(float(np.ptp(watts)), 0.05 * abs(float(watts.mean())))
     blocks = np.array([block.mean() for block in np.array_split(watts, min(8, len(watts)))])

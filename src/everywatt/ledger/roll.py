@@ -13,7 +13,7 @@ from everywatt.ledger.account import TapeUse
 from everywatt.ledger.facts import ProcessFacts
 from everywatt.ledger.gpu_use import BUSY_SM, weights
 from everywatt.ledger.shares import METER_AT, NOBODY_AT, OTHER_AT, SPECIAL
-from everywatt.ledger.split import Uses
+from everywatt.ledger.split import Uses, sums
 from everywatt.ledger.stretches import Stretches, cut, process_use, remainder
 
 Ints = npt.NDArray[np.int64]
@@ -60,7 +60,7 @@ class Roll:
         for first_ns, number in reversed(known):
             if first_ns <= at_ns + slack_ns:
                 return int(self.index[number])
-        if self.use.processes is None or not self.use.processes.everything[-1:] == [True] or self.use.followed:
+        if self.use.processes is None or self.use.processes.everything[-1:] != [True] or self.use.followed:
             return OTHER_AT
         if pid not in self._strangers:
             self._strangers[pid] = self.add(ProcessFacts(pid, None, f"pid {pid}"))
@@ -89,7 +89,7 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
     most_owed = 2 * JIFFY_S * use.capacity() + 0.1
     if use.cgroups.made:
         mine = roll.subject[known.owner]
-        seen = np.bincount(known.stretch[mine], known.amount[mine], len(stretches))
+        seen = sums(known.stretch[mine], known.amount[mine], len(stretches))
         more = remainder(use.cgroups.used(stretches.starts_ns, stretches.ends_ns), seen, most_owed)
         roll.rest_at = roll.add(ProcessFacts(0, None, "processes of the command that came and went", exited=True))
         uses = uses.and_also(np.flatnonzero(more), roll.rest_at, more[more > 0])
@@ -97,7 +97,7 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
     if use.busy is None:
         notes.append("CPU time of the host was not recorded, so other processes are not told apart")
     else:
-        used = np.bincount(uses.stretch, uses.amount, len(stretches))
+        used = sums(uses.stretch, uses.amount, len(stretches))
         more = remainder(use.busy.used(stretches.starts_ns, stretches.ends_ns), used, most_owed)
         whole = np.array([*processes.everything, processes.everything[-1]])
         nobody = whole[np.clip(stretches.place + 1, 0, len(whole) - 1)]
@@ -150,8 +150,7 @@ def gpu_share(roll: Roll, gpu: int, windows: Sequence[tuple[int, int]]) -> GpuSh
             kept.append((place, owner, part * seconds[place]))
             if tenant.sm is not None:
                 sm_s.append((place, owner, tenant.sm / 100 * seconds[place]))
-    made = (_uses(rows) for rows in (uses, holders, kept, sm_s))
-    return GpuShare(stretches, *made, "+".join(methods))
+    return GpuShare(stretches, _uses(uses), _uses(holders), _uses(kept), _uses(sm_s), "+".join(methods))
 
 
 def _uses(rows: list[tuple[int, int, float]]) -> Uses:

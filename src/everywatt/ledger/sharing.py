@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.channels import Domain, Pedigree
-from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.energy.sources import WHOLE, Source, addable, sources
 from everywatt.energy.window import windows_energy
-from everywatt.ledger import idle as idling
-from everywatt.ledger.account import TapeUse, tape_use
+from everywatt.ledger.account import tape_use
 from everywatt.ledger.dram import memory_held, refresh
 from everywatt.ledger.energies import stretch_joules
 from everywatt.ledger.groups import Grouper
 from everywatt.ledger.idle import Idle
+from everywatt.ledger.levels import gpu_number, kind_of
 from everywatt.ledger.policy import allocated_cpus, charge_idle
 from everywatt.ledger.roll import FIRST, JIFFY_S, CpuUse, Roll, cpu_use, gpu_share
 from everywatt.ledger.shares import IDLE_AT, NOBODY_AT, OTHER_AT, SPECIAL, DeviceShares, TapeShares
-from everywatt.ledger.split import Level, Split, Uses, split
+from everywatt.ledger.split import Level, Split, Uses, split, sums
 from everywatt.tape.reader import Tape
 
 Floats = npt.NDArray[np.float64]
@@ -30,57 +30,6 @@ Floats = npt.NDArray[np.float64]
 UNSURE = {"cpu time": 0.2, "sm time": 0.3, "slices": 0.5, "memory": 1.0}
 UNSURE_WIDE = 0.5  # CPU time for what is more than CPUs, or for one package of several
 EDGE = 0.5  # of what was used in a stretch that the window cuts, this much may have been outside
-
-
-def kind_of(source: Source) -> str:
-    """`gpu`, `dram`, or `cpu` for everything that is split by CPU time."""
-    return {Domain.GPU: "gpu", Domain.DRAM: "dram"}.get(source.domain, "cpu")
-
-
-def find_levels(tape: Tape, measured: Mapping[str, Idle]) -> dict[str, Idle]:
-    """Idle of each device of the total; `measured` is what another segment of the host measured on purpose."""
-    use = tape_use(tape)
-    found = {}
-    for source in addable(sources(tape)):
-        level = idling.find_idle(_watched(use, source), measured_idle(use, source) or measured.get(source.label))
-        if level is not None:
-            found[source.label] = level
-    return found
-
-
-def measured_idle(use: TapeUse, source: Source) -> Idle | None:
-    """Idle in spans that were recorded for it; None where there is none."""
-    if not use.idle_spans:
-        return None
-    start_ns, end_ns = max(use.idle_spans, key=lambda span: span[1] - span[0])
-    edges = np.linspace(start_ns, end_ns, 9).astype(np.int64)
-    joules, seconds = stretch_joules(source, edges[:-1], edges[1:])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return idling.from_blocks(joules / seconds, (end_ns - start_ns) / 8 / NS)
-
-
-def _watched(use: TapeUse, source: Source) -> idling.Watched:
-    cells = use.cells(source)
-    edges = cells.edges_ns
-    enough = cells.observed_s > 0.5 * cells.step_ns / NS
-    with np.errstate(divide="ignore", invalid="ignore"):
-        watts = np.where(enough, cells.joules / cells.observed_s, np.nan)
-    kind, held = kind_of(source), None
-    share = use.cpu_share(edges[:-1], edges[1:])
-    if kind == "gpu":
-        gpu = use.channel(source.tape, f"{source.channel.device}.utilisation")
-        share = np.full(len(watts), np.nan) if gpu is None else gpu.mean(edges) / 100
-        if use.gpus is not None:
-            tenants = use.gpus.at(_number(source), (edges[:-1] + edges[1:]) // 2)
-            held = np.array([bool(inside) for inside in tenants], dtype=np.bool_)
-            if gpu is None:
-                share = np.array([sum(t.sm or 0.0 for t in inside) / 100 for inside in tenants])
-    return idling.Watched(watts, share, cells.step_ns / NS, kind, held)
-
-
-def _number(source: Source) -> int:
-    digits = source.channel.device.rpartition(".")[2]
-    return int(digits) if digits.isdigit() else -1
 
 
 def share_tape(
@@ -156,7 +105,7 @@ class _Work:
 
     def gpu(self, source: Source, energy: Energy, idle: Idle) -> DeviceShares:
         """A GPU: active by SM time, slices or memory, held by holders."""
-        share = gpu_share(self._roll, _number(source), self._windows)
+        share = gpu_share(self._roll, gpu_number(source), self._windows)
         self._gpu_s.append(share.gpu_s)
         count = len(self._roll)
         joules, seconds = stretch_joules(source, share.stretches.starts_ns, share.stretches.ends_ns)
@@ -206,7 +155,7 @@ class _Work:
         if held is None:
             return np.zeros(count)
         known = len(self._roll.index)
-        return np.bincount(self._roll.index, held.mean_bytes[:known], count)
+        return sums(self._roll.index, held.mean_bytes[:known], count)
 
     def use(self) -> dict[str, Floats]:
         """What was measured of each owner."""
@@ -248,7 +197,7 @@ def _doubt(cpu: CpuUse, done: Split, used: Floats) -> Floats:
     if whole <= 0:
         return np.zeros(len(used))
     per_s = float(done.active_j.sum()) / whole
-    cut_s = np.bincount(cpu.uses.owner, cpu.uses.amount * cpu.partial[cpu.uses.stretch], len(used))
+    cut_s = sums(cpu.uses.owner, cpu.uses.amount * cpu.partial[cpu.uses.stretch], len(used))
     rest = 1.0 - used / whole
     ticks_s = np.where(used > 0, JIFFY_S, 0.0)
     ticks_s[OTHER_AT] *= np.sqrt(2)
@@ -257,10 +206,13 @@ def _doubt(cpu: CpuUse, done: Split, used: Floats) -> Floats:
 
 def _padded(device: DeviceShares, count: int) -> DeviceShares:
     """GPU processes that turned up later are owners of all devices, with nothing."""
-    missing = count - len(device.active_j)
-    if not missing:
+    more = (0, count - len(device.active_j))
+    if not more[1]:
         return device
-    from dataclasses import replace
-
-    names = ("active_j", "held_j", "idle_j", "doubt_j")
-    return replace(device, **{name: np.pad(getattr(device, name), (0, missing)) for name in names})
+    return replace(
+        device,
+        active_j=np.pad(device.active_j, more),
+        held_j=np.pad(device.held_j, more),
+        idle_j=np.pad(device.idle_j, more),
+        doubt_j=np.pad(device.doubt_j, more),
+    )

@@ -18,6 +18,11 @@ NOISE_SIGMAS = 3.0
 NO_USE = 1e-12
 
 
+def sums(index: Ints, amount: Floats, count: int) -> Floats:
+    """Amounts added by index, of `count` indexes."""
+    return np.bincount(index, amount, count).astype(np.float64)
+
+
 @dataclass(frozen=True, slots=True)
 class Uses:
     """Sparse: in `stretch`, `owner` used so much (CPU seconds, SM seconds, or a weight ≥ 0)."""
@@ -44,7 +49,7 @@ class Uses:
 
     def of_owners(self, count: int) -> Floats:
         """Use of each owner, added over all stretches."""
-        return np.bincount(self.owner, self.amount, count)
+        return sums(self.owner, self.amount, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,8 @@ def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders:
     """
     whole_j = float(joules.sum())
     above_j = joules - level.idle_w * observed_s
-    used = np.bincount(uses.stretch, uses.amount, len(joules))
-    holding = np.bincount(holders.stretch, holders.amount, len(joules))
+    used = sums(uses.stretch, uses.amount, len(joules))
+    holding = sums(holders.stretch, holders.amount, len(joules))
     busy, kept = used > NO_USE, holding > NO_USE
     most_held_j = np.minimum(level.held_w * observed_s, np.maximum(above_j, 0.0))
     held_e = np.where(kept, np.where(busy, most_held_j, above_j), 0.0)
@@ -111,10 +116,10 @@ def _closed(uses: Uses, used: Floats, joules_e: Floats, noise_e: Floats, owners:
     if not len(uses.stretch):
         return np.zeros(owners)
     share = uses.amount / np.maximum(used[uses.stretch], NO_USE)
-    sums = np.bincount(uses.owner, share * joules_e[uses.stretch], owners)
-    noise = NOISE_SIGMAS * np.sqrt(np.bincount(uses.owner, share**2 * noise_e[uses.stretch], owners))
-    sure = np.abs(sums) > noise
-    pool_j = float(sums[~sure].sum())
+    own_j = sums(uses.owner, share * joules_e[uses.stretch], owners)
+    noise = NOISE_SIGMAS * np.sqrt(sums(uses.owner, share**2 * noise_e[uses.stretch], owners))
+    sure = np.abs(own_j) > noise
+    pool_j = float(own_j[~sure].sum())
     weight = np.where(sure, 0.0, uses.of_owners(owners))
     pooled = weight / weight.sum() * pool_j if pool_j > 0 and weight.sum() > 0 else np.zeros(owners)
-    return np.where(sure, np.maximum(sums, 0.0), pooled)
+    return np.where(sure, np.maximum(own_j, 0.0), pooled)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,7 @@ class ProcessUse:
         children_s: float,
         gains: dict[int, float],
     ) -> _Seen:
-        """A process that is told of for the first time: what it used since it started counts, if that was on the tape."""
+        """A process told of for the first time: what it used since it started counts, if that was on the tape."""
         pid, start = int(row["pid"]), row["start"]
         number = self._numbers.get((pid, start))
         known = number is not None
@@ -258,7 +259,7 @@ class ProcessUse:
         """One record for each stretch of the timeline between two instants."""
         first = int(np.searchsorted(self.edges, from_ns, side="right"))
         cuts = [from_ns, *self.edges[first:-1], to_ns]
-        for left, right in zip(cuts[:-1], cuts[1:], strict=True):
+        for left, right in pairwise(cuts):
             if right > left:
                 part_s = cpu_s * (right - left) / (to_ns - from_ns)
                 self._record(number, left, right, part_s, young=left == from_ns)
