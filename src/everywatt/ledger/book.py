@@ -17,6 +17,7 @@ from everywatt.ledger.owners import Checks, Ledger
 from everywatt.ledger.policy import check_policy
 from everywatt.ledger.shares import NOBODY_AT, DeviceShares, TapeShares
 from everywatt.ledger.sharing import share_tape
+from everywatt.ledger.span_book import span_book
 from everywatt.tape.reader import Tape
 
 # The two paths to a device's joules may differ by rounding, and by what sampling leaves open at the window's edges.
@@ -41,10 +42,12 @@ def ledger(
     `baseline` is idle power in watts, of all devices together or by device; without it idle is found on the tapes.
     """
     check_policy(idle_policy)
-    own = grouper(by, tapes)
     hosts = [str(tape.meta.get("host", {}).get("name", "")) for tape in tapes]
     several = len(set(hosts)) > 1
     levels = _levels(tapes, hosts, baseline)
+    if by == "span":
+        return span_book(tapes, windows, levels, idle_policy=idle_policy, notes=notes)
+    own = grouper(by, tapes)
     pages = []
     for tape, host, level, asked in zip(tapes, hosts, levels, windows, strict=True):
         if asked:

@@ -26,6 +26,7 @@ class ProcessFacts:
     reaper: bool = False
     exited: bool = False
     parent: int | None = None
+    user: str | None = None
     more: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -54,6 +55,8 @@ class ProcessFacts:
             self.cmdline = row["cmdline"]
         if "uid" in row:
             self.uid = row["uid"]
+        if "user" in row:
+            self.user = row["user"]
         if "cgroup" in row:
             self.cgroup = row["cgroup"]
         if row.get("meter"):

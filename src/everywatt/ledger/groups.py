@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from everywatt.core.errors import UsageError
+from everywatt.ledger import names
 from everywatt.ledger.facts import ProcessFacts
 from everywatt.ledger.owners import Owner, OwnerKind
 from everywatt.tape.reader import Tape
@@ -25,6 +26,8 @@ def grouper(by: str, tapes: Sequence[Tape]) -> Grouper:
         raise UsageError(f"A ledger is not kept by '{by}'.", cure=f"one of: {', '.join(KINDS)}")
     if by in ("process", "device"):
         return by_process
+    if by in names.GROUPINGS:
+        return _by_names(by, tapes)
     if by not in _groupers:
         raise UsageError(f"This version keeps no ledger by {by}.", cure="by process or device")
     return _groupers[by](tapes)
@@ -33,3 +36,9 @@ def grouper(by: str, tapes: Sequence[Tape]) -> Grouper:
 def by_process(tape: Tape, facts: ProcessFacts) -> Owner:
     """Each process is its own owner."""
     return Owner(OwnerKind.PROCESS, facts.id, facts.label)
+
+
+def _by_names(by: str, tapes: Sequence[Tape]) -> Grouper:
+    """The container, job or user of a process, by the names on its tape."""
+    known = {id(tape): names.Names.of_tape(tape) for tape in tapes}
+    return lambda tape, facts: names.owner_of(facts, by, known[id(tape)])

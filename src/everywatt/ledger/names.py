@@ -11,17 +11,19 @@ from typing import Any, Protocol
 from everywatt.core.cgroup_names import Place, PlaceKind, place, places
 from everywatt.core.errors import UsageError
 from everywatt.ledger.owners import Owner, OwnerKind
+from everywatt.tape.reader import Tape
 
 __all__ = ["GROUPINGS", "Names", "Place", "Placed", "details_of", "owner_of", "place"]
 
 GROUPINGS = ("container", "job", "user")
+CGROUPS = "use.cgroups"
 NO_CONTAINER = Owner(OwnerKind.CONTAINER, "host", "(no container)")
 NO_JOB = Owner(OwnerKind.JOB, "host", "(no job)")
 NO_USER = Owner(OwnerKind.USER, "unknown", "(user unknown)")
 
 
 class Placed(Protocol):
-    """What is asked of a process: the path of its cgroup and its user's number, None where they are not known."""
+    """What is asked of a process: the path of its cgroup, its user's number and name, None where not known."""
 
     @property
     def cgroup(self) -> str | None:
@@ -31,37 +33,45 @@ class Placed(Protocol):
     def uid(self) -> int | None:
         """The real user."""
 
+    @property
+    def user(self) -> str | None:
+        """The user's name, where the recorder knew it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names that the recorder found: by cgroup what is known of it, by uid who it is.
+    """What the recorder found of cgroups, by their paths.
 
     `here` says that the tape was recorded on this host, so that users it does not name may be asked of the system.
     """
 
     cgroups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    users: Mapping[int, str] = field(default_factory=dict)
     here: bool = False
 
     @classmethod
     def of_rows(cls, rows: Iterable[Mapping[str, Any]], *, host: str | None = None) -> Names:
-        """From rows of `use.cgroups` and `use.processes`; `host` is the name of the host that they are from."""
+        """From rows of `use.cgroups`; `host` is the name of the host that they are from."""
         cgroups: dict[str, dict[str, Any]] = {}
-        users: dict[int, str] = {}
         for row in rows:
-            name = row.get("name")
-            if isinstance(name, Mapping) and "cgroup" in row:
-                cgroups.setdefault(str(row["cgroup"]), {}).update(name)
-            elif isinstance(row.get("user"), str) and row.get("uid") is not None:
-                users[int(row["uid"])] = row["user"]
-        return cls(cgroups, users, host is not None and host == socket.gethostname())
+            if isinstance(row.get("name"), Mapping):
+                cgroups.setdefault(str(row.get("cgroup")), {}).update(row["name"])
+        return cls(cgroups, host is not None and host == socket.gethostname())
 
-    def user(self, uid: int) -> str:
+    @classmethod
+    def of_tape(cls, tape: Tape) -> Names:
+        """What a tape says."""
+        rows = (
+            row
+            for group in tape.groups
+            if group.info.name == CGROUPS
+            for frame in tape.tables(group.id)
+            for row in frame.rows
+        )
+        return cls.of_rows(rows, host=tape.meta.get("host", {}).get("name"))
+
+    def user(self, uid: int, told: str | None = None) -> str:
         """The user's name, else the number: a user of another host or of a container's own namespace has no name."""
-        known = self.users.get(uid)
-        if known is None and self.here:
-            known = _system_name(uid)
-        return known or str(uid)
+        return told or (_system_name(uid) if self.here else None) or str(uid)
 
 
 @lru_cache(maxsize=1024)
@@ -82,7 +92,7 @@ def owner_of(process: Placed, by: str, names: Names) -> Owner:
     if by == "user":
         if process.uid is None:
             return NO_USER
-        return Owner(OwnerKind.USER, str(process.uid), names.user(process.uid))
+        return Owner(OwnerKind.USER, str(process.uid), names.user(process.uid, process.user))
     if by == "job":
         return _job_owner(process.cgroup, names)
     if by == "container":

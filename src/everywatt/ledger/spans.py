@@ -23,14 +23,15 @@ from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable
 from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import windows_energy
-from everywatt.ledger.amounts import UJ, apportion, microjoules
+from everywatt.ledger.amounts import UJ, apportion, microjoules, of_devices
 from everywatt.ledger.owners import UNATTRIBUTED, Checks, Entry, Ledger, Owner, OwnerKind, Part, in_order
 from everywatt.ledger.span_owners import SpanOwners, span_owners, takes_part
 from everywatt.ledger.sweep import Floats, Line, Pieces, Stretches
 
 OUTSIDE = Owner(OwnerKind.OTHER, "other", "outside of the spans")
 EXACT_SPANS = 64  # up to so many, what an edge takes from one span it gives to another, in the budgets too
-TOLERANCE = 1e-6  # of the total: two ways of adding up the same readings
+BY_OVERLAP = "by-overlap"
+TOLERANCE = 1e-4  # of the total: two ways of adding up the same readings
 Windows = Sequence[tuple[int, int]]
 Use = Callable[[int, str], Line | None]
 
@@ -51,17 +52,18 @@ def span_ledger(
     whole = windows_energy(candidates, windows)
     open_until = max((end for _, end in windows), default=0)
     owners = span_owners(spans, open_until)
+    counted = {label: part for label, part in whole.parts if part.joules is not None}
+    measured = [source for source in addable(candidates) if source.label in counted]
+    amounts = of_devices(microjoules(whole.joules or 0.0), [counted[source.label].value for source in measured])
     accounts = [
-        _account(source, dict(whole.parts)[source.label], windows, owners, use, (idle_w or {}).get(source.label))
-        for source in addable(candidates)
-        if source.label in dict(whole.parts)
+        _account(source, counted[source.label], amount, windows, owners, use, (idle_w or {}).get(source.label))
+        for source, amount in zip(measured, amounts, strict=True)
     ]
-    entries = _entries(owners, [account for account in accounts if account is not None], whole)
-    missing = sum(microjoules(part.value) for _, part in whole.parts if part.joules is not None)
-    missing -= sum(entry.microjoules for entry in entries)
-    paths = sum(account.paths_j for account in accounts if account is not None)
+    entries = _entries(owners, accounts, whole)
+    missing = microjoules(whole.joules or 0.0) - sum(entry.microjoules for entry in entries)
+    paths = sum(account.paths_j for account in accounts)
     checks = Checks(missing, paths, TOLERANCE * abs(whole.joules or 0.0) + 1e-6 * len(accounts))
-    return Ledger("span", whole, in_order(entries), checks, "by-overlap", notes=_notes(owners))
+    return Ledger("span", whole, in_order(entries), checks, BY_OVERLAP, notes=_notes(owners))
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class _Account:
 
     label: str
     energy: Energy
+    whole_uj: int
     active_uj: list[int]
     idle_uj: list[int]
     outside_uj: int
@@ -80,11 +83,15 @@ class _Account:
 
 
 def _account(
-    source: Source, energy: Energy, windows: Windows, owners: SpanOwners, use: Use | None, idle_w: float | None
-) -> _Account | None:
-    if energy.joules is None:
-        return None
-    count, whole_uj = len(owners.spans), microjoules(energy.joules)
+    source: Source,
+    energy: Energy,
+    whole_uj: int,
+    windows: Windows,
+    owners: SpanOwners,
+    use: Use | None,
+    idle_w: float | None,
+) -> _Account:
+    count = len(owners.spans)
     ticks = load_ticks(source.tape, source.group, source.channel, windows[0][0], windows[-1][1], whole=True)
     active, idle = np.zeros(count), np.zeros(count)
     outside = measured = seen = 0.0
@@ -102,12 +109,13 @@ def _account(
         active, measured, outside = active + more, measured + by_use, outside + cut.outside(joules)
     weights = np.maximum(np.concatenate((active, idle, [outside])), 0.0)
     if not weights.sum() > 0:
-        return _Account(source.label, energy, [0] * count, [0] * count, 0, whole_uj, [()] * count, False, 0.0)
+        nothing = [0] * count
+        return _Account(source.label, energy, whole_uj, nothing, nothing, 0, whole_uj, [()] * count, False, 0.0)
     amounts = apportion(whole_uj, weights)
     edges = _edges(source, ticks, windows, pieces, owners)
-    paths_j = seen - energy.joules
+    paths_j = seen - energy.value
     return _Account(
-        source.label, energy, amounts[:count], amounts[count:-1], amounts[-1], 0, edges, measured > 0, paths_j
+        source.label, energy, whole_uj, amounts[:count], amounts[count:-1], amounts[-1], 0, edges, measured > 0, paths_j
     )
 
 
@@ -197,7 +205,7 @@ def _entries(owners: SpanOwners, accounts: Sequence[_Account], whole: Energy) ->
 
 def _scaled(account: _Account, amount_uj: int, edges: tuple[Term, ...]) -> Energy:
     """A share of a device's energy: its budget scaled, and what the span's own edges leave open."""
-    share = amount_uj / microjoules(account.energy.value) if microjoules(account.energy.value) else 0.0
+    share = amount_uj / account.whole_uj if account.whole_uj else 0.0
     scaled = account.energy.budget.scaled(share)
     budget = Budget((*scaled.terms, *edges), scaled.bounds)
     return replace(account.energy, joules=amount_uj / UJ, budget=budget, notes=())

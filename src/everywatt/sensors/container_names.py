@@ -182,6 +182,16 @@ class ContainerNames:
         return None
 
 
+def user_names(root: Path) -> dict[int, str]:
+    """Local users by their number. Directories of users (LDAP) are not asked: that may take long, and hang."""
+    try:
+        lines = (root / "etc/passwd").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    fields = [line.split(":") for line in lines]
+    return {int(words[2]): words[0] for words in reversed(fields) if len(words) > 2 and words[2].isdecimal()}
+
+
 def _stored(entry: Mapping[str, Any]) -> dict[str, Any]:
     names = [str(name) for name in entry.get("names") or ()]
     try:
