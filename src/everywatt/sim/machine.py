@@ -205,6 +205,7 @@ class Lab:
         (self.folder / "lib" / NVML).symlink_to(self.libraries / NVML)
         zones = self.machine.zones()
         powercap.write_tree(self.folder, zones)
+        (self.folder / "sys" / "fs").symlink_to("/sys/fs")  # control groups are real: so are the processes in them
         (self.folder / "nvml-calls").write_bytes(bytes(_CALL.size * _CALL_SLOTS))
         lines = [f"t0_ns {self.t0_ns}", f"driver {self.machine.driver}"]
         limits = {f"gpu.{i}": gpu.limit_w for i, gpu in enumerate(self.machine.gpus)}
