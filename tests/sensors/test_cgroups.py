@@ -82,3 +82,11 @@ def test_garbage_is_none_with_a_reason(tmp_path, text):
     used = usage(tmp_path, Place("/a", 2))
     assert (used["cpu_s"], used["memory_bytes"]) == (None, None)
     assert "cpu" in used["why"] and "memory" in used["why"]
+
+
+def test_where_hierarchies_differ_the_path_that_names_something_counts():
+    number = "0123456789abcdef" * 4
+    data = f"4:memory:/a/b/c\n3:cpuset:/\n2:cpuacct:/docker-{number}.scope\n1:cpu:/\n".encode()
+    place = parse_place(data)
+    assert (place.path, place.cpu) == (f"/docker-{number}.scope", f"cpuacct/docker-{number}.scope")
+    assert parse_place(b"4:memory:/a/b/c\n2:cpuacct:/a\n").path == "/a/b/c"

@@ -13,7 +13,7 @@ from everywatt.ledger.entries import Page, entries
 from everywatt.ledger.groups import grouper
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
-from everywatt.ledger.owners import Checks, Ledger
+from everywatt.ledger.owners import Checks, Ledger, in_microjoules
 from everywatt.ledger.policy import check_policy
 from everywatt.ledger.shares import NOBODY_AT, DeviceShares, TapeShares
 from everywatt.ledger.sharing import share_tape
@@ -64,6 +64,7 @@ def close(by: str, pages: Sequence[TapeShares], hosts: Sequence[str], idle_polic
     total = combine([(host, page.total) for host, page in zip(hosts, pages, strict=True)])
     if total.joules is None:
         return Ledger(by, total, (), Checks(0, 0.0, 0.0), idle_policy, notes=(total.refused or "",))
+    total = in_microjoules(total)
     told: list[str] = []
     paths_j = tolerance_j = 0.0
     idle: dict[str, object] = {}

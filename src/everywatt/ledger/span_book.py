@@ -15,7 +15,7 @@ from everywatt.ledger.account import TapeUse, tape_use
 from everywatt.ledger.amounts import microjoules
 from everywatt.ledger.gpu_use import GpuUse
 from everywatt.ledger.idle import Idle
-from everywatt.ledger.owners import Checks, Entry, Ledger, in_order
+from everywatt.ledger.owners import Checks, Entry, Ledger, in_microjoules, in_order
 from everywatt.ledger.spans import BY_OVERLAP, Windows, span_ledger
 from everywatt.ledger.sweep import Line
 from everywatt.tape.reader import Tape
@@ -56,7 +56,7 @@ def span_book(
 
 def _joined(pages: Sequence[tuple[str, Ledger]]) -> Ledger:
     """One ledger of several: a span that goes on in another segment is one owner."""
-    total = combine([(host, page.total) for host, page in pages])
+    total = in_microjoules(combine([(host, page.total) for host, page in pages]))
     found: dict[str, list[tuple[str, Entry]]] = {}
     for host, page in pages:
         for entry in page.entries:

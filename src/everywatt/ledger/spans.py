@@ -24,7 +24,17 @@ from everywatt.energy.sources import Source, addable
 from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import windows_energy
 from everywatt.ledger.amounts import UJ, apportion, microjoules, of_devices
-from everywatt.ledger.owners import UNATTRIBUTED, Checks, Entry, Ledger, Owner, OwnerKind, Part, in_order
+from everywatt.ledger.owners import (
+    UNATTRIBUTED,
+    Checks,
+    Entry,
+    Ledger,
+    Owner,
+    OwnerKind,
+    Part,
+    in_microjoules,
+    in_order,
+)
 from everywatt.ledger.span_owners import SpanOwners, span_owners, takes_part
 from everywatt.ledger.sweep import Floats, Line, Pieces, Stretches
 
@@ -49,7 +59,7 @@ def span_ledger(
     `use` gives for a pid and a device what the process had used over time (instants and amounts), None where that is
     not known. `idle_w` are idle watts by device: so much of each stretch is shared equally, whatever was used.
     """
-    whole = windows_energy(candidates, windows)
+    whole = in_microjoules(windows_energy(candidates, windows))
     open_until = max((end for _, end in windows), default=0)
     owners = span_owners(spans, open_until)
     counted = {label: part for label, part in whole.parts if part.joules is not None}

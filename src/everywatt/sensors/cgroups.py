@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everywatt.core.cgroup_names import place
 from everywatt.sensors import procfs
 
 MADE = "everywatt-run-"  # how the names of groups begin that `everywatt run` makes for its command
@@ -54,8 +55,15 @@ def parse_place(data: bytes) -> Place:
     by_controller = {name: (joint, without_made(own)) for name, (joint, own) in by_controller.items()}
     names = ("cpuacct", "memory", "cpu", "pids", "name=systemd")
     paths = [by_controller[name][1] for name in names if name in by_controller] + [unified]
-    path = max(paths, key=lambda text: text.rstrip("/").count("/")) or "/"
+    path = _telling({text.rstrip("/") for text in paths} - {""})
     return Place(path, 1, *(_folder(by_controller, name, path) for name in ("cpuacct", "memory", "cpu", "cpuset")))
+
+
+def _telling(paths: set[str]) -> str:
+    """Hierarchies may differ: the path that names a container, a job or a unit, else the deepest one."""
+    if len(paths) < 2:
+        return next(iter(paths), "/")
+    return max(paths, key=lambda text: (place(text) is not None, text.count("/"), text))
 
 
 def without_made(path: str) -> str:
