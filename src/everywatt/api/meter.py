@@ -184,6 +184,18 @@ class Meter:
             self._remove_scratch()
         return self._run
 
+    def discard(self) -> None:
+        """End the recording and keep nothing of it: nothing was measured."""
+        recording, self._recording = self._recording, None
+        self._leave()
+        if recording is None:
+            return
+        path = recording.close(linger=False).path
+        self._refused = "the recording was given up"
+        if self._append is None:
+            shutil.rmtree(path.parent, ignore_errors=True)
+        self._remove_scratch()
+
     def _remove_scratch(self) -> None:
         """save=False: nothing stays on disk."""
         if self._scratch is not None:

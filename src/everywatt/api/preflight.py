@@ -18,6 +18,7 @@ from everywatt.sensors.registry import choose, known
 BUSY_SHARE = 0.10
 """Above this share of the machine's CPUs the work of other programs is no longer noise."""
 LOOK_S = 0.5
+SHORTEST_S = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +56,14 @@ class CpuLoad:
         None where the kernel does not tell, or too little time has passed for its ticks.
         """
         before, now = self._before, self._now()
-        if before is None or now is None or now[0] - before[0] < 0.05:
+        if before is None or now is None or now[0] - before[0] < SHORTEST_S:
             return None
         own_s = now[2] - before[2]
         for pid in own:
             with suppress(OSError):
                 own_s += time.clock_gettime_ns(procfs.cpu_clock(pid)) / 1e9
-        spent_s = now[1] - before[1] - own_s
-        return max(0.0, spent_s) / ((now[0] - before[0]) * (os.cpu_count() or 1))
+        spent_s = now[1] - before[1] - own_s - 2 / procfs.TICKS_PER_S  # the kernel rounds
+        return min(1.0, max(0.0, spent_s) / ((now[0] - before[0]) * (os.cpu_count() or 1)))
 
     def _now(self) -> tuple[float, float, float] | None:
         try:

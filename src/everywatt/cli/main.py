@@ -19,6 +19,7 @@ BROKEN_PIPE = 141
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("everywatt.cli.run", "Measure the energy of a command."),
+    "attach": ("everywatt.cli.attach", "Measure processes that run already."),
     "show": ("everywatt.cli.show", "Show a run: energy, devices, spans, quality."),
     "ledger": ("everywatt.cli.ledger", "Show who owes the energy of a run, to the last microjoule."),
     "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),

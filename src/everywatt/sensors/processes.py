@@ -91,6 +91,11 @@ class Trees:
         """Whether the end of every process is told, as of the last read."""
         return self._host[1]
 
+    @property
+    def running(self) -> int:
+        """How many members are there that are no zombies."""
+        return sum(member.stat is None or member.stat.state not in "ZX" for member in self._members.values())
+
     def __len__(self) -> int:
         return len(self._members)
 
