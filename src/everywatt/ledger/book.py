@@ -10,7 +10,7 @@ from everywatt.core.units import format_joules, format_percent
 from everywatt.energy.combine import combine
 from everywatt.ledger import idle as idling
 from everywatt.ledger.entries import Page, entries
-from everywatt.ledger.groups import grouper
+from everywatt.ledger.groups import describer, grouper
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
 from everywatt.ledger.owners import Checks, Ledger, in_microjoules
@@ -47,12 +47,15 @@ def ledger(
     levels = _levels(tapes, hosts, baseline)
     if by == "span":
         return span_book(tapes, windows, levels, idle_policy=idle_policy, notes=notes)
-    own = grouper(by, tapes)
+    own, about = grouper(by, tapes), describer(by, tapes)
     pages = []
     for tape, host, level, asked in zip(tapes, hosts, levels, windows, strict=True):
         if asked:
             prefix = host if several else ""
-            pages.append(share_tape(tape, asked, host=prefix, own=own, levels=level, policy=idle_policy, notes=notes))
+            made = share_tape(
+                tape, asked, host=prefix, own=own, about=about, levels=level, policy=idle_policy, notes=notes
+            )
+            pages.append(made)
     return close(by, pages, [host for host, asked in zip(hosts, windows, strict=True) if asked], idle_policy)
 
 

@@ -145,8 +145,7 @@ def _measured(by: str, accounts: dict[Owner, _Account], shares: TapeShares) -> N
         account = accounts.get(_owner(by, shares, index, ""))
         if account is not None and account.owner.kind is not OwnerKind.OTHER:
             account.processes += 1
-            if by == "process":
-                account.details |= details
+            account.details |= details
 
 
 def _worth_telling(account: _Account) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from everywatt.core.errors import UsageError
 from everywatt.ledger import names
@@ -12,6 +13,7 @@ from everywatt.tape.reader import Tape
 
 KINDS = ("process", "container", "user", "job", "span", "device")
 Grouper = Callable[[Tape, ProcessFacts], Owner]
+Describer = Callable[[Tape, ProcessFacts], dict[str, Any]]
 _groupers: dict[str, Callable[[Sequence[Tape]], Grouper]] = {}
 
 
@@ -42,3 +44,16 @@ def _by_names(by: str, tapes: Sequence[Tape]) -> Grouper:
     """The container, job or user of a process, by the names on its tape."""
     known = {id(tape): names.Names.of_tape(tape) for tape in tapes}
     return lambda tape, facts: names.owner_of(facts, by, known[id(tape)])
+
+
+def describer(by: str, tapes: Sequence[Tape]) -> Describer:
+    """What is told of an owner, by what is known of one of its processes."""
+    if by not in names.GROUPINGS:
+        return about_process
+    known = {id(tape): names.Names.of_tape(tape) for tape in tapes}
+    return lambda tape, facts: names.details_of(facts, by, known[id(tape)])
+
+
+def about_process(tape: Tape, facts: ProcessFacts) -> dict[str, Any]:
+    """Everything that is known of a process."""
+    return facts.to_dict()
