@@ -135,6 +135,7 @@ class Following:
         self._weights: dict[int, float] = {}
         self._shares = {name: _shares(table) for name, table in self._cards.items()}
         self._late: dict[int, int] = {}
+        self._joules: dict[str, float] = {}
         self._number = 0
         self.last = time.monotonic()
         self.account = Account()
@@ -149,7 +150,7 @@ class Following:
                 self._late[-pid] = self._late.get(-pid, 0) + spent
             self.account.name(self._tree)
         passed = now - self.last
-        self._charge(passed)
+        self._charge(now)
         used = self._used(passed) if self._cpus else {}
         at = time.monotonic() - self._t0_ns / 1e9 + AHEAD_S
         busy = sum(used.values()) / 1e9
@@ -164,16 +165,19 @@ class Following:
             self._stat.put(self.account.busy_s)
         self._number, self.last = self._number + 1, now
 
-    def _charge(self, passed: float) -> None:
-        """The joules since the last step are those of the use before it."""
-        active_w = sum(self._logs[name][-1].raw_w - self._loads[name].low_w for name in self._cpus)
+    def _charge(self, now: float) -> None:
+        """The joules above idle since the last step are those of the use before it."""
+        active = {name: self._active(name, now) for name in self._loads}
         for pid, share in self._weights.items():
-            self.account.add(pid, "active_j", active_w * share * passed)
+            self.account.add(pid, "active_j", share * sum(active[name] for name in self._cpus))
         for name, shares in self._shares.items():
-            event = self._logs[name][-1]
-            card_w = max(0.0, min(event.raw_w, event.limit_w) - self._loads[name].low_w)
             for pid, sm in shares.items():
-                self.account.add(pid, "gpu_j", card_w * sm / sum(shares.values()) * passed)
+                self.account.add(pid, "gpu_j", active[name] * sm / sum(shares.values()))
+
+    def _active(self, name: str, now: float) -> float:
+        joules = self._logs[name].joules(now - self._t0_ns / 1e9)
+        before, self._joules[name] = self._joules.get(name, joules), joules
+        return max(0.0, joules - before - self._loads[name].low_w * (now - self.last))
 
     def _used(self, passed: float) -> dict[int, int]:
         """Nanoseconds of each process, and of unseen children as far as the CPUs had room for them."""

@@ -45,7 +45,10 @@ class Tree:
         for one in self.live.values():  # before looking who is left: a child that ends in between is not counted twice
             _read(one)
         found = [pid for pid in _descendants(self.root) if pid != self.skip]
-        for pid in set(self.live).difference(found):
+        # Later ones first: a child that went with its parent is the parent's, and with it the grandparent's.
+        for pid in sorted(
+            set(self.live).difference(found), key=lambda pid: (self.live[pid].start or 0, pid), reverse=True
+        ):
             gone = self.live.pop(pid)
             parent = self.live.get(gone.ppid)
             if parent is not None:
