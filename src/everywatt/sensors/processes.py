@@ -270,6 +270,8 @@ class Trees:
             self._records.close()
             self._records, self._why = None, f"no exit records: {error}"
             records, complete = [], False
+        # Later ones first: what a child is known to have used is its parent's to hand on.
+        self._left.sort(key=lambda member: (member.start or 0, member.pid), reverse=True)
         left = {member.pid: member for member in self._left}
         self._left = []
         unseen: dict[int, list[Exit]] = {}
@@ -281,8 +283,9 @@ class Trees:
                 self._members[record.pid] = Member(record.pid, final=record)  # not waited for yet
             else:
                 unseen.setdefault(parent, []).append(record)
-        rows += [row for member in left.values() if (row := self._last_row(member))]
-        for record in endings.completed(unseen, {**left, **self._members}):
+        completed = endings.completed(unseen, {**left, **self._members})
+        rows += [row for member in left.values() if (row := self._last_row(member, left))]
+        for record in completed:
             above = self._members.get(record.ppid) or left.get(record.ppid)
             rows.append(endings.row_of(record, meter=above is not None and above.meter and not above.reaper))
         return complete
@@ -292,11 +295,12 @@ class Trees:
         owner = endings.of_whom(records, (*self._members, *left)) if records else {}
         return [(record, owner.get(record.ppid, 0)) for record in records if self._everything or record.pid in owner]
 
-    def _last_row(self, member: Member) -> dict[str, Any] | None:
+    def _last_row(self, member: Member, left: dict[int, Member]) -> dict[str, Any] | None:
         """What a member that is gone used in all; its parent knows of it now."""
         final = member.final
         own_s = member.cpu_s if final is None else max(final.cpu_s, member.cpu_s)  # a zombie's clock has the last word
-        parent = self._members.get(member.stat.ppid) if member.stat is not None else None
+        ppid = member.stat.ppid if member.stat is not None else 0
+        parent = self._members.get(ppid) or left.get(ppid)
         if parent is not None:
             parent.known_s += own_s + member.base_s + member.known_s
         if final is None:
