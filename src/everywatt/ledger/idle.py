@@ -167,10 +167,19 @@ def _gpu(seen: Watched, known: Flags, measured: Idle | None) -> Idle:
         return Idle(level, HELD_SPREAD * level, "quiet, held", noise_w=_noise(watts, seen), note=note)
     if idle is None:
         return _by_use(replace(seen, held=None), known)
-    if holding.any():
-        level = float(seen.watts[holding].mean())
+    inside = _inside(holding)
+    if inside.sum() * seen.cell_s >= QUIET_S:
+        level = float(np.median(seen.watts[inside]))
         idle = replace(idle, held_w=max(level - idle.watts, 0.0))
     return idle
+
+
+def _inside(cells: Flags) -> Flags:
+    """Cells with such cells on both sides: where a load begins or ends, use and power are not of the same instant."""
+    inside = cells.copy()
+    inside[1:] &= cells[:-1]
+    inside[:-1] &= cells[1:]
+    return inside
 
 
 def _noise(watts: Floats, seen: Watched) -> float:
