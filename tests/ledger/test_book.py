@@ -77,7 +77,7 @@ def machines(draw):
     return devices, processes if draw(st.booleans()) or processes else None, options
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(machines(), st.sampled_from(["separate", "by-use", "by-allocation"]), st.data())
 def test_every_ledger_adds_up_and_so_do_its_intervals(machine, policy, data):
     devices, processes, options = machine
@@ -92,7 +92,7 @@ def test_every_ledger_adds_up_and_so_do_its_intervals(machine, policy, data):
         run.tapes[0].close()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(machines())
 def test_twice_the_power_is_twice_for_every_owner_of_a_machine(machine):
     devices, processes, options = machine
