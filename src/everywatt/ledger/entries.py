@@ -12,8 +12,8 @@ from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy, join_labels
 from everywatt.ledger.amounts import UJ, apportion, microjoules
 from everywatt.ledger.intervals import budgets
-from everywatt.ledger.owners import IDLE, UNATTRIBUTED, Entry, Owner, OwnerKind, Part, in_order
-from everywatt.ledger.shares import IDLE_AT, NOBODY_AT, SPECIAL, DeviceShares, TapeShares
+from everywatt.ledger.owners import IDLE, METER, OTHER, UNATTRIBUTED, Entry, Owner, OwnerKind, Part, in_order
+from everywatt.ledger.shares import IDLE_AT, NOBODY_AT, DeviceShares, TapeShares
 
 PARTS = (Part.ACTIVE, Part.HELD, Part.IDLE)
 WHAT_IS_IDLE = "idle level"
@@ -128,7 +128,7 @@ def _owner(by: str, shares: TapeShares, index: int, device: str) -> Owner:
     if by == "device":
         return Owner(OwnerKind.DEVICE, device, device)
     owner = shares.owners[index]
-    if not shares.host or owner in SPECIAL:
+    if not shares.host or owner in (IDLE, METER, OTHER, UNATTRIBUTED):
         return owner
     return Owner(owner.kind, f"{shares.host}/{owner.id}", f"{shares.host}: {owner.label}")
 
@@ -140,7 +140,7 @@ def _measured(by: str, accounts: dict[Owner, _Account], shares: TapeShares) -> N
     sums: dict[tuple[Owner, str], float] = {}
     for name, column in shares.use.items():
         for index in np.flatnonzero(np.isfinite(column)).tolist():
-            if index == NOBODY_AT or (column[index] == 0 and index >= len(SPECIAL)):
+            if index == NOBODY_AT or (column[index] == 0 and index >= len((IDLE, METER, OTHER, UNATTRIBUTED))):
                 continue
             key = (_owner(by, shares, index, ""), name)
             sums[key] = sums.get(key, 0.0) + float(column[index])
@@ -151,12 +151,12 @@ def _measured(by: str, accounts: dict[Owner, _Account], shares: TapeShares) -> N
         if account is not None:
             before = account.use.get(name, 0.0)
             account.use[name] = max(before, amount) if name.endswith("_bytes") else before + amount
-    for index in range(len(SPECIAL), len(shares.owners)):
+    for index, details in shares.details.items():
         account = accounts.get(_owner(by, shares, index, ""))
-        if account is not None:
+        if account is not None and account.owner.kind is not OwnerKind.OTHER:
             account.processes += 1
             if by == "process":
-                account.details |= shares.details(index)
+                account.details |= details
 
 
 def _worth_telling(account: _Account) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,10 +52,6 @@ class Roll:
         """An owner that is in no table."""
         self.facts.append(facts)
         return FIRST + len(self.facts) - 1
-
-    def details(self, owner: int) -> dict[str, Any]:
-        """What is known of the process behind an owner."""
-        return self.facts[owner - FIRST].to_dict() if owner >= FIRST else {}
 
     def of_pid(self, pid: int, at_ns: int) -> int:
         """The owner of a process that is known by its pid alone, at some time."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +45,7 @@ class DeviceShares:
 class TapeShares:
     """All devices of one tape, with the owners that their numbers stand for.
 
-    `use` is what was measured of each owner by name (cpu_s, gpu_s, rss_bytes, …), NaN where it was not; `details` is
-    what is known of the process behind one.
+    `use` is what was measured of each owner by name (cpu_s, gpu_s, rss_bytes, …), NaN where it was not.
     """
 
     host: str
@@ -56,5 +53,5 @@ class TapeShares:
     devices: tuple[DeviceShares, ...]
     total: Energy
     use: dict[str, Floats] = field(default_factory=dict)
-    details: Callable[[int], dict[str, Any]] = lambda _: {}
+    details: dict[int, dict[str, object]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

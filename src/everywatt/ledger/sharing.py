@@ -56,10 +56,9 @@ def share_tape(
         maker = work.gpu if kind_of(source) == "gpu" else work.cpu
         devices.append(maker(source, part, levels[source.label]))
     owners = (*SPECIAL, *(own(tape, facts) for facts in roll.facts))
+    details: dict[int, dict[str, object]] = {FIRST + i: dict(f.to_dict()) for i, f in enumerate(roll.facts)}
     told = tuple(f"{host}: {note}" if host else note for note in cpu.notes) if devices else ()
-    return TapeShares(
-        host, owners, tuple(_padded(d, len(owners)) for d in devices), total, work.use(), roll.details, told
-    )
+    return TapeShares(host, owners, tuple(_padded(d, len(owners)) for d in devices), total, work.use(), details, told)
 
 
 class _Work:
