@@ -24,7 +24,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 TICK_NS = NS // 100  # `start` is in ticks of 10 ms since boot, on every Linux of today
-PLAIN_ROW = 8  # keys of a row with nothing but numbers
+PLAIN_ROW = 9  # keys of a row with nothing but numbers
 LATE = 1.5  # a read that comes later than this many periods is taken for one before which nothing was told
 
 
@@ -33,7 +33,7 @@ class _Seen:
     """What was last told of a living process."""
 
     number: int
-    start: int
+    start: int | None
     cpu_s: float
     children_s: float
     threads: int = 1
@@ -169,7 +169,8 @@ class ProcessUse:
         if start is None:
             if row.get("hidden"):
                 self.hidden.add(pid)
-            return
+            if row.get("cpu_s") is None and not (row.get("gone") and seen is not None):
+                return
         if seen is not None and self.processes[seen.number].start != start:
             # The number was given to another process before the end of the first was told.
             went[-pid] = (seen, self.processes[seen.number].ppid)
