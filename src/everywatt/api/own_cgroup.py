@@ -15,6 +15,8 @@ from pathlib import Path
 from everywatt.core.machine import Machine
 from everywatt.sensors.cgroups import MADE, made_seconds
 
+SYSTEMD = Path("/run/systemd/system")  # there while systemd runs the machine
+
 
 @dataclass(frozen=True, slots=True)
 class OwnCgroup:
@@ -109,7 +111,7 @@ def _refusal(mount: Path, parent: Path, machine: Machine) -> str:
 
 def _systemd(proc: Path) -> bool:
     try:
-        return (proc / "1" / "comm").read_text().strip() == "systemd" or Path("/run/systemd/system").is_dir()
+        return (proc / "1" / "comm").read_text().strip() == "systemd" or SYSTEMD.is_dir()
     except OSError:
         return True  # not visible: be careful
 

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOOK_S = 0.2
+LAST_PID = 1 << 22  # the most that Linux gives out
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command(cls=Verb)
-@click.argument("pids", nargs=-1, required=True, type=click.IntRange(min=1), metavar="PID...")
+@click.argument("pids", nargs=-1, required=True, type=click.IntRange(1, LAST_PID), metavar="PID...")
 @click.option("--for", "for_s", type=DURATION, default=None, help="Stop after this long; else when all have ended.")
 @settings_options
 @output_options
