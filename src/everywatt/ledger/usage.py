@@ -114,7 +114,8 @@ class ProcessUse:
         facts = self.processes[seen.number]
         if facts.cgroup is not None and row.get("cgroup", facts.cgroup) != facts.cgroup:
             facts = self._move(seen, at_ns)
-        if len(row) > PLAIN_ROW or row.get("ppid") != facts.ppid or row.get("name") != facts.name or facts.meter:
+            facts.take(row)
+        elif len(row) > PLAIN_ROW or row.get("ppid") != facts.ppid or row.get("name") != facts.name or facts.meter:
             facts.take(row)
         used_s = seen.recent_s = float(max(cpu_s - seen.cpu_s, 0.0))
         seen.cpu_s = cpu_s
