@@ -6,6 +6,7 @@ of other tools are done again in Python, with the same file reading and parsing 
 the method:
 
 everywatt          the `use` sensor: host, all processes (their CPU clocks; files of those that ran), all cgroups
+its recorder       the recorder process as a whole while it does that, with its schedule, compression and tape
 psutil             process_iter with cpu_times and memory_info
 Scaphandre's way   /proc/stat and the stat of every process, each time
 Kepler's way       the same, and the cgroup file of every process
@@ -18,12 +19,14 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from benchmarks.common import OUT, say, verdict
+from benchmarks.common import OUT, cpu_s, say, verdict
+from everywatt.recorder.client import record
 from everywatt.sensors import cgroups, procfs
 from everywatt.sensors.base import Request
 from everywatt.sensors.use import Use
@@ -172,7 +175,39 @@ def costs(size: int, reads: int) -> tuple[dict[str, float], int]:
             spent = _in_turns(methods, size, reads)
         finally:
             close()
-    return {name: statistics.median(times) for name, times in spent.items()}, groups
+        found = {name: statistics.median(times) for name, times in spent.items()}
+        return {"everywatt": found.pop("everywatt"), "its recorder": recorder_cost(reads), **found}, groups
+
+
+def recorder_cost(seconds: float) -> float:
+    """CPU seconds a second of a recorder that tells of all processes, power left out."""
+    with tempfile.TemporaryDirectory() as folder, _runtime(folder):
+        recording = record(f"{folder}/a.tape", meta={}, period_s=1.0, sensors=["use"], everything=True, estimate=False)
+        try:
+            pid = int(recording.status()["pid"])
+            time.sleep(6.0)  # the first reads learn who is there
+            began, before = time.monotonic(), cpu_s(pid)
+            time.sleep(seconds)
+            return (cpu_s(pid) - before) / (time.monotonic() - began)
+        finally:
+            recording.close(linger=False)
+
+
+@contextmanager
+def _runtime(folder: str) -> Iterator[None]:
+    """A recorder of our own, which ends soon after."""
+    own = {"EVERYWATT_RUNTIME_DIR": folder, "EVERYWATT_RECORDER_IDLE_S": "0.5"}
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    try:
+        yield
+        time.sleep(1.5)  # it has left when its folder goes
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _in_turns(methods: dict[str, Callable[[], int]], size: int, reads: int) -> dict[str, list[float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,12 @@ def parse_place(data: bytes) -> Place:
     by_controller = {name: (joint, without_made(own)) for name, (joint, own) in by_controller.items()}
     names = ("cpuacct", "memory", "cpu", "pids", "name=systemd")
     paths = [by_controller[name][1] for name in names if name in by_controller] + [unified]
-    path = _telling({text.rstrip("/") for text in paths} - {""})
+    path = _telling(frozenset(text.rstrip("/") for text in paths) - {""})
     return Place(path, 1, *(_folder(by_controller, name, path) for name in ("cpuacct", "memory", "cpu", "cpuset")))
 
 
-def _telling(paths: set[str]) -> str:
+@lru_cache(maxsize=1024)
+def _telling(paths: frozenset[str]) -> str:
     """Hierarchies may differ: the path that names a container, a job or a unit, else the deepest one."""
     if len(paths) < 2:
         return next(iter(paths), "/")
