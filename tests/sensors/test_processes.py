@@ -418,3 +418,15 @@ def test_pss_where_it_is_asked_for(monkeypatch):
     monkeypatch.setattr(procfs, "slurp", refuse)
     row = Trees(PROC, [os.getpid()], memory="pss").read()[0]
     assert row["pss_bytes"] is None and "CAP_SYS_PTRACE" in row["memory_why"] and row["rss_bytes"] > 0
+
+
+def test_everything_of_a_simulated_machine_is_below_one_process():
+    root = subprocess.Popen(["sh", "-c", "sleep 30; true"])
+    try:
+        trees = Trees(PROC, everything=True, below=root.pid, reaper=os.getpid())
+        rows = wait_for(trees, lambda rows: any(row.get("name") == "sleep" for row in rows))
+        assert rows[0]["everything"] is True
+        assert {row["pid"] for row in rows} >= {0, root.pid, os.getpid()} and 1 not in {row["pid"] for row in rows}
+        os.kill(next(row["pid"] for row in rows if row.get("name") == "sleep"), 9)
+    finally:
+        root.wait(timeout=20)

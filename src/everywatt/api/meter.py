@@ -88,7 +88,7 @@ class Meter:
         self._save = save
         self._append = append
         self._options = dict(options or {})
-        self._pids = (os.getpid(),) if pids is None else tuple(pids)
+        self._pids = None if pids is None else tuple(pids)
         self._everything = everything
         self._memory = chosen.memory if memory is None else memory
         self._recording: Recording | None = None
@@ -132,7 +132,7 @@ class Meter:
                 devices=self._devices,
                 estimate=self._estimate,
                 options=self._options,
-                pids=self._pids,
+                pids=(os.getpid(),) if self._pids is None else self._pids,
                 everything=self._everything,
                 memory=self._memory,
                 reaper=reaper,

@@ -20,7 +20,7 @@ PASSED_ON = (
     signal.SIGCONT,
     signal.SIGWINCH,
 )
-LOOK_S = 0.1
+LOOK_S = 0.5
 FROM_KERNEL = 0x80  # si_code of a signal that the terminal sent, to us and to the command alike
 _SET_CHILD_SUBREAPER = 36
 

@@ -32,6 +32,7 @@ class Trees:
                 `"meter": true`, unless it was itself asked for
     reaper      the process of the everywatt command: its own CPU time is the meter's, its children are the subject's
     everything  all processes of the machine, kernel threads too (an idle one costs one look at its clock)
+    below       the process under which all processes of a simulated machine are: then those are everything
     memory      "pss" reads the proportional set size of those that ran
     exits       whether the kernel's exit records are asked for; what came of it is in the row of pid 0
     """
@@ -44,13 +45,15 @@ class Trees:
         meter: int | None = None,
         reaper: int | None = None,
         everything: bool = False,
+        below: int | None = None,
         memory: str = "rss",
         exits: bool = False,
     ) -> None:
         self._proc = str(proc)
         self._reader = Reader(proc, memory)
         self._members: dict[int, Member] = {}
-        self._everything = everything
+        self._everything = everything and below is None
+        self._whole = everything
         self._last_pid: int | None = None
         self._looked_s = 0.0
         self._foreign: set[int] = set()
@@ -64,6 +67,8 @@ class Trees:
             self._members[meter] = Member(meter, meter=True, root=True)
         if reaper is not None:
             self._members[reaper] = Member(reaper, meter=True, root=True, reaper=True)
+        if everything and below is not None:
+            self._members.setdefault(below, Member(below, root=True))
         self.follow(tuple(pids))
 
     def follow(self, pids: Sequence[int]) -> None:
@@ -124,12 +129,12 @@ class Trees:
     def _host_row(self, complete: bool) -> list[dict[str, Any]]:
         """What holds for the table from here on, where that changed: all processes or not, exit records or not."""
         exits = self._records is not None and complete
-        why = "" if exits else LOST if self._records is not None else self._why if self._everything else ""
-        now = (self._everything, exits, why)
+        why = "" if exits else LOST if self._records is not None else self._why if self._whole else ""
+        now = (self._whole, exits, why)
         if now == self._host:
             return []
         self._host = now
-        row = {"pid": 0, "start": 0, "name": "host", "everything": self._everything, "exits": exits}
+        row = {"pid": 0, "start": 0, "name": "host", "everything": self._whole, "exits": exits}
         return [{**row, "why": why} if why else row]
 
     # Who is there.
