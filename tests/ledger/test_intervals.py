@@ -16,10 +16,11 @@ WHOLE = Budget(
 )
 
 
-def owners(charged, idle_j, method="quiet", spread_w=1.0, unsure=0.2, doubt=None):
+def owners(charged, idle_j, method="quiet", spread_w=1.0, unsure=0.2, doubt=None, owned_s=None):
     names = [f"o{index}" for index in range(len(charged))]
     doubt = doubt or [0.0] * len(charged)
-    return budgets(WHOLE, "cpu.0", Idle(10.0, spread_w, method), 10.0, names, charged, idle_j, doubt, unsure)
+    owned_s = owned_s or [10.0 if amount else 0.0 for amount in charged]
+    return budgets(WHOLE, "cpu.0", Idle(10.0, spread_w, method), names, charged, idle_j, owned_s, doubt, unsure)
 
 
 amounts = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 5)), min_size=1, max_size=8)
@@ -55,6 +56,12 @@ def test_two_equal_workers_doubt_by_how_much_a_unit_of_use_costs():
 def test_the_largest_carries_the_doubts_of_all_others():
     found = owners([90.0, 5.0, 5.0], [0.0] * 3, unsure=0.0, doubt=[9.0, 3.0, 4.0])
     assert [budget.by_source()["split"] for budget in found] == pytest.approx([math.hypot(3, 4), 3, 4])
+
+
+def test_the_spread_of_idle_goes_by_time_shared_and_not_by_joules():
+    idle, load, other = owners([0.0, 60.0, 1.0], [40.0, 0.0, 0.0], owned_s=[0.0, 2.0, 8.0], spread_w=1.5)
+    assert [budget.by_source()["baseline"] for budget in (idle, load, other)] == pytest.approx([15, 3, 12])
+    assert (idle + load + other).by_source()["baseline"] == pytest.approx(0, abs=1e-12)
 
 
 def test_a_spread_is_not_larger_than_what_there_is():
