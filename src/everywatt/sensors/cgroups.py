@@ -37,7 +37,8 @@ def parse_place(data: bytes) -> Place:
     """What /proc/PID/cgroup says.
 
     The name is, among the hierarchies that matter for accounting, the path that names a container, job or unit, else
-    the deepest one, so that each is found whichever of them its manager uses. On a hybrid system the version 1 controllers count and version 2 only names.
+    the deepest one, so that each is found whichever of them its manager uses. On a hybrid system the version 1
+    controllers count and version 2 only names.
     """
     unified = ""
     by_controller: dict[str, tuple[str, str]] = {}
