@@ -1,4 +1,4 @@
-"""A hundred spans at once in a real recording of a simulated card."""
+"""A hundred spans at once in a real recording of this machine, whatever measures it."""
 
 import threading
 
@@ -8,7 +8,7 @@ import everywatt
 from everywatt.ledger.owners import OwnerKind
 
 
-def test_a_hundred_threads_at_once_add_up_to_the_device(simulated_gpu, tmp_path):
+def test_a_hundred_threads_at_once_add_up_to_the_device(tmp_path):
     together, over = threading.Barrier(101), threading.Event()
 
     def query(meter, number):
@@ -32,6 +32,7 @@ def test_a_hundred_threads_at_once_add_up_to_the_device(simulated_gpu, tmp_path)
     assert sum(entry.microjoules for entry in ledger.entries) == round(meter.energy.joules * 1e6)
     assert all(entry.energy.low <= entry.energy.joules <= entry.energy.high for entry in spans)
     # Each was open for the second that all shared; they differ by when they began and ended.
-    assert min(entry.energy.joules for entry in spans) >= 0.95 * 100.0 / 100, "a card of 100 W"
+    amounts = [entry.microjoules for entry in spans]
+    assert min(amounts) >= 0.5 * sum(amounts) / 100
     with pytest.raises(KeyError):
         ledger.entry("server")
