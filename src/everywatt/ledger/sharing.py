@@ -208,10 +208,9 @@ def _doubt(cpu: CpuUse, done: Split, used: Floats) -> Floats:
         return np.zeros(len(used))
     per_s = float(done.active_j.sum()) / whole
     cut_s = sums(cpu.uses.owner, cpu.uses.amount * cpu.partial[cpu.uses.stretch], len(used))
-    rest = 1.0 - used / whole
     ticks_s = np.where(used > 0, JIFFY_S, 0.0)
     ticks_s[OTHER_AT] *= np.sqrt(2)
-    return np.asarray(per_s * np.hypot(EDGE * cut_s * rest, ticks_s * rest), dtype=np.float64)
+    return np.asarray(per_s * np.hypot(EDGE * cut_s, ticks_s), dtype=np.float64)
 
 
 def _padded(device: DeviceShares, count: int) -> DeviceShares:
