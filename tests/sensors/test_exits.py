@@ -72,7 +72,8 @@ def test_a_message_that_is_not_understood_is_no_exit(records):
 
 def test_a_layout_that_is_not_known_is_refused(monkeypatch):
     records_or_skip().close()
-    monkeypatch.setattr(exits, "_WHO", 124)  # as if the kernel had moved its fields
+    moved = struct.Struct("=8xB63xQ32s12xI4xII228xI4xQ")  # as if the kernel had moved its fields
+    monkeypatch.setattr(exits, "_RECORD", moved)
     with pytest.raises(ValueError, match="layout"):
         ExitRecords()
     assert endings.open_records()[0] is None
