@@ -137,6 +137,7 @@ class Following:
         self._late: dict[int, int] = {}
         self._joules: dict[str, float] = {}
         self._number = 0
+        self._owed_s = self._share = 0.0
         self.last = time.monotonic()
         self.account = Account()
         self._tree.scan()
@@ -154,8 +155,11 @@ class Following:
         used = self._used(passed) if self._cpus else {}
         at = time.monotonic() - self._t0_ns / 1e9 + AHEAD_S
         busy = sum(used.values()) / 1e9
+        # Steps differ in length on a busy host: what the last one drew too little or too much is made up for.
+        self._owed_s += busy - self._share * passed * _CPUS
+        self._share = min(max(self._owed_s / (passed * _CPUS), 0.0), 1.0)
         for name in self._cpus:
-            _set(self._logs[name], at, self._loads[name].at_share_w(busy / (passed * _CPUS)))
+            _set(self._logs[name], at, self._loads[name].at_share_w(self._share))
         for name, table in self._cards.items():
             table.sweep()
             _set(self._logs[name], at, self._loads[name].at_share_w(table.share()))
