@@ -137,7 +137,7 @@ class Following:
         self._late: dict[int, int] = {}
         self._joules: dict[str, float] = {}
         self._number = 0
-        self._owed_s = self._share = 0.0
+        self._owed_s = self._share = self._at = 0.0
         self.last = time.monotonic()
         self.account = Account()
         self._tree.scan()
@@ -156,10 +156,11 @@ class Following:
         at = time.monotonic() - self._t0_ns / 1e9 + AHEAD_S
         busy = sum(used.values()) / 1e9
         # Steps differ in length on a busy host: what the last one drew too little or too much is made up for.
-        self._owed_s += busy - self._share * passed * _CPUS
+        self._owed_s += busy - self._share * (at - self._at) * _CPUS
         self._share = min(max(self._owed_s / (passed * _CPUS), 0.0), 1.0)
         for name in self._cpus:
             _set(self._logs[name], at, self._loads[name].at_share_w(self._share))
+        self._at = at
         for name, table in self._cards.items():
             table.sweep()
             _set(self._logs[name], at, self._loads[name].at_share_w(table.share()))
@@ -205,6 +206,8 @@ def _shares(table: ProcessTable) -> dict[int, float]:
 
 def follow(folder: Path, root: int) -> None:
     """Set the power of every load device every 10 ms, until stdin is closed; then write who used what."""
+    with contextlib.suppress(OSError):  # a step that comes late would change what readers have seen already
+        os.setpriority(os.PRIO_PROCESS, 0, -15)
     following = Following(folder, root)
     while not select.select([sys.stdin], [], [], max(0.0, following.last + STEP_S - time.monotonic()))[0]:
         following.step()
