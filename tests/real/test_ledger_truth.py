@@ -161,7 +161,7 @@ def test_spinners_owe_what_their_rusage_says_while_others_come_and_go(machine):
     for name in ("full", "half", "quarter", "churn"):
         mine = of(ledger, f" {name} ") if name != "churn" else _churned(ledger)
         owed = machine.rusage(name) * PER_CPU_S
-        assert sum(entry.use["cpu_s"] for entry in mine) == pytest.approx(machine.rusage(name), rel=0.02)
+        assert sum(entry.use["cpu_s"] for entry in mine) == pytest.approx(machine.rusage(name), rel=0.03)
         assert active_j(mine) == pytest.approx(owed, rel=0.03), name
         assert active_j(mine, "cpu.1") == pytest.approx(2 * active_j(mine), rel=0.02), name
     for name in ("much", "little"):
@@ -169,12 +169,14 @@ def test_spinners_owe_what_their_rusage_says_while_others_come_and_go(machine):
         assert active_j(of(ledger, f" {name} "), "gpu.0") == pytest.approx(GPU_W * sm_s, rel=0.03), name
     by_user = run.ledger("user")
     conserved(by_user)
-    assert len([entry for entry in by_user.entries if entry.owner.kind is OwnerKind.USER]) == 1
+    mine = by_user.entry(str(os.getuid()))
+    users = sum(entry.use["cpu_s"] for entry in by_user.entries if entry.owner.kind is OwnerKind.USER)
+    assert mine.use["cpu_s"] >= 0.98 * users, "what came and went unseen has no user"
     assert document["ledger"]["checks"]["hold"] is True
 
 
 def _churned(ledger):
-    return [e for e in ledger.entries if "churn.py" in e.owner.label or "came and went" in e.owner.label]
+    return [e for e in ledger.entries if "churn.py" in e.owner.label or e.owner.label.startswith("children of")]
 
 
 def test_the_rows_add_up_to_the_last_digit_printed(machine):
