@@ -19,9 +19,11 @@ BROKEN_PIPE = 141
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("everywatt.cli.run", "Measure the energy of a command."),
+    "attach": ("everywatt.cli.attach", "Measure processes that run already."),
     "compare": ("everywatt.cli.compare", "Compare the energy of commands, with a verdict."),
     "sweep": ("everywatt.cli.sweep", "Measure a command at several power limits or parameters."),
     "show": ("everywatt.cli.show", "Show a run: energy, devices, spans, quality."),
+    "ledger": ("everywatt.cli.ledger", "Show who owes the energy of a run, to the last microjoule."),
     "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),
     "why": ("everywatt.cli.why", "Say where a run's interval comes from and what would narrow it."),
     "export": ("everywatt.cli.export", "Write a run as CSV, JSON lines, Parquet or Arrow."),

@@ -1,0 +1,96 @@
+"""The idle level of each device of a tape, from what the tape has of its power and use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.core.channels import Domain
+from everywatt.core.clocks import NS
+from everywatt.energy.sources import Source, addable, sources
+from everywatt.ledger import idle as idling
+from everywatt.ledger.account import TapeUse, tape_use
+from everywatt.ledger.energies import stretch_joules
+from everywatt.ledger.idle import Idle
+from everywatt.tape.reader import Tape
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+def kind_of(source: Source) -> str:
+    """`gpu`, `dram`, or `cpu` for everything that is split by CPU time."""
+    return {Domain.GPU: "gpu", Domain.DRAM: "dram"}.get(source.domain, "cpu")
+
+
+def find_levels(tape: Tape, measured: Mapping[str, Idle]) -> dict[str, Idle]:
+    """Idle of each device of the total; `measured` is what another segment of the host measured on purpose."""
+    use = tape_use(tape)
+    found = {}
+    for source in addable(sources(tape)):
+        seen, own = _watched(use, source), measured_idle(use, source)
+        if own is not None and seen.kind != "gpu":
+            own = idling.without_use(own, seen, _use_in_idle(use))
+        level = idling.find_idle(seen, own or measured.get(source.label))
+        if level is not None:
+            found[source.label] = level
+    return found
+
+
+def measured_idle(use: TapeUse, source: Source) -> Idle | None:
+    """Idle in spans that were recorded for it; None where there is none."""
+    if not use.idle_spans:
+        return None
+    start_ns, end_ns = _idle_span(use)
+    edges = np.linspace(start_ns, end_ns, 9).astype(np.int64)
+    joules, seconds = stretch_joules(source, edges[:-1], edges[1:])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = idling.from_blocks(joules / seconds, (end_ns - start_ns) / 8 / NS)
+    busy = float(_use_of(use, source, edges[[0, -1]])[0][0])
+    if found is not None and busy > idling.QUIET_USE:
+        found = replace(found, note=f"it was {busy:.0%} busy while idle was measured")
+    return found
+
+
+def _idle_span(use: TapeUse) -> tuple[int, int]:
+    return max(use.idle_spans, key=lambda span: span[1] - span[0])
+
+
+def _use_in_idle(use: TapeUse) -> float:
+    """Busy share of all CPUs while idle was recorded, everywatt's own part of it included; NaN where not known."""
+    start_ns, end_ns = _idle_span(use)
+    return float(use.cpu_share(np.array([start_ns]), np.array([end_ns]))[0])
+
+
+def _watched(use: TapeUse, source: Source) -> idling.Watched:
+    cells = use.cells(source)
+    edges = cells.edges_ns
+    enough = cells.observed_s > 0.5 * cells.step_ns / NS
+    with np.errstate(divide="ignore", invalid="ignore"):
+        watts = np.where(enough, cells.joules / cells.observed_s, np.nan)
+    share, held = _use_of(use, source, edges)
+    return idling.Watched(watts, share, cells.step_ns / NS, kind_of(source), held)
+
+
+def _use_of(use: TapeUse, source: Source, edges: Ints) -> tuple[Floats, Flags | None]:
+    """How busy a device was between edges, from 0 to 1 (NaN: not known), and whether somebody held it."""
+    if kind_of(source) != "gpu":
+        return use.cpu_share(edges[:-1], edges[1:]), None
+    gpu = use.channel(source.tape, f"{source.channel.device}.utilisation")
+    share = np.full(len(edges) - 1, np.nan) if gpu is None else gpu.mean(edges) / 100
+    if use.gpus is None:
+        return share, None
+    tenants = use.gpus.at(device_number(source), (edges[:-1] + edges[1:]) // 2)
+    if gpu is None:
+        share = np.array([sum(t.sm or 0.0 for t in inside) / 100 for inside in tenants])
+    return share, np.array([bool(inside) for inside in tenants], dtype=np.bool_)
+
+
+def device_number(source: Source) -> int:
+    """Which GPU or package a source is; -1 where its name does not say."""
+    digits = source.channel.device.rpartition(".")[2]
+    return int(digits) if digits.isdigit() else -1
