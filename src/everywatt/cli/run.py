@@ -20,6 +20,7 @@ from everywatt.core.clocks import NS, SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused
 from everywatt.core.units import format_duration
+from everywatt.report.carbon import Footprint, carbon_lines, factors_of, footprint
 from everywatt.report.text import short, summary
 from everywatt.sensors.base import Request
 from everywatt.sensors.registry import choose, known
@@ -76,7 +77,7 @@ def command(
         meter.recording.span_close(uid)
     code = _measured(meter, words, output)
     try:
-        _finish(meter, meter.stop(), code, output)
+        _finish(meter, meter.stop(), code, settings, output)
     except EverywattError as error:
         output.error(error)  # the command has ended: its code is what counts
     return code
@@ -212,15 +213,26 @@ def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: 
         output.detail(f"everywatt: {format_duration(time.monotonic() - started)}, so far {short(energy)}")
 
 
-def _finish(meter: Meter, run: Run | None, code: int, output: Output) -> None:
+def _finish(meter: Meter, run: Run | None, code: int, settings: Settings, output: Output) -> None:
     if run is None:
         output.warn(f"no recording: {meter.energy.refused}")
         output.json("run", {"energy": meter.energy.to_dict(), "exit_code": code, "name": None})
         return
+    found = _footprint(run, settings, output)
     if output.json_to is not None:
         data = {key: value for key, value in run.to_dict().items() if key not in ("schema", "kind")}
-        output.json("run", {**data, "exit_code": code})
+        carbon = {} if found is None else {"carbon": found.to_dict()}
+        output.json("run", {**data, **carbon, "exit_code": code})
     if output.json_to is None or output.json_to != STDOUT:
-        for line in summary(run):
+        for line in [*summary(run), *([] if found is None else carbon_lines(found))]:
             output.say(line)
         output.say(f"  run     {run.name}   (everywatt show {run.name}, everywatt why {run.name})")
+
+
+def _footprint(run: Run, settings: Settings, output: Output) -> Footprint | None:
+    """Carbon and cost where the settings ask for them. A factor that cannot be used does not end a run."""
+    try:
+        return footprint(run, factors_of(settings))
+    except EverywattError as error:
+        output.warn(str(error))
+        return None

@@ -7,6 +7,7 @@ energy's own: factors are taken as they are given.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from everywatt.core.units import format_quantity
 from everywatt.report.intensity import Curve, Intensity, country_intensity, read_curve
 
 J_PER_KWH = 3.6e6
+PREFIXED = ("g CO2e", "Wh")
 LAMP_W = 10.0
 PHONE_WH = 15.0
 
@@ -53,7 +55,15 @@ class Amount:
     def __str__(self) -> str:
         if self.value is None or self.low is None or self.high is None:
             return f"refused: {self.refused}"
-        return format_quantity(self.value, self.unit, self.value - self.low, self.high - self.value)
+        below, above = self.value - self.low, self.high - self.value
+        if self.unit in PREFIXED:
+            return format_quantity(self.value, self.unit, below, above)
+        # Nobody pays in micro-euros.
+        decimals = min(12, max(2, 1 - math.floor(math.log10(max(below, above))))) if max(below, above) > 0 else 2
+        spread = f"± {(below + above) / 2:.{decimals}f}" if math.isclose(below, above, rel_tol=0.05) else (
+            f"−{below:.{decimals}f}/+{above:.{decimals}f}"
+        )
+        return f"{self.value:.{decimals}f} {self.unit} {spread}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

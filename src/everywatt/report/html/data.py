@@ -59,7 +59,7 @@ def report_document(
 
 def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -> dict[str, Any]:
     """One run of the document."""
-    energy, net = run.energy(), run.energy_net()
+    energy, net, idle = run.energy(), run.energy_net(), _baseline(run)
     lines = lines_of(run, lambda share, text: tell(0.6 * share, text))
     tell(0.6, "putting the ticks together")
     total = total_line(lines)
@@ -75,10 +75,10 @@ def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -
         "extent_s": _extent_s(run),
         "energy": shown_energy(energy),
         "net": shown_energy(net),
-        "baseline": _baseline(run),
-        "figures": _figures(run, energy, lines),
+        "baseline": idle,
+        "figures": _figures(run, energy, net, idle, lines),
         "causes": [plain(cause) for cause in causes(energy, run.duration_s)],
-        "warnings": warnings(run, energy),
+        "warnings": warnings(run, energy, quality),
         "devices": _devices(run, energy, lines),
         "charts": charts,
         "bands": bands_of(run),
@@ -110,7 +110,9 @@ def _baseline(run: Run) -> str | None:
     return f"{where}, {format_duration(baseline.duration_s)}"
 
 
-def _figures(run: Run, energy: Energy, lines: Sequence[Line]) -> list[dict[str, str]]:
+def _figures(
+    run: Run, energy: Energy, net: Energy, idle: str | None, lines: Sequence[Line]
+) -> list[dict[str, str]]:
     """The small figures beside the large one."""
     duration_s = run.duration_s
     figures = [{"label": "Duration", "value": format_duration(duration_s), "about": f"from {run.started:%H:%M:%S} UTC"}]
@@ -123,9 +125,8 @@ def _figures(run: Run, energy: Energy, lines: Sequence[Line]) -> list[dict[str, 
     if peaks:
         watts, label = max(peaks)
         figures.append({"label": "Highest reading", "value": format_watts(watts), "about": f"of {label}"})
-    net = run.energy_net()
     if net.joules is not None:
-        figures.append({"label": "Above idle", "value": shown(net), "about": f"idle: {_baseline(run)}"})
+        figures.append({"label": "Above idle", "value": shown(net), "about": f"idle: {idle}"})
     return figures
 
 

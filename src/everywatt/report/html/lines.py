@@ -16,7 +16,7 @@ from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import power_statistics
 from everywatt.report.html.pyramid import Floats, Ints, Series
 from everywatt.tape.accumulate import GAP_PERIODS
-from everywatt.tape.columns import Columns, load_columns
+from everywatt.tape.columns import load_columns, ticks_by_frame
 from everywatt.tape.reader import StoredGroup, Tape
 
 US = 1000
@@ -63,11 +63,12 @@ class _Wanted:
 def lines_of(run: Run, tell: Tell = lambda share, text: None) -> list[Line]:
     """Every line of a run, power first. Ticks of several segments follow one another, with a hole between."""
     found: dict[tuple[str, str], Line] = {}
+    windows = dict(zip(run.tapes, run.windows(), strict=True))
     several = len({_host(tape) for tape in run.tapes}) > 1
     work = [(tape, group) for tape in run.tapes for group in tape.groups if not group.info.table]
     for place, (tape, group) in enumerate(work):
         tell(place / max(len(work), 1), f"reading {group.info.name}")
-        for line in _lines(tape, group, run.windows()[run.tapes.index(tape)], offset_ns_of(run, tape)):
+        for line in _lines(tape, group, windows[tape], offset_ns_of(run, tape)):
             host = f"{_host(tape)} " if several else ""
             one = replace(line, label=host + line.label, device=host + line.device)
             key = (one.chart, one.label)
@@ -97,11 +98,11 @@ def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], o
         return
     names = [one.channel.name for one in wanted]
     known = {channel.name for channel in group.info.channels}
-    columns = load_columns(tape, group.id, [*names, *([IDLE] if BUSY in names and IDLE in known else [])])
-    if len(columns) < 2:
+    at_ns, columns = _ticks(tape, group, [*names, *([IDLE] if BUSY in names and IDLE in known else [])])
+    if len(at_ns) < 2:
         return
     for one in wanted:
-        series = _series(one, columns, group, offset_ns, tape)
+        series = _series(one, at_ns, columns, offset_ns, tape)
         if series is None or not np.isfinite(series.values).any():
             continue
         statistics = None
@@ -109,6 +110,17 @@ def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], o
             statistics = power_statistics(_inside(series, windows, offset_ns))
         series = _with_holes(series, one.channel, group.expected_period_s)
         yield Line(one.chart, one.label, one.channel.name, series, one.shown, one.in_total, statistics, one.channel.device)
+
+
+def _ticks(tape: Tape, group: StoredGroup, names: Sequence[str]) -> tuple[Ints, dict[str, Floats]]:
+    """Publications and raw values; of energy counters what they had accumulated."""
+    found = ticks_by_frame(tape, group, names)
+    if found is not None:
+        return found
+    columns = load_columns(tape, group.id, names)
+    counters = {channel.name for channel in group.info.channels if channel.kind is Kind.COUNTER}
+    accumulated = {name: values for name, values in columns.accumulated.items() if name in counters}
+    return columns.published, {**columns.values, **accumulated}
 
 
 def _wanted(tape: Tape, group: StoredGroup) -> Iterator[_Wanted]:
@@ -133,18 +145,17 @@ def _label(channel: Channel) -> str:
     return channel.device if channel.name.endswith(_FIRST) or not what else f"{channel.device} {what}"
 
 
-def _series(one: _Wanted, columns: Columns, group: StoredGroup, offset_ns: int, tape: Tape) -> Series | None:
+def _series(one: _Wanted, at_ns: Ints, columns: dict[str, Floats], offset_ns: int, tape: Tape) -> Series | None:
     channel, name = one.channel, one.channel.name
-    at_ns = columns.published
-    values = columns.values[name]
+    values = columns[name]
     if name == BUSY:
-        values = _busy(columns, tape)
-        return None if values is None else Series(*_times(at_ns[1:], offset_ns, values), held=True)
+        busy = _busy(at_ns, columns, tape)
+        return None if busy is None else Series(*_times(at_ns[1:], offset_ns, busy))
     scale, facts = channel.scale, channel.facts
     if channel.kind is Kind.COUNTER and channel.carries_energy:
         seconds = np.diff(at_ns) / NS
         with np.errstate(invalid="ignore", divide="ignore"):
-            watts = np.diff(columns.accumulated[name]) * (scale * facts.gain) / seconds + facts.bias_w
+            watts = np.diff(values) * (scale * facts.gain) / seconds + facts.bias_w
         return Series(*_times(at_ns[1:], offset_ns, np.where(seconds > 0, watts, np.nan)))
     if one.chart == "memory":
         return Series(*_times(at_ns, offset_ns, values * (scale / GIB)), step=scale / GIB)
@@ -160,17 +171,17 @@ def _times(at_ns: Ints, offset_ns: int, values: Floats) -> tuple[Ints, Floats]:
     return (at, values) if keep.all() else (at[keep], values[keep])
 
 
-def _busy(columns: Columns, tape: Tape) -> Floats | None:
+def _busy(at_ns: Ints, columns: dict[str, Floats], tape: Tape) -> Floats | None:
     """The share of all CPUs that was busy, in percent, between reads."""
-    busy = np.diff(columns.values[BUSY])
-    if IDLE in columns.values:
-        whole = busy + np.diff(columns.values[IDLE])
+    busy = np.diff(columns[BUSY])
+    if IDLE in columns:
+        whole = busy + np.diff(columns[IDLE])
     else:
         host = tape.meta.get("host")
         cpus = host.get("cpus") if isinstance(host, dict) else None
         if not cpus:
             return None
-        whole = np.diff(columns.published) / NS * float(cpus)
+        whole = np.diff(at_ns) / NS * float(cpus)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(whole > 0, np.clip(100.0 * busy / whole, 0.0, 100.0), np.nan)
 

@@ -117,7 +117,7 @@ everywatt.Chart = class {
   }
 
   options() {
-    const theme = everywatt.theme(), unit = this.about.unit;
+    const theme = everywatt.theme();
     const series = [{}], bands = [];
     for (const i of this.visible()) {
       const colour = this.colour(i, theme), held = this.lines[i].held;
@@ -134,7 +134,7 @@ everywatt.Chart = class {
     const axis = { stroke: theme.text, grid: { stroke: theme.grid, width: 1 }, ticks: { stroke: theme.grid, width: 1 }, font: theme.font };
     return {
       width: this.width(), height: this.height(), series, bands,
-      padding: [8 + this.lanes() * 19, 10, 0, 0],
+      padding: [8 + this.lanes() * 19, 24, 0, 0],
       legend: { show: false },
       cursor: {
         sync: { key: "everywatt", setSeries: false }, drag: { x: true, y: false, setScale: false },
@@ -143,7 +143,7 @@ everywatt.Chart = class {
       scales: { x: { time: false, range: () => [this.view.a, this.view.b] }, y: { range: (u, low, high) => this.range(low, high) } },
       axes: [
         { ...axis, size: 34, space: 70, values: (u, ticks) => ticks.map((t) => everywatt.seconds(t, this.view.b - this.view.a)) },
-        { ...axis, size: 62, values: (u, ticks) => ticks.map((v) => everywatt.number(v, unit)) },
+        { ...axis, size: 54, values: (u, ticks) => ticks.map((v) => everywatt.number(v)) },
       ],
       hooks: {
         drawClear: [(u) => this.drawBands(u, theme)],
@@ -240,6 +240,7 @@ everywatt.Chart = class {
     ctx.clip();
     ctx.font = theme.small.replace("11px", 11 * ratio + "px");
     ctx.textBaseline = "middle";
+    ctx.textAlign = "left";
     for (const [name, start, end, depth] of this.bands.bands) {
       if (depth >= lanes || end < this.view.a || start > this.view.b) continue;
       const x = Math.max(u.valToPos(start, "x", true), bbox.left);

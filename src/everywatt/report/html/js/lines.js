@@ -122,7 +122,19 @@ everywatt.Line = class {
     if (i >= this.t.length) return this.sum[this.t.length - 1];
     const start = i === 0 ? this.first : this.t[i - 1], before = i === 0 ? 0 : this.sum[i - 1];
     if (x <= start) return before;
+    if (!this.exact && this.parts.has(i)) return before + this.within(i, start, x);
     return before + (this.sum[i] - before) * (x - start) / Math.max(this.t[i] - start, 1e-12);
+  }
+
+  // The same inside one bucket whose ticks are there.
+  within(bucket, start, x) {
+    const at = this.parts.get(bucket);
+    let total = 0, from = start;
+    for (let i = at; i < at + this.ticks(bucket) && from < x; i++) {
+      if (!Number.isNaN(this.pv[i])) total += this.pv[i] * (Math.min(this.pt[i], x) - from);
+      from = this.pt[i];
+    }
+    return total;
   }
 
   // {value, start, end} of the highest tick; of its bucket where its ticks are not there.

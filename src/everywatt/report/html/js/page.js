@@ -68,7 +68,8 @@ everywatt.Page = class {
     this.coloured = (this.coloured || []).filter((recolour) => recolour.kept);
     this.view = new everywatt.Window(...run.extent_s);
     this.colourOf = this.colours(run);
-    this.body.replaceChildren(this.summary(run), this.chartSection(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run));
+    const parts = [this.summary(run), this.chartSection(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
+    this.body.replaceChildren(...parts.filter((part) => part !== null));
     await this.fillCharts(run);
   }
 
@@ -87,14 +88,14 @@ everywatt.Page = class {
       ? element("div.big", {}, element("span.refused", {}, "no energy figure"), element("p", {}, energy.refused))
       : element("div.big", {},
         element("p.figure", {}, element("span.value", {}, energy.big.value), element("span.unit", {}, energy.big.unit), element("span.spread", {}, energy.big.spread)),
-        element("p.about", {}, "95 % interval: ", everywatt.number(energy.low), " … ", everywatt.number(energy.high), " J"));
+        element("p.about", {}, energy.big.interval ? "95 % interval: " + energy.big.interval : ""));
     const chips = refused ? null : element("dl.chips", {},
       this.chip("Scope", energy.scope, "what the joules cover"),
       this.chip("Pedigree", energy.pedigree, energy.pedigree.includes("modelled") ? "estimated, not measured" : "how they came about", energy.pedigree.includes("modelled")),
       this.chip("Coverage", energy.coverage_shown, "share of the time that was observed", energy.coverage < 0.99));
-    const figures = element("dl.figures", {}, run.figures.map((figure) => element("div", {}, element("dt", {}, figure.label), element("dd", {}, figure.value, element("span.about", {}, figure.about)))));
+    const figures = element("dl.figures", {}, run.figures.map((figure) => element("div", {}, element("dt", {}, figure.label), element("dd", {}, everywatt.withSpread(figure.value), element("span.about", {}, figure.about)))));
     const carbon = run.carbon ? run.carbon.rows.filter((row) => row.name !== "energy") : [];
-    for (const row of carbon) figures.append(element("div", {}, element("dt", {}, row.label), element("dd", {}, row.shown, element("span.about", {}, "apart from joules; see below"))));
+    for (const row of carbon) figures.append(element("div", {}, element("dt", {}, row.label), element("dd", {}, everywatt.withSpread(row.shown), element("span.about", {}, "apart from joules; see below"))));
     const parts = run.devices.filter((device) => device.in_total && device.share !== null)
       .map((device) => ({ name: device.name, share: device.share, shown: device.energy.shown, colour: theme.palette[this.colourOf(device) % theme.palette.length] }));
     const named = element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share)))));

@@ -92,3 +92,9 @@ everywatt.swatch = function (colour) {
   node.style.background = colour;
   return node;
 };
+
+// The interval of a figure, smaller than the figure.
+everywatt.withSpread = function (shown) {
+  const at = shown.search(/ (±|−\d)/);
+  return at < 0 ? [shown] : [shown.slice(0, at), everywatt.element("span.spread", {}, shown.slice(at))];
+};
