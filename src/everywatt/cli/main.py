@@ -20,6 +20,7 @@ BROKEN_PIPE = 141
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("everywatt.cli.run", "Measure the energy of a command."),
     "show": ("everywatt.cli.show", "Show a run: energy, devices, spans, quality."),
+    "ledger": ("everywatt.cli.ledger", "Show who owes the energy of a run, to the last microjoule."),
     "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),
     "why": ("everywatt.cli.why", "Say where a run's interval comes from and what would narrow it."),
     "report": ("everywatt.cli.report", "Write runs as one HTML file, and compare them."),
