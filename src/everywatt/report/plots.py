@@ -10,8 +10,8 @@ import numpy as np
 
 from everywatt.api.run import Run
 from everywatt.core.energy import Energy
-from everywatt.core.errors import EverywattError, MeasurementRefused, MissingExtra, UsageError
-from everywatt.report.html.lines import CHARTS, Line, lines_of
+from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
+from everywatt.report.html.lines import CHARTS, Line, extent_s, lines_of
 from everywatt.report.html.pyramid import buckets
 from everywatt.report.html.spans import bands_of, phases_of
 
@@ -19,6 +19,7 @@ ENDINGS = (".png", ".svg", ".pdf")
 WIDTH, HEIGHT = 640, 300
 MOST_POINTS = 1500
 MOST_BANDS = 60
+MOST_NAMED = 12
 PALETTE = ("#0072b2", "#d55e00", "#007a5a", "#b0457f", "#8a6d00", "#3b8fc4", "#7a4b9c", "#5f6b7a")
 FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 
@@ -94,27 +95,28 @@ def _power(altair: Any, run: Run, metrics: Sequence[str], second: Sequence[str])
     names = [metric_name(line) for line in [*left, *right]]
     scale = altair.Scale(domain=names, range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])
     layers = _band_layers(altair, run)
-    sides = [layers + _curves(altair, left, scale, "left")] + ([_curves(altair, right, scale, "right")] if right else [])
+    sides = [layers + _curves(altair, run, left, scale, "left")] + ([_curves(altair, run, right, scale, "right")] if right else [])
     whole = altair.layer(*[altair.layer(*side) for side in sides])
     return whole.resolve_scale(y="independent") if right else whole
 
 
-def _curves(altair: Any, lines: Sequence[Line], scale: Any, side: str) -> list[Any]:
+def _curves(altair: Any, run: Run, lines: Sequence[Line], scale: Any, side: str) -> list[Any]:
     """The mean of each line, and where ticks were put together, lowest to highest behind it."""
     rows = [row for line in lines for row in _rows(line)]
     chart, unit = lines[0].chart, CHARTS[lines[0].chart][1]
     title = f"{CHARTS[chart][0]} ({unit})" if unit else ", ".join(line.label for line in lines)
     axis = altair.Axis(orient=side, grid=side == "left")
     zero = altair.Scale(zero=chart in ("power", "utilisation", "memory"))
-    x = altair.X("t:Q", title="Time (s)", scale=altair.Scale(nice=False))
-    colour = altair.Color("line:N", title=None, scale=scale)
+    x = _time(altair, run)
+    key = altair.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=3)
+    colour = altair.Color("line:N", title=None, scale=scale, legend=key)
     step = "step-before" if lines[0].series.held else "linear"
     base = altair.Chart(altair.Data(values=rows))
     dash = altair.value([5, 3]) if side == "right" else altair.value([])
-    band = base.mark_area(opacity=0.22, interpolate=step).encode(
+    band = base.mark_area(opacity=0.22, interpolate=step, clip=True).encode(
         x=x, y=altair.Y("low:Q", title=title, axis=axis, scale=zero), y2="high:Q", color=colour
     )
-    line = base.mark_line(strokeWidth=1.4, interpolate=step).encode(
+    line = base.mark_line(strokeWidth=1.4, interpolate=step, clip=True).encode(
         x=x, y=altair.Y("mean:Q", title=title, axis=axis, scale=zero), color=colour, strokeDash=dash
     )
     return [band, line]
@@ -142,20 +144,33 @@ def _band_layers(altair: Any, run: Run) -> list[Any]:
     bands = [band for band in found["bands"] if band[3] == deepest][:MOST_BANDS]
     if not bands:
         return []
-    rows = [{"a": a, "b": b, "span": found["names"][name], "odd": i % 2} for i, (name, a, b, _) in enumerate(bands)]
-    base = altair.Chart(altair.Data(values=rows))
-    shade = altair.Color("odd:N", legend=None, scale=altair.Scale(domain=[0, 1], range=["#c9d3df", "#e3e8ee"]))
-    layers = [base.mark_rect(opacity=0.45).encode(x=altair.X("a:Q", title="Time (s)"), x2="b:Q", color=shade)]
-    if len(bands) <= 12:
-        words = base.mark_text(align="left", baseline="top", dx=3, dy=3, fontSize=10, color="#444")
-        layers.append(words.encode(x="a:Q", y=altair.value(0), text="span:N"))
-    return [layer.resolve_scale(color="independent") if hasattr(layer, "layer") else layer for layer in layers]
+    rows = [{"a": a, "b": b, "span": found["names"][name]} for name, a, b, _ in bands]
+    layers = []
+    for place, shade in enumerate(("#dfe5ec", "#eff2f5")):
+        base = altair.Chart(altair.Data(values=rows[place::2]))
+        layers.append(base.mark_rect(color=shade, clip=True).encode(x=_time(altair, run, "a"), x2="b:Q"))
+    if len(bands) <= MOST_NAMED:
+        base = altair.Chart(altair.Data(values=rows))
+        words = base.mark_text(align="left", baseline="top", dx=3, dy=3, fontSize=10, color="#444", clip=True)
+        layers.append(words.encode(x=_time(altair, run, "a"), y=altair.value(0), text="span:N"))
+    return layers
+
+
+def _time(altair: Any, run: Run, field: str = "t") -> Any:
+    scale = altair.Scale(domain=extent_s(run), nice=False)
+    return altair.X(f"{field}:Q", title="Time (s)", scale=scale, axis=altair.Axis(grid=False, tickCount=10))
 
 
 def _bars(altair: Any, rows: list[dict[str, Any]], title: str) -> Any:
     """Horizontal bars with the 95 % interval and the figure itself."""
     if not rows:
         raise MeasurementRefused(f"This run has no {title} with an energy figure.", cure="everywatt show RUN")
+    names = [row["name"] for row in rows]
+    # Bars of one name would lie on top of each other.
+    rows = [
+        {**row, "name": f"{row['name']} #{names[: i + 1].count(row['name'])}" if names.count(row["name"]) > 1 else row["name"]}
+        for i, row in enumerate(rows)
+    ]
     base = altair.Chart(altair.Data(values=rows)).encode(y=altair.Y("name:N", sort=None, title=None))
     bars = base.mark_bar(height={"band": 0.62}, color=PALETTE[0]).encode(x=altair.X("joules:Q", title="Energy (J)"))
     whiskers = base.mark_rule(strokeWidth=1.3).encode(x=altair.X("low:Q", title="Energy (J)"), x2="high:Q")
@@ -200,7 +215,7 @@ def _styled(chart: Any, run: Run, what: str) -> Any:
         chart.properties(**properties)
         .configure(font=FONT, background="white")
         .configure_axis(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", gridColor="#e6e9ed")
-        .configure_legend(labelFontSize=11, orient="top", symbolStrokeWidth=3)
+        .configure_legend(labelFontSize=11, orient="top")
         .configure_view(stroke=None)
     )
 

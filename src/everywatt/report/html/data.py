@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from everywatt.api.run import Run
-from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, ScopeError
 from everywatt.core.jsonio import document, plain
 from everywatt.core.units import format_duration, format_watts
 from everywatt.report.carbon import Factors, Footprint, footprint
 from everywatt.report.html.figures import shown, shown_energy
-from everywatt.report.html.lines import CHARTS, Line, Tell, lines_of, total_line
+from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, total_line
 from everywatt.report.html.pyramid import share_out, shrink
 from everywatt.report.html.spans import bands_of, phases_of
 from everywatt.report.text import warnings
@@ -72,7 +71,7 @@ def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -
         "name": run.name,
         "started": run.started.isoformat(timespec="milliseconds"),
         "duration_s": run.duration_s,
-        "extent_s": _extent_s(run),
+        "extent_s": extent_s(run),
         "energy": shown_energy(energy),
         "net": shown_energy(net),
         "baseline": idle,
@@ -90,16 +89,6 @@ def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -
         "reproduce": _reproduce(run),
     }
     return dict(plain(found))
-
-
-def _extent_s(run: Run) -> list[float]:
-    """First and last instant of the charts, in seconds after the start."""
-    first = run.tapes[0]
-    origin = first.to_utc_ns(first.extent_ns()[0])
-    if len(run.tapes) == 1:
-        low, high = first.extent_ns()
-        return [0.0, max((high - low) / NS, 1e-3)]
-    return [0.0, max((max(tape.to_utc_ns(tape.extent_ns()[1]) for tape in run.tapes) - origin) / NS, 1e-3)]
 
 
 def _baseline(run: Run) -> str | None:
@@ -186,11 +175,8 @@ def charts_of(lines: Sequence[Line], most_bytes: float | None) -> list[dict[str,
 
 def ledger_of(run: Run) -> dict[str, Any]:
     """Who owes the joules; where there is no ledger, why."""
-    make = getattr(run, "ledger", None)
-    if make is None:
-        return {"refused": "this version of everywatt keeps no ledger"}
     try:
-        ledger = make(by="process")
+        ledger = run.ledger()
     except EverywattError as error:
         return {"refused": error.message}
     if not ledger.entries:

@@ -92,6 +92,16 @@ def offset_ns_of(run: Run, tape: Tape) -> int:
     return start_ns - (tape.to_utc_ns(start_ns) - first.to_utc_ns(first.extent_ns()[0]))
 
 
+def extent_s(run: Run) -> list[float]:
+    """First and last instant of the charts, in seconds after the start."""
+    first = run.tapes[0]
+    origin = first.to_utc_ns(first.extent_ns()[0])
+    if len(run.tapes) == 1:
+        low, high = first.extent_ns()
+        return [0.0, max((high - low) / NS, 1e-3)]
+    return [0.0, max((max(tape.to_utc_ns(tape.extent_ns()[1]) for tape in run.tapes) - origin) / NS, 1e-3)]
+
+
 def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], offset_ns: int) -> Iterator[Line]:
     wanted = list(_wanted(tape, group))
     if not wanted:
@@ -141,7 +151,7 @@ def _wanted(tape: Tape, group: StoredGroup) -> Iterator[_Wanted]:
 
 def _label(channel: Channel) -> str:
     """`gpu.0` for the quantity that a chart is named after, `gpu.0 clock memory` for others."""
-    what = channel.name.removeprefix(channel.device).strip(".").replace("_", " ")
+    what = channel.name.removeprefix(channel.device).strip(".").removeprefix("clock_").replace("_", " ")
     return channel.device if channel.name.endswith(_FIRST) or not what else f"{channel.device} {what}"
 
 

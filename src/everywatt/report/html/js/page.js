@@ -226,7 +226,7 @@ everywatt.Page = class {
     if (!ledger || ledger.refused) return section("owners", "Owners", null, element("p.about", {}, "No ledger: " + (ledger ? ledger.refused : "not asked for") + "."));
     const special = { idle: 7, other: 7, meter: 7, unattributed: 7 };
     const row = (entry, i) => ({
-      name: entry.owner.label, about: entry.owner.kind, value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high, shown: entry.energy.shown,
+      name: entry.owner.label, about: entry.owner.kind === "process" ? "process " + entry.owner.id.split(":")[0] : special[entry.owner.kind] === undefined ? entry.owner.kind : null, value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high, shown: entry.energy.shown,
       share: ledger.total.joules ? entry.energy.joules / ledger.total.joules : null, colour: theme.palette[special[entry.owner.kind] ?? i % 7],
     });
     const rows = ledger.owners.map(row), shown = rows.slice(0, 20);
