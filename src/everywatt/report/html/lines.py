@@ -171,7 +171,7 @@ def _series(one: _Wanted, at_ns: Ints, columns: dict[str, Floats], offset_ns: in
         return Series(*_times(at_ns, offset_ns, values * (scale / GIB)), step=scale / GIB)
     plain = facts.gain == 1.0 and facts.bias_w == 0.0
     adjusted = values * scale if plain else values * (scale * facts.gain) + facts.bias_w
-    return Series(*_times(at_ns, offset_ns, adjusted), step=scale if plain and scale != 1.0 else None)
+    return Series(*_times(at_ns, offset_ns, adjusted), step=scale if plain else None)
 
 
 def _times(at_ns: Ints, offset_ns: int, values: Floats) -> tuple[Ints, Floats]:

@@ -55,7 +55,9 @@ def unpack(packed: dict[str, Any]) -> dict[str, npt.NDArray[np.float64]]:
         for place in range(width):
             zigzag |= planes[place] << np.uint64(8 * place)
         steps = (zigzag >> np.uint64(1)).astype(np.int64) ^ -(zigzag & np.uint64(1)).astype(np.int64)
-        values = np.cumsum(steps) * step
+        inverse = round(1 / step)
+        whole = step < 1 and abs(inverse * step - 1) < 1e-12
+        values = np.cumsum(steps) / inverse if whole else np.cumsum(steps) * step
         if holes:
             mask = np.unpackbits(np.frombuffer(raw, np.uint8, -(-n // 8), at), count=n, bitorder="little")
             at += -(-n // 8)
