@@ -40,7 +40,7 @@ def test_pue_and_price():
 
 
 def test_little_money_is_not_shown_in_micro_euros():
-    found = account(energy(1176.0, 21.0), Factors(price_per_kwh=0.25, pue=1.2, currency="EUR"))
+    found = account(energy(1176.0, 22.0), Factors(price_per_kwh=0.25, pue=1.2, currency="EUR"))
     assert str(found.cost) == "0.0000980 EUR ± 0.0000018"
 
 

@@ -175,22 +175,27 @@ everywatt.Page = class {
     }
   }
 
-  tableOf(chart, details) {
-    const rows = 24, { a, b } = this.view, visible = chart.visible();
-    const slices = visible.map((i) => chart.lines[i].between(a, b, rows));
-    const times = [...new Set(slices.flatMap((slice) => slice.t))].sort((x, y) => x - y).filter((t) => t >= a && t <= b * (1 + 1e-12));
-    const step = Math.max(1, Math.ceil(times.length / (rows * 2)));
-    const chosen = times.filter((_, i) => i % step === step - 1 || i === times.length - 1);
-    const cell = (slice, t) => {
-      const i = everywatt.place(slice.t, t);
-      if (i >= slice.t.length || slice.mean[i] === null) return "–";
-      const mean = everywatt.number(slice.mean[i]);
-      return slice.low[i] === slice.high[i] ? mean : mean + " (" + everywatt.number(slice.low[i]) + " … " + everywatt.number(slice.high[i]) + ")";
-    };
+  // The chart in rows: every tick in the window where there are few, else equal steps of time.
+  tableOf(chart, details, view = this.view) {
+    const most = 48, steps = 24, { a, b } = view, visible = chart.visible(), slices = chart.slices;
+    let times = [...new Set(slices.flatMap((slice) => slice.t.filter((t) => t > a && t <= b)))].sort((x, y) => x - y);
+    if (times.length > most) times = Array.from({ length: steps }, (_, i) => a + (b - a) * (i + 1) / steps);
     const heads = ["until", ...visible.map((i) => chart.lines[i].about.label + (chart.about.unit ? " (" + chart.about.unit + ")" : ""))];
-    const body = chosen.map((t) => [everywatt.seconds(t, b - a), ...slices.map((slice) => cell(slice, t))]);
+    const body = times.map((t, row) => [everywatt.seconds(t, b - a), ...slices.map((slice, k) => this.cell(chart.lines[visible[k]], slice, row ? times[row - 1] : a, t))]);
     const table = everywatt.table(chart.about.title + " in the window shown: mean (lowest … highest)", heads, body, heads.map((_, i) => i));
     details.replaceChildren(details.firstElementChild, table);
+  }
+
+  // What a line did after `from` and until `to`.
+  cell(line, slice, from, to) {
+    const first = everywatt.place(slice.t, from + 1e-9), last = Math.min(everywatt.place(slice.t, to - 1e-9), slice.t.length - 1);
+    const known = [];
+    for (let i = first; i <= last; i++) if (slice.mean[i] !== null && (line.held || slice.t[i] <= to)) known.push(i);
+    if (!known.length) return "–";
+    const low = Math.min(...known.map((i) => slice.low[i])), high = Math.max(...known.map((i) => slice.high[i]));
+    if (low === high) return everywatt.number(low);
+    const mean = line.held ? line.integral(from, to) / (to - from) : known.reduce((sum, i) => sum + slice.mean[i], 0) / known.length;
+    return everywatt.number(mean) + " (" + everywatt.number(low) + " … " + everywatt.number(high) + ")";
   }
 
   windowMoved(run) {
@@ -330,7 +335,8 @@ everywatt.Page = class {
     chart.kept = true;
     chart.legend = () => this.legend(chart, legend);
     chart.told = (x) => this.values(chart, legend, x);
-    details.addEventListener("toggle", () => { if (details.open) { const own = this.view; this.view = view; this.tableOf(chart, details); this.view = own; } });
+    chart.after = () => { if (details.open) this.tableOf(chart, details, view); };
+    details.addEventListener("toggle", chart.after);
     this.charts.push(chart);
     chart.draw();
     chart.legend();
