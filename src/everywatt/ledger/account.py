@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.clocks import NS
+from everywatt.core.errors import TapeDamaged
 from everywatt.energy.sources import Source
 from everywatt.ledger import series
 from everywatt.ledger.cgroup_use import CgroupUse
@@ -45,6 +46,7 @@ class TapeUse:
         self.runs: list[tuple[int, int]] = []
         self.idle_spans: list[tuple[int, int]] = []
         self.cpus = float(tape.meta.get("host", {}).get("cpus") or 0)
+        self.packages = _whole_numbers(tape.meta.get("host", {}).get("packages"))
         self.memory_bytes = tape.meta.get("host", {}).get("memory_bytes")
 
     def update(self, tape: Tape) -> None:
@@ -67,7 +69,10 @@ class TapeUse:
         last_ns = self._read_ns.get(group.info.name)
         for frame in tape.tables(group.id, None if last_ns is None else last_ns + 1, None):
             if last_ns is None or frame.at_ns > last_ns:
-                reader.feed(frame.at_ns, frame.rows)
+                try:
+                    reader.feed(frame.at_ns, frame.rows)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise TapeDamaged(f"{tape.path}: a row of {group.info.name} cannot be read: {error}.") from None
                 self._read_ns[group.info.name] = frame.at_ns
 
     def _notes(self, tape: Tape) -> None:
@@ -127,6 +132,12 @@ class TapeUse:
         if self.busy is None:
             return np.full(len(starts_ns), np.nan)
         return self.busy.used(starts_ns, ends_ns) / ((ends_ns - starts_ns) / NS) / self.capacity()
+
+
+def _whole_numbers(told: Any) -> Ints:
+    """The numbers of a list of them; none where a tape from elsewhere holds something else."""
+    good = isinstance(told, list) and all(isinstance(number, int) for number in told)
+    return np.array(told if good else [], dtype=np.int64)
 
 
 _kept = WeakKeyDictionary()
