@@ -13,6 +13,7 @@ def series(values, period_us=1000, **more):
     return Series(np.arange(1, len(values) + 1) * period_us, np.array(values, dtype=float), **more)
 
 
+@settings(deadline=None)
 @given(VALUES, st.integers(1, 40), st.integers(1, 9))
 def test_extremes_survive_at_every_level(values, per, factor):
     values = np.array(values)
@@ -27,6 +28,7 @@ def test_extremes_survive_at_every_level(values, per, factor):
         assert each.end_us[-1] == len(values) * 1000
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=200), st.integers(1, 30))
 def test_means_add_up_to_the_whole(values, per):
     level = buckets(series(values), per)
