@@ -45,8 +45,12 @@ def test_what_stands_out_is_found_among_noise():
     random = np.random.default_rng(3)
     values = random.uniform(100, 300, 200_000)
     values[123_456] = 1000.0
-    level = buckets(series(values), 500)
-    assert int(np.argmax(surprise(level)[: len(level)])) == 123_456 // 500 or np.isinf(surprise(level)[123_456 // 500])
+    score = surprise(buckets(series(values), 500))
+    assert np.isinf(score[123_456 // 500]), "the highest always is"
+    values[123_456], values[50_000:] = 200.0, values[50_000:] + 500.0
+    score = surprise(buckets(series(values), 500))
+    rest = score[np.isfinite(score)]
+    assert score[100] == pytest.approx(500.0, rel=0.1) and rest.max() == score[100], "a step stands out where it is"
 
 
 @settings(max_examples=25, deadline=None)
