@@ -17,7 +17,18 @@ from pathlib import Path
 
 from benchmarks.common import OUT, say
 
-ORDER = ("accuracy", "honesty", "sim_honesty", "weight", "use_cost", "ledger_cost", "windows", "slowdown")
+ORDER = (
+    "accuracy",
+    "honesty",
+    "sim_honesty",
+    "weight",
+    "use_cost",
+    "ledger_cost",
+    "windows",
+    "slowdown",
+    "report_time",
+    "verdicts",
+)
 
 
 def found() -> dict[str, Callable[[bool], None]]:

@@ -59,9 +59,28 @@ def machine(noisy: bool = False) -> list[Group]:
     return [*groups, Group(GroupInfo("use.host", "use", "host", host), noisy)]
 
 
-def build(path: Path, rows: int, *, noisy: bool = False, seed: int = 1) -> int:
-    """A sealed tape with `rows` rows of every group, ten a second; gives its ticks (values)."""
-    groups = machine(noisy)
+def one_gauge() -> list[Group]:
+    """One card whose power is published once a millisecond."""
+    facts = Facts(period_s=0.001, window_s=0.001, quantum=0.001, max_w=2000.0, gain_pct=5.0, offset_w=2.0)
+    channel = Channel("gpu.0.power", "W", Kind.GAUGE, "gpu.0", Domain.GPU, 1e-3, Pedigree.INTEGRATED, None, facts)
+    return [Group(GroupInfo("nvml.gpu.0.power", "nvml", "gpu.0", (channel,)))]
+
+
+def build(
+    path: Path,
+    rows: int,
+    *,
+    noisy: bool = False,
+    seed: int = 1,
+    groups: list[Group] | None = None,
+    period_ns: int = PERIOD_NS,
+    spike: tuple[int, float] | None = None,
+) -> int:
+    """A sealed tape with `rows` rows of every group, one a period; gives its ticks (values).
+
+    `spike` gives one row of the gauges another raw value.
+    """
+    groups = groups or machine(noisy)
     random = np.random.default_rng(seed)
     db = sqlite3.connect(path, isolation_level=None)
     for pragma in ("page_size=4096", "journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE"):
@@ -73,14 +92,14 @@ def build(path: Path, rows: int, *, noisy: bool = False, seed: int = 1) -> int:
         db.execute(statement)
     counts: dict[str, list[int]] = {table: [0, 0] for table in schema.COLUMNS if table != "seal"}
     _insert(db, counts, "meta", [("host", dumps({"name": "bench"}))])
-    infos = [(i, dumps({**g.info.to_dict(), "expected_period_s": 0.1})) for i, g in enumerate(groups, 1)]
+    infos = [(i, dumps({**g.info.to_dict(), "expected_period_s": period_ns / 1e9})) for i, g in enumerate(groups, 1)]
     _insert(db, counts, "grp", infos)
     utc_ns = 1_700_000_000_000_000_000
     _insert(db, counts, "anchor", [(1, START_NS, utc_ns, START_NS, 100)])
-    _insert(db, counts, "frame", _frames(groups, rows, random))
+    _insert(db, counts, "frame", _frames(groups, rows, random, period_ns, spike))
     for statement in schema.INDEXES.values():
         db.execute(statement)
-    db.execute(schema.INSERT["seal"], schema.sealed_row("seal", (1, START_NS + rows * PERIOD_NS, dumps(counts))))
+    db.execute(schema.INSERT["seal"], schema.sealed_row("seal", (1, START_NS + rows * period_ns, dumps(counts))))
     db.execute("COMMIT")
     db.close()
     return rows * sum(len(group.info.channels) for group in groups)
@@ -92,10 +111,10 @@ def _insert(db, counts, table, rows):
     counts[table] = tally.result()
 
 
-def _frames(groups, rows, random):
+def _frames(groups, rows, random, period_ns, spike):
     number = 0
     for place, group in enumerate(groups, 1):
-        state = _State(group, random)
+        state = _State(group, random, period_ns, spike)
         for seq, first in enumerate(range(0, rows, state.most), 1):
             number += 1
             n = min(state.most, rows - first)
@@ -106,7 +125,10 @@ def _frames(groups, rows, random):
 class _State:
     """What the channels of a group have accumulated, frame after frame."""
 
-    def __init__(self, group: Group, random: np.random.Generator) -> None:
+    def __init__(
+        self, group: Group, random: np.random.Generator, period_ns: int, spike: tuple[int, float] | None
+    ) -> None:
+        self.period_ns, self.spike, self.first = period_ns, spike, 0
         self.channels = group.info.channels
         self.noisy = group.noisy
         self.random = random
@@ -119,9 +141,10 @@ class _State:
         self.noise = random.normal(200_000.0, 40_000.0, self.most)
 
     def frame(self, first: int, n: int) -> tuple[int, int, bytes, bytes]:
-        published = START_NS + (first + np.arange(n, dtype=np.int64)) * PERIOD_NS
-        read = published + self.random.integers(2_000_000, 50_000_000, n)
-        width = self.random.integers(900_000, 2_000_000, n) // 2 * 2
+        self.first = first
+        published = START_NS + (first + np.arange(n, dtype=np.int64)) * self.period_ns
+        read = published + self.random.integers(self.period_ns // 50, self.period_ns // 2, n)
+        width = self.random.integers(self.period_ns // 111, self.period_ns // 50, n) // 2 * 2
         late = published + width // 2
         columns = [_ints(read), _ints(read - late), _ints(width)]
         held = np.diff(published, prepend=self.last_ns or published[0])
@@ -156,6 +179,8 @@ class _State:
             values = self.random.integers(0, 101, n).astype(np.float64)
         else:
             values = self.random.integers(100_000, 300_000, n).astype(np.float64)
+        if self.spike is not None and self.first <= self.spike[0] < self.first + n:
+            values[self.spike[0] - self.first] = self.spike[1]
         return values, values * held
 
 

@@ -34,6 +34,7 @@ def test_json(project, capsys):
         "profile": ("small", "project", path),
         "memory": ("rss", "default", None),
         "tag.project": ("alpha", "project", path),
+        **dict.fromkeys(("country", "intensity", "intensity-file", "pue", "price"), (None, "default", None)),
     }
     assert data["warnings"] == [f"{path}: there is no setting 'speed'."]
     assert err == f"Warning: {path}: there is no setting 'speed'.\n"

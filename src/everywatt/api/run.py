@@ -185,7 +185,11 @@ class Run:
     @property
     def duration_s(self) -> float:
         """Seconds that the run's own windows last; the gap between appended segments is not in it."""
-        return sum(end - start for windows in self._windows(None, None) for start, end in windows) / NS
+        return sum(end - start for windows in self.windows() for start, end in windows) / NS
+
+    def windows(self) -> list[list[tuple[int, int]]]:
+        """For each tape the disjoint windows (ns on its clock) that the run's own figures cover: without `--idle`."""
+        return self._windows(None, None)
 
     def _windows(self, span: str | Span | None, between: tuple[float, float] | None) -> list[list[tuple[int, int]]]:
         """For each tape, the disjoint windows that are asked for."""

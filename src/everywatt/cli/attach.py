@@ -79,7 +79,7 @@ def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note
     run = meter.stop()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     try:
-        finish(meter, run, output, ended=why)
+        finish(meter, run, output, settings, ended=why)
     except EverywattError as error:
         output.error(error)
         return error.exit_code

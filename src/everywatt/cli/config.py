@@ -28,7 +28,8 @@ def show(output: Output) -> None:
     output.json("config", {"settings": rows, "warnings": settings.warnings})
     if output.json_to is None:
         output.table(
-            ["SETTING", "VALUE", "ORIGIN"], [[row["name"], _shown(row["value"]), _origin(row)] for row in rows]
+            ["SETTING", "VALUE", "ORIGIN"],
+            [[row["name"], _shown(row["name"], row["value"]), _origin(row)] for row in rows],
         )
 
 
@@ -53,11 +54,13 @@ def _origin(row: Mapping[str, Any]) -> str:
     return f"{row['source']} ({row['where']})" if row["where"] else str(row["source"])
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
     if value is None or value == {}:
         return "-"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return f"{value:g} s"
+        return f"{value:g} s" if name == "period" else f"{value:g}"
+    if name == "price":
+        return f"{value[0]:g} {value[1]}".strip()
     return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from everywatt.api.meter import Meter
+from everywatt.api.run import Run
 from everywatt.cli.options import DURATION, Verb, output_options
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import resolve
@@ -66,9 +67,19 @@ def command(work_s: float, output: Output) -> int:
         output.text(line)
     if "modelled" in run.energy().pedigree:
         output.say("No sensor here measures power: these figures are MODELLED from CPU use. See: everywatt doctor")
-    output.say(f"report: {folder / 'report.txt'}")
     output.say(f"next:   everywatt why {run.name}    everywatt run -- python your_script.py")
+    output.say(f"report: {_report(run, folder)}")
     return 0
+
+
+def _report(run: Run, folder: Path) -> Path:
+    """Write the HTML report beside the tape and give its path."""
+    from everywatt.report.html.data import report_document
+    from everywatt.report.html.page import page
+
+    path = folder / "report.html"
+    write_text(path, page(report_document([run], command=["everywatt", "report", run.name])))
+    return path
 
 
 def multiply(precision: str, seconds: float) -> int:

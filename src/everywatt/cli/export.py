@@ -9,6 +9,7 @@ import click
 from everywatt.api.run import load
 from everywatt.cli.options import RUN, Verb, out_option, output_options
 from everywatt.cli.output import Output
+from everywatt.cli.progress import task
 from everywatt.tape.exporting import KINDS, export
 
 
@@ -25,7 +26,8 @@ def command(run: str, kind: str, out: Path | None, output: Output) -> None:
     """
     opened = load(run)
     target = out or Path(f"{opened.name}.{kind}")
-    files = export([tape.path for tape in opened.tapes], kind, target)
+    with task(output, "export") as tell:
+        files = export([tape.path for tape in opened.tapes], kind, target, tell)
     output.json("export", {"name": opened.name, "to": kind, "files": [str(file) for file in files]})
     for file in files:
         output.text(str(file))

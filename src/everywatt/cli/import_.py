@@ -11,6 +11,7 @@ import click
 from everywatt.api.run import load
 from everywatt.cli.options import TAG, Verb, out_option, output_options
 from everywatt.cli.output import Output
+from everywatt.cli.progress import task
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
@@ -51,7 +52,8 @@ def command(
     else:
         folder = target = out
     try:
-        import_files(kind, paths, target, options)
+        with task(output, f"import of {paths[0].name}"):
+            import_files(kind, paths, target, options)
     except BaseException:
         if out is None:
             folder.rmdir()  # nothing came of it, and an empty run would be `last`

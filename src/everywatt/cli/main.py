@@ -26,6 +26,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ledger": ("everywatt.cli.ledger", "Show who owes the energy of a run, to the last microjoule."),
     "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),
     "why": ("everywatt.cli.why", "Say where a run's interval comes from and what would narrow it."),
+    "report": ("everywatt.cli.report", "Write runs as one HTML file, and compare them."),
+    "plot": ("everywatt.cli.plot", "Draw a run as PNG, SVG or PDF."),
     "export": ("everywatt.cli.export", "Write a run as CSV, JSON lines, Parquet or Arrow."),
     "import": ("everywatt.cli.import_", "Turn recordings of other tools into runs."),
     "validate": ("everywatt.cli.validate", "Check every byte of a run."),

@@ -221,6 +221,39 @@ def settings_options(function: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+country_option = click.option("--country", metavar="CODE", help="Carbon by this country's yearly grid intensity.")
+intensity_option = click.option("--intensity", metavar="GRAMS", help="Carbon with these grams of CO2e per kWh.")
+intensity_file_option = click.option(
+    "--intensity-file", metavar="CSV", help="Carbon also with an intensity over time: columns time and g_per_kwh."
+)
+pue_option = click.option("--pue", metavar="RATIO", help="What the room draws over what its computers draw.")
+price_option = click.option("--price", metavar="AMOUNT", help="Cost with this price of a kWh: 0.25 or '0.25 EUR'.")
+
+
+def carbon_options(function: F) -> F:
+    """Adds --country, --intensity, --intensity-file, --pue and --price; the function gets `settings` with them."""
+
+    @country_option
+    @intensity_option
+    @intensity_file_option
+    @pue_option
+    @price_option
+    @functools.wraps(function)
+    def wrapped(
+        *args: Any,
+        country: str | None,
+        intensity: str | None,
+        intensity_file: str | None,
+        pue: str | None,
+        price: str | None,
+        **values: Any,
+    ) -> Any:
+        flags = {"country": country, "intensity": intensity, "intensity-file": intensity_file, "pue": pue}
+        return function(*args, settings=resolve({**flags, "price": price}), **values)
+
+    return wrapped  # type: ignore[return-value]
+
+
 def _run_names() -> list[str]:
     """Names in the folder of runs, for completion; none where it cannot be read."""
     try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     # What reads a run needs numpy, whose threads would take signals that are meant for the command: only after it.
     from everywatt.api.run import Run
     from everywatt.recorder.client import Recording
+    from everywatt.report.carbon import Footprint
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 LAST_READ_S = 0.2  # how long the recorder gets for a last look at the command before it is waited for
@@ -73,7 +74,7 @@ def command(
             meter.recording.span_close(uid)
     code = _measured(meter, words, output)
     try:
-        finish(meter, meter.stop(), output, exit_code=code)
+        finish(meter, meter.stop(), output, settings, exit_code=code)
     except EverywattError as error:
         output.error(error)  # the command has ended: its code is what counts
     return code
@@ -185,18 +186,32 @@ def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: 
         output.detail(f"everywatt: {format_duration(time.monotonic() - started)}, so far {short(energy)}")
 
 
-def finish(meter: Meter, run: Run | None, output: Output, **more: Any) -> None:
+def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **more: Any) -> None:
     """Print the summary of a run that has just ended, or its JSON object; `more` goes into that too."""
     if run is None:
         output.warn(f"no recording: {meter.energy.refused}")
         output.json("run", {"energy": meter.energy.to_dict(), "name": None, **more})
         return
+    from everywatt.report.carbon import carbon_lines
     from everywatt.report.text import summary
 
+    found = _footprint(run, settings, output)
     if output.json_to is not None:
         data = {key: value for key, value in run.to_dict().items() if key not in ("schema", "kind")}
-        output.json("run", {**data, **more})
+        carbon = {} if found is None else {"carbon": found.to_dict()}
+        output.json("run", {**data, **carbon, **more})
     if output.json_to is None or output.json_to != STDOUT:
-        for line in summary(run):
+        for line in [*summary(run), *([] if found is None else carbon_lines(found))]:
             output.say(line)
         output.say(f"  run     {run.name}   (everywatt show {run.name}, everywatt why {run.name})")
+
+
+def _footprint(run: Run, settings: Settings, output: Output) -> Footprint | None:
+    """Carbon and cost where the settings ask for them. A factor that cannot be used does not end a run."""
+    from everywatt.report.carbon import factors_of, footprint
+
+    try:
+        return footprint(run, factors_of(settings))
+    except EverywattError as error:
+        output.warn(str(error))
+        return None

@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.options import RUN, Verb, output_options
+from everywatt.cli.options import RUN, Verb, carbon_options, output_options
 from everywatt.cli.output import Output
+from everywatt.core.config import Settings
 from everywatt.core.units import format_duration
+from everywatt.report.carbon import carbon_lines, factors_of, footprint
 from everywatt.report.text import summary
 
 
@@ -21,9 +23,15 @@ from everywatt.report.text import summary
 @click.option(
     "--between", nargs=2, type=float, default=None, metavar="A B", help="Only from A to B seconds after the start."
 )
+@carbon_options
 @output_options
-def command(run: str, span: str | None, between: tuple[float, float] | None, output: Output) -> None:
-    """Show a run: energy, devices, spans, quality. RUN is a name, a path or `last`."""
+def command(
+    run: str, span: str | None, between: tuple[float, float] | None, settings: Settings, output: Output
+) -> None:
+    """Show a run: energy, devices, spans, quality. RUN is a name, a path or `last`.
+
+    Carbon and cost come beneath, apart from joules, where factors for them were given.
+    """
     opened = load(run)
     if span is not None or between is not None:
         energy = opened.energy(span, between=between)
@@ -31,6 +39,9 @@ def command(run: str, span: str | None, between: tuple[float, float] | None, out
         output.text(str(energy))
         return
     data = opened.to_dict()
+    found = footprint(opened, factors_of(settings))
+    if found is not None:
+        data["carbon"] = found.to_dict()
     output.json("run", {key: value for key, value in data.items() if key not in ("schema", "kind")})
     if output.json_to is not None:
         return
@@ -39,6 +50,8 @@ def command(run: str, span: str | None, between: tuple[float, float] | None, out
     if meta.get("command"):
         output.text(f"  command {shown_command(meta['command'])}")
     for line in summary(opened):
+        output.text(line)
+    for line in carbon_lines(found) if found is not None else []:
         output.text(line)
     rates = [
         f"{name}: asked every {entry['requested_period_s'] or 0:g} s, {_got(entry)}"

@@ -8,6 +8,7 @@ relative to that file.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ class Settings:
     profile   "normal", or "small" for devices with little memory and slow storage
     memory    how memory of processes is told: "rss", or "pss" (proportional and unique set size as well)
     tags      labels that every run gets
+    country, intensity, intensity_file, pue, price   factors for carbon and cost; None: not asked for. `price` is an
+              amount per kWh and its currency
     """
 
     home: Path | None = None
@@ -68,6 +71,11 @@ class Settings:
     profile: str = "normal"
     memory: str = "rss"
     tags: Mapping[str, str] = field(default_factory=dict)
+    country: str | None = None
+    intensity: float | None = None
+    intensity_file: Path | None = None
+    pue: float | None = None
+    price: tuple[float, str] | None = None
     origins: Mapping[str, Origin] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -129,6 +137,37 @@ def _tags(value: Any, base: Path) -> dict[str, str]:
     return {str(key): str(entry) for key, entry in value.items()}
 
 
+def _country(value: Any, base: Path) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a country such as FR, DEU or France")
+    return value.strip()
+
+
+def _number(value: Any, least: float, what: str) -> float:
+    try:
+        number = float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if not least <= number < math.inf:
+        raise ValueError(what)
+    return number
+
+
+def _grams(value: Any, base: Path) -> float:
+    return _number(value, 0.0, "grams of CO2e per kWh, such as 56")
+
+
+def _pue(value: Any, base: Path) -> float:
+    return _number(value, 1.0, "1 or more, such as 1.2")
+
+
+def _price(value: Any, base: Path) -> tuple[float, str]:
+    """`0.25` or `0.25 EUR`."""
+    text = str(value).strip()
+    digits = text.rstrip("€$£ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz ")
+    return _number(digits, 0.0, "a price per kWh such as 0.25 or '0.25 EUR'"), text[len(digits) :].strip()
+
+
 def parse_tag(text: str) -> tuple[str, str]:
     """`project=alpha` as key and value; a bare word is the tag `name`. ValueError where the key or value is empty."""
     key, equals, value = text.partition("=")
@@ -167,6 +206,15 @@ SETTINGS: tuple[Setting, ...] = (
         "EVERYWATT_MEMORY",
     ),
     Setting("tag", _tags, {}, "KEY=VALUE", "Tags that every run gets, key by key.", "EVERYWATT_TAG"),
+    Setting(
+        "country", _country, None, "CODE", "Country whose yearly grid intensity gives carbon.", "EVERYWATT_COUNTRY"
+    ),
+    Setting("intensity", _grams, None, "GRAMS", "Grams of CO2e per kWh; before `country`.", "EVERYWATT_INTENSITY"),
+    Setting(
+        "intensity-file", _path, None, "CSV", "Grid intensity over time: time, g_per_kwh.", "EVERYWATT_INTENSITY_FILE"
+    ),
+    Setting("pue", _pue, None, "RATIO", "What the room draws over what its computers draw.", "EVERYWATT_PUE"),
+    Setting("price", _price, None, "AMOUNT", "Price of a kWh, such as 0.25 or '0.25 EUR'.", "EVERYWATT_PRICE"),
 )
 
 VARIABLES: Mapping[str, str] = {
@@ -182,7 +230,7 @@ VARIABLES: Mapping[str, str] = {
 }
 """Environment variables that are not settings, and what they do."""
 
-_FIELDS = {"period": "period_s", "tag": "tags"}
+_FIELDS = {"period": "period_s", "tag": "tags", "intensity-file": "intensity_file"}
 
 
 @dataclass(frozen=True, slots=True)

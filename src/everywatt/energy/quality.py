@@ -11,7 +11,7 @@ from everywatt.core.clocks import NS
 from everywatt.energy.median import median
 from everywatt.energy.sources import addable, sources
 from everywatt.energy.window import source_energy
-from everywatt.tape.columns import load_columns
+from everywatt.tape.columns import load_columns, read_times
 from everywatt.tape.reader import StoredGroup, Tape
 
 SLOW_SENSOR = 3.0
@@ -66,12 +66,12 @@ def meter_cost(tape: Tape) -> dict[str, Any]:
 
 
 def _rates(tape: Tape, group: StoredGroup) -> dict[str, Any]:
-    columns = load_columns(tape, group.id, [])
-    count = len(columns.read)
+    read = read_times(tape, group)
+    count = len(read)
     requested = tape.meta.get("period_s")
     achieved = None
     if count > 1:
-        achieved = median(np.diff(columns.read)) / NS
+        achieved = median(np.diff(read)) / NS
     return {
         "requested_period_s": requested,
         "expected_period_s": group.expected_period_s,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from everywatt.api.run import Run
 from everywatt.core.energy import Energy
 from everywatt.core.units import format_duration, format_joules, format_watts
@@ -104,6 +106,7 @@ def _meter(run: Run) -> list[str]:
     return [f"  meter   everywatt itself used {cpu_s:.3f} s of CPU time{share}"]
 
 
-def warnings(run: Run, energy: Energy) -> list[str]:
-    """Everything that a reader of the figure must know, each once."""
-    return list(dict.fromkeys([*energy.notes, *run.quality()["warnings"], *run.trouble]))
+def warnings(run: Run, energy: Energy, quality: dict[str, Any] | None = None) -> list[str]:
+    """Everything that a reader of the figure must know, each once. `quality` where it has been asked for already."""
+    found = run.quality() if quality is None else quality
+    return list(dict.fromkeys([*energy.notes, *found["warnings"], *run.trouble]))

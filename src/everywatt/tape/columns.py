@@ -132,19 +132,63 @@ def counted_line(
     for frame in tape.iter_frames(group.id, start_ns, end_ns):
         *clocks, values = _decode(tape, frame, [index])
         read, since_late, width = (column.astype(np.int64, copy=False) for column in clocks)
-        # A frame fits in the processor's cache, a whole column does not.
-        steps = np.empty(frame.n)
-        steps[0] = frame.cum[place][0]
-        np.subtract(values[1:], values[:-1], out=steps[1:])
-        if not (
-            np.isfinite(values[0]) and steps[1:].min(initial=0.0) >= 0.0 and np.isfinite(steps[1:].max(initial=0.0))
-        ):
+        found = _counts(values.astype(np.float64, copy=False), frame.cum[place][0])
+        if found is None:
             return None
-        counts.append(np.cumsum(steps, out=steps))
+        counts.append(found)
         times.append(read - since_late - (width - width // 2))
     if not times:
         return None
     return np.concatenate(times), np.concatenate(counts)
+
+
+def read_times(tape: Tape, group: StoredGroup) -> Ints:
+    """When each row was read, and nothing else."""
+    times = []
+    for frame in tape.iter_frames(group.id):
+        try:
+            times.append(_ints(*frame.parts[0], frame.n))
+        except codec.CodecError as error:
+            raise TapeDamaged(f"{tape.path}: table frame, row {frame.id} cannot be decoded: {error}.") from None
+    return np.concatenate(times) if times else np.empty(0, np.int64)
+
+
+def ticks_by_frame(tape: Tape, group: StoredGroup, channels: Sequence[str]) -> tuple[Ints, dict[str, Floats]] | None:
+    """Publications, and of each channel its raw values, or for an energy counter its accumulated counts.
+
+    As `load_columns` gives them, frame by frame: a fraction of the memory and time. None where a counter's value is
+    missing or falls: then `load_columns` knows the rule.
+    """
+    names = [entry.name for entry in group.info.channels]
+    energy = energy_channels(group.info)
+    indexes = [names.index(name) for name in channels]
+    times: list[Ints] = []
+    columns: list[list[Floats]] = [[] for _ in channels]
+    for frame in tape.iter_frames(group.id):
+        decoded = _decode(tape, frame, indexes)
+        read, since_late, width = (column.astype(np.int64, copy=False) for column in decoded[:3])
+        times.append(read - since_late - (width - width // 2))
+        for place, (index, values) in enumerate(zip(indexes, decoded[3:], strict=True)):
+            column = values.astype(np.float64, copy=False)
+            if index in energy and group.info.channels[index].kind is Kind.COUNTER:
+                counts = _counts(column, frame.cum[energy.index(index)][0])
+                if counts is None:
+                    return None
+                column = counts
+            columns[place].append(column)
+    if not times:
+        return np.empty(0, np.int64), {name: np.empty(0) for name in channels}
+    return np.concatenate(times), {name: np.concatenate(parts) for name, parts in zip(channels, columns, strict=True)}
+
+
+def _counts(values: Floats, start: float) -> Floats | None:
+    """What a counter had accumulated at each row of a frame; None where a value is missing or falls."""
+    # A frame fits in the processor's cache, a whole column does not.
+    steps = np.empty(len(values))
+    steps[0] = start
+    np.subtract(values[1:], values[:-1], out=steps[1:])
+    rising = steps[1:].min(initial=0.0) >= 0.0 and np.isfinite(steps[1:].max(initial=0.0))
+    return np.cumsum(steps, out=steps) if np.isfinite(values[0]) and rising else None
 
 
 def _times(joined: Sequence[NDArray[np.generic]], heads: Sequence[_Head]) -> tuple[Columns, Ints]:

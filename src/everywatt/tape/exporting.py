@@ -59,11 +59,13 @@ _BATCH: Final = 50_000
 Rows = Iterator[tuple[Any, ...]]
 
 
-def export(segments: Sequence[Path], kind: str, out: Path) -> list[Path]:
+def export(
+    segments: Sequence[Path], kind: str, out: Path, tell: Callable[[float, str], None] = lambda share, text: None
+) -> list[Path]:
     """Write a run's ticks to `out`, its spans, points and groups beside it; gives the paths. Files are replaced whole.
 
     Value is in `unit`; null where the channel gave nothing. monotonic_ns is when it was read, and it was published
-    between early_ns and late_ns.
+    between early_ns and late_ns. `tell` is called with the share that is done and what is being written.
     """
     if kind not in KINDS:
         raise UsageError(f"'{kind}' is not something to export to.", cure=f"one of: {', '.join(KINDS)}")
@@ -75,7 +77,7 @@ def export(segments: Sequence[Path], kind: str, out: Path) -> list[Path]:
         tapes = [stack.enter_context(Tape.open(path)) for path in segments]
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            write(out, TICKS, (row for tape in tapes for row in _ticks(tape)))
+            write(out, TICKS, (row for tape in tapes for row in _ticks(tape, tell)))
             write(beside(out, "spans"), SPANS, (row for tape in tapes for row in _spans(tape)))
             write(beside(out, "points"), POINTS, (row for tape in tapes for row in _points(tape)))
             with _replacing(groups_file(out)) as part:
@@ -105,12 +107,15 @@ def _utc_ns(tape: Tape, at_ns: int | None) -> int | None:
     return None if at_ns is None or not tape.anchors() else tape.to_utc_ns(at_ns)
 
 
-def _ticks(tape: Tape) -> Rows:
+def _ticks(tape: Tape, tell: Callable[[float, str], None] = lambda share, text: None) -> Rows:
     host = host_of(tape)
     anchored = bool(tape.anchors())
-    for group in tape.groups:
+    start_ns, end_ns = tape.extent_ns() if tape.groups else (0, 0)
+    for place, group in enumerate(tape.groups):
         channels = [(c.device, c.name, c.unit, str(c.kind), c.scale) for c in group.info.channels]
         for frame in () if group.info.table else tape.iter_frames(group.id):
+            share = (place + (frame.first_ns - start_ns) / max(end_ns - start_ns, 1)) / len(tape.groups)
+            tell(share, f"writing {group.info.name}")
             for row in frame.rows():
                 utc_ns = tape.to_utc_ns(row.read_ns) if anchored else None
                 for (device, name, unit, kind, scale), raw in zip(channels, row.values, strict=True):

@@ -1,0 +1,52 @@
+"""`everywatt report RUN…`: runs as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from everywatt.api.run import load
+from everywatt.cli.options import RUN, Verb, carbon_options, out_option, output_options
+from everywatt.cli.output import Output, write_text
+from everywatt.cli.progress import task
+from everywatt.core.config import Settings
+from everywatt.core.units import format_bytes
+from everywatt.report.carbon import factors_of
+
+
+@click.command(cls=Verb)
+@click.argument("runs", nargs=-1, type=RUN, metavar="[RUN]...")
+@out_option
+@click.option("--open", "open_it", is_flag=True, help="Show it in the browser.")
+@click.option("--raw", is_flag=True, help="Keep every tick, whatever the size of the file.")
+@carbon_options
+@output_options
+def command(
+    runs: tuple[str, ...], out: Path | None, open_it: bool, raw: bool, settings: Settings, output: Output
+) -> None:
+    """Write runs as one HTML file that needs nothing else: no network, no server.
+
+    Without a RUN, the last one. Several runs are compared; those that cover something else get no ratio. --out is the
+    file; without it, `NAME.html` in the working folder. A file that is there already is replaced.
+    """
+    from everywatt.report.html.data import report_document
+    from everywatt.report.html.page import page
+
+    names = runs or ("last",)
+    target = out
+    with task(output, "report") as tell:
+        opened = [load(name) for name in names]
+        target = out or Path(f"{'-and-'.join(run.name for run in opened[:2])}.html")
+        command = ["everywatt", "report", *names, *(["--raw"] if raw else [])]
+        data = report_document(opened, factors=factors_of(settings), raw=raw, command=command, tell=tell)
+        text = page(data)
+        write_text(target, text)
+    if data["comparison"] and data["comparison"]["mixed_scopes"]:
+        output.warn("these runs do not all cover the same thing; those of another scope get no ratio.")
+    size = target.stat().st_size if target.is_file() else len(text.encode())
+    output.json("report", {"path": str(target), "bytes": size, "runs": [run.name for run in opened]})
+    output.text(str(target))
+    output.detail(f"{format_bytes(size)}, {len(opened)} runs" if len(opened) > 1 else format_bytes(size))
+    if open_it and click.launch(str(target.resolve())) != 0:
+        output.warn(f"no browser could be started; open {target} in one.")

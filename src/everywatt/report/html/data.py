@@ -1,0 +1,289 @@
+"""A report as one plain document: everything that the page shows, and nothing that it has to compute but pixels."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from everywatt.api.run import Run
+from everywatt.core.energy import Energy
+from everywatt.core.errors import EverywattError, ScopeError
+from everywatt.core.jsonio import document, plain
+from everywatt.core.units import format_duration, format_quantity, format_watts
+from everywatt.report.carbon import Factors, Footprint, footprint
+from everywatt.report.html.figures import shown, shown_energy
+from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, total_line
+from everywatt.report.html.pyramid import share_out, shrink
+from everywatt.report.html.spans import bands_of, phases_of
+from everywatt.report.text import warnings
+from everywatt.report.why import causes
+
+# Packed ticks of a whole report; base64 makes them a third larger.
+MOST_BYTES = 560_000
+MOST_OWNERS = 20
+
+
+def report_document(
+    runs: Sequence[Run],
+    *,
+    factors: Factors | None = None,
+    raw: bool = False,
+    command: Sequence[str] = (),
+    tell: Tell = lambda share, text: None,
+) -> dict[str, Any]:
+    """The document of a page over these runs. `raw` keeps every tick, whatever it takes."""
+    from everywatt import __version__
+
+    most = None if raw else MOST_BYTES / len(runs)
+    views = []
+    for place, run in enumerate(runs):
+
+        def told(share: float, text: str, place: int = place, run: Run = run) -> None:
+            tell((place + share) / len(runs), f"{run.name}: {text}")
+
+        views.append(run_view(run, factors or Factors(), most, told))
+    return document(
+        "report",
+        {
+            "everywatt": __version__,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": shlex.join(command),
+            "runs": views,
+            "comparison": comparison(runs) if len(runs) > 1 else None,
+        },
+    )
+
+
+def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -> dict[str, Any]:
+    """One run of the document."""
+    energy, net, idle = run.energy(), run.energy_net(), _baseline(run)
+    lines = lines_of(run, lambda share, text: tell(0.6 * share, text))
+    tell(0.6, "putting the ticks together")
+    total = total_line(lines)
+    charts = charts_of([*lines, total] if total else lines, most_bytes)
+    tell(0.8, "phases")
+    phases = phases_of(run)
+    tell(0.9, "owners and quality")
+    quality = run.quality()
+    found: dict[str, Any] = {
+        "name": run.name,
+        "started": run.started.isoformat(timespec="milliseconds"),
+        "duration_s": run.duration_s,
+        "extent_s": extent_s(run),
+        "energy": shown_energy(energy),
+        "net": shown_energy(net),
+        "baseline": idle,
+        "figures": _figures(run, energy, net, idle, lines),
+        "causes": [plain(cause) for cause in causes(energy, run.duration_s)],
+        "warnings": warnings(run, energy, quality),
+        "devices": _devices(run, energy, lines),
+        "charts": charts,
+        "bands": bands_of(run),
+        "phases": phases,
+        "ledger": ledger_of(run),
+        "quality": _quality(quality),
+        "carbon": _carbon(footprint(run, factors)),
+        "provenance": _provenance(run),
+        "reproduce": _reproduce(run),
+    }
+    return dict(plain(found))
+
+
+def _baseline(run: Run) -> str | None:
+    baseline = run.baseline
+    if baseline is None:
+        return None
+    where = "measured before" if baseline.method == "measured" else "the quietest stretch"
+    return f"{where}, {format_duration(baseline.duration_s)}"
+
+
+def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Sequence[Line]) -> list[dict[str, str]]:
+    """The small figures beside the large one."""
+    duration_s = run.duration_s
+    figures = [{"label": "Duration", "value": format_duration(duration_s), "about": f"from {run.started:%H:%M:%S} UTC"}]
+    if energy.joules is not None and duration_s > 0:
+        below, above = energy.budget.sides()
+        mean = format_watts(energy.joules / duration_s, below / duration_s, above / duration_s)
+        figures.append({"label": "Mean power", "value": mean, "about": "energy over duration"})
+    peaks = [(line.statistics["max"], line.label) for line in lines if line.in_total and line.statistics]
+    peaks = [peak for peak in peaks if peak[0] is not None]
+    if peaks:
+        watts, label = max(peaks)
+        figures.append({"label": "Highest reading", "value": format_watts(watts), "about": f"of {label}"})
+    if net.joules is not None:
+        figures.append({"label": "Above idle", "value": shown(net), "about": f"idle: {idle}"})
+    return figures
+
+
+def _devices(run: Run, energy: Energy, lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """What each device drew; those in the total first, others marked."""
+    parts = dict(energy.parts)
+    labels: dict[str, tuple[str, str]] = {}
+    for tape in run.tapes:
+        for group in tape.groups:
+            if any(channel.carries_energy for channel in group.info.channels):
+                labels.setdefault(group.info.device, (group.info.label, group.info.sensor))
+    rows = []
+    for line in lines:
+        if line.chart != "power" or line.statistics is None:
+            continue
+        part = parts.get(line.label)
+        if part is None:
+            try:
+                part = run.energy(device=line.label)
+            except EverywattError:
+                continue
+        label, sensor = labels.get(line.device.rpartition(" ")[2], ("", ""))
+        share = part.joules / energy.joules if line.in_total and part.joules and energy.joules else None
+        rows.append(
+            {
+                "name": line.label,
+                "device": line.device,
+                "label": label,
+                "sensor": sensor,
+                "channel": line.channel,
+                "energy": shown_energy(replace(part, parts=())),
+                "share": share,
+                "in_total": line.in_total,
+                "power": line.statistics,
+            }
+        )
+    return rows
+
+
+def charts_of(lines: Sequence[Line], most_bytes: float | None) -> list[dict[str, Any]]:
+    """The charts with their packed ticks. Lines share the bytes that there are."""
+    shares: list[float | None] = [None] * len(lines)
+    if most_bytes is not None:
+        shares = list(share_out([len(line.series) for line in lines], most_bytes))
+    charts: dict[str, dict[str, Any]] = {}
+    for line, share in zip(lines, shares, strict=True):
+        title, unit = CHARTS[line.chart]
+        chart = charts.setdefault(line.chart, {"id": line.chart, "title": title, "unit": unit, "lines": []})
+        packed = shrink(line.series, share)
+        about = {"label": line.label, "device": line.device, "channel": line.channel, "shown": line.shown}
+        chart["lines"].append({**about, "in_total": line.in_total, **packed})
+    for chart in charts.values():
+        if not any(line["shown"] for line in chart["lines"]):
+            chart["lines"][0]["shown"] = True
+    return list(charts.values())
+
+
+def ledger_of(run: Run) -> dict[str, Any]:
+    """Who owes the joules; where there is no ledger, why."""
+    if not any(group.info.table for tape in run.tapes for group in tape.groups):
+        return {"refused": "processes were not recorded"}
+    try:
+        ledger = run.ledger()
+    except EverywattError as error:
+        return {"refused": error.message}
+    if not ledger.entries:
+        return {"refused": "; ".join(ledger.notes) or "no owner was seen"}
+    data: dict[str, Any] = ledger.to_dict(top=MOST_OWNERS)
+    data["total"] = shown_energy(replace(ledger.total, parts=()))
+    rest = data["rest"]
+    for row in [*data["owners"], *([rest] if rest else [])]:
+        energy = {**row["energy"], "parts": {}}
+        low, joules, high = energy["low"], energy["joules"], energy["high"]
+        row["energy"] = {**energy, "shown": format_quantity(joules, "J", joules - low, high - joules)}
+    return data
+
+
+def _quality(found: dict[str, Any]) -> dict[str, Any]:
+    """Rates, gaps and the meter's own cost."""
+    gaps = found["gaps"]
+    return {
+        "rates": [{"name": name, **entry} for name, entry in found["groups"].items()],
+        "gaps": gaps[:100],
+        "gap_count": len(gaps),
+        "gap_s": sum(gap["duration_s"] for gap in gaps),
+        "meter": found["meter"],
+        "sealed": found["sealed"],
+    }
+
+
+def _carbon(found: Footprint | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    rows = []
+    labels = {"energy": "At the plug", "carbon": "Carbon", "carbon_varying": "Carbon, as the grid was", "cost": "Cost"}
+    for name, label in labels.items():
+        amount = getattr(found, name)
+        if amount is not None:
+            rows.append({"name": name, "label": label, "shown": str(amount), **amount.to_dict()})
+    return {"rows": rows, "pue": found.pue, "equivalents": list(found.equivalents)}
+
+
+def _provenance(run: Run) -> list[list[str]]:
+    """Pairs of words: what was recorded of host, devices, versions, command and git state."""
+    meta = run.meta
+    host = meta.get("host") if isinstance(meta.get("host"), dict) else {"name": meta.get("host")}
+    assert isinstance(host, dict)
+    git = meta.get("git") or {}
+    pairs = [
+        ("Host", " · ".join(str(host[key]) for key in ("name", "cpu") if host.get(key))),
+        ("CPUs", str(host.get("cpus") or "")),
+        ("System", " ".join(str(host.get(key) or "") for key in ("system", "kernel", "machine")).strip()),
+        ("Devices", ", ".join(dict.fromkeys(_device_names(run)))),
+        ("User", str(meta.get("user") or "")),
+        ("Folder", str(meta.get("cwd") or "")),
+        ("Command", shlex.join(map(str, meta["command"])) if meta.get("command") else ""),
+        ("Git", f"{git.get('commit', '')} {git.get('branch') or ''}{' (changed)' if git.get('dirty') else ''}".strip()),
+        ("everywatt", str(meta.get("everywatt") or "")),
+        ("Python", str(meta.get("python") or "")),
+        ("Tags", ", ".join(f"{key}={value}" for key, value in (meta.get("tags") or {}).items())),
+        ("Note", str(meta.get("note") or "")),
+        ("Tapes", ", ".join(tape.path.name for tape in run.tapes)),
+        ("Started", run.started.isoformat(timespec="milliseconds")),
+    ]
+    return [[label, text] for label, text in pairs if text]
+
+
+def _device_names(run: Run) -> list[str]:
+    infos = [group.info for tape in run.tapes for group in tape.groups if not group.info.table]
+    return [f"{info.device} ({info.label})" if info.label else info.device for info in infos if info.channels]
+
+
+def _reproduce(run: Run) -> str:
+    """The command line that would measure the same thing again."""
+    words = run.meta.get("command")
+    if not words:
+        return ""
+    tags = [part for key, value in (run.meta.get("tags") or {}).items() for part in ("--tag", f"{key}={value}")]
+    command = shlex.join(["everywatt", "run", *tags, "--", *map(str, words)])
+    return f"cd {shlex.quote(str(run.meta['cwd']))} && {command}" if run.meta.get("cwd") else command
+
+
+def comparison(runs: Sequence[Run]) -> dict[str, Any]:
+    """Every run beside the first. Runs that cover something else get no ratio, and the row says why."""
+    energies = [run.energy() for run in runs]
+    first = energies[0]
+    rows = []
+    for run, energy in zip(runs, energies, strict=True):
+        row: dict[str, Any] = {
+            "name": run.name,
+            "energy": shown_energy(replace(energy, parts=())),
+            "duration_s": run.duration_s,
+            "mean_w": energy.joules / run.duration_s if energy.joules is not None and run.duration_s > 0 else None,
+            "ratio": None,
+            "why": "",
+        }
+        if energy is first:
+            row["why"] = "what the others are compared with"
+        else:
+            try:
+                ratio = energy.ratio(first)
+                row["ratio"] = {**ratio.to_dict(), "shown": f"{ratio.value:.3f}× ({ratio.low:.3f} … {ratio.high:.3f})"}
+                row["verdict"] = "more" if ratio.low > 1 else "less" if ratio.high < 1 else "no difference shown"
+            except ScopeError:
+                row["why"] = (
+                    f"not compared: it covers {energy.scope or 'nothing'}, the first run {first.scope or 'nothing'}"
+                )
+            except EverywattError as error:
+                row["why"] = f"not compared: {error.message}"
+        rows.append(row)
+    mixed = len({energy.scope for energy in energies if energy.joules is not None}) > 1
+    return dict(plain({"rows": rows, "mixed_scopes": mixed}))

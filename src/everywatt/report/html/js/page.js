@@ -1,0 +1,363 @@
+// The page over one document: a run at a time, and a comparison where there are several.
+"use strict";
+
+everywatt.Page = class {
+  constructor(report, root) {
+    this.report = report;
+    this.root = root;
+    this.run = 0;
+    this.charts = [];
+  }
+
+  async show() {
+    const { element } = everywatt, report = this.report;
+    const several = report.runs.length > 1;
+    this.body = element("div.run");
+    this.root.replaceChildren(
+      this.top(),
+      element("main", { id: "main" },
+        several ? this.comparison() : null,
+        several ? this.tabs() : null,
+        this.body,
+        element("footer", {}, "Written by everywatt " + report.everywatt + " on " + report.made.replace("T", " ").replace("+00:00", " UTC") + ". Nothing in this file asks the network for anything.")));
+    await this.showRun(0);
+    if (several) await this.overlay();
+    document.documentElement.dataset.ready = "true";
+  }
+
+  top() {
+    const { element } = everywatt, run = this.report.runs[0];
+    const title = this.report.runs.length > 1 ? this.report.runs.length + " runs compared" : run.name;
+    this.themeButton = element("button.plain", { type: "button", onclick: () => this.turnTheme() }, this.themeLabel());
+    return element("header.top", {},
+      element("div.brand", {}, element("span.mark", { "aria-hidden": "true" }), "everywatt", element("span.about", {}, "energy report")),
+      element("h1", {}, title),
+      element("div.tools", {}, this.themeButton, element("button.plain", { type: "button", onclick: () => print() }, "Print")));
+  }
+
+  themeLabel() {
+    const now = document.documentElement.dataset.theme;
+    return now === "dark" ? "Theme: dark" : now === "light" ? "Theme: light" : "Theme: automatic";
+  }
+
+  turnTheme() {
+    const order = ["", "light", "dark"], root = document.documentElement;
+    const next = order[(order.indexOf(root.dataset.theme || "") + 1) % order.length];
+    if (next) root.dataset.theme = next; else delete root.dataset.theme;
+    this.themeButton.textContent = this.themeLabel();
+    this.redraw();
+  }
+
+  // Colours come from the style, so everything is drawn anew when that changes.
+  redraw() {
+    for (const chart of this.charts) { chart.draw(); if (chart.legend) chart.legend(); }
+    for (const recolour of this.coloured || []) recolour();
+  }
+
+  tabs() {
+    const { element } = everywatt;
+    this.buttons = this.report.runs.map((run, i) => element("button", { type: "button", "aria-pressed": i === 0 ? "true" : "false", onclick: () => this.showRun(i) }, run.name));
+    return element("nav.tabs", { "aria-label": "Runs" }, this.buttons);
+  }
+
+  async showRun(index) {
+    const run = this.report.runs[index];
+    this.run = index;
+    if (this.buttons) this.buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === index)));
+    this.charts = this.charts.filter((chart) => chart.kept);
+    this.coloured = (this.coloured || []).filter((recolour) => recolour.kept);
+    this.view = new everywatt.Window(...run.extent_s);
+    this.colourOf = this.colours(run);
+    const summary = this.summary(run);
+    this.coloured.push(() => this.body.firstElementChild.replaceWith(this.summary(run)));
+    const parts = [summary, this.chartSection(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
+    this.body.replaceChildren(...parts.filter((part) => part !== null));
+    await this.fillCharts(run);
+  }
+
+  // The same device has the same colour in every chart.
+  colours(run) {
+    const places = new Map();
+    const lines = run.charts.flatMap((chart) => chart.lines);
+    for (const line of [...lines.filter((one) => one.shown || one.in_total), ...lines]) if (!places.has(line.device)) places.set(line.device, places.size);
+    return (line) => places.get(line.device) ?? places.size;
+  }
+
+  summary(run) {
+    const { element, whole, swatch } = everywatt, energy = run.energy, theme = everywatt.theme();
+    const refused = energy.joules === null;
+    const big = refused
+      ? element("div.big", {}, element("span.refused", {}, "no energy figure"), element("p", {}, energy.refused))
+      : element("div.big", {},
+        element("p.figure", {}, element("span.value", {}, energy.big.value), element("span.unit", {}, energy.big.unit), element("span.spread", {}, energy.big.spread)),
+        element("p.about", {}, energy.big.interval ? "95 % interval: " + energy.big.interval : ""));
+    const chips = refused ? null : element("dl.chips", {},
+      this.chip("Scope", energy.scope, "what the joules cover"),
+      this.chip("Pedigree", energy.pedigree, energy.pedigree.includes("modelled") ? "estimated, not measured" : "how they came about", energy.pedigree.includes("modelled")),
+      this.chip("Coverage", energy.coverage_shown, "share of the time that was observed", energy.coverage < 0.99));
+    const figures = element("dl.figures", {}, run.figures.map((figure) => element("div", {}, element("dt", {}, figure.label), element("dd", {}, everywatt.withSpread(figure.value), element("span.about", {}, figure.about)))));
+    const carbon = run.carbon ? run.carbon.rows.filter((row) => row.name !== "energy") : [];
+    for (const row of carbon) figures.append(element("div", {}, element("dt", {}, row.label), element("dd", {}, everywatt.withSpread(row.shown), element("span.about", {}, "apart from joules; see below"))));
+    const parts = run.devices.filter((device) => device.in_total && device.share !== null)
+      .map((device) => ({ name: device.name, share: device.share, shown: device.energy.shown, colour: theme.palette[this.colourOf(device) % theme.palette.length] }));
+    const named = element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share)))));
+    const warnings = run.warnings.length ? element("div.warnings", { role: "note" }, element("h3", {}, "To know before you use the figure"), element("ul", {}, run.warnings.map((text) => element("li", {}, text)))) : null;
+    return element("section.card.summary", { id: "summary", "aria-labelledby": "summary-title" },
+      element("h2", { id: "summary-title" }, this.report.runs.length > 1 ? run.name : "Energy"),
+      element("div.hero", {}, element("div", {}, big, chips), figures),
+      parts.length > 1 ? element("div.parts", {}, whole(parts), named) : null,
+      warnings);
+  }
+
+  chip(label, value, about, warn) {
+    const { element } = everywatt;
+    return element("div.chip" + (warn ? ".warn" : ""), { title: about }, element("dt", {}, label), element("dd", {}, value));
+  }
+
+  chartSection(run) {
+    const { element } = everywatt;
+    const button = (text, label, act) => element("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
+    this.readout = element("p.readout", { "aria-live": "polite" });
+    this.depth = element("p.depth");
+    this.tools = element("div.toolbar", { role: "toolbar", "aria-label": "Window of time" },
+      element("div.group", {},
+        button("←", "Earlier", () => this.view.move(-0.2)), button("−", "Zoom out", () => this.view.zoom(2)),
+        button("+", "Zoom in", () => this.view.zoom(0.5)), button("→", "Later", () => this.view.move(0.2)),
+        button("Whole run", "Whole run", () => this.view.reset()), button("Highest reading", "Go to the highest reading", () => this.toPeak())),
+      this.readout);
+    this.chartsBox = element("div.charts");
+    const about = "Drag over a chart to zoom, double-click for the whole run. With a chart in focus: arrow keys move and zoom, + and − zoom, 0 shows everything.";
+    return everywatt.section("charts", "Over time", about, this.tools, this.depth, this.chartsBox);
+  }
+
+  async fillCharts(run) {
+    const { element } = everywatt, view = this.view;
+    const made = [], bands = { names: run.bands.names, bands: await everywatt.bandsOf(run.bands) };
+    for (const about of run.charts) {
+      const lines = await Promise.all(about.lines.map((line) => everywatt.Line.of(line)));
+      if (view !== this.view) return;
+      const box = element("div.plot");
+      const legend = element("div.legend");
+      const details = element("details", {}, element("summary", {}, "Table of " + about.title.toLowerCase()));
+      const frame = element("figure.chart", { tabindex: "0", role: "group", "aria-label": about.title + " over time. Arrow keys move and zoom, 0 shows the whole run.", onkeydown: (event) => view.key(event) },
+        element("figcaption", {}, element("h3", {}, about.title, about.unit ? element("span.about", {}, about.unit) : null), legend), box);
+      this.chartsBox.append(element("div.chart-and-table", { "data-chart": about.id }, frame, details));
+      const chart = new everywatt.Chart(about, lines, view, box, this.colourOf, about.id === "power" ? bands : null);
+      chart.legend = () => this.legend(chart, legend);
+      chart.after = () => { if (details.open) this.tableOf(chart, details); };
+      chart.told = (x) => this.values(chart, legend, x);
+      details.addEventListener("toggle", () => { if (details.open) this.tableOf(chart, details); });
+      made.push(chart);
+      this.charts.push(chart);
+      chart.draw();
+      chart.legend();
+    }
+    this.made = made;
+    view.listeners.push(() => this.windowMoved(run));
+    this.windowMoved(run);
+    if (!made.length) this.chartsBox.append(element("p.about", {}, "This run has no ticks to draw."));
+  }
+
+  legend(chart, box) {
+    const { element, swatch } = everywatt, theme = everywatt.theme();
+    box.replaceChildren(...chart.lines.map((line, i) => element("button.series", {
+      type: "button", "aria-pressed": String(chart.shown[i]), title: line.about.channel,
+      onclick: () => { chart.shown[i] = !chart.shown[i]; chart.draw(); this.legend(chart, box); },
+    }, swatch(chart.colour(i, theme)), line.about.label, element("span.value", { "data-line": i }))));
+    this.values(chart, box, null);
+  }
+
+  values(chart, box, x) {
+    const found = x === null || x === undefined ? [] : chart.at(x);
+    const visible = chart.visible();
+    for (const node of box.querySelectorAll("[data-line]")) {
+      const value = found[visible.indexOf(Number(node.dataset.line))];
+      node.textContent = !value ? "" : value.low === value.high ? everywatt.number(value.mean, chart.about.unit)
+        : everywatt.number(value.mean, chart.about.unit) + " (" + everywatt.number(value.low) + " … " + everywatt.number(value.high) + ")";
+    }
+  }
+
+  // The chart in rows: every tick in the window where there are few, else equal steps of time.
+  tableOf(chart, details, view = this.view) {
+    const most = 48, steps = 24, { a, b } = view, visible = chart.visible(), slices = chart.slices;
+    let times = [...new Set(slices.flatMap((slice) => slice.t.filter((t) => t > a && t <= b)))].sort((x, y) => x - y);
+    if (times.length > most) times = Array.from({ length: steps }, (_, i) => a + (b - a) * (i + 1) / steps);
+    const heads = ["until", ...visible.map((i) => chart.lines[i].about.label + (chart.about.unit ? " (" + chart.about.unit + ")" : ""))];
+    const body = times.map((t, row) => [everywatt.seconds(t, b - a), ...slices.map((slice, k) => this.cell(chart.lines[visible[k]], slice, row ? times[row - 1] : a, t))]);
+    const table = everywatt.table(chart.about.title + " in the window shown: mean (lowest … highest)", heads, body, heads.map((_, i) => i));
+    details.replaceChildren(details.firstElementChild, table);
+  }
+
+  // What a line did after `from` and until `to`.
+  cell(line, slice, from, to) {
+    const first = everywatt.place(slice.t, from + 1e-9), last = Math.min(everywatt.place(slice.t, to - 1e-9), slice.t.length - 1);
+    const known = [];
+    for (let i = first; i <= last; i++) if (slice.mean[i] !== null && (line.held || slice.t[i] <= to)) known.push(i);
+    if (!known.length) return "–";
+    const low = Math.min(...known.map((i) => slice.low[i])), high = Math.max(...known.map((i) => slice.high[i]));
+    if (low === high) return everywatt.number(low);
+    const mean = line.held ? line.integral(from, to) / (to - from) : known.reduce((sum, i) => sum + slice.mean[i], 0) / known.length;
+    return everywatt.number(mean) + " (" + everywatt.number(low) + " … " + everywatt.number(high) + ")";
+  }
+
+  windowMoved(run) {
+    const { a, b } = this.view, span = b - a;
+    const power = this.made.find((chart) => chart.about.id === "power");
+    const counted = power ? power.lines.filter((line) => line.about.in_total) : [];
+    const joules = counted.reduce((sum, line) => sum + line.integral(a, b), 0);
+    const { element } = everywatt;
+    const words = [element("b", {}, everywatt.seconds(a, span) + " – " + everywatt.seconds(b, span))];
+    if (counted.length) words.push("mean " + everywatt.number(joules / span, "W"), "about " + everywatt.number(joules, "J"));
+    const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
+    this.readout.replaceChildren(...words.flatMap((word, i) => i ? [" · ", word] : [word]), " ", everywatt.copyButton("Copy the command for its interval", () => command));
+    const exact = this.made.every((chart) => chart.exact());
+    const whole = this.made.every((chart) => chart.lines.every((line) => line.exact));
+    this.depth.textContent = exact ? "Every tick in this window is drawn."
+      : whole ? "Bands are lowest to highest tick, lines are means; zoom in for every tick."
+      : "Bands are lowest to highest tick, lines are means. Around what stands out every tick is in this file; `everywatt report --raw` keeps all of them.";
+    this.depth.dataset.exact = String(exact);
+  }
+
+  toPeak() {
+    const power = this.made.find((chart) => chart.about.id === "power") || this.made[0];
+    if (!power) return;
+    const peaks = power.visible().map((i) => power.lines[i].peak()).filter(Boolean);
+    if (!peaks.length) return;
+    const peak = peaks.reduce((best, one) => one.value > best.value ? one : best);
+    const room = Math.max(peak.end - peak.start, 1e-5) * 10;
+    this.view.set(peak.start - room, peak.end + room);
+  }
+
+  owners(run) {
+    const { element, section, bars, table } = everywatt, ledger = run.ledger;
+    if (!ledger || ledger.refused) return section("owners", "Owners", null, element("p.about", {}, "No ledger: " + (ledger ? ledger.refused : "not asked for") + "."));
+    const special = new Set(["idle", "other", "meter", "unattributed"]);
+    const owners = ledger.owners.filter((entry) => !special.has(entry.owner.kind));
+    if (ledger.rest) owners.push({ ...ledger.rest, owner: { kind: "rest", id: "", label: ledger.rest.owners + " more" }, method: "" });
+    owners.push(...ledger.owners.filter((entry) => special.has(entry.owner.kind)));
+    const share = (entry) => ledger.total.joules ? entry.energy.joules / ledger.total.joules : null;
+    const about = ({ kind, id }) => kind === "process" ? "process " + id.split(":")[0] : special.has(kind) || kind === "rest" ? null : kind;
+    const make = () => {
+      const { palette } = everywatt.theme();
+      return bars("Energy by owner", owners.map((entry, i) => ({
+        name: entry.owner.label, about: about(entry.owner), value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high, shown: entry.energy.shown,
+        share: share(entry), colour: palette[special.has(entry.owner.kind) ? 7 : i % 7],
+      })));
+    };
+    const box = element("div", {}, make());
+    this.coloured.push(() => box.replaceChildren(make()));
+    const use = (entry, name) => entry.use[name] === undefined ? "–" : entry.use[name].toFixed(2);
+    return section("owners", "Owners", "Every joule of " + ledger.total.shown + " has an owner. Idle policy: " + ledger.idle_policy + ".", box,
+      ledger.notes.length ? element("ul.notes", {}, ledger.notes.map((note) => element("li", {}, note))) : null,
+      element("details", {}, element("summary", {}, "Table of owners"), table("Owners", ["Owner", "Kind", "Energy", "Share", "CPU s", "GPU s", "Method"],
+        owners.map((entry) => [entry.owner.label, entry.owner.kind, entry.energy.shown, everywatt.percent(share(entry)), use(entry, "cpu_s"), use(entry, "gpu_s"), entry.method || "–"]), [2, 3, 4, 5])));
+  }
+
+  phases(run) {
+    const { element, section, bars, table } = everywatt, phases = run.phases.rows;
+    if (!phases.length) return null;
+    const theme = everywatt.theme(), names = run.bands.names;
+    const row = (phase, now) => ({
+      name: phase.name, about: (phase.count > 1 ? phase.count + " times, " : "") + phase.seconds_shown, value: phase.energy.joules, low: phase.energy.low, high: phase.energy.high,
+      shown: phase.energy.shown, share: phase.idle ? null : phase.share, colour: now.palette[(Math.max(0, names.indexOf(phase.name)) + 3) % now.palette.length],
+    });
+    const box = element("div", {}, bars("Energy by phase", phases.map((phase) => row(phase, theme))));
+    this.coloured.push(() => box.replaceChildren(bars("Energy by phase", phases.map((phase) => row(phase, everywatt.theme())))));
+    const more = run.phases.count > phases.length ? " The " + phases.length + " longest of " + run.phases.count + " names." : "";
+    const drawn = run.bands.count > run.bands.kept ? " The " + run.bands.kept + " longest of " + run.bands.count + " spans are drawn as bands." : "";
+    return section("phases", "Phases", "Spans of one name, taken together." + more + drawn, box,
+      element("details", {}, element("summary", {}, "Table of phases"), table("Phases", ["Phase", "Count", "Time", "Energy", "Mean power", "Each", "Share of the run"],
+        phases.map((phase) => [phase.name, String(phase.count), phase.seconds_shown, phase.energy.shown, phase.mean_shown || "–", phase.each_shown || "–", phase.idle ? "–" : everywatt.percent(phase.share)]), [1, 2, 3, 4, 5, 6])));
+  }
+
+  quality(run) {
+    const { element, section, table } = everywatt, quality = run.quality;
+    const every = (seconds) => seconds === null || seconds === undefined ? "–" : everywatt.number(seconds * 1000, "ms");
+    const power = (device) => device.power, number = (value) => value === null ? "–" : everywatt.number(value);
+    const meter = quality.meter.map((cost) => "everywatt itself used " + everywatt.number(cost.cpu_s || 0, "s") + " of CPU time" + (cost.joules ? ", about " + everywatt.number(cost.joules, "J") : "")).join("; ");
+    const facts = [quality.gap_count ? quality.gap_count + " gaps, " + everywatt.number(quality.gap_s, "s") + " in all" : "no gaps", quality.sealed ? "the tape is whole" : "the tape was not sealed"].concat(meter ? [meter] : []);
+    return section("quality", "Quality", facts.join(" · "),
+      element("h3", {}, "Devices"),
+      table("Devices", ["Device", "Sensor", "Energy", "Mean W", "Lowest W", "Median W", "Highest W", "Ticks", "In the total"],
+        run.devices.map((device) => [device.name + (device.label ? " · " + device.label : ""), device.sensor, device.energy.shown, number(power(device).mean), number(power(device).min), number(power(device).median), number(power(device).max), everywatt.number(power(device).samples), device.in_total ? "yes" : "no"]), [2, 3, 4, 5, 6, 7]),
+      element("h3", {}, "Rates"),
+      table("Rates", ["Group", "Asked every", "Got every", "Rows"], quality.rates.map((rate) => [rate.name, every(rate.requested_period_s), every(rate.achieved_period_s), everywatt.number(rate.rows)]), [1, 2, 3]),
+      run.causes.length ? element("details", {}, element("summary", {}, "Where the interval comes from"), table("Error budget", ["Source", "± J", "± %", "Meaning", "What would narrow it"], run.causes.map((cause) => [cause.source, everywatt.number(cause.half_width_j), cause.percent === null ? "–" : cause.percent.toFixed(2), cause.meaning, cause.cure]), [1, 2])) : null,
+      quality.gaps.length ? element("details", {}, element("summary", {}, "Table of gaps"), table("Gaps", ["Group", "Kind", "Start", "Length"], quality.gaps.map((gap) => [gap.group, gap.kind, everywatt.seconds(gap.start_s, 1), everywatt.number(gap.duration_s, "s")]), [2, 3])) : null);
+  }
+
+  carbon(run) {
+    const { element, section, table } = everywatt;
+    if (!run.carbon) return section("carbon", "Carbon and cost", null, element("p.about", {}, "Not asked for. They depend on factors that no sensor knows: everywatt report " + run.name + " --country FR --pue 1.2 --price 0.25"));
+    const rows = run.carbon.rows.map((row) => [row.label, row.shown, row.how]);
+    return section("carbon", "Carbon and cost", "From factors that were given, apart from the joules. The interval is the energy's; factors are taken as they are.",
+      table("Carbon and cost", ["", "Amount", "How"], rows, [1]),
+      run.carbon.equivalents.length ? element("p.about", {}, "As much as " + run.carbon.equivalents.join(", or ") + ".") : null);
+  }
+
+  provenance(run) {
+    const { element, section } = everywatt;
+    const copy = run.reproduce ? element("div.reproduce", {}, element("code", {}, run.reproduce), everywatt.copyButton("Copy the command to reproduce", () => run.reproduce)) : null;
+    return section("provenance", "Provenance", null, copy,
+      element("dl.pairs", {}, run.provenance.map(([label, text]) => element("div", {}, element("dt", {}, label), element("dd", {}, text)))));
+  }
+
+  comparison() {
+    const { element, section, bars, table } = everywatt, found = this.report.comparison;
+    const row = (entry, i, now) => ({
+      name: entry.name, about: entry.energy.scope + " · " + entry.energy.pedigree, value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high,
+      shown: entry.energy.shown + (entry.ratio ? " · " + entry.ratio.value.toFixed(3) + "×" : ""), colour: now.palette[i % now.palette.length],
+    });
+    const make = () => bars("Energy by run", found.rows.map((entry, i) => row(entry, i, everywatt.theme())));
+    const box = element("div", {}, make());
+    const recolour = () => box.replaceChildren(make());
+    recolour.kept = true;
+    this.coloured = [recolour];
+    this.overlayBox = element("div.charts");
+    return section("comparison", "Comparison", null,
+      found.mixed_scopes ? element("p.warnings", { role: "note" }, "These runs do not all cover the same thing. Runs of another scope get no ratio; do not compare their joules.") : null,
+      box,
+      table("Comparison", ["Run", "Energy", "Scope", "Duration", "Mean power", "Against the first", ""],
+        found.rows.map((entry) => [entry.name, entry.energy.shown, entry.energy.scope || "–", everywatt.number(entry.duration_s, "s"), everywatt.number(entry.mean_w, "W"), entry.ratio ? entry.ratio.shown : "–", entry.verdict || entry.why]), [1, 3, 4, 5]),
+      this.overlayBox);
+  }
+
+  // The power of every run, from its own start.
+  async overlay() {
+    const { element } = everywatt;
+    const pick = (run) => {
+      const power = run.charts.find((chart) => chart.id === "power");
+      return power ? power.lines.find((line) => line.label === "total") || power.lines.find((line) => line.in_total) : null;
+    };
+    const abouts = this.report.runs.map((run) => ({ run, line: pick(run) })).filter((one) => one.line)
+      .map(({ run, line }) => ({ ...line, label: run.name, shown: true, in_total: false }));
+    if (!abouts.length) return;
+    const view = new everywatt.Window(0, Math.max(...this.report.runs.map((run) => run.extent_s[1])));
+    const lines = await Promise.all(abouts.map((about) => everywatt.Line.of(about)));
+    const about = { id: "power", title: "Power of each run, from its start", unit: "W", lines: abouts };
+    const legend = element("div.legend"), box = element("div.plot");
+    const details = element("details", {}, element("summary", {}, "Table of power"));
+    this.overlayBox.append(element("div.chart-and-table", { "data-chart": "overlay" }, element("figure.chart", { tabindex: "0", role: "group", "aria-label": about.title + ". Arrow keys move and zoom.", onkeydown: (event) => view.key(event) },
+      element("figcaption", {}, element("h3", {}, about.title, element("span.about", {}, "W")), legend), box), details));
+    const chart = new everywatt.Chart(about, lines, view, box, (line) => abouts.indexOf(line), null);
+    chart.kept = true;
+    chart.legend = () => this.legend(chart, legend);
+    chart.told = (x) => this.values(chart, legend, x);
+    chart.after = () => { if (details.open) this.tableOf(chart, details, view); };
+    details.addEventListener("toggle", chart.after);
+    this.charts.push(chart);
+    chart.draw();
+    chart.legend();
+  }
+};
+
+everywatt.start = function () {
+  const report = JSON.parse(document.getElementById("document").textContent);
+  const page = new everywatt.Page(report, document.getElementById("page"));
+  everywatt.page = page;
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.redraw());
+  matchMedia("print").addEventListener("change", () => page.redraw());
+  return page.show();
+};
+
+everywatt.start();

@@ -1,0 +1,100 @@
+// Small pieces of the page. Text only ever becomes text: nothing from the document is read as markup.
+"use strict";
+
+// element("p.note", {title: "…"}, "text", child, …)
+everywatt.element = function (kind, attributes, ...children) {
+  const [tag, ...classes] = kind.split(".");
+  const node = document.createElement(tag || "div");
+  if (classes.length) node.className = classes.join(" ");
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
+  }
+  for (const child of children.flat()) if (child !== null && child !== undefined) node.append(child);
+  return node;
+};
+
+everywatt.table = function (caption, heads, rows, right) {
+  const { element } = everywatt;
+  const cell = (tag, text, i, more) => element(tag + (right && right.includes(i) ? ".number" : ""), more, text);
+  return element("div.scroll", { tabindex: "0", role: "region", "aria-label": caption },
+    element("table", {}, element("caption.hidden", {}, caption),
+      element("thead", {}, element("tr", {}, heads.map((head, i) => cell("th", head, i, { scope: "col" })))),
+      element("tbody", {}, rows.map((row) => element("tr", {},
+        row.map((text, i) => i === 0 ? cell("th", text, i, { scope: "row" }) : cell("td", text, i)))))));
+};
+
+everywatt.section = function (id, title, about, ...children) {
+  const { element } = everywatt;
+  return element("section.card", { id, "aria-labelledby": id + "-title" },
+    element("div.head", {}, element("h2", { id: id + "-title" }, title), about ? element("p.about", {}, about) : null), children);
+};
+
+everywatt.percent = (share) => share === null || share === undefined ? "–" : (100 * share).toFixed(share >= 0.0995 ? 1 : 2) + " %";
+
+everywatt.copyButton = function (label, text) {
+  const button = everywatt.element("button.plain", {
+    type: "button",
+    onclick: async () => {
+      let done = true;
+      try { await navigator.clipboard.writeText(text()); } catch { done = everywatt.copyOldWay(text()); }
+      button.textContent = done ? "Copied" : "Select and copy it by hand";
+      setTimeout(() => { button.textContent = label; }, 1600);
+    },
+  }, label);
+  return button;
+};
+
+// Pages opened from a file have no clipboard in some browsers.
+everywatt.copyOldWay = function (text) {
+  const area = everywatt.element("textarea.offscreen", { "aria-hidden": "true" });
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  const done = document.execCommand("copy");
+  area.remove();
+  return done;
+};
+
+// Horizontal bars with their intervals: [{name, about, value, low, high, shown, share, colour}].
+everywatt.bars = function (label, rows) {
+  const { element } = everywatt;
+  const most = Math.max(...rows.map((row) => Math.max(row.high ?? 0, row.value ?? 0)), 1e-12);
+  return element("ul.bars", { "aria-label": label }, rows.map((row) => {
+    const bar = element("span.bar"), whisker = element("span.whisker");
+    const share = (x) => Math.min(100, Math.max(0, 100 * (x || 0) / most));
+    bar.style.width = share(row.value) + "%";
+    bar.style.background = row.colour;
+    if (row.low !== null && row.low !== undefined && row.value !== null) {
+      whisker.style.left = share(row.low) + "%";
+      whisker.style.width = Math.max(0, share(row.high) - share(row.low)) + "%";
+    } else whisker.hidden = true;
+    return element("li", {},
+      element("span.name", {}, element("span.what", { title: row.name }, row.name), row.about ? element("span.about", {}, row.about) : null),
+      element("span.track", { "aria-hidden": "true" }, bar, whisker),
+      element("span.value", {}, row.shown, row.share === undefined || row.share === null ? null : element("span.about", {}, everywatt.percent(row.share))));
+  }));
+};
+
+// One bar that is the whole, with its parts.
+everywatt.whole = function (rows) {
+  const { element } = everywatt;
+  return element("div.whole", { "aria-hidden": "true" }, rows.map((row) => {
+    const part = element("span", { title: row.name + ": " + row.shown });
+    part.style.flexGrow = String(Math.max(row.share || 0, 0.002));
+    part.style.background = row.colour;
+    return part;
+  }));
+};
+
+everywatt.swatch = function (colour) {
+  const node = everywatt.element("span.swatch", { "aria-hidden": "true" });
+  node.style.background = colour;
+  return node;
+};
+
+// The interval of a figure, smaller than the figure.
+everywatt.withSpread = function (shown) {
+  const at = shown.search(/ (±|−\d)/);
+  return at < 0 ? [shown] : [shown.slice(0, at), everywatt.element("span.spread", {}, shown.slice(at))];
+};

@@ -1,0 +1,276 @@
+"""The lines of a run's charts: power of every device, and use, temperature, clocks, memory, logged values beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.api.run import Run
+from everywatt.core.channels import Channel, Kind
+from everywatt.core.clocks import NS
+from everywatt.energy.sources import Source, addable, sources
+from everywatt.energy.statistics import power_statistics
+from everywatt.report.html.pyramid import Floats, Ints, Series
+from everywatt.tape.accumulate import GAP_PERIODS
+from everywatt.tape.columns import load_columns, ticks_by_frame
+from everywatt.tape.reader import StoredGroup, Tape
+
+US = 1000
+GIB = 2.0**30
+BUSY, IDLE = "host.cpu_time", "host.idle_time"
+CHARTS = {
+    "power": ("Power", "W"),
+    "utilisation": ("Utilisation", "%"),
+    "temperature": ("Temperature", "°C"),
+    "clocks": ("Clocks", "MHz"),
+    "memory": ("Memory", "GiB"),
+    "logged": ("Logged values", ""),
+}
+_BY_UNIT = {"%": "utilisation", "°C": "temperature", "C": "temperature", "MHz": "clocks", "B": "memory"}
+_FIRST = (".utilisation", ".temperature", ".clock_sm", ".memory")
+Tell = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of one chart: `shown` unless a reader has to ask for it, `in_total` where it is a part of the sum."""
+
+    chart: str
+    label: str
+    channel: str
+    series: Series
+    shown: bool = True
+    in_total: bool = False
+    statistics: dict[str, Any] | None = None
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A channel to be drawn, and how its columns become values."""
+
+    chart: str
+    label: str
+    channel: Channel
+    shown: bool
+    in_total: bool = False
+
+
+def lines_of(run: Run, tell: Tell = lambda share, text: None) -> list[Line]:
+    """Every line of a run, power first. Ticks of several segments follow one another, with a hole between."""
+    found: dict[tuple[str, str], Line] = {}
+    windows = dict(zip(run.tapes, run.windows(), strict=True))
+    several = len({_host(tape) for tape in run.tapes}) > 1
+    work = [(tape, group) for tape in run.tapes for group in tape.groups if not group.info.table]
+    for place, (tape, group) in enumerate(work):
+        tell(place / max(len(work), 1), f"reading {group.info.name}")
+        for line in _lines(tape, group, windows[tape], offset_ns_of(run, tape)):
+            host = f"{_host(tape)} " if several else ""
+            one = replace(line, label=host + line.label, device=host + line.device)
+            key = (one.chart, one.label)
+            found[key] = _joined(found[key], one) if key in found else one
+    for line in _logged(run):
+        found[(line.chart, line.label)] = line
+    return sorted(found.values(), key=lambda line: (list(CHARTS).index(line.chart), not line.in_total))
+
+
+def _host(tape: Tape) -> str:
+    host = tape.meta.get("host")
+    return str(host.get("name", "")) if isinstance(host, dict) else str(host or "")
+
+
+def offset_ns_of(run: Run, tape: Tape) -> int:
+    """What to take from a tape's clock to get time after the run's start. Segments are placed by UTC."""
+    first = run.tapes[0]
+    start_ns = tape.extent_ns()[0]
+    if tape is first:
+        return start_ns
+    return start_ns - (tape.to_utc_ns(start_ns) - first.to_utc_ns(first.extent_ns()[0]))
+
+
+def extent_s(run: Run) -> list[float]:
+    """First and last instant of the charts, in seconds after the start."""
+    first = run.tapes[0]
+    origin = first.to_utc_ns(first.extent_ns()[0])
+    if len(run.tapes) == 1:
+        low, high = first.extent_ns()
+        return [0.0, max((high - low) / NS, 1e-3)]
+    return [0.0, max((max(tape.to_utc_ns(tape.extent_ns()[1]) for tape in run.tapes) - origin) / NS, 1e-3)]
+
+
+def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], offset_ns: int) -> Iterator[Line]:
+    wanted = list(_wanted(tape, group))
+    if not wanted:
+        return
+    names = [one.channel.name for one in wanted]
+    known = {channel.name for channel in group.info.channels}
+    at_ns, columns = _ticks(tape, group, [*names, *([IDLE] if BUSY in names and IDLE in known else [])])
+    if len(at_ns) < 2:
+        return
+    for one in wanted:
+        series = _series(one, at_ns, columns, offset_ns, tape)
+        if series is None or not np.isfinite(series.values).any():
+            continue
+        statistics = None
+        if one.chart == "power":
+            statistics = power_statistics(_inside(series, windows, offset_ns))
+        series = _with_holes(series, one.channel, group.expected_period_s)
+        yield Line(
+            one.chart, one.label, one.channel.name, series, one.shown, one.in_total, statistics, one.channel.device
+        )
+
+
+def _ticks(tape: Tape, group: StoredGroup, names: Sequence[str]) -> tuple[Ints, dict[str, Floats]]:
+    """Publications and raw values; of energy counters what they had accumulated."""
+    found = ticks_by_frame(tape, group, names)
+    if found is not None:
+        return found
+    columns = load_columns(tape, group.id, names)
+    counters = {channel.name for channel in group.info.channels if channel.kind is Kind.COUNTER}
+    accumulated = {name: values for name, values in columns.accumulated.items() if name in counters}
+    return columns.published, {**columns.values, **accumulated}
+
+
+def _wanted(tape: Tape, group: StoredGroup) -> Iterator[_Wanted]:
+    speaking = {source.channel.name: source for source in sources(tape)}
+    summed = {source.channel.name for source in addable(speaking.values())}
+    for channel in group.info.channels:
+        source: Source | None = speaking.get(channel.name)
+        if source is not None:
+            inside = channel.name in summed
+            yield _Wanted("power", source.label, channel, inside or len(summed) == 0, inside)
+        elif channel.name == BUSY:
+            yield _Wanted("utilisation", "CPUs", channel, True)
+        elif channel.kind is Kind.GAUGE and not channel.carries_energy and channel.unit in _BY_UNIT:
+            yield _Wanted(_BY_UNIT[channel.unit], _label(channel), channel, channel.name.endswith(_FIRST))
+        elif channel.unit == "W" and channel.domain is None:
+            yield _Wanted("power", _label(channel), channel, False)
+
+
+def _label(channel: Channel) -> str:
+    """`gpu.0` for the quantity that a chart is named after, `gpu.0 clock memory` for others."""
+    what = channel.name.removeprefix(channel.device).strip(".").removeprefix("clock_").replace("_", " ")
+    return channel.device if channel.name.endswith(_FIRST) or not what else f"{channel.device} {what}"
+
+
+def _series(one: _Wanted, at_ns: Ints, columns: dict[str, Floats], offset_ns: int, tape: Tape) -> Series | None:
+    channel, name = one.channel, one.channel.name
+    values = columns[name]
+    if name == BUSY:
+        busy = _busy(at_ns, columns, tape)
+        return None if busy is None else Series(*_times(at_ns[1:], offset_ns, busy))
+    scale, facts = channel.scale, channel.facts
+    if channel.kind is Kind.COUNTER and channel.carries_energy:
+        seconds = np.diff(at_ns) / NS
+        with np.errstate(invalid="ignore", divide="ignore"):
+            watts = np.diff(values) * (scale * facts.gain) / seconds + facts.bias_w
+        return Series(*_times(at_ns[1:], offset_ns, np.where(seconds > 0, watts, np.nan)))
+    if one.chart == "memory":
+        return Series(*_times(at_ns, offset_ns, values * (scale / GIB)), step=scale / GIB)
+    plain = facts.gain == 1.0 and facts.bias_w == 0.0
+    adjusted = values * scale if plain else values * (scale * facts.gain) + facts.bias_w
+    return Series(*_times(at_ns, offset_ns, adjusted), step=scale if plain else None)
+
+
+def _times(at_ns: Ints, offset_ns: int, values: Floats) -> tuple[Ints, Floats]:
+    """Whole microseconds, strictly rising: of ticks within one microsecond the last is kept."""
+    at = (at_ns - offset_ns + US // 2) // US
+    keep = np.append(at[1:] > at[:-1], True)
+    return (at, values) if keep.all() else (at[keep], values[keep])
+
+
+def _busy(at_ns: Ints, columns: dict[str, Floats], tape: Tape) -> Floats | None:
+    """The share of all CPUs that was busy, in percent, between reads."""
+    busy = np.diff(columns[BUSY])
+    if IDLE in columns:
+        whole = busy + np.diff(columns[IDLE])
+    else:
+        host = tape.meta.get("host")
+        cpus = host.get("cpus") if isinstance(host, dict) else None
+        if not cpus:
+            return None
+        whole = np.diff(at_ns) / NS * float(cpus)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(whole > 0, np.clip(100.0 * busy / whole, 0.0, 100.0), np.nan)
+
+
+def _inside(series: Series, windows: Sequence[tuple[int, int]], offset_ns: int) -> npt.NDArray[np.float64]:
+    """Finite values of ticks in the run's own windows."""
+    parts = []
+    for start_ns, end_ns in windows:
+        low, high = np.searchsorted(series.t_us, [(start_ns - offset_ns) // US, (end_ns - offset_ns) // US + 1])
+        parts.append(series.values[low:high])
+    values = np.concatenate(parts) if parts else np.empty(0)
+    return values if np.isfinite(values).all() else values[np.isfinite(values)]
+
+
+def _with_holes(series: Series, channel: Channel, period_s: float) -> Series:
+    """With a start for the first tick's stretch, and holes where a gauge was not observed. A counter counts across."""
+    period_us = max(1, int(period_s * 1e6))
+    steps = np.diff(series.t_us)
+    first = min(period_us, int(np.median(steps))) if len(steps) else period_us
+    places, times, values = [0], [int(series.t_us[0]) - first], [float(series.values[0])]
+    if channel.kind is Kind.GAUGE:
+        late = np.flatnonzero(steps > GAP_PERIODS * period_us) + 1
+        places += late.tolist()
+        times += (series.t_us[late] - period_us).tolist()
+        values += [float("nan")] * len(late)
+    return replace(series, t_us=np.insert(series.t_us, places, times), values=np.insert(series.values, places, values))
+
+
+def _joined(one: Line, other: Line) -> Line:
+    """A line that goes on in a further segment, after a hole."""
+    before, after = (
+        (one.series, other.series) if one.series.t_us[0] <= other.series.t_us[0] else (other.series, one.series)
+    )
+    start = max(int(after.t_us[0]), int(before.t_us[-1]) + 2)
+    keep = after.t_us >= start
+    t_us = np.concatenate((before.t_us, [start - 1], after.t_us[keep]))
+    values = np.concatenate((before.values, [np.nan], after.values[keep]))
+    statistics = None
+    if one.chart == "power":
+        statistics = power_statistics(values[np.isfinite(values)])
+    return replace(one, series=replace(before, t_us=t_us, values=values), statistics=statistics)
+
+
+def total_line(lines: Sequence[Line]) -> Line | None:
+    """The sum of the parts, as means over the steps of the one with the fewest ticks; None where there is one part."""
+    parts = [line.series for line in lines if line.in_total]
+    if len(parts) < 2:
+        return None
+    low, high = max(int(part.t_us[0]) for part in parts), min(int(part.t_us[-1]) for part in parts)
+    grid = min(parts, key=len).t_us
+    grid = grid[(grid >= low) & (grid <= high)]
+    if len(grid) < 2:
+        return None
+    watts = np.zeros(len(grid) - 1)
+    for part in parts:
+        length = np.diff(part.t_us).astype(np.float64)
+        missing = ~np.isfinite(part.values[1:])
+        area = np.concatenate(([0.0], np.cumsum(np.where(missing, 0.0, part.values[1:]) * length)))
+        watts += np.diff(np.interp(grid, part.t_us, area)) / np.diff(grid)
+        if missing.any():
+            lost = np.concatenate(([0.0], np.cumsum(missing * length)))
+            watts[np.diff(np.interp(grid, part.t_us, lost)) > 0] = np.nan
+    series = Series(grid, np.concatenate((watts[:1], watts)))
+    return Line("power", "total", "sum of the devices in the total", series, shown=False, device="total")
+
+
+def _logged(run: Run) -> Iterator[Line]:
+    """Numbers that the program logged, one line a name."""
+    by_name: dict[str, list[tuple[int, float]]] = {}
+    for tape in run.tapes:
+        offset_ns = offset_ns_of(run, tape)
+        for point in tape.points():
+            if isinstance(point.value, int | float) and not isinstance(point.value, bool):
+                by_name.setdefault(point.name, []).append((point.at_ns - offset_ns, float(point.value)))
+    for name, points in by_name.items():
+        points.sort()
+        at = np.array([t for t, _ in points], dtype=np.int64)
+        series = Series(*_times(at, 0, np.array([value for _, value in points])), held=False)
+        if len(series) > 1 and np.isfinite(series.values).any():
+            yield Line("logged", name, name, series, device=name)

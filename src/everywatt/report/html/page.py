@@ -1,0 +1,82 @@
+"""The page: one HTML file with its style, its scripts and its document inside. It asks nobody for anything.
+
+The scripts are driven by one JSON document (`data.report_document`); whoever has another way to bring that document to
+a browser can use the same files.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from everywatt.core.jsonio import dumps
+
+STYLES = ("vendor/uplot/uPlot.min.css", "html/page.css")
+SCRIPTS = (
+    "vendor/uplot/uPlot.iife.min.js",
+    "html/js/unpack.js",
+    "html/js/lines.js",
+    "html/js/charts.js",
+    "html/js/parts.js",
+    "html/js/page.js",
+)
+
+
+@cache
+def asset(name: str) -> str:
+    """The text of a file of this room."""
+    return files("everywatt.report").joinpath(*name.split("/")).read_text(encoding="utf-8")
+
+
+def policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
+    """The content security policy: only these very styles and scripts, and no connection to anywhere."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {' '.join(map(_hash, scripts))}",
+            f"style-src {' '.join(map(_hash, styles))}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+def embedded(data: Mapping[str, Any]) -> str:
+    """JSON that nothing in it can end early: `</script>` and `<!--` are only text."""
+    return dumps(data).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """The whole file over a report document."""
+    styles = [asset(name) for name in STYLES]
+    scripts = [asset(name) for name in SCRIPTS]
+    names = [str(run["name"]) for run in data["runs"]]
+    parts = {
+        "title": html.escape(" · ".join([*names[:3], *(["…"] if len(names) > 3 else [])])),
+        "policy": html.escape(policy(styles, scripts)),
+        "styles": "\n".join(f"<style>{text}</style>" for text in styles),
+        "scripts": "\n".join(f"<script>{text}</script>" for text in scripts),
+        "document": embedded(data),
+        "plain": "".join(f"<p>{html.escape(line)}</p>" for line in _plain(data)),
+    }
+    # One pass, so that nothing that is put in is looked at again.
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], asset("html/page.html"))
+
+
+def _plain(data: Mapping[str, Any]) -> list[str]:
+    """What a reader without scripts sees."""
+    return [
+        f"{run['name']}: {run['energy']['shown']} · {run['energy']['scope']} · {run['energy']['pedigree']}"
+        for run in data["runs"]
+    ]

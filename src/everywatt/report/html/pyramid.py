@@ -1,0 +1,196 @@
+"""Ticks made small for a page: exact where that fits, else minima, maxima, means, and exact ticks where it counts.
+
+A long series becomes buckets of equally many ticks. Each bucket keeps its lowest and highest tick and its mean over
+time, so nothing that stands out is lost however far one zooms out: the page makes coarser levels from these, minimum of
+minima and maximum of maxima. The buckets in which something happens (they hold a spike, a dip, or a change of level
+that their neighbours do not have) also keep every tick, so that zooming in there is exact.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.report.html.packing import Column, pack, packed_bytes
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+# Bytes that one bucket (end, low, high, mean) and one tick (time, value) come to after packing, by experience.
+BUCKET_BYTES = 9.0
+TICK_BYTES = 4.0
+FEWEST_BUCKETS = 400
+# Beyond this many ticks for each byte that may be used, not even a constant would fit.
+HOPELESS_TICKS_PER_BYTE = 4.0
+NEIGHBOURS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Ticks of one quantity for one chart. `t_us` are whole microseconds after the run's start, strictly rising.
+
+    A value holds from the tick before to its own time where `held`; else lines join the ticks. `step` is what values
+    are whole multiples of (None: values are kept to a millionth of the largest). NaN is a hole.
+    """
+
+    t_us: Ints
+    values: Floats
+    step: float | None = None
+    held: bool = True
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.t_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Equally many ticks each (`per`, the last may have fewer): end time, lowest, highest, mean over time."""
+
+    per: int
+    end_us: Ints
+    low: Floats
+    high: Floats
+    mean: Floats
+
+    def __len__(self) -> int:
+        return len(self.end_us)
+
+
+def quantum(series: Series) -> float:
+    """The step in which a series is written: its own where all values are multiples of it, else a millionth."""
+    finite = series.values[np.isfinite(series.values)]
+    largest = float(np.max(np.abs(finite), initial=0.0))
+    if series.step and largest / series.step < 2**46:
+        # A few first: most that are not multiples are found out at once.
+        for some in (finite[:: max(1, len(finite) // 4096)], finite):
+            counts = some / series.step
+            if np.abs(counts - np.rint(counts)).max(initial=0.0) > 1e-6 * max(1.0, largest / series.step * 1e-6):
+                break
+        else:
+            return series.step
+    return float(10.0 ** (np.floor(np.log10(largest)) - 6)) if largest > 0 else 1.0
+
+
+def buckets(series: Series, per: int) -> Buckets:
+    """The finest level of the pyramid. Minima and maxima are those of the ticks; holes count for neither."""
+    n = len(series)
+    starts = np.arange(0, n, per)
+    values, weights = series.values, _lengths_us(series)
+    holes = not np.isfinite(values).all()
+    lowest, highest = (np.fmin, np.fmax) if holes else (np.minimum, np.maximum)
+    weights = np.where(np.isfinite(values), weights, 0.0) if holes else weights
+    area = np.add.reduceat(np.nan_to_num(values) * weights if holes else values * weights, starts)
+    length = np.add.reduceat(weights, starts)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = area / length
+    low, high = lowest.reduceat(values, starts), highest.reduceat(values, starts)
+    # Rounding must not put a mean outside of what it is the mean of.
+    mean = np.where(length > 0, np.clip(mean, low, high), np.nan)
+    ends = np.minimum(starts + per, n) - 1
+    return Buckets(per, series.t_us[ends], low, high, mean)
+
+
+def _lengths_us(series: Series) -> Floats:
+    """The time that each tick stands for: since the tick before (the first: as the second)."""
+    lengths = np.empty(len(series))
+    np.subtract(series.t_us[1:], series.t_us[:-1], out=lengths[1:], casting="unsafe")
+    lengths[0] = lengths[1] if len(lengths) > 1 else 1.0
+    return lengths
+
+
+def coarser(fine: Buckets, factor: int) -> Buckets:
+    """The next level up, as the page makes it: minima of minima, maxima of maxima, means of means."""
+    starts = np.arange(0, len(fine), factor)
+    ends = np.minimum(starts + factor, len(fine)) - 1
+    length = np.diff(fine.end_us, prepend=fine.end_us[0] - (fine.end_us[-1] - fine.end_us[0]) // max(len(fine) - 1, 1))
+    known = np.isfinite(fine.mean)
+    weights = np.where(known, np.maximum(length, 1), 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.add.reduceat(np.nan_to_num(fine.mean) * weights, starts) / np.add.reduceat(weights, starts)
+    low, high = np.fmin.reduceat(fine.low, starts), np.fmax.reduceat(fine.high, starts)
+    return Buckets(fine.per * factor, fine.end_us[ends], low, high, mean)
+
+
+def surprise(level: Buckets) -> Floats:
+    """For each bucket how far it reaches beyond its neighbours, up, down or in its mean; NaN counts as nothing."""
+
+    def beyond(values: Floats) -> Floats:
+        around = np.stack([_shifted(values, by) for by in range(-NEIGHBOURS, NEIGHBOURS + 1) if by])
+        return np.nan_to_num(values - np.nanmedian(around, axis=0))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # all neighbours may be holes
+        score = np.maximum(beyond(level.high), beyond(-level.low))
+        score = np.maximum(score, np.abs(np.nan_to_num(level.mean - _shifted(level.mean, 1))))
+    for extreme in (np.nanargmax, np.nanargmin):
+        values = level.high if extreme is np.nanargmax else level.low
+        if np.isfinite(values).any():
+            score[extreme(values)] = np.inf
+    return score
+
+
+def _shifted(values: Floats, by: int) -> Floats:
+    """Values moved by some places; at the ends the outermost is repeated."""
+    places = np.clip(np.arange(len(values)) - by, 0, len(values) - 1)
+    return np.asarray(values[places])
+
+
+def shrink(series: Series, most_bytes: float | None) -> dict[str, Any]:
+    """The series as the page reads it, in about `most_bytes` of packed data (None: every tick, whatever it takes).
+
+    `exact` says whether every tick is in it; otherwise `per` is how many ticks a bucket has, and `parts` are the
+    buckets whose ticks are there too.
+    """
+    step = quantum(series)
+    head = {"n": len(series), "held": series.held, "step": step, **series.facts}
+    if most_bytes is None or len(series) <= HOPELESS_TICKS_PER_BYTE * most_bytes:
+        columns = [Column("t", series.t_us, 1.0), Column("v", series.values, step)]
+        whole = pack(columns)
+        if most_bytes is None or packed_bytes(whole) <= most_bytes:
+            return {**head, "exact": True, "data": whole}
+    count = max(FEWEST_BUCKETS, int(most_bytes / 2 / BUCKET_BYTES))
+    per = max(2, -(-len(series) // count))
+    level = buckets(series, per)
+    chosen = _chosen(level, int(most_bytes / 2 / TICK_BYTES / per))
+    inside = np.concatenate([np.arange(b * per, min((b + 1) * per, len(series))) for b in chosen.tolist()])
+    data = pack(
+        [
+            Column("t", level.end_us, 1.0),
+            Column("low", level.low, step),
+            Column("high", level.high, step),
+            Column("mean", level.mean, step),
+            Column("parts", chosen, 1.0),
+            Column("pt", series.t_us[inside], 1.0),
+            Column("pv", series.values[inside], step),
+        ]
+    )
+    first_us = int(series.t_us[0] - _lengths_us(series)[0])
+    return {**head, "exact": False, "per": per, "first_us": first_us, "data": data}
+
+
+def _chosen(level: Buckets, most: int) -> Ints:
+    """The buckets that keep their ticks, in order of time: those that stand out, and what lies beside the tallest."""
+    score = surprise(level)
+    order = np.argsort(-score, kind="stable")[: max(2, min(most, len(level)))]
+    wanted = dict.fromkeys(order[score[order] > 0].tolist() or [0])
+    top = [int(place) for place in np.flatnonzero(np.isinf(score))]
+    for place in top:  # seen on both sides, so that one can look around it
+        wanted.update(dict.fromkeys(b for b in (place - 1, place, place + 1) if 0 <= b < len(level)))
+    return np.array(sorted(wanted), dtype=np.int64)
+
+
+def share_out(sizes: list[int], most_bytes: float) -> list[float]:
+    """Bytes for each of several series of so many ticks: none gets more than it needs, the rest is shared equally."""
+    needs = [TICK_BYTES * 2 * size + 200 for size in sizes]
+    shares = [0.0] * len(sizes)
+    left = most_bytes
+    for place, index in enumerate(sorted(range(len(sizes)), key=needs.__getitem__)):
+        shares[index] = min(needs[index], left / (len(sizes) - place))
+        left -= shares[index]
+    return shares

@@ -1,0 +1,106 @@
+"""Spans for a page: bands behind the power chart, and phases, which are spans of one name taken together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from everywatt.api.run import IDLE_ROLE, Run
+from everywatt.core.clocks import NS
+from everywatt.core.energy import Energy
+from everywatt.core.errors import EverywattError
+from everywatt.core.spans import Span
+from everywatt.core.units import format_duration, format_quantity, format_watts
+from everywatt.report.html.figures import shown_energy
+from everywatt.report.html.lines import offset_ns_of
+from everywatt.report.html.packing import Column, pack
+
+MOST_BANDS = 10_000
+MOST_PHASES = 60
+
+
+def spans_over_time(run: Run) -> list[tuple[str, float, float, int]]:
+    """(name, start, end, depth) of every span in seconds after the start, outer ones first, each depth in order."""
+    placed: dict[str, tuple[Span, float, float]] = {}
+    for tape in run.tapes:
+        offset_ns, high_ns = offset_ns_of(run, tape), tape.extent_ns()[1]
+        for span in tape.spans():
+            end_ns = high_ns if span.end_ns is None else span.end_ns
+            placed.setdefault(span.id, (span, (span.start_ns - offset_ns) / NS, (end_ns - offset_ns) / NS))
+    spans = {uid: span for uid, (span, _, _) in placed.items()}
+    found = [(span.name, start, end, _depth(span, spans)) for span, start, end in placed.values()]
+    return sorted(found, key=lambda band: (band[3], band[1]))
+
+
+def bands_of(run: Run) -> dict[str, Any]:
+    """Names, and packed for each span its name, start and end (µs) and depth; the longest where there are very many."""
+    bands = spans_over_time(run)
+    kept = bands
+    if len(bands) > MOST_BANDS:
+        # Among spans of about the same length any will do, so long as they are not all from one place.
+        order = sorted(range(len(bands)), key=lambda i: (-_about(bands[i][2] - bands[i][1]), i * 2_654_435_761 % 2**32))
+        kept = [bands[i] for i in sorted(order[:MOST_BANDS])]
+    names = list(dict.fromkeys(band[0] for band in kept))
+    places = {name: place for place, name in enumerate(names)}
+    columns = {
+        "name": [places[band[0]] for band in kept],
+        "start": [round(band[1] * 1e6) for band in kept],
+        "length": [round((band[2] - band[1]) * 1e6) for band in kept],
+        "depth": [band[3] for band in kept],
+    }
+    data = pack([Column(name, np.array(values, dtype=np.int64), 1.0) for name, values in columns.items()])
+    return {"names": names, "data": data if kept else None, "kept": len(kept), "count": len(bands)}
+
+
+def _about(seconds: float) -> float:
+    return float(f"{seconds:.1e}")
+
+
+def _depth(span: Span, spans: dict[str, Span]) -> int:
+    depth, seen = 0, {span.id}
+    while span.parent in spans and span.parent not in seen:
+        seen.add(span.parent)
+        span = spans[span.parent]
+        depth += 1
+    return depth
+
+
+def phases_of(run: Run) -> dict[str, Any]:
+    """Spans by name: how many, how long, joules with interval, mean watts, share of the run; the longest names."""
+    by_name: dict[str, list[Span]] = {}
+    for span in run.spans:
+        by_name.setdefault(span.name, []).append(span)
+    names = sorted(by_name, key=lambda name: -sum(span.duration_s or 0.0 for span in by_name[name]))
+    whole = run.energy().joules
+    rows = [_phase(run, name, by_name[name], whole) for name in names[:MOST_PHASES]]
+    order = {name: place for place, name in enumerate(by_name)}
+    return {"rows": sorted(rows, key=lambda row: order[row["name"]]), "count": len(names)}
+
+
+def _phase(run: Run, name: str, spans: Sequence[Span], whole_j: float | None) -> dict[str, Any]:
+    try:
+        energy = run.energy(span=name)
+    except EverywattError as error:  # one of them lies where nothing was read
+        energy = Energy.refuse(error.message)
+    seconds = sum(span.duration_s or 0.0 for span in spans)
+    row: dict[str, Any] = {
+        "name": name,
+        "count": len(spans),
+        "seconds": seconds,
+        "seconds_shown": format_duration(seconds),
+        "energy": shown_energy(replace(energy, parts=())),
+        "inner": any(span.parent is not None for span in spans),
+        "idle": any(span.attributes.get("role") == IDLE_ROLE for span in spans),
+        "share": energy.joules / whole_j if energy.joules is not None and whole_j else None,
+        "mean_shown": format_watts(energy.joules / seconds) if energy.joules is not None and seconds > 0 else None,
+        "each_shown": None,
+    }
+    if energy.joules is not None and len(spans) > 1:
+        sides = energy.budget.sides()
+        row["each_shown"] = format_quantity(
+            energy.joules / len(spans), "J", sides[0] / len(spans), sides[1] / len(spans)
+        )
+    return row

@@ -1,0 +1,238 @@
+"""Plots as files: PNG, SVG or PDF, without a browser (Altair with vl-convert, extra `plots`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everywatt.api.run import Run
+from everywatt.core.energy import Energy
+from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
+from everywatt.report.html.lines import CHARTS, Line, extent_s, lines_of
+from everywatt.report.html.pyramid import buckets
+from everywatt.report.html.spans import phases_of, spans_over_time
+
+ENDINGS = (".png", ".svg", ".pdf")
+WIDTH, HEIGHT = 640, 300
+MOST_POINTS = 1500
+MOST_BANDS = 60
+MOST_NAMED = 12
+PALETTE = ("#0072b2", "#d55e00", "#007a5a", "#b0457f", "#8a6d00", "#3b8fc4", "#7a4b9c", "#5f6b7a")
+FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
+
+
+def plot(
+    run: Run, what: str, out: Path, *, metrics: Sequence[str] = (), second: Sequence[str] = (), scale: float = 2.0
+) -> Path:
+    """Draw a run into a file and give its path; the ending says the format.
+
+    `what` is one of `WHAT`. For power, `metrics` are the lines to draw (default: what the total is made of) and
+    `second` lines on an axis of their own at the right. UsageError where the run has no such line.
+    """
+    if out.suffix.lower() not in ENDINGS:
+        raise UsageError(f"'{out.name}' does not say a format.", cure=f"a name that ends in {', '.join(ENDINGS)}")
+    if what not in WHAT:
+        raise UsageError(f"'{what}' is not something to plot.", cure=f"one of: {', '.join(WHAT)}")
+    if what != "power" and (metrics or second):
+        raise UsageError("--metric and --second-axis choose lines over time; they go with --what power.")
+    altair = _altair()
+    chart = _power(altair, run, metrics, second) if what == "power" else WHAT[what](altair, run)
+    styled = _styled(chart, run, what)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        styled.save(
+            str(out), format=out.suffix[1:].lower(), **({"scale_factor": scale} if out.suffix == ".png" else {})
+        )
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error.strerror}.") from error
+    return out
+
+
+def metrics_of(run: Run) -> list[tuple[str, str]]:
+    """What can be drawn over time: each line's name and its unit."""
+    return [(metric_name(line), CHARTS[line.chart][1]) for line in lines_of(run)]
+
+
+def metric_name(line: Line) -> str:
+    """`gpu.0 power`, `gpu.0 clocks`, `loss`: the line's label with what its chart shows, unless it says so itself."""
+    if line.chart == "logged" or line.chart in line.label:
+        return line.label
+    return f"{line.label} {line.chart}"
+
+
+def _altair() -> Any:
+    try:
+        import altair
+        import vl_convert  # noqa: F401 - what altair saves with
+    except ImportError:
+        raise MissingExtra("Altair with vl-convert", "plots") from None
+    altair.data_transformers.disable_max_rows()
+    return altair
+
+
+def _chosen(lines: Sequence[Line], names: Sequence[str]) -> list[Line]:
+    found = []
+    for name in names:
+        same = [line for line in lines if name in (metric_name(line), line.channel)]
+        if not same:
+            known = ", ".join(metric_name(line) for line in lines) or "none"
+            raise UsageError(f"This run has no metric '{name}'; it has: {known}.", cure="everywatt plot RUN --list")
+        found.append(same[0])
+    return found
+
+
+def _power(altair: Any, run: Run, metrics: Sequence[str], second: Sequence[str]) -> Any:
+    lines = lines_of(run)
+    left = _chosen(lines, metrics) if metrics else [line for line in lines if line.chart == "power" and line.in_total]
+    if not left:
+        raise MeasurementRefused("This run has no ticks of power to draw.", cure="everywatt plot RUN --list")
+    right = _chosen(lines, second)
+    for side in (left, right):
+        if len({CHARTS[line.chart][1] for line in side}) > 1:
+            units = ", ".join(f"{metric_name(line)} in {CHARTS[line.chart][1] or 'no unit'}" for line in side)
+            raise UsageError(f"One axis has one unit: {units}.", cure="--second-axis for the other unit")
+    names = [metric_name(line) for line in [*left, *right]]
+    scale = altair.Scale(domain=names, range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])
+    layers = _band_layers(altair, run)
+    sides = [layers + _curves(altair, run, left, scale, "left")] + (
+        [_curves(altair, run, right, scale, "right")] if right else []
+    )
+    whole = altair.layer(*[altair.layer(*side) for side in sides])
+    return whole.resolve_scale(y="independent") if right else whole
+
+
+def _curves(altair: Any, run: Run, lines: Sequence[Line], scale: Any, side: str) -> list[Any]:
+    """The mean of each line, and where ticks were put together, lowest to highest behind it."""
+    rows = [row for line in lines for row in _rows(line)]
+    chart, unit = lines[0].chart, CHARTS[lines[0].chart][1]
+    title = f"{CHARTS[chart][0]} ({unit})" if unit else ", ".join(line.label for line in lines)
+    axis = altair.Axis(orient=side, grid=side == "left")
+    zero = altair.Scale(zero=chart in ("power", "utilisation", "memory"))
+    x = _time(altair, run)
+    key = altair.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=3)
+    colour = altair.Color("line:N", title=None, scale=scale, legend=key)
+    step = "step-before" if lines[0].series.held else "linear"
+    base = altair.Chart(altair.Data(values=rows))
+    dash = altair.value([5, 3]) if side == "right" else altair.value([])
+    band = base.mark_area(opacity=0.22, interpolate=step, clip=True).encode(
+        x=x, y=altair.Y("low:Q", title=title, axis=axis, scale=zero), y2="high:Q", color=colour
+    )
+    line = base.mark_line(strokeWidth=1.4, interpolate=step, clip=True).encode(
+        x=x, y=altair.Y("mean:Q", title=title, axis=axis, scale=zero), color=colour, strokeDash=dash
+    )
+    return [band, line]
+
+
+def _rows(line: Line) -> list[dict[str, Any]]:
+    series = line.series
+    level = buckets(series, max(1, -(-len(series) // MOST_POINTS)))
+    name = metric_name(line)
+    columns = (level.end_us / 1e6, level.low, level.high, level.mean)
+    return [
+        {"line": name, "t": t, "low": _number(low), "high": _number(high), "mean": _number(mean)}
+        for t, low, high, mean in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def _number(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _band_layers(altair: Any, run: Run) -> list[Any]:
+    """The innermost spans as shades behind, with their names where there are few."""
+    found = spans_over_time(run)
+    deepest = max((band[3] for band in found), default=0)
+    bands = [band for band in found if band[3] == deepest]
+    if not bands or len(bands) > MOST_BANDS:
+        return []
+    rows = [{"a": a, "b": b, "span": name} for name, a, b, _ in bands]
+    layers = []
+    for place, shade in enumerate(("#dfe5ec", "#eff2f5")):
+        base = altair.Chart(altair.Data(values=rows[place::2]))
+        layers.append(base.mark_rect(color=shade, clip=True).encode(x=_time(altair, run, "a"), x2="b:Q"))
+    if len(bands) <= MOST_NAMED:
+        base = altair.Chart(altair.Data(values=rows))
+        words = base.mark_text(align="left", baseline="top", dx=3, dy=3, fontSize=10, color="#444", clip=True)
+        layers.append(words.encode(x=_time(altair, run, "a"), y=altair.value(0), text="span:N"))
+    return layers
+
+
+def _time(altair: Any, run: Run, field: str = "t") -> Any:
+    scale = altair.Scale(domain=extent_s(run), nice=False)
+    return altair.X(f"{field}:Q", title="Time (s)", scale=scale, axis=altair.Axis(grid=False, tickCount=10))
+
+
+def _bars(altair: Any, rows: list[dict[str, Any]], title: str) -> Any:
+    """Horizontal bars with the 95 % interval and the figure itself."""
+    if not rows:
+        raise MeasurementRefused(f"This run has no {title} with an energy figure.", cure="everywatt show RUN")
+    names = [row["name"] for row in rows]
+    # Bars of one name would lie on top of each other.
+    rows = [
+        {
+            **row,
+            "name": f"{row['name']} #{names[: i + 1].count(row['name'])}"
+            if names.count(row["name"]) > 1
+            else row["name"],
+        }
+        for i, row in enumerate(rows)
+    ]
+    base = altair.Chart(altair.Data(values=rows)).encode(y=altair.Y("name:N", sort=None, title=None))
+    bars = base.mark_bar(height={"band": 0.62}, color=PALETTE[0]).encode(x=altair.X("joules:Q", title="Energy (J)"))
+    whiskers = base.mark_rule(strokeWidth=1.3).encode(x=altair.X("low:Q", title="Energy (J)"), x2="high:Q")
+    ends = [
+        base.mark_tick(thickness=1.3, height=8, color="black").encode(x=altair.X(f"{end}:Q", title="Energy (J)"))
+        for end in ("low", "high")
+    ]
+    words = base.mark_text(align="left", dx=6, fontSize=11).encode(x="high:Q", text="shown:N")
+    return altair.layer(bars, whiskers, *ends, words).properties(height=altair.Step(30))
+
+
+def _bar(name: str, energy: Energy | dict[str, Any], shown: str) -> dict[str, Any] | None:
+    data = energy.to_dict() if isinstance(energy, Energy) else energy
+    if data["joules"] is None:
+        return None
+    return {"name": name, "joules": data["joules"], "low": data["low"], "high": data["high"], "shown": shown}
+
+
+def _devices(altair: Any, run: Run) -> Any:
+    rows = [_bar(name, part, str(part).partition(" (95")[0]) for name, part in run.energy().parts]
+    return _bars(altair, [row for row in rows if row], "device")
+
+
+def _spans(altair: Any, run: Run) -> Any:
+    rows = [_bar(row["name"], row["energy"], row["energy"]["shown"]) for row in phases_of(run)["rows"]]
+    return _bars(altair, [row for row in rows if row], "span")
+
+
+def _ledger(altair: Any, run: Run) -> Any:
+    from everywatt.report.html.data import ledger_of
+
+    ledger = ledger_of(run)
+    if "refused" in ledger:
+        raise MeasurementRefused(f"There is no ledger: {ledger['refused']}.")
+    rows = [_bar(row["owner"]["label"], row["energy"], row["energy"]["shown"]) for row in ledger["owners"][:25]]
+    return _bars(altair, [row for row in rows if row], "owner")
+
+
+def _styled(chart: Any, run: Run, what: str) -> Any:
+    properties: dict[str, Any] = {"width": WIDTH, **({"height": HEIGHT} if what == "power" else {})}
+    return (
+        chart.properties(**properties)
+        .configure(font=FONT, background="white")
+        .configure_axis(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", gridColor="#e6e9ed")
+        .configure_legend(labelFontSize=11, orient="top")
+        .configure_view(stroke=None)
+    )
+
+
+WHAT: dict[str, Callable[..., Any]] = {
+    "power": _power,
+    "ledger": _ledger,
+    "spans": _spans,
+    "energy-by-device": _devices,
+}
+"""What can be drawn."""

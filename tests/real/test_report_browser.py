@@ -1,0 +1,337 @@
+"""The report in real headless Chromium: what a person sees, and that nothing leaves the page."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reports import EVIL, write_other_scope, write_run
+
+import everywatt
+from everywatt.report.carbon import Factors
+from everywatt.report.html.data import report_document
+from everywatt.report.html.packing import Column, pack, unpack
+from everywatt.report.html.page import page as html_page
+from everywatt.report.intensity import Intensity
+from everywatt.tape.columns import load_columns
+
+playwright_api = pytest.importorskip("playwright.sync_api")
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = Path("/usr/bin/chromium")
+SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
+SPIKE_ROW, ROWS = 6_543_210, 10_000_000
+DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+READY = "html[data-ready=true]"
+
+pytestmark = [
+    pytest.mark.serial,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed: make system-packages"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=SWITCHES)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Where screenshots are kept, for people to look at."""
+    folder = ROOT / "build" / "screenshots"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = tmp_path_factory.mktemp("screenshots")
+    return folder
+
+
+def written(path, *tapes, factors=None, raw=False):
+    path.write_text(html_page(report_document([everywatt.load(t) for t in tapes], factors=factors, raw=raw)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("reports")
+
+
+@pytest.fixture(scope="module")
+def small(folder):
+    factors = Factors(Intensity(56.0, "given"), pue=1.2, price_per_kwh=0.25, currency="EUR")
+    return written(folder / "small.html", write_run(folder / "small.tape"), factors=factors)
+
+
+@pytest.fixture(scope="module")
+def compared(folder, small):
+    tapes = [folder / "small.tape", write_run(folder / "short.tape", seconds=5.0)]
+    return written(folder / "compared.html", *tapes, write_other_scope(folder / "other.tape"))
+
+
+@pytest.fixture(scope="module")
+def spike(folder):
+    """Ten million ticks of 1 ms between 100 and 300 W, and one of 1 kW among them."""
+    sys.path.insert(0, str(ROOT))
+    try:
+        from benchmarks._tapes import build, one_gauge
+    finally:
+        sys.path.remove(str(ROOT))
+    tape = folder / "spike.tape"
+    build(tape, ROWS, groups=one_gauge(), period_ns=1_000_000, spike=(SPIKE_ROW, 1_000_000.0))
+    return written(folder / "spike.html", tape)
+
+
+@pytest.fixture
+def show(browser):
+    """A function that opens a file and gives its page, which keeps `troubles` and `requests`."""
+    contexts = []
+
+    def opened(path, **settings):
+        context = browser.new_context(**{"viewport": DESK, "color_scheme": "light", **settings})
+        contexts.append(context)
+        page = context.new_page()
+        page.troubles, page.requests = [], []
+        page.on("console", lambda message: page.troubles.append(message.text) if message.type != "log" else None)
+        page.on("pageerror", lambda error: page.troubles.append(str(error)))
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector(READY, state="attached", timeout=30_000)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+def window(page):
+    return page.evaluate("[everywatt.page.view.a, everywatt.page.view.b]")
+
+
+def coloured(page, chart):
+    """Pixels of a chart's canvas that are neither grey nor empty."""
+    return page.evaluate(
+        """(id) => {
+          const canvas = document.querySelector(`[data-chart="${id}"] canvas`);
+          const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+          let count = 0;
+          for (let i = 0; i < data.length; i += 4) {
+            const [r, g, b, alpha] = data.slice(i, i + 4);
+            if (alpha > 60 && Math.max(r, g, b) - Math.min(r, g, b) > 60) count++;
+          }
+          return count;
+        }""",
+        chart,
+    )
+
+
+def test_it_shows_without_an_error_and_asks_nobody(show, small, pictures):
+    page = show(small)
+    assert page.troubles == []
+    assert page.requests == [small.as_uri()]
+    assert page.text_content("h1") == "small"
+    summary = page.inner_text("#summary")
+    assert (
+        "cpu+gpu" in summary and "counter+integrated" in summary and "100 %" in summary and "95 % interval" in summary
+    )
+    for part in ("charts", "owners", "phases", "quality", "carbon", "provenance"):
+        assert page.is_visible(f"#{part} h2")
+    assert "g CO2e" in page.inner_text("#carbon") and "EUR" in page.inner_text("#carbon")
+    page.screenshot(path=str(pictures / "report-light.png"), full_page=True)
+
+
+def test_every_chart_has_pixels(show, small):
+    page = show(small)
+    for chart in ("power", "utilisation", "temperature", "clocks", "memory", "logged"):
+        assert coloured(page, chart) > 200, chart
+
+
+def test_names_are_text(show, small):
+    page = show(small)
+    assert page.evaluate("window.evil") is None
+    assert EVIL in page.inner_text("#phases") and EVIL in page.inner_text("#provenance")
+    assert page.query_selector("#page script") is None
+
+
+def test_dragging_zooms_all_charts_and_a_double_click_shows_everything(show, small):
+    page = show(small)
+    before = window(page)
+    plot = page.query_selector('[data-chart="power"] .u-over')
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    x, y = box["x"], box["y"] + box["height"] / 2
+    page.mouse.move(x + box["width"] * 0.4, y)
+    page.mouse.down()
+    page.mouse.move(x + box["width"] * 0.6, y, steps=4)
+    page.mouse.up()
+    low, high = window(page)
+    assert (low, high) == pytest.approx((4.0, 6.0), abs=0.1)
+    scales = page.evaluate("everywatt.page.made.map((chart) => [chart.plot.scales.x.min, chart.plot.scales.x.max])")
+    assert len(scales) == 6
+    for scale in scales:
+        assert scale == pytest.approx([low, high], abs=1e-9)
+    mean = float(re.search(r"mean ([\d.]+) W", page.inner_text(".readout"))[1])
+    assert mean == pytest.approx(290, abs=2), "40 W and 250 W"
+    page.mouse.dblclick(x + 30, y)
+    assert window(page) == pytest.approx(before)
+
+
+def test_keys_move_and_zoom(show, small):
+    page = show(small)
+    page.focus('[data-chart="power"] figure')
+    page.keyboard.press("+")
+    assert window(page) == pytest.approx([2.5, 7.5])
+    page.keyboard.press("ArrowRight")
+    assert window(page) == pytest.approx([3.5, 8.5])
+    page.keyboard.press("-")
+    assert window(page) == pytest.approx([0.0, 10.0])
+    page.keyboard.press("+")
+    page.keyboard.press("0")
+    assert window(page) == pytest.approx([0.0, 10.0])
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.tagName") in ("BUTTON", "SUMMARY")
+
+
+def test_every_chart_has_its_table(show, small):
+    page = show(small)
+    page.click('[data-chart="power"] summary')
+    text = page.inner_text('[data-chart="power"] table')
+    assert "cpu.0 (W)" in text and "250" in text and "40" in text
+    page.focus('[data-chart="power"] figure')
+    page.keyboard.press("+")
+    assert page.inner_text('[data-chart="power"] table') != text, "the table follows the window"
+    assert page.evaluate("document.querySelectorAll('.chart-and-table').length") == page.evaluate(
+        "document.querySelectorAll('.chart-and-table details').length"
+    )
+
+
+def test_lines_can_be_hidden(show, small):
+    page = show(small)
+    before = coloured(page, "power")
+    page.click('[data-chart="power"] button.series >> nth=0')
+    assert page.get_attribute('[data-chart="power"] button.series >> nth=0', "aria-pressed") == "false"
+    assert coloured(page, "power") < before
+
+
+def test_one_tick_in_ten_million_is_seen_and_its_zoom_is_exact(show, spike, folder, pictures):
+    assert spike.stat().st_size < 1_000_000
+    page = show(spike)
+    assert page.troubles == []
+    page.screenshot(path=str(pictures / "report-spike.png"))
+    highest = page.evaluate(
+        """() => {
+          const plot = everywatt.page.made[0].plot, x = Math.round(plot.valToPos(%f, "x", true));
+          const y = Math.round(plot.valToPos(950, "y", true));
+          const data = plot.ctx.getImageData(x - 3, y, 7, 1).data;
+          return Math.max(...data.filter((_, i) => i %% 4 === 3));
+        }"""
+        % (SPIKE_ROW / 1000)
+    )
+    assert highest > 60, "it stands out in the whole run"
+    page.click('[aria-label="Go to the highest reading"]')
+    assert page.get_attribute(".depth", "data-exact") == "true"
+    low, high = window(page)
+    assert low < SPIKE_ROW / 1000 < high and high - low < 0.05
+    drawn = page.evaluate("(({t, mean}) => t.map((x, i) => [x, mean[i]]))(everywatt.page.made[0].slices[0])")
+    tape = everywatt.load(folder / "spike.tape").tapes[0]
+    start_ns = tape.extent_ns()[0]
+    columns = load_columns(tape, 1, ["gpu.0.power"], start_ns + SPIKE_ROW * 10**6, start_ns + SPIKE_ROW * 10**6)
+    seconds = np.round((columns.published - start_ns) / 1e9, 6)
+    beside = np.flatnonzero(np.abs(seconds - SPIKE_ROW / 1000) < 0.0085)
+    truth = {float(seconds[row]): columns.values["gpu.0.power"][row] / 1000 for row in beside}
+    assert len(truth) == 17
+    found = {round(t, 6): watts for t, watts in drawn}
+    for t, watts in truth.items():
+        assert found[t] == watts, f"every tick at {t} s is the tape's, to the last digit"
+    assert found[SPIKE_ROW / 1000] == 1000.0
+    page.screenshot(path=str(pictures / "report-spike-zoomed.png"))
+    page.click('[data-chart="power"] summary')
+    assert "1,000" in page.inner_text('[data-chart="power"] table')
+
+
+def test_numbers_come_out_as_they_went_in(show, small):
+    random = np.random.default_rng(5)
+    values = np.where(random.random(3000) < 0.1, np.nan, random.integers(-(10**9), 10**9, 3000) * 0.001)
+    packed = pack([Column("t", np.cumsum(random.integers(1, 2**33, 3000)), 1.0), Column("v", values, 0.001)])
+    found = show(small).evaluate(
+        """async (packed) => {
+          const plain = (values) => Array.from(values, (x) => Number.isNaN(x) ? null : x);
+          return Object.fromEntries(Object.entries(await everywatt.unpack(packed)).map(([k, v]) => [k, plain(v)]));
+        }""",
+        packed,
+    )
+    for name, numbers in unpack(packed).items():
+        assert np.array_equal(np.array(found[name], dtype=float), numbers, equal_nan=True)
+
+
+def brightness(page, selector="body"):
+    colour = page.evaluate("(s) => getComputedStyle(document.querySelector(s)).backgroundColor", selector)
+    return sum(int(part) for part in colour[4:-1].split(",")) / 3
+
+
+def test_light_and_dark(show, small, pictures):
+    page = show(small, color_scheme="dark")
+    assert brightness(page) < 40
+    assert coloured(page, "power") > 200
+    page.screenshot(path=str(pictures / "report-dark.png"), full_page=True)
+    page.click("text=Theme: automatic")
+    assert brightness(page) > 230 and page.is_visible("text=Theme: light")
+    page.click("text=Theme: light")
+    assert brightness(page) < 40
+    assert page.troubles == []
+
+
+def test_on_a_phone(show, small, compared, pictures):
+    for path in (small, compared):
+        page = show(path, viewport=PHONE, has_touch=True, device_scale_factor=2)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        assert page.query_selector('[data-chart="power"] canvas').bounding_box()["width"] <= PHONE["width"]
+        page.screenshot(path=str(pictures / f"report-phone-{path.stem}.png"), full_page=True)
+
+
+def test_on_paper(show, small, pictures):
+    page = show(small, color_scheme="dark")
+    page.emulate_media(media="print")
+    page.wait_for_timeout(100)
+    assert brightness(page) == 255, "paper is white, whatever the screen was"
+    assert not page.is_visible(".toolbar .group") and page.is_visible("#summary")
+    pdf = page.pdf(path=str(pictures / "report.pdf"), format="A4", print_background=True)
+    assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
+    page.screenshot(path=str(pictures / "report-print.png"), full_page=True)
+
+
+def test_several_runs_are_compared(show, compared, pictures):
+    page = show(compared)
+    assert page.troubles == []
+    text = page.inner_text("#comparison")
+    assert "do not all cover the same thing" in text
+    assert "not compared: it covers cpu, the first run cpu+gpu" in text
+    assert "less" in text and "×" in text
+    assert coloured(page, "overlay") > 200
+    page.click("nav.tabs button >> nth=1")
+    page.wait_for_selector('[data-chart="power"] canvas')
+    assert page.inner_text("#summary-title") == "short"
+    assert page.get_attribute("nav.tabs button >> nth=1", "aria-pressed") == "true"
+    page.screenshot(path=str(pictures / "report-compared.png"), full_page=True)
+
+
+def test_the_command_can_be_copied(show, small):
+    page = show(small)
+    page.click("text=Copy the command to reproduce")
+    page.wait_for_selector(".reproduce button:has-text('Copied')")
+    assert page.inner_text(".reproduce code").endswith(f"-- python train.py --name '{EVIL}'")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_serious_fault_of_accessibility(show, small, compared, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    for path in (small, compared):
+        page = show(path, color_scheme=scheme, bypass_csp=True)
+        page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
+        page.wait_for_selector('[data-chart="power"] table')
+        found = axe.Axe().run(page).response["violations"]
+        serious = [f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found if v["impact"] in ("serious", "critical")]
+        assert serious == []

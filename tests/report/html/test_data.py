@@ -1,0 +1,183 @@
+import json
+
+import numpy as np
+import pytest
+from reports import CPU_W, EVIL, HIGH_W, LOW_W, write_other_scope, write_run
+
+import everywatt
+from everywatt.core.jsonio import dumps
+from everywatt.report.carbon import Factors
+from everywatt.report.html.data import report_document
+from everywatt.report.html.lines import lines_of, total_line
+from everywatt.report.html.packing import unpack
+from everywatt.report.intensity import Intensity
+
+TRUTH_J = 10 * CPU_W + 8 * LOW_W + 2 * HIGH_W
+
+
+@pytest.fixture
+def run(tmp_path):
+    return everywatt.load(write_run(tmp_path / "small.tape"))
+
+
+@pytest.fixture
+def view(run):
+    return report_document([run])["runs"][0]
+
+
+def test_the_summary_has_the_figure_with_everything_that_belongs_to_it(view):
+    energy = view["energy"]
+    assert energy["joules"] == pytest.approx(TRUTH_J, rel=0.01)
+    assert energy["low"] < TRUTH_J < energy["high"]
+    assert (energy["scope"], energy["pedigree"]) == ("cpu+gpu", "counter+integrated")
+    assert energy["big"]["unit"] in ("J", "kJ") and energy["big"]["spread"].startswith(("±", "−"))
+    assert energy["coverage_shown"] == "100 %"
+    assert [figure["label"] for figure in view["figures"]][:3] == ["Duration", "Mean power", "Highest reading"]
+    assert view["figures"][2]["value"] == "250.0 W"
+    assert [device["name"] for device in view["devices"]] == ["cpu.0", "gpu.0"]
+    assert sum(device["share"] for device in view["devices"]) == pytest.approx(1.0)
+
+
+def test_charts_hold_the_ticks_of_every_quantity(view):
+    charts = {chart["id"]: chart for chart in view["charts"]}
+    assert list(charts) == ["power", "utilisation", "temperature", "clocks", "memory", "logged"]
+    gpu = next(line for line in charts["power"]["lines"] if line["label"] == "gpu.0")
+    ticks = unpack(gpu["data"])
+    assert gpu["exact"] and gpu["in_total"]
+    seconds = ticks["t"] / 1e6
+    assert ticks["v"][(seconds > 4.05) & (seconds < 6.05)] == pytest.approx(np.full(20, HIGH_W))
+    assert ticks["v"][(seconds < 3.95)] == pytest.approx(np.full(41, LOW_W))
+    cpu = unpack(next(line for line in charts["power"]["lines"] if line["label"] == "cpu.0")["data"])
+    assert cpu["v"] == pytest.approx(np.full(len(cpu["v"]), CPU_W), rel=1e-4)
+    temperature = unpack(charts["temperature"]["lines"][0]["data"])
+    assert temperature["v"].max() == 50.0
+    assert unpack(charts["memory"]["lines"][0]["data"])["v"].max() == pytest.approx(2.0)
+    assert unpack(charts["logged"]["lines"][0]["data"])["v"] == pytest.approx([0.5, 0.2, 0.125], abs=1e-6)
+
+
+def test_the_sum_of_devices_is_a_line_too(run):
+    total = total_line(lines_of(run))
+    seconds = total.series.t_us / 1e6
+    assert total.series.values[(seconds > 4.15) & (seconds < 5.95)] == pytest.approx(CPU_W + HIGH_W, rel=1e-3)
+    assert not total.shown and not total.in_total
+
+
+def test_phases_are_spans_by_name(view):
+    rows = {row["name"]: row for row in view["phases"]["rows"]}
+    assert list(rows) == ["run", EVIL, "epoch"]
+    assert rows["epoch"]["count"] == 2
+    assert rows["epoch"]["seconds"] == pytest.approx(4.0)
+    assert rows["epoch"]["energy"]["joules"] == pytest.approx(4 * CPU_W + 2 * HIGH_W + 2 * LOW_W, rel=0.03)
+    assert rows["epoch"]["each_shown"] and rows["run"]["each_shown"] is None
+    bands = view["bands"]
+    found = unpack(bands["data"])
+    assert [bands["names"][int(place)] for place in found["name"]] == ["run", EVIL, "epoch", "epoch"]
+    assert (found["start"] / 1e6).tolist() == [0.0, 0.5, 4.0, 7.0]
+    assert (found["length"] / 1e6).tolist() == [10.0, 3.0, 2.0, 2.0]
+    assert found["depth"].tolist() == [0, 1, 1, 1]
+    assert bands["kept"] == bands["count"] == 4
+
+
+def test_of_very_many_spans_some_of_everywhere_are_kept(tmp_path, monkeypatch):
+    from tapes import gauge_group, rows, write_tape
+
+    from everywatt.report.html import spans
+
+    monkeypatch.setattr(spans, "MOST_BANDS", 100)
+    many = [("run", 0.0, 100.0, None, {}), *((f"q{i % 2}", i / 10, i / 10 + 0.08, "s0", {}) for i in range(990))]
+    ticks = rows(lambda t: 100.0, 0, 100, 1.0)
+    run = everywatt.load(write_tape(tmp_path / "many.tape", [(gauge_group(period_s=1.0), 1.0, ticks)], many))
+    found = spans.bands_of(run)
+    starts = unpack(found["data"])["start"] / 1e6
+    assert (found["kept"], found["count"]) == (100, 991)
+    assert starts[0] == 0.0 and unpack(found["data"])["depth"][0] == 0, "the longest is always there"
+    assert np.histogram(starts[1:], bins=4, range=(0, 100))[0].min() >= 15
+
+
+def test_a_gap_of_a_gauge_is_a_hole_and_not_a_line(tmp_path):
+    from tapes import gauge_group, rows, write_tape
+
+    ticks = [*rows(lambda t: 100.0, 0, 1, 0.1), *rows(lambda t: 100.0, 3, 4, 0.1)]
+    run = everywatt.load(write_tape(tmp_path / "gap.tape", [(gauge_group(period_s=0.1, window_s=0.1), 0.1, ticks)]))
+    (line,) = lines_of(run)
+    hole = int(np.flatnonzero(np.isnan(line.series.values))[0])
+    assert line.series.t_us[hole - 1] == pytest.approx(1e6, abs=2)
+    assert line.series.t_us[hole] == pytest.approx(2.9e6, abs=2)
+    assert line.statistics["samples"] == 22
+
+
+def test_a_counter_that_wraps_is_drawn_as_it_counted(tmp_path):
+    from tapes import counter_group, rows, write_tape
+
+    ticks = rows(lambda t: (90.0 + 20.0 * t) % 100.0, 0, 4, 0.1)
+    group = counter_group(wrap=100.0, max_w=200.0)
+    (line,) = lines_of(everywatt.load(write_tape(tmp_path / "wrap.tape", [(group, 0.1, ticks)])))
+    assert line.series.values == pytest.approx(np.full(len(line.series), 20.0), rel=1e-6)
+
+
+def test_provenance_and_the_command_to_reproduce(view):
+    pairs = dict(view["provenance"])
+    assert pairs["Host"] == "box · Example CPU"
+    assert pairs["Git"] == "0123456789abcdef main (changed)"
+    assert "Example" in pairs["Host"] and pairs["Tags"] == "project=alpha"
+    assert view["reproduce"] == (
+        "cd '/home/someone/it'\"'\"'s here' && everywatt run --tag project=alpha -- "
+        "python train.py --name '<script>window.evil = 1</script>'"
+    )
+
+
+def test_carbon_is_there_only_where_it_was_asked_for(run):
+    assert report_document([run])["runs"][0]["carbon"] is None
+    found = report_document([run], factors=Factors(intensity=Intensity(100.0, "given")))["runs"][0]["carbon"]
+    rows = {row["name"]: row for row in found["rows"]}
+    assert rows["carbon"]["value"] == pytest.approx(run.energy().joules / 3.6e6 * 100.0)
+    assert "cost" not in rows
+
+
+def test_runs_of_one_scope_are_compared_and_others_are_not(run, tmp_path):
+    shorter = everywatt.load(write_run(tmp_path / "short.tape", seconds=5.0))
+    other = everywatt.load(write_other_scope(tmp_path / "other.tape"))
+    found = report_document([run, shorter, other])["comparison"]
+    first, second, third = found["rows"]
+    truth = (5 * CPU_W + 4 * LOW_W + HIGH_W) / TRUTH_J
+    assert first["ratio"] is None
+    assert second["ratio"]["low"] < truth < second["ratio"]["high"] and second["verdict"] == "less"
+    assert third["ratio"] is None and third["why"] == "not compared: it covers cpu, the first run cpu+gpu"
+    assert found["mixed_scopes"]
+    assert not report_document([run, shorter])["comparison"]["mixed_scopes"]
+
+
+def test_a_run_without_a_figure_says_why(tmp_path):
+    from reports import state_group
+    from tapes import at, write_tape
+
+    from everywatt.core.channels import Row
+
+    ticks = [Row(at(t), at(t), at(t), (40.0, 1500.0, 5.0, 1e9)) for t in range(5)]
+    view = report_document([everywatt.load(write_tape(tmp_path / "no.tape", [(state_group(), 1.0, ticks)]))])["runs"][0]
+    assert view["energy"]["joules"] is None and view["energy"]["refused"]
+    assert view["ledger"] == {"refused": "processes were not recorded"}
+    assert [chart["id"] for chart in view["charts"]] == ["utilisation", "temperature", "clocks", "memory"]
+
+
+def test_segments_follow_one_another_with_a_hole(tmp_path):
+    from tapes import gauge_group, rows, write_tape
+
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for number, (start, end) in enumerate([(0, 2), (5, 7)], 1):
+        ticks = rows(lambda t: 100.0, start, end, 0.1)
+        write_tape(folder / f"box-{number:04d}.tape", [(gauge_group(period_s=0.1, window_s=0.1), 0.1, ticks)])
+    view = report_document([everywatt.load(folder)])["runs"][0]
+    (line,) = view["charts"][0]["lines"]
+    found = unpack(line["data"])
+    assert view["extent_s"][1] == pytest.approx(7.0, abs=0.01)
+    assert np.isnan(found["v"]).sum() == 1
+    assert found["t"][-1] / 1e6 == pytest.approx(7.0, abs=0.01)
+
+
+def test_the_document_is_plain_json(run):
+    data = report_document([run], command=["everywatt", "report", "last"])
+    again = json.loads(dumps(data))
+    assert again["schema"] == "everywatt/1" and again["kind"] == "report"
+    assert again["command"] == "everywatt report last"
