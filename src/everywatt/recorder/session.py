@@ -38,6 +38,8 @@ class Session:
         self.flush_ns = self.started_ns + self.flush_every_ns
         self._anchor_ns = self.started_ns + ANCHOR_NS
         self._others_ns = self.started_ns
+        # Somebody looks on: what carries no energy is to be seen at once, too.
+        self._others_every_ns = 0 if meta.get("live") else OTHERS_NS - EARLY_NS
         self._numbers: dict[str, int] = {}
         self._closing_ns = 0
         self._unflushed = 0
@@ -149,7 +151,7 @@ class Session:
                 self.remark(now_ns, "tape", "The tape can be written again.")
             self._trouble = None
             if now_ns >= self._others_ns:
-                self._others_ns = now_ns + OTHERS_NS - EARLY_NS
+                self._others_ns = now_ns + self._others_every_ns
 
     def _safely(self, function: Any, *arguments: Any) -> None:
         try:
