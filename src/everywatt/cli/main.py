@@ -19,6 +19,7 @@ BROKEN_PIPE = 141
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("everywatt.cli.run", "Measure the energy of a command."),
+    "monitor": ("everywatt.cli.monitor", "Watch power, energy and owners, live."),
     "show": ("everywatt.cli.show", "Show a run: energy, devices, spans, quality."),
     "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),
     "why": ("everywatt.cli.why", "Say where a run's interval comes from and what would narrow it."),

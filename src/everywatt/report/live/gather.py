@@ -76,6 +76,7 @@ class Gatherer:
         self.last_ns = 0
         self._first_ns = 0
         self._before_ns = 0
+        self._tape_ns = 0
         self._totals = dict(memory_total_bytes or {})
         self._stretch_ns = round(NEARLY * interval_s * NS)
         self._lines: dict[str, Line] = {}
@@ -101,12 +102,18 @@ class Gatherer:
             self._sums = {}
             for line in self._lines.values():
                 line.base_j, line.base_ns, line.mark = line.joules, line.observed_ns, None
+        self._tape_ns = tape.extent_ns()[0]
         self.bounds.adopt(tape, known)
 
     @property
     def elapsed_ns(self) -> int:
         """How long has been recorded, over all tapes."""
         return self._before_ns + self.last_ns - self._first_ns
+
+    @property
+    def tape_s(self) -> float:
+        """How long the tape is that is read now."""
+        return (self.last_ns - self._tape_ns) / NS
 
     def _line(self, source: Source, in_total: bool) -> Line:
         info = source.group.info

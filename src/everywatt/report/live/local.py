@@ -18,6 +18,7 @@ from typing import Any
 
 from everywatt.api.provenance import provenance
 from everywatt.api.run import Run
+from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import NoSensor, RecorderError, TapeError
 from everywatt.core.machine import Machine
@@ -30,6 +31,7 @@ from everywatt.tape.following import Follower
 from everywatt.tape.reader import Tape
 
 ROTATE_S = 300.0
+OFTEN_S = 0.1
 FIRST_ROWS_S = 4.0
 PREFIX = "everywatt-monitor-"
 
@@ -41,6 +43,8 @@ class LocalSource:
     period_s     how often sensors are read
     by           owners by process, container, user or job; None: no owners
     gpus         in the manner of CUDA_VISIBLE_DEVICES; None: all
+    keep         the folder of a run that the recording is to be kept in; None: it is removed at the end
+    meta         more to be kept with the run
     rotate_s     a temporary tape is replaced by a new one after so long
     """
 
@@ -53,19 +57,27 @@ class LocalSource:
         gpus: str | None = None,
         sensors: Sequence[str] | None = None,
         estimate: bool = True,
+        keep: Path | None = None,
+        meta: Mapping[str, Any] | None = None,
         rotate_s: float = ROTATE_S,
     ) -> None:
         self._interval_s, self._period_s = interval_s, period_s
         self._by, self._gpus, self._sensors, self._estimate = by, gpus, sensors, estimate
-        self._rotate_s = rotate_s
+        self._rotate_s = rotate_s if keep is None else float("inf")
+        self._keep, self._meta = keep, dict(meta or {})
         self._owners = OwnersAsker(by) if by else None
         remove_left_behind()
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+        self._folder = keep or Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self._count = 0
         self._recording: Recording | None = None
         self._follower: Follower | None = None
         try:
             self._recording = self._record()
+            if period_s > OFTEN_S and publishes_more_often(self._recording, period_s):
+                # Between two readings of a power sensor nobody counts: it is read as often as it publishes.
+                self._period_s = OFTEN_S
+                self._recording.close(linger=False)
+                self._recording = self._record()
             self._gatherer = Gatherer(interval_s, memory_total_bytes=memory_totals(self._recording.reports))
             self._follow(self._recording, continues=False)
         except BaseException:
@@ -75,7 +87,7 @@ class LocalSource:
     @property
     def title(self) -> str:
         """What it is."""
-        return "this machine"
+        return "this machine" if self._keep is None else f"this machine, recording {self._keep.name}"
 
     @property
     def reports(self) -> list[dict[str, Any]]:
@@ -86,7 +98,7 @@ class LocalSource:
         self._count += 1
         recording = record(
             self._folder / f"{socket.gethostname()}-{self._count:04d}.tape",
-            meta=provenance(["everywatt", "monitor"], period_s=self._period_s, live=True),
+            meta=provenance(None, period_s=self._period_s, live=True, run=self._folder.name, **self._meta),
             period_s=self._period_s,
             sensors=self._sensors,
             devices=self._gpus,
@@ -123,7 +135,7 @@ class LocalSource:
         if time.monotonic() - self._began_s > self._rotate_s:
             self._rotate()
         self._gatherer.feed(self._follower.look().rows)
-        self._gatherer.bounds.update()
+        self._gatherer.bounds.update(self._gatherer.tape_s)
         return self._snapshot()
 
     def _mind_recorder(self) -> None:
@@ -174,13 +186,14 @@ class LocalSource:
         )
 
     def close(self) -> None:
-        """End the recording and remove its tape."""
+        """End the recording, and remove its tape unless it is to be kept."""
         if self._follower is not None:
             self._follower.close()
         if self._recording is not None:
             with contextlib.suppress(RecorderError, OSError):
-                self._recording.close(linger=False)
-        shutil.rmtree(self._folder, ignore_errors=True)
+                self._recording.close(linger=self._keep is not None)
+        if self._keep is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def refuse_without_power(recording: Recording) -> None:
@@ -190,6 +203,17 @@ def refuse_without_power(recording: Recording) -> None:
     why = [str(report.get("why")) for report in recording.reports if report.get("power") and report.get("why")]
     recording.close(linger=False)
     raise NoSensor(f"Nothing on this machine measures power. {' '.join(why)}".strip(), cure="everywatt doctor")
+
+
+def publishes_more_often(recording: Recording, period_s: float) -> bool:
+    """Whether some device has no counter, and a power sensor that publishes more often than it would be read."""
+    for group in recording.groups:
+        carrying = [channel for channel in group.channels if channel.carries_energy]
+        if not carrying or any(channel.kind is Kind.COUNTER for channel in carrying):
+            continue
+        if any(group.tracked or (c.facts.period_s or period_s) < period_s for c in carrying):
+            return True
+    return False
 
 
 def memory_totals(reports: Sequence[Mapping[str, Any]], machine: Machine | None = None) -> dict[str, float]:

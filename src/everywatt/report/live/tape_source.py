@@ -88,7 +88,7 @@ class TapeSource:
             for file in segments(self.path):
                 if file not in self._read:
                     self._begin(file)
-        self._gatherer.bounds.update(now=self.seekable)
+        self._gatherer.bounds.update(self._gatherer.tape_s, now=self.seekable and self._seek_ns is None)
         return self._snapshot()
 
     def _snapshot(self) -> Snapshot:
