@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 KINDS = ("owner", "process", "container", "user", "job")
 ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 SHORTEST_S = 0.1
+SETTLE_S = 4.0
+STEP_S = 0.1
+ONCE_S = 2.2  # by then the first interval of the energy is known
 OWNERS_S = 3.2
 """`--once --by`: CPU time is read once a second, and two stretches of it are wanted."""
 
@@ -159,7 +162,7 @@ def _source(
 
         return LocalSource(
             plan.interval_s,
-            _period_s(settings, plan.interval_s, keep=folder is not None),
+            _period_s(settings, plan, keep=folder is not None),
             by=by,
             gpus=gpus,
             sensors=settings.sensors,
@@ -172,12 +175,12 @@ def _source(
     return open_source(source, plan.interval_s, by=by, gpus=_numbers(gpus), home=settings.home)
 
 
-def _period_s(settings: Settings, interval_s: float, *, keep: bool) -> float:
-    """A recording is made at the usual period; a view reads as often as it shows, unless told otherwise."""
+def _period_s(settings: Settings, plan: Plan, *, keep: bool) -> float:
+    """A recording or a single look is made at the usual period; a view reads as often as it shows, unless told."""
     origin = settings.origins.get("period")
-    if keep or (origin is not None and origin.source != "default"):
+    if keep or plan.once or (origin is not None and origin.source != "default"):
         return settings.period_s
-    return min(interval_s, 1.0)
+    return min(plan.interval_s, 1.0)
 
 
 def _numbers(gpus: str | None) -> tuple[str, ...]:
@@ -232,11 +235,13 @@ def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[flo
     table = CsvFile(plan.csv, sys.stdout) if plan.csv is not None else None
     lines = _json_file(output) if face != "quiet" else None
     began_s = time.monotonic()
-    first_s = max(plan.interval_s, OWNERS_S if plan.by else 0.0) if plan.once else plan.interval_s
+    wanted_s = plan.for_s or max(plan.interval_s, OWNERS_S if plan.by else ONCE_S)
+    first_s = wanted_s if plan.once else plan.interval_s
     end_s = None if plan.for_s is None else began_s + plan.for_s
     due_s = began_s + first_s
     progress = output.progress()
     try:
+        _settle(source, ended, most_s=SETTLE_S if plan.once else first_s)
         while True:
             due_s = due_s if end_s is None else min(due_s, end_s)
             stopped = ended(due_s - time.monotonic())
@@ -260,6 +265,16 @@ def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[flo
         if lines is not None and lines is not sys.stdout:
             lines.close()
     return 0
+
+
+def _settle(source: LiveSource, ended: Callable[[float], bool], most_s: float) -> None:
+    """Wait until every device of the total has a power, which takes two readings, but not for ever."""
+    deadline_s = time.monotonic() + most_s
+    while time.monotonic() < deadline_s:
+        snapshot = source.poll()
+        waiting = [d for d in snapshot.devices if d.in_total and d.power_w is None and d.energy.joules is not None]
+        if (snapshot.devices and not waiting) or not snapshot.live or snapshot.work or ended(STEP_S):
+            return
 
 
 def _json_file(output: Output) -> TextIO | None:

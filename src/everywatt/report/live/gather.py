@@ -21,6 +21,7 @@ from everywatt.tape.reader import Tape
 
 HISTORY = 240
 STALE_PERIODS = 5
+YOUNG_NS = 5 * NS  # the first publications of devices are a second apart
 NEARLY = 0.9  # publications jitter: a stretch of this share of the interval is a whole one
 
 
@@ -245,7 +246,7 @@ class Gatherer:
             None if below is None else line.joules - below,
             None if above is None else line.joules + above,
             pedigree_of(line.channel).value,
-            min(1.0, line.observed_ns / elapsed_ns) if elapsed_ns > NS else 1.0,
+            min(1.0, line.observed_ns / elapsed_ns) if elapsed_ns > YOUNG_NS else 1.0,
         )
 
     def total(self, devices: Sequence[DeviceNow]) -> Amount:
