@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_energy, windows_energy
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import existing_home, find_run, segments
+
+if TYPE_CHECKING:
+    from everywatt.ledger.owners import Ledger
 
 IDLE_ROLE = "idle"
 
@@ -123,6 +126,25 @@ class Run:
                 return gross if gross.joules is None else idle
             figures.append((str(tape.meta.get("host", {}).get("name", "")), gross - idle))
         return combine(figures) if figures else Energy.refuse("nothing was recorded in that window")
+
+    def ledger(
+        self,
+        by: str = "process",
+        *,
+        span: str | Span | None = None,
+        between: tuple[float, float] | None = None,
+        idle_policy: str = "separate",
+        baseline: float | Mapping[str, float] | None = None,
+    ) -> Ledger:
+        """Every joule of the run (of a span, or between two times) with its owner, in whole microjoules that add up.
+
+        `by` is process, container, user, job, span or device. `idle_policy` is separate, by-allocation or by-use.
+        `baseline` is idle power in watts, of all devices together or by device; without it idle is found on the tape.
+        """
+        from everywatt.ledger.book import ledger
+
+        windows = self._windows(span, between)
+        return ledger(self.tapes, windows, by, idle_policy=idle_policy, baseline=baseline, notes=self.trouble)
 
     @property
     def baseline(self) -> Baseline | None:

@@ -1,0 +1,85 @@
+"""Joules of one device over many stretches of time at once, and how much of each was observed."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.core.channels import Kind
+from everywatt.core.clocks import NS
+from everywatt.energy.loading import load_line, load_ticks
+from everywatt.energy.sources import Source
+from everywatt.energy.ticks import Ticks
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def stretch_joules(source: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
+    """Joules and observed seconds of ascending stretches; zero of both where there was no reading.
+
+    A counter counts across a gap, so its joules there are real and the time counts; a gauge's gap is left out.
+    """
+    if not len(starts_ns):
+        return np.zeros(0), np.zeros(0)
+    low, high = int(starts_ns[0]), int(ends_ns[-1])
+    seconds = (ends_ns - starts_ns) / NS
+    if source.channel.kind is not Kind.COUNTER:
+        ticks = load_ticks(source.tape, source.group, source.channel, low, high, whole=True)
+        if ticks is None:
+            return np.zeros(len(starts_ns)), np.zeros(len(starts_ns))
+        joules, coverage = ticks.many(starts_ns, ends_ns)
+        known = np.isfinite(joules)
+        return np.where(known, joules, 0.0), np.where(known, coverage * seconds, 0.0)
+    line = load_line(source.tape, source.group, source.channel, low, high)
+    if line is None:
+        return np.zeros(len(starts_ns)), np.zeros(len(starts_ns))
+    if isinstance(line, Ticks):
+        at_ns, joules = line.at_ns, line.many(starts_ns, ends_ns)[0]
+    else:
+        at_ns = line[0]
+        joules = np.interp(ends_ns, at_ns, line[1]) - np.interp(starts_ns, at_ns, line[1])
+    known = np.isfinite(joules) & (ends_ns > at_ns[0]) & (starts_ns < at_ns[-1])
+    inside = (np.minimum(ends_ns, at_ns[-1]) - np.maximum(starts_ns, at_ns[0])) / NS
+    return np.where(known, joules, 0.0), np.where(known, inside, 0.0)
+
+
+class Cells:
+    """Joules of one device in equal cells of a whole tape, continued while it grows: what idle is found from."""
+
+    def __init__(self) -> None:
+        self.step_ns = 0
+        self.origin_ns = 0
+        self.joules: Floats = np.zeros(0)
+        self.observed_s: Floats = np.zeros(0)
+
+    @property
+    def edges_ns(self) -> Ints:
+        """The edges of the cells, one more than there are cells."""
+        return self.origin_ns + np.arange(len(self.joules) + 1, dtype=np.int64) * self.step_ns
+
+    def update(self, source: Source) -> None:
+        """Add the cells that are complete by now."""
+        tape = source.tape
+        first_ns, last_ns = tape.extent_ns()
+        step_ns = _step_ns(last_ns - first_ns)
+        if step_ns != self.step_ns or first_ns != self.origin_ns:
+            self.step_ns, self.origin_ns = step_ns, first_ns
+            self.joules, self.observed_s = np.zeros(0), np.zeros(0)
+        # On a live tape the newest publications may still be missing.
+        late_ns = 0 if tape.sealed else int(2.5 * max(source.group.expected_period_s, 1.0) * NS)
+        have, count = len(self.joules), int((last_ns - late_ns - first_ns) // step_ns)
+        if count <= have:
+            return
+        edges = first_ns + np.arange(have, count + 1, dtype=np.int64) * step_ns
+        joules, observed_s = stretch_joules(source, edges[:-1], edges[1:])
+        self.joules = np.concatenate((self.joules, joules))
+        self.observed_s = np.concatenate((self.observed_s, observed_s))
+
+
+def _step_ns(length_ns: int) -> int:
+    """Quarters of a second on a tape of a minute, a second up to six hours, then coarser: never more than 30,000."""
+    for step_s, most_s in ((0.25, 60.0), (1.0, 21_600.0), (10.0, 216_000.0)):
+        if length_ns <= most_s * NS:
+            return int(step_s * NS)
+    return max(60, int(length_ns / NS / 20_000)) * NS

@@ -1,0 +1,80 @@
+"""The parts of a device's error budget that owners carry. Added over all owners they are the device's own again.
+
+What the sensor gets wrong in proportion goes to everybody in proportion. Its offset is in the idle level too where
+that was measured by the same sensor, so idle carries it. The spread of the idle level has opposite signs for idle and
+for everybody else, and what a share may be off by is missing from somebody else's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from everywatt.core.budget import Bound, Budget, Term
+from everywatt.ledger.idle import Idle
+
+# Idle levels that this very sensor measured on this tape.
+SEEN = ("measured", "quiet", "quiet, held", "regression", "lowest")
+
+
+def budgets(
+    whole: Budget,
+    key: str,
+    idle: Idle,
+    seconds: float,
+    names: Sequence[str],
+    charged_j: Sequence[float],
+    idle_j: Sequence[float],
+    doubt_j: Sequence[float],
+    unsure: float,
+) -> list[Budget]:
+    """One budget for each owner: it owes `charged_j` for use or holding and `idle_j` for idling of the device `key`."""
+    charges, idles = math.fsum(charged_j), math.fsum(idle_j)
+    by_all = _shares([c + i for c, i in zip(charged_j, idle_j, strict=True)])
+    by_charge = _shares(charged_j) if charges > 0 else by_all
+    by_idle = _shares(idle_j) if idles > 0 else by_all
+    terms: list[list[Term]] = [[] for _ in names]
+    bounds: list[list[Bound]] = [[] for _ in names]
+    for term in whole.terms:
+        offset = term.key.startswith("offset:") and idle.method in SEEN
+        shares = by_idle if offset else by_charge if idle.method == "given" else by_all
+        for own, share in zip(terms, shares, strict=True):
+            if share:
+                own.append(Term(term.source, term.key, term.joules * share))
+    for bound in whole.bounds:
+        for limits, share in zip(bounds, by_all, strict=True):
+            if share:
+                limits.append(Bound(bound.source, bound.key, bound.below * share, bound.above * share))
+    level_j = min(idle.spread_w * seconds, charges + idles)
+    if level_j > 0 and charges > 0 and idles > 0:
+        for own, plus, minus in zip(terms, by_idle, by_charge, strict=True):
+            if plus != minus:
+                own.append(Term("baseline", f"baseline:{key}", level_j * (plus - minus)))
+    _split(terms, key, names, charged_j, charges, doubt_j, unsure)
+    return [Budget(tuple(own), tuple(limits)) for own, limits in zip(terms, bounds, strict=True)]
+
+
+def _split(
+    terms: list[list[Term]],
+    key: str,
+    names: Sequence[str],
+    charged_j: Sequence[float],
+    charges: float,
+    doubt_j: Sequence[float],
+    unsure: float,
+) -> None:
+    """What each share may be off by, with the largest owner as the other side of all of them."""
+    if charges <= 0:
+        return
+    largest = max(range(len(names)), key=lambda index: charged_j[index])
+    for index, name in enumerate(names):
+        rest = 1.0 - charged_j[index] / charges
+        width_j = math.hypot(unsure * charged_j[index] * rest, doubt_j[index])
+        if index != largest and width_j > 0:
+            terms[index].append(Term("split", f"split:{key}:{name}", width_j))
+            terms[largest].append(Term("split", f"split:{key}:{name}", -width_j))
+
+
+def _shares(amounts: Sequence[float]) -> list[float]:
+    whole = math.fsum(amounts)
+    return [amount / whole for amount in amounts] if whole > 0 else [1.0 / len(amounts)] * len(amounts)
