@@ -91,6 +91,8 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False, 
 
 def cut(text: str, width: int, *, ascii_only: bool = False) -> str:
     """The text in at most `width` columns; what is left out is marked. Control characters never reach a terminal."""
+    if len(text) <= width and text.isprintable() and (not ascii_only or text.isascii()):
+        return text
     clean = "".join(char if char.isprintable() else "?" for char in text)
     if ascii_only:
         clean = clean.translate(_ASCII).encode("ascii", "replace").decode("ascii")

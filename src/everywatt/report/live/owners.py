@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SHORTEST_S = 2.0
 LONGEST_S = 60.0
-COST_SHARE = 0.004  # of one core: a view must not be what warms the machine
+COST_SHARE = 0.003  # of one core: a view must not be what warms the machine
 MOST = 500
 
 
