@@ -86,6 +86,11 @@ class Trees:
         """The cgroups of the living members."""
         return frozenset(m.place for m in self._members.values() if m.place is not None)
 
+    @property
+    def exits(self) -> bool:
+        """Whether the end of every process is told, as of the last read."""
+        return self._host[1]
+
     def __len__(self) -> int:
         return len(self._members)
 

@@ -141,6 +141,14 @@ def parse_process_stat(data: bytes) -> ProcessStat:
     )
 
 
+def start_of(proc: str | Path, pid: int) -> int | None:
+    """When a process was started (ticks since boot), None where it is gone or hidden."""
+    try:
+        return parse_process_stat(slurp(f"{proc}/{pid}/stat", 2048)).start
+    except (OSError, ValueError):
+        return None
+
+
 def cpu_clock(pid: int) -> int:
     """The kernel's CPU clock of a process, for `time.clock_gettime_ns`: nanoseconds of all its threads, also those
     that ended. Anybody may read it, at a sixth of what /proc/PID/stat costs; OSError when the process is gone.

@@ -104,6 +104,11 @@ class ProcessUse:
         rows = self._trees.read()
         return self._clock.monotonic_ns(), rows
 
+    @property
+    def exits(self) -> bool:
+        """Whether the end of every process is told."""
+        return self._trees.exits
+
     def follow(self, pids: Sequence[int]) -> None:
         """Follow these root processes too; the next read tells everything in full."""
         self._trees.follow(pids)
