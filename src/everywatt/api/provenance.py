@@ -36,6 +36,7 @@ def provenance(
             "machine": platform.machine(),
             "cpus": os.cpu_count(),
             "cpu": _cpu_model(),
+            "memory_bytes": _memory_bytes(),
         },
         "python": platform.python_version(),
         "user": user_name(),
@@ -46,6 +47,14 @@ def provenance(
         "note": note,
         **more,
     }
+
+
+def _memory_bytes() -> int | None:
+    """Bytes of memory of this machine, None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

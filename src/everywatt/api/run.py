@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from everywatt.ledger.owners import Ledger
 
 IDLE_ROLE = "idle"
+LEDGER_OWNERS = 50  # in a run's JSON; the rest of them are one sum
 
 
 class Run:
@@ -263,6 +264,7 @@ class Run:
                 "energy_net": self.energy_net().to_dict(),
                 "baseline": self._baseline_dict(),
                 "devices": self.devices(),
+                "ledger": self.ledger().to_dict(top=LEDGER_OWNERS),
                 "spans": [self._span_dict(span, origin, len(spans) <= 200) for span in spans],
                 "quality": self.quality(),
                 "meta": self.meta,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 
 
@@ -139,12 +140,25 @@ class Ledger:
         lost = sum(entry.microjoules for entry in self.entries if entry.owner == UNATTRIBUTED)
         return lost / whole if whole else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `cli` and `Run.to_dict` put schema and kind around it."""
+    @property
+    def microjoules(self) -> int:
+        """All owners together: the total, whole."""
+        return sum(entry.microjoules for entry in self.entries)
+
+    def to_dict(self, top: int | None = None) -> dict[str, Any]:
+        """The JSON form; `cli` and `Run.to_dict` put schema and kind around it.
+
+        `top` keeps the so many most expensive owners and the special ones; `rest` is the sum of the others.
+        """
+        ordinary = [entry for entry in self.entries if entry.owner.kind not in _SPECIAL]
+        rest = [] if top is None else ordinary[top:]
+        left_out = {entry.owner for entry in rest}
         return {
             "by": self.by,
             "total": self.total.to_dict(),
-            "owners": [entry.to_dict() for entry in self.entries],
+            "total_microjoules": self.microjoules,
+            "owners": [entry.to_dict() for entry in self.entries if entry.owner not in left_out],
+            "rest": _together(rest) if rest else None,
             "unattributed_share": self.unattributed_share,
             "idle_policy": self.idle_policy,
             "idle": dict(self.idle),
@@ -153,7 +167,30 @@ class Ledger:
         }
 
 
+_SPECIAL = {OwnerKind.OTHER: 1, OwnerKind.IDLE: 2, OwnerKind.METER: 3, OwnerKind.UNATTRIBUTED: 4}
+
+
 def in_order(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """Owners that worked first, the most expensive on top; then other, idle, meter, unattributed."""
-    special = {OwnerKind.OTHER: 1, OwnerKind.IDLE: 2, OwnerKind.METER: 3, OwnerKind.UNATTRIBUTED: 4}
-    return tuple(sorted(entries, key=lambda e: (special.get(e.owner.kind, 0), -e.microjoules, e.owner.id)))
+    return tuple(sorted(entries, key=lambda e: (_SPECIAL.get(e.owner.kind, 0), -e.microjoules, e.owner.id)))
+
+
+def _together(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Several entries as one: how many, their microjoules by reason, and their joules with the interval."""
+    amounts = {part: sum(entry.by_part_uj.get(part, 0) for entry in entries) for part in Part}
+    whole_uj = sum(amounts.values())
+    budget = Budget()
+    for entry in entries:
+        budget = budget + entry.energy.budget
+    below, above = budget.sides()
+    return {
+        "owners": len(entries),
+        "microjoules": whole_uj,
+        "energy": {"joules": whole_uj / 1e6, "low": whole_uj / 1e6 - below, "high": whole_uj / 1e6 + above},
+        "by_part": {part.value: amount / 1e6 for part, amount in amounts.items() if amount},
+        "use": {
+            name: sum(entry.use.get(name, 0.0) for entry in entries)
+            for name in ("cpu_s", "gpu_s")
+            if any(name in entry.use for entry in entries)
+        },
+    }

@@ -5,8 +5,11 @@ from __future__ import annotations
 from everywatt.api.run import Run
 from everywatt.core.energy import Energy
 from everywatt.core.units import format_duration, format_joules, format_watts
+from everywatt.ledger.owners import OwnerKind
+from everywatt.report.ledger_text import fold, printed
 
 MAX_SPANS = 12
+MAX_OWNERS = 5
 
 
 def summary(run: Run) -> list[str]:
@@ -18,6 +21,7 @@ def summary(run: Run) -> list[str]:
         lines += _net(run)
         mean = f", mean {format_watts(energy.joules / duration_s)}" if duration_s > 0 else ""
         lines.append(f"  time    {format_duration(duration_s)}{mean}")
+        lines += _owners(run)
     else:
         lines.append(f"  time    {format_duration(duration_s)}")
     lines += _spans(run)
@@ -61,6 +65,17 @@ def _net(run: Run) -> list[str]:
         return []
     where = "measured before" if baseline.method == "measured" else "the quietest stretch"
     return [f"  net     {short(net)} above idle ({where}, {format_duration(baseline.duration_s)})"]
+
+
+def _owners(run: Run) -> list[str]:
+    """The most expensive owners and the special ones, which add up; nothing where no process was recorded."""
+    ledger = run.ledger()
+    if not any(entry.owner.kind is OwnerKind.PROCESS for entry in ledger.entries):
+        return []
+    folded = fold(ledger.entries, MAX_OWNERS)
+    amounts, unit, _ = printed([sum(entry.microjoules for entry in group) for _, group in folded])
+    width = max(map(len, amounts))
+    return [f"  owner   {amount:>{width}} {unit}  {label}" for (label, _), amount in zip(folded, amounts, strict=True)]
 
 
 def _spans(run: Run) -> list[str]:
