@@ -8,6 +8,7 @@ from typing import Any
 
 from everywatt.report.live import format as show
 from everywatt.report.live.snapshot import DeviceNow, OwnerNow, WorkNow
+from everywatt.report.live.view import SPECIAL
 
 Piece = tuple[str, str]
 """Text and the name of its style: "", head, dim, good, warm, hot, bar, title, key."""
@@ -119,7 +120,7 @@ def owner_name(width: int) -> Column:
 
 def owner_style(owner: OwnerNow) -> str:
     """Owners that are no processes are dim."""
-    return "dim" if owner.kind in ("idle", "meter", "other", "unattributed") else ""
+    return "dim" if owner.kind in SPECIAL else ""
 
 
 def _spread(worker: WorkNow) -> str:

@@ -11,7 +11,8 @@ from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import dumps
 from everywatt.core.units import format_joules
 from everywatt.report.live import format as show
-from everywatt.report.live.snapshot import Amount, DeviceNow, Snapshot
+from everywatt.report.live.snapshot import Amount, DeviceNow, OwnerNow, Snapshot
+from everywatt.report.live.view import SPECIAL
 
 CSV_HEAD = (
     "time",
@@ -113,6 +114,8 @@ def _cell(value: Any) -> str:
 
 
 DEVICE_HEADS = ["DEVICE", "POWER", "1 S", "5 S", "15 S", "ENERGY", "USE", "MEMORY", "TEMP", "CLOCK", "LIMIT", "STATE"]
+MOST_OWNERS = 25
+LONGEST_LABEL = 48
 OWNER_HEADS = ["OWNER", "KIND", "POWER", "ENERGY", "CPU", "GPU", "MEMORY", "BY"]
 
 
@@ -135,11 +138,18 @@ def device_rows(snapshot: Snapshot) -> list[list[str]]:
     ]
 
 
-def owner_rows(snapshot: Snapshot) -> list[list[str]]:
-    """The owners as cells under OWNER_HEADS."""
+def owner_rows(snapshot: Snapshot, most: int = MOST_OWNERS) -> list[list[str]]:
+    """The owners as cells under OWNER_HEADS; those beyond `most` are one row, so that the table still adds up."""
+    entries = snapshot.owners.entries if snapshot.owners else ()
+    if len(entries) > most:
+        small = [entry for entry in entries if entry.kind not in SPECIAL][most - len(SPECIAL) :]
+        rest = OwnerNow(
+            "", "", f"{len(small)} more owners", sum(o.power_w for o in small), sum(o.joules for o in small)
+        )
+        entries = (*(entry for entry in entries if entry not in small), rest)
     return [
         [
-            owner.label,
+            show.cut(owner.label, LONGEST_LABEL),
             owner.kind,
             show.watts(owner.power_w),
             format_joules(owner.joules),
@@ -148,7 +158,7 @@ def owner_rows(snapshot: Snapshot) -> list[list[str]]:
             show.gib(owner.memory_bytes),
             owner.method,
         ]
-        for owner in (snapshot.owners.entries if snapshot.owners else ())
+        for owner in entries
     ]
 
 

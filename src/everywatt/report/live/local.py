@@ -103,6 +103,7 @@ class LocalSource:
             sensors=self._sensors,
             devices=self._gpus,
             estimate=self._estimate,
+            everything=self._by is not None or self._keep is not None,
         )
         refuse_without_power(recording)
         return recording
