@@ -167,6 +167,7 @@ def _source(
             gpus=gpus,
             sensors=settings.sensors,
             estimate=settings.estimate,
+            once=plan.once,
             keep=folder,
             meta={"tags": dict(settings.tags), "note": note or ""},
         )

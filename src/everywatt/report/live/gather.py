@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.energy.quality import HELD_BACK
@@ -19,7 +22,11 @@ from everywatt.tape.accumulate import Accumulator, energy_channels, publication_
 from everywatt.tape.following import Rows
 from everywatt.tape.reader import Tape
 
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
 HISTORY = 240
+TRACE = 128
 STALE_PERIODS = 5
 YOUNG_NS = 5 * NS  # the first publications of devices are a second apart
 NEARLY = 0.9  # publications jitter: a stretch of this share of the interval is a whole one
@@ -45,6 +52,7 @@ class Line:
     power_w: float | None = None
     rolling: Rolling = field(default_factory=Rolling)
     history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    trace: deque[tuple[int, float, int]] = field(default_factory=lambda: deque(maxlen=TRACE))
 
     def stands(self, total: float, observed_ns: int, at_ns: int, stretch_ns: int) -> None:
         """What has accumulated at `at_ns`; a stretch that is long enough becomes a power."""
@@ -53,10 +61,17 @@ class Line:
         observed_ns += self.base_ns
         self.joules = self.base_j + raw * self.channel.scale * facts.gain + facts.bias_w * (observed_ns / NS)
         self.observed_ns, self.at_ns = observed_ns, at_ns
+        self.trace.append((at_ns, self.joules, observed_ns))
         if self.mark is None:
             self.mark = (at_ns, self.joules, observed_ns)
         elif at_ns - self.mark[0] >= stretch_ns:
             self._close_stretch(self.mark)
+
+    def between(self, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
+        """Joules and observed seconds of some stretches, by straight lines between the newest readings."""
+        at, joules, seen = (np.array(column) for column in zip(*self.trace, strict=True))
+        done = np.interp(ends_ns, at, joules) - np.interp(starts_ns, at, joules)
+        return done, (np.interp(ends_ns, at, seen) - np.interp(starts_ns, at, seen)) / NS
 
     def _close_stretch(self, mark: tuple[int, float, int]) -> None:
         seen_ns = self.observed_ns - mark[2]
@@ -199,6 +214,11 @@ class Gatherer:
         self._cpu_mark = (busy, idle)
 
     # What is known now.
+
+    @property
+    def lines(self) -> Mapping[str, Line]:
+        """Every source of joules by its label."""
+        return self._lines
 
     def devices(self, now_ns: int) -> tuple[DeviceNow, ...]:
         """Every device, those of the total first."""

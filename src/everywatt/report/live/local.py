@@ -24,7 +24,7 @@ from everywatt.core.errors import NoSensor, RecorderError, TapeError
 from everywatt.core.machine import Machine
 from everywatt.recorder.client import Recording, record
 from everywatt.report.live.gather import Gatherer, sum_of
-from everywatt.report.live.owners import OwnersAsker
+from everywatt.report.live.owners import LedgerOwners, OwnersAsker, QuickOwners
 from everywatt.report.live.snapshot import Snapshot
 from everywatt.sensors.procfs import parse_meminfo, slurp
 from everywatt.tape.following import Follower
@@ -43,6 +43,7 @@ class LocalSource:
     period_s     how often sensors are read
     by           owners by process, container, user or job; None: no owners
     gpus         in the manner of CUDA_VISIBLE_DEVICES; None: all
+    once         it will be asked once, so owners come from a whole ledger
     keep         the folder of a run that the recording is to be kept in; None: it is removed at the end
     meta         more to be kept with the run
     rotate_s     a temporary tape is replaced by a new one after so long
@@ -57,6 +58,7 @@ class LocalSource:
         gpus: str | None = None,
         sensors: Sequence[str] | None = None,
         estimate: bool = True,
+        once: bool = False,
         keep: Path | None = None,
         meta: Mapping[str, Any] | None = None,
         rotate_s: float = ROTATE_S,
@@ -65,7 +67,9 @@ class LocalSource:
         self._by, self._gpus, self._sensors, self._estimate = by, gpus, sensors, estimate
         self._rotate_s = rotate_s if keep is None else float("inf")
         self._keep, self._meta = keep, dict(meta or {})
-        self._owners = OwnersAsker(by) if by else None
+        self._owners: OwnersAsker | None = None
+        if by:
+            self._owners = LedgerOwners(by) if once else QuickOwners(by)
         remove_left_behind()
         self._folder = keep or Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self._count = 0
@@ -158,8 +162,6 @@ class LocalSource:
         old.close(linger=False)
         for file in self._folder.glob(f"{old.path.name}*"):
             file.unlink(missing_ok=True)
-        if self._owners is not None:
-            self._owners.moved()
 
     def _snapshot(self) -> Snapshot:
         gatherer = self._gatherer
@@ -170,7 +172,8 @@ class LocalSource:
         owners = None
         if self._owners is not None:
             tape = self._follower.tape
-            owners = self._owners.ask(Run(tape.path, [tape]), tape.extent_ns()[0], gatherer.last_ns)
+            run = Run(tape.path, [tape])
+            owners = self._owners.ask(run, gatherer.lines, tape.extent_ns()[0], gatherer.last_ns)
         return Snapshot(
             source=self.title,
             at_ns=time.time_ns(),

@@ -11,7 +11,7 @@ from everywatt.api.run import Run
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
 from everywatt.report.live.gather import HISTORY, Gatherer, sum_of
-from everywatt.report.live.owners import OwnersAsker
+from everywatt.report.live.owners import LedgerOwners, QuickOwners
 from everywatt.report.live.snapshot import Snapshot
 from everywatt.tape.following import Follower
 from everywatt.tape.reader import Tape
@@ -32,7 +32,8 @@ class TapeSource:
         self._interval_s = interval_s
         self._gpus = gpus
         self._gatherer = Gatherer(interval_s)
-        self._owners = OwnersAsker(by) if by else None
+        self._quick = QuickOwners(by) if by else None
+        self._ledger = LedgerOwners(by) if by else None
         self._follower: Follower | None = None
         self._read: list[Path] = []
         self._looked_s = 0.0
@@ -102,9 +103,10 @@ class TapeSource:
         silent_s = (now_ns - gatherer.last_ns) / NS
         if live and silent_s > SILENT_S:
             notes.append(f"nothing was written for {silent_s:.0f} s")
+        asker = self._quick if live else self._ledger
         owners = None
-        if self._owners is not None:
-            owners = self._owners.ask(Run(self.path, [tape]), *self._owner_window(), force=not live)
+        if asker is not None:
+            owners = asker.ask(Run(self.path, [tape]), gatherer.lines, *self._owner_window())
         return Snapshot(
             source=self.title,
             at_ns=tape.to_utc_ns(now_ns),
