@@ -378,7 +378,8 @@ class Tape:
             self._load()
             return
         self._read_meta()
-        self.groups = tuple(self._read_groups())
+        if self._db.execute("SELECT count(*) FROM grp").fetchone()[0] != len(self.groups):  # one that is there stays
+            self.groups = tuple(self._read_groups())
         self._anchors = [Anchor(*row[1:]) for row in self._rows("anchor")]
         if self._directory is not None:
             self._directory.update()

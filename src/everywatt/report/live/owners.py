@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 SHORTEST_S = 1.9
+LONGEST_S = 15.0
+COST_SHARE = 0.004  # of one core: a view must not be what warms the machine
 LEVELS_SHARE = 0.001  # of one core, for finding idle levels again
 LEVELS_MOST_S = 120.0
 SILENT_NS = 5 * NS
@@ -139,7 +141,7 @@ class QuickOwners:
             made = Owners(self.by, refused=error.message)
         if made is not None:
             self._told = made
-            self._next_s = now_s + SHORTEST_S
+            self._next_s = now_s + min(max(SHORTEST_S, (self._clock() - now_s) / COST_SHARE), LONGEST_S)
         return self._told
 
     def _find_levels(self, tape: Tape, now_s: float) -> None:
@@ -194,27 +196,29 @@ class QuickOwners:
     ) -> Owners:
         own = grouper(self.by, [tape])
         count = len(roll)
-        owners = [*SPECIAL, *(own(tape, facts) for facts in roll.facts)]
-        joules, methods = np.zeros(count), [dict[str, None]() for _ in range(count)]
+        joules = np.zeros(count)
+        methods: dict[int, dict[str, None]] = {}
         for part, method in parts:
             charged = _padded(part.active_j + part.held_j, count)
             joules += charged
             joules[IDLE_AT] += part.idle_j
             joules[NOBODY_AT] += part.nobody_j
             for index in np.flatnonzero(charged > 0).tolist():
-                methods[index][method] = None
+                methods.setdefault(index, {})[method] = None
         cpu_s = cpu.of_owners(count)
         sm_s = sum((uses.of_owners(count) for uses in gpu_s), np.zeros(count))
         memory = self._memories(roll, count)
-        rows: dict[Owner, list[float]] = {}
-        for index in np.flatnonzero((joules != 0) | (cpu_s > 0) | (np.arange(count) < len(SPECIAL))).tolist():
-            row = rows.setdefault(owners[index], [0.0, 0.0, 0.0, 0.0])
-            for place, value in enumerate((joules[index], cpu_s[index], sm_s[index], memory[index])):
-                row[place] += float(value)
         methods[IDLE_AT] = dict.fromkeys(level.method for level in self._levels.values())
         methods[NOBODY_AT] = {}
-        how = {owners[index]: "+".join(filter(None, found)) for index, found in enumerate(methods) if found}
-        entries = [self._now(owner, row, how.get(owner, ""), duration_s) for owner, row in rows.items()]
+        rows: dict[Owner, list[float]] = {}
+        how: dict[Owner, str] = {}
+        for index in np.flatnonzero((joules != 0) | (cpu_s > 0) | (np.arange(count) < len(SPECIAL))).tolist():
+            owner = SPECIAL[index] if index < len(SPECIAL) else own(tape, roll.facts[index - len(SPECIAL)])
+            row = rows.setdefault(owner, [0.0, 0.0, 0.0, 0.0])
+            for place, value in enumerate((joules[index], cpu_s[index], sm_s[index], memory[index])):
+                row[place] += float(value)
+            how[owner] = "+".join(filter(None, methods.get(index, ())))
+        entries = [self._now(owner, row, how[owner], duration_s) for owner, row in rows.items()]
         self._sums.tidy()
         entries.sort(key=lambda entry: -entry.power_w)
         whole = float(joules.sum())
