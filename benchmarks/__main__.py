@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.common import OUT, say
 
-ORDER = ("accuracy", "honesty", "sim_honesty", "weight", "use_cost", "windows", "slowdown")
+ORDER = ("accuracy", "honesty", "sim_honesty", "weight", "use_cost", "windows", "slowdown", "monitor_cost")
 
 
 def found() -> dict[str, Callable[[bool], None]]:

@@ -161,8 +161,19 @@ def _filled(lines: list[Line], view: View, width: int, height: int) -> list[Line
         foot = [(show.cut(f" {KEYS}", width), "dim")]
     body = lines[: height - 1]
     body += [[]] * (height - 1 - len(body))
-    ready = [*body, foot]
+    ready = [_merged(line) for line in (*body, foot)]
     return [_ascii(line) for line in ready] if view.ascii else ready
+
+
+def _merged(line: Line) -> Line:
+    """Neighbours of one style as one piece: a terminal costs by pieces."""
+    merged: Line = []
+    for text, style in line:
+        if merged and (merged[-1][1] == style or not text.strip()):
+            merged[-1] = (merged[-1][0] + text, merged[-1][1])
+        else:
+            merged.append((text, style))
+    return merged
 
 
 def _ascii(line: Line) -> Line:
