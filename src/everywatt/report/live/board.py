@@ -74,7 +74,7 @@ def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
         (f" {show.watts(snapshot.total_w):>8} ", "power"),
         (f"  {averages}  ", "dim"),
         (f" {energy}", "power"),
-        (f" {sure if sure != show.NOTHING else ''}  {snapshot.scope} {total.pedigree}", "dim"),
+        (f" {sure if sure != show.NOTHING else ''}  {snapshot.scope}{f' {total.pedigree}' if width >= 90 else ''}", "dim"),
     ]
     lines = [title, _spark_after(pieces, snapshot.history_w, view, width)]
     if host.cpu_pct is not None or host.memory_bytes is not None:
@@ -161,7 +161,7 @@ def _filled(lines: list[Line], view: View, width: int, height: int) -> list[Line
         foot = [(show.cut(f" {KEYS}", width), "dim")]
     body = lines[: height - 1]
     body += [[]] * (height - 1 - len(body))
-    ready = [_merged(line) for line in (*body, foot)]
+    ready = [_clipped(_merged(line), width) for line in (*body, foot)]
     return [_ascii(line) for line in ready] if view.ascii else ready
 
 
@@ -174,6 +174,16 @@ def _merged(line: Line) -> Line:
         else:
             merged.append((text, style))
     return merged
+
+
+def _clipped(line: Line, width: int) -> Line:
+    """The pieces that fit into the width."""
+    left, kept = width, []
+    for text, style in line:
+        if left > 0:
+            kept.append((text[:left], style))
+        left -= len(text)
+    return kept
 
 
 def _ascii(line: Line) -> Line:
