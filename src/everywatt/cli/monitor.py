@@ -44,12 +44,15 @@ class Plan:
     csv: str | None
     ascii: bool
     by: str | None
+    here: bool
 
 
 @click.command(cls=Verb)
 @click.argument("source", required=False, metavar="[SOURCE]")
 @click.option("--once", is_flag=True, help="Show how things stand, once, and end.")
-@click.option("--interval", "interval_s", type=DURATION, default="1s", show_default=True, help="Time between two views.")
+@click.option(
+    "--interval", "interval_s", type=DURATION, default="1s", show_default=True, help="Time between two views."
+)
 @click.option("--record", is_flag=True, help="Keep the recording of the whole machine as a run.")
 @click.option("--for", "for_s", type=DURATION, default=None, help="End after this long.")
 @click.option("--csv", metavar="FILE", help="Append one row for each device and interval; - is stdout.")
@@ -82,7 +85,7 @@ def command(
     --record keeps what is recorded as a run and ends with its summary.
     """
     _check(source, once, interval_s, record, for_s)
-    plan = Plan(interval_s, for_s, once, csv, ascii_only, by)
+    plan = Plan(interval_s, for_s, once, csv, ascii_only, by, source is None)
     for warning in settings.warnings:
         output.warn(warning)
     face = _face(plan, record, output)
@@ -106,7 +109,9 @@ def command(
 
 def _check(source: str | None, once: bool, interval_s: float, record: bool, for_s: float | None) -> None:
     if interval_s < SHORTEST_S:
-        raise UsageError("A view every 0.1 s is the most that is shown.", cure="--interval 0.1s, and --period for sensors")
+        raise UsageError(
+            "A view every 0.1 s is the most that is shown.", cure="--interval 0.1s, and --period for sensors"
+        )
     if for_s is not None and for_s <= 0:
         raise UsageError("--for wants a time above zero.")
     if record and source is not None:
@@ -154,7 +159,13 @@ def _new_run(settings: Settings, output: Output) -> Path:
 
 
 def _source(
-    source: str | None, plan: Plan, settings: Settings, gpus: str | None, folder: Path | None, note: str | None, face: str
+    source: str | None,
+    plan: Plan,
+    settings: Settings,
+    gpus: str | None,
+    folder: Path | None,
+    note: str | None,
+    face: str,
 ) -> LiveSource:
     by = plan.by or ("process" if face == "screen" else None)
     if source is None:
@@ -237,6 +248,8 @@ def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[flo
     lines = _json_file(output) if face != "quiet" else None
     began_s = time.monotonic()
     wanted_s = plan.for_s or max(plan.interval_s, OWNERS_S if plan.by else ONCE_S)
+    if plan.once and not plan.here:
+        wanted_s = 0.0  # what there is has been written already
     first_s = wanted_s if plan.once else plan.interval_s
     end_s = None if plan.for_s is None else began_s + plan.for_s
     due_s = began_s + first_s

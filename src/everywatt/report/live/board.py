@@ -65,16 +65,25 @@ def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     state = " FROZEN" if view.frozen else "" if snapshot.live else " ENDED"
     clock = f"{show.clock(snapshot.elapsed_s)}  {snapshot.when.astimezone():%H:%M:%S}"
     left = show.cut(f" everywatt · {what} ", max(10, width - len(clock) - len(state) - 2))
-    title: Line = [(left, "title"), (state, "hot"), (" " * (width - len(left) - len(state) - len(clock)), ""), (clock, "")]
+    title: Line = [
+        (left, "title"),
+        (state, "hot"),
+        (" " * (width - len(left) - len(state) - len(clock)), ""),
+        (clock, ""),
+    ]
     total = snapshot.total
     energy = show.energy(total.joules, view.unit)
     sure = show.half_width(total.low, total.high, total.joules)
-    averages = "  ".join(f"{name} {show.watts(value)}" for name, value in zip(("1s", "5s", "15s"), snapshot.averages_w))
+    named = zip(("1s", "5s", "15s"), snapshot.averages_w, strict=True)
+    averages = "  ".join(f"{name} {show.watts(value)}" for name, value in named)
     pieces: Line = [
         (f" {show.watts(snapshot.total_w):>8} ", "power"),
         (f"  {averages}  ", "dim"),
         (f" {energy}", "power"),
-        (f" {sure if sure != show.NOTHING else ''}  {snapshot.scope}{f' {total.pedigree}' if width >= 90 else ''}", "dim"),
+        (
+            f" {sure if sure != show.NOTHING else ''}  {snapshot.scope}{f' {total.pedigree}' if width >= 90 else ''}",
+            "dim",
+        ),
     ]
     lines = [title, _spark_after(pieces, snapshot.history_w, view, width)]
     if host.cpu_pct is not None or host.memory_bytes is not None:
@@ -87,9 +96,7 @@ def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     return lines
 
 
-def _spark_after(
-    pieces: Line, values: tuple[float, ...], view: View, width: int, *, top: float | None = None
-) -> Line:
+def _spark_after(pieces: Line, values: tuple[float, ...], view: View, width: int, *, top: float | None = None) -> Line:
     room = width - sum(len(text) for text, _ in pieces) - 1
     if room >= NARROW_SPARK:
         pieces = [*pieces, (show.sparkline(values, room, ascii_only=view.ascii, top=top), "bar")]

@@ -25,7 +25,7 @@ FIRST_S = 2.0
 LONGEST_S = 120.0
 YOUNG_S = 30.0
 USUAL_S = 0.1
-COST_SHARE = 0.0015  # of one core
+COST_SHARE = 0.001  # of one core
 
 
 @dataclass(frozen=True, slots=True)
