@@ -96,10 +96,8 @@ def command(
     with _signals(face) as ended:
         made = _source(source, plan, settings, gpus, folder, note, face)
         try:
-            if face == "screen":
-                code = _screen(made, plan, output)
-            else:
-                code = _stream(made, plan, output, ended, face)
+            screen = face == "screen"
+            code = _screen(made, plan, output) if screen else _stream(made, plan, output, ended, face)
         finally:
             made.close()
     if folder is not None:

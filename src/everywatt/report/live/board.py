@@ -19,6 +19,7 @@ from everywatt.report.live.view import View
 
 NARROW_SPARK = 12
 LEAST_OWNERS = 4
+LEAST_NAME = 36
 KEYS = "s sort  d devices  r reverse  / filter  space freeze  u unit  ? help  q quit"
 
 HELP = (
@@ -64,13 +65,9 @@ def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     what = f"{snapshot.source} · {host.name}" if host.name else snapshot.source
     state = " FROZEN" if view.frozen else "" if snapshot.live else " ENDED"
     clock = f"{show.clock(snapshot.elapsed_s)}  {snapshot.when.astimezone():%H:%M:%S}"
-    left = show.cut(f" everywatt · {what} ", max(10, width - len(clock) - len(state) - 2))
-    title: Line = [
-        (left, "title"),
-        (state, "hot"),
-        (" " * (width - len(left) - len(state) - len(clock)), ""),
-        (clock, ""),
-    ]
+    left = show.cut(f" everywatt · {what} ", max(10, width - len(clock) - len(state) - 3))
+    gap = " " * max(0, width - len(left) - len(state) - len(clock) - 1)
+    title: Line = [(left, "title"), (state, "hot"), (f"{gap}{clock} ", "title")]
     total = snapshot.total
     energy = show.energy(total.joules, view.unit)
     sure = show.half_width(total.low, total.high, total.joules)
@@ -132,8 +129,7 @@ def _owners(snapshot: Snapshot, view: View, width: int, height: int) -> list[Lin
         return []
     if owners.refused is not None:
         return [[], [(show.cut(f" owners: {owners.refused}", width), "dim")]]
-    least = 22
-    columns = chosen(OWNER_COLUMNS, width - least - 2)
+    columns = chosen(OWNER_COLUMNS, width - LEAST_NAME - 2)
     name = owner_name(max(8, width - 2 - sum(column.width + 1 for column in columns)))
     rows = view.owners(snapshot)
     shown = rows[view.scroll : view.scroll + owner_rows(height)]

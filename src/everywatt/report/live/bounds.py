@@ -24,6 +24,7 @@ STANDING = ("edges", "quantum")
 FIRST_S = 2.0
 LONGEST_S = 120.0
 YOUNG_S = 30.0
+SETTLED_S = 10.0
 USUAL_S = 0.1
 COST_SHARE = 0.001  # of one core
 
@@ -96,7 +97,8 @@ class Bounds:
         except TapeError:
             return
         whole = windows_energy(self._sources, [(start_ns, end_ns)])
-        self.notes = tuple(note for note in whole.notes if not (self._sparse and CROSS_CHECK in note))
+        if age_s >= SETTLED_S or now:  # at a tape's very start not all devices have been read yet
+            self.notes = tuple(note for note in whole.notes if not (self._sparse and CROSS_CHECK in note))
         counted = {source.label for source in addable(self._sources)}
         found = {"": whole, **dict(whole.parts)}
         for source in self._sources:
