@@ -316,3 +316,15 @@ try: n.nvmlInit(); print(0)
 except n.NVMLError as e: print(e.value)
 """
     assert inside(lab, code) == 9
+
+
+def test_slices_of_instances_are_told_by_the_sensor(sim_machine, inside):
+    lab = sim_machine(gpus=["constant:100W"], sensor=["mig=1g.5gb+3g.20gb,processes=11:1GiB:10%:0+12:2GiB:30%:1"])
+    code = """
+import json
+from everywatt.sensors.base import Request
+from everywatt.sensors.nvml import Nvml
+table = [group for group in Nvml(Request()).groups() if group.info.name == "nvml.processes"][0]
+print(json.dumps([[row["pid"], row["slices"], row["of_slices"]] for row in table.read_table()[1]]))
+"""
+    assert inside(lab, code) == [[11, 1, 7], [12, 3, 7]]

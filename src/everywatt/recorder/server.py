@@ -316,6 +316,7 @@ class Server:
             "groups": groups,
             "reports": plain(reports),
             "notes": session.remarks,
+            "tenants": session.tenants or [],
             "pid": os.getpid(),
         }
         if all(map(_placed, sources)):

@@ -38,6 +38,7 @@ class Session:
         self.figures: dict[str, Figures] = {}
         self.remarks: list[str] = []
         self.waiting: set[str] = set()
+        self.tenants: list[dict[str, Any]] | None = None
         self.flush_every_ns = SMALL_FLUSH_NS if meta.get("profile") == "small" else FLUSH_NS
         self.flush_ns = self.started_ns + self.flush_every_ns
         self._anchor_ns = self.started_ns + ANCHOR_NS
@@ -79,6 +80,8 @@ class Session:
 
     def table(self, source: Source, at_ns: int, rows: list[dict[str, Any]]) -> None:
         self.figures[source.info.name].rows += 1
+        if self.tenants is None and source.info.name == "nvml.processes":
+            self.tenants = rows
         if rows:
             self._safely(self.writer.append_table, self._numbers[source.info.name], at_ns, rows)
 

@@ -134,13 +134,15 @@ class Reader:
 
     def _told(self, member: Member, stat: procfs.ProcessStat, *, renamed: bool) -> dict[str, Any] | None:
         member.reads += 1
-        if renamed or not member.said or member.reads <= _SETTLING:
+        zombie = stat.state in "ZX"
+        if zombie and member.said:
+            fixed = member.said  # it has left its cgroup and forgotten its arguments
+        elif renamed or not member.said or member.reads <= _SETTLING:
             fixed = self._fixed(member)
         elif member.reads % _RECHECK == 0:
             fixed = self._placed(member, dict(member.said))
         else:
             fixed = member.said
-        zombie = stat.state in "ZX"
         numbers = (stat.ppid, stat.name, zombie, member.cpu_s, stat.children_cpu_s, stat.rss_bytes, stat.threads)
         changed = {key: value for key, value in fixed.items() if member.said.get(key, member) != value}
         if numbers == member.told and not changed:

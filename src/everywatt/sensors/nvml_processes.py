@@ -101,6 +101,7 @@ class _Gpu:
 class ProcessTable:
     """Rows: gpu, uuid, pid, type (C compute, G graphics, C+G), memory_bytes, sm (% of the GPU, None where not known),
     sample_us (when the driver took it, Unix µs), gpu_instance and compute_instance (None unless MIG).
+    On a board that is cut into MIG instances also slices and of_slices: compute slices of instance and board.
 
     Only rows that are new or changed are given; a process that left has one row with `gone` true.
     """
@@ -192,7 +193,7 @@ class ProcessTable:
 
 def _row(device: Device, entry: Any, kind: str) -> dict[str, Any]:
     memory = entry.usedGpuMemory
-    return {
+    row = {
         "gpu": device.index,
         "uuid": device.identity.gpu.uuid,
         "pid": int(entry.pid),
@@ -203,6 +204,10 @@ def _row(device: Device, entry: Any, kind: str) -> dict[str, Any]:
         "gpu_instance": _instance(entry, "gpuInstanceId"),
         "compute_instance": _instance(entry, "computeInstanceId"),
     }
+    for mig in device.identity.gpu.migs:
+        if (mig.gpu_instance, mig.compute_instance) == (row["gpu_instance"], row["compute_instance"]):
+            row |= {"slices": mig.slices, "of_slices": mig.of_slices}
+    return row
 
 
 def _instance(entry: Any, name: str) -> int | None:

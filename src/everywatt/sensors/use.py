@@ -234,10 +234,17 @@ class Use:
             meter=os.getpid(),
             reaper=request.reaper,
             everything=request.everything,
+            below=_below(machine),
             memory=request.memory,
             exits=True,
         )
         return (HostUse(machine), ProcessUse(machine, trees), CgroupUse(machine, trees))
+
+
+def _below(machine: Machine) -> int | None:
+    """The process under which this simulated machine is, None for a real one."""
+    text = machine.environ.get("EVERYWATT_BELOW", "")
+    return int(text) if text.isdigit() else None
 
 
 def _hidepid(machine: Machine) -> str | None:
