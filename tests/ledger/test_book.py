@@ -77,7 +77,7 @@ def machines(draw):
     return devices, processes if draw(st.booleans()) or processes else None, options
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(machines(), st.sampled_from(["separate", "by-use", "by-allocation"]), st.data())
 def test_every_ledger_adds_up_and_so_do_its_intervals(machine, policy, data):
     devices, processes, options = machine
@@ -92,7 +92,7 @@ def test_every_ledger_adds_up_and_so_do_its_intervals(machine, policy, data):
         run.tapes[0].close()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(machines())
 def test_twice_the_power_is_twice_for_every_owner_of_a_machine(machine):
     devices, processes, options = machine
@@ -305,6 +305,27 @@ def test_a_gap_of_a_gauge_is_nobodys_and_costs_no_idle(tmp_path):
     check(ledger)
     assert ledger.total.coverage < 0.75
     assert ledger.entry("idle").energy.value == pytest.approx(20 * 12 * ledger.total.coverage, rel=0.02)
+
+
+def test_several_packages_are_split_by_who_ran_on_which(tmp_path):
+    a = Process(101, flat(1.0), name="a", extra={"cpu": 0})
+    b = Process(102, flat(1.0), name="b", extra={"cpu": 3})
+    c = Process(103, flat(2.0), name="c", extra={"cpu": 3, "threads": 8})
+    watts = {"cpu.0": flat(30.0), "cpu.1": flat(50.0)}
+    idle = {"cpu.0": 10.0, "cpu.1": 10.0}
+    ledgers = []
+    for name, packages in (("known", [0, 0, 1, 1]), ("unknown", None)):
+        path = write_machine(tmp_path / f"{name}.tape", watts, [a, b, c], seconds=12, packages=packages)
+        ledgers.append(load(path).ledger(baseline=idle))
+        check(ledgers[-1])
+    known, unknown = ledgers
+    owed = {name: dict(known.entry(name).energy.parts) for name in "abc"}
+    # On each package one process with a CPU of its own, and half of the threads of c.
+    assert (owed["a"]["cpu.0"].value, owed["c"]["cpu.0"].value) == (pytest.approx(120), pytest.approx(120))
+    assert (owed["b"]["cpu.1"].value, owed["c"]["cpu.1"].value) == (pytest.approx(240), pytest.approx(240))
+    assert set(owed["a"]) == {"cpu.0"}
+    assert unknown.entry("a").energy.value == pytest.approx(unknown.entry("b").energy.value)
+    assert unknown.entry("a").energy.half_width > known.entry("a").energy.half_width
 
 
 def test_the_interval_of_idle_is_its_spread_and_nobody_gets_it_twice(tmp_path):

@@ -156,3 +156,10 @@ def test_frames_may_come_later_and_records_follow():
     use.feed(12 * NS, [row(5, 0.75)])
     use.feed(12 * NS, [row(5, 9.75)])  # not after the one before
     assert use.records.cpu_s.sum() == pytest.approx(0.75)
+
+
+def test_a_hidden_process_whose_clock_can_be_read_is_an_owner():
+    hidden = {"pid": 9, "start": None, "hidden": True, "why": "x"}
+    use = fed((10, [{**hidden, "cpu_s": 1.0}]), (11, [{**hidden, "cpu_s": 1.5}]), (12, [{**hidden, "gone": True}]))
+    assert by_id(use) == {"9:": 0.5}
+    assert use.processes[0].label == "pid 9"

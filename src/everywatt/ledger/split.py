@@ -25,11 +25,15 @@ def sums(index: Ints, amount: Floats, count: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Sparse: in `stretch`, `owner` used so much (CPU seconds, SM seconds, or a weight ≥ 0)."""
+    """Sparse: in `stretch`, `owner` used so much (CPU seconds, SM seconds, or a weight ≥ 0).
+
+    `cpu` is where, -1 for somewhere; None where nothing is known of that.
+    """
 
     stretch: Ints
     owner: Ints
     amount: Floats
+    cpu: Ints | None = None
 
     @classmethod
     def none(cls) -> Uses:
@@ -45,7 +49,17 @@ class Uses:
             np.concatenate((self.stretch, stretches)),
             np.concatenate((self.owner, owners)),
             np.concatenate((self.amount, amounts)),
+            None if self.cpu is None else np.concatenate((self.cpu, np.full(len(stretches), -1))),
         )
+
+    def on(self, package: int, package_of: Ints) -> Uses:
+        """What of it was on one package: by the CPU where that is known, else by how many CPUs the package has."""
+        inside = package_of == package
+        if self.cpu is None or not len(self.cpu):
+            return Uses(self.stretch, self.owner, self.amount * inside.mean(), self.cpu)
+        known = (self.cpu >= 0) & (self.cpu < len(package_of))
+        share = np.where(known, inside[np.where(known, self.cpu, 0)], inside.mean())
+        return Uses(self.stretch, self.owner, self.amount * share, self.cpu)
 
     def of_owners(self, count: int) -> Floats:
         """Use of each owner, added over all stretches."""
@@ -64,12 +78,16 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Joules ≥ 0 of each owner by reason, of idle, and of nobody; they add up to what was split."""
+    """Joules ≥ 0 of each owner by reason, of idle, and of nobody; they add up to what was split.
+
+    `owned_s` is each owner's part of the time that was shared: one watt more of idle is so many joules less for it.
+    """
 
     active_j: Floats
     held_j: Floats
     idle_j: float
     nobody_j: float
+    owned_s: Floats
 
     @property
     def joules(self) -> float:
@@ -103,7 +121,14 @@ def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders:
         # A level that is far too high or joules below zero: nobody is charged more than there was.
         factor = max(whole_j, 0.0) / charged_j
         active_j, held_j, nobody_j, charged_j = active_j * factor, held_j * factor, nobody_j * factor, max(whole_j, 0.0)
-    return Split(active_j, held_j, whole_j - charged_j, nobody_j)
+    owned_s = _owned_s(uses, used, np.where(busy, observed_s, 0.0), owners)
+    owned_s = owned_s + _owned_s(holders, holding, np.where(kept & ~busy, observed_s, 0.0), owners)
+    return Split(active_j, held_j, whole_j - charged_j, nobody_j, owned_s)
+
+
+def _owned_s(uses: Uses, used: Floats, observed_s: Floats, owners: int) -> Floats:
+    share = uses.amount / np.maximum(used[uses.stretch], NO_USE)
+    return sums(uses.owner, share * observed_s[uses.stretch], owners)
 
 
 def _closed(uses: Uses, used: Floats, joules_e: Floats, noise_e: Floats, owners: int) -> Floats:
