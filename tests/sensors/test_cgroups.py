@@ -84,6 +84,14 @@ def test_garbage_is_none_with_a_reason(tmp_path, text):
     assert "cpu" in used["why"] and "memory" in used["why"]
 
 
+def test_where_hierarchies_differ_the_path_that_names_something_counts():
+    number = "0123456789abcdef" * 4
+    data = f"4:memory:/a/b/c\n3:cpuset:/\n2:cpuacct:/docker-{number}.scope\n1:cpu:/\n".encode()
+    place = parse_place(data)
+    assert (place.path, place.cpu) == (f"/docker-{number}.scope", f"cpuacct/docker-{number}.scope")
+    assert parse_place(b"4:memory:/a/b/c\n2:cpuacct:/a\n").path == "/a/b/c"
+
+
 @pytest.mark.parametrize(
     ("quota", "cpus", "given"), [("max 100000", "", None), ("150000 100000", "", 1.5), ("max 100000", "0-1,4", 3.0)]
 )

@@ -89,7 +89,9 @@ class Trees:
     @property
     def places(self) -> frozenset[cgroups.Place]:
         """The cgroups of the living members."""
-        return frozenset(m.place for m in self._members.values() if m.place is not None)
+        # Processes of one group share their place as a rule, and comparing a thousand of them takes long.
+        found = {id(member.place): member.place for member in self._members.values()}
+        return frozenset(place for place in found.values() if place is not None)
 
     @property
     def exits(self) -> bool:

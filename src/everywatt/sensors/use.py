@@ -1,11 +1,11 @@
 """What is used: the host's CPU time and memory, the followed process trees, their cgroups. No power of its own.
 
 `use.processes` has rows {"pid", "start", "ppid", "name", "cpu_s", "children_cpu_s", "rss_bytes", "threads", "cpu"} of
-processes that are new or changed, with "cmdline", "uid" and "cgroup" when those are, "zombie", "meter" (everywatt
-itself) and "reaper" (the process of `everywatt run`) where true. "pss_bytes" and "uss_bytes" are there where they were
-asked for, None with "memory_why" where the kernel does not tell. {"pid", "start", "gone": true} is the last row of a
-process. pid and start together name a process. One that /proc hides has {"pid", "start": null, "hidden", "why"} and,
-where its clock can be read, "cpu_s".
+processes that are new or changed, with "cmdline", "uid", "user" (of a local account) and "cgroup" when those are,
+"zombie", "meter" (everywatt itself) and "reaper" (the process of `everywatt run`) where true. "pss_bytes" and
+"uss_bytes" are there where they were asked for, None with "memory_why" where the kernel does not tell. {"pid", "start",
+"gone": true} is the last row of a process. pid and start together name a process. One that /proc hides has {"pid",
+"start": null, "hidden", "why"} and, where its clock can be read, "cpu_s".
 
 The row of pid 0, {"pid": 0, "start": 0, "name": "host", "everything", "exits"}, says what holds from there on: whether
 all processes of the machine are in the table, and whether the end of every process is told with what it used in all:
@@ -14,7 +14,8 @@ between two reads. Without that row both are false. Exits that are false for one
 
 `use.cgroups` has rows {"cgroup", "version", "cpu_s", "memory_bytes"}, None with a "why" where nothing is counted,
 "cpus" where the group was given so many. The group that everywatt made for a command says "made": true; its members
-are told with the group that they were started in.
+are told with the group that they were started in. {"cgroup", "name": {…}} tells once what files on the host call it
+(see `container_names`), since a container takes its name along.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors import cgroups, procfs
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
+from everywatt.sensors.container_names import ContainerNames
 from everywatt.sensors.processes import Trees
 
 if TYPE_CHECKING:
@@ -130,6 +132,7 @@ class CgroupUse:
         self._told: dict[cgroups.Place, dict[str, Any]] = {}
         self._counted: dict[cgroups.Place, cgroups.Counted] = {}
         self._made: dict[str, float | None] = {}
+        self._names = ContainerNames(machine.proc.parent, machine.proc, self._root)
 
     def read_table(self) -> tuple[int, list[dict[str, Any]]]:
         """When, and the groups that are new or changed, or gone."""
@@ -148,6 +151,7 @@ class CgroupUse:
                 rows.append({**name, **used})
         for folder in list(self._made):
             rows += self._made_row(folder)
+        rows += self._names.rows(place.path for place in self._told)
         return self._clock.monotonic_ns(), rows
 
     def watch(self, folder: str) -> None:
@@ -184,6 +188,7 @@ class CgroupUse:
     def follow(self, pids: Sequence[int]) -> None:
         """Say everything again at the next read; which processes are followed is up to `use.processes`."""
         self._told.clear()
+        self._names.forget()
         self._made = dict.fromkeys(self._made)
 
     def close(self) -> None:
