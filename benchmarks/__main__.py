@@ -17,8 +17,17 @@ from pathlib import Path
 
 from benchmarks.common import OUT, say
 
-ORDER = ("accuracy", "honesty", "sim_honesty", "weight", "use_cost", "windows", "slowdown", "monitor_cost")
-ORDER = ("accuracy", "honesty", "sim_honesty", "weight", "use_cost", "ledger_cost", "windows", "slowdown")
+ORDER = (
+    "accuracy",
+    "honesty",
+    "sim_honesty",
+    "weight",
+    "use_cost",
+    "windows",
+    "slowdown",
+    "monitor_cost",
+    "ledger_cost",
+)
 
 
 def found() -> dict[str, Callable[[bool], None]]:

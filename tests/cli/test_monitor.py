@@ -166,7 +166,8 @@ def test_recording_the_whole_machine(place):
 
 
 def test_owners_now(place):
-    spinner = subprocess.Popen([sys.executable, "-c", "import sys\nwhile True: pass", "everywatt-spinner"])
+    code = "import sys\nwhile True: pass"
+    spinner = subprocess.Popen([sys.executable, "-c", code, "everywatt-spinner"], env=place.environ)
     try:
         done = place.run("--once", "--by", "owner", "--json")
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import time
@@ -30,7 +31,7 @@ SHORTEST_S = 0.1
 SETTLE_S = 4.0
 STEP_S = 0.1
 ONCE_S = 2.2  # by then the first interval of the energy is known
-OWNERS_S = 3.2
+OWNERS_S = 3.8
 """`--once --by`: CPU time is read once a second, and two stretches of it are wanted."""
 
 
@@ -226,6 +227,7 @@ def _signals(face: str) -> Iterator[Callable[[float], bool]]:
 def _screen(source: LiveSource, plan: Plan, output: Output) -> int:
     from everywatt.report.live.app import MonitorApp
 
+    gc.freeze()  # what is loaded now stays: looking through it again and again costs more than the view
     colour = style_of(sys.stdout).colour
     app = MonitorApp(source, plan.interval_s, ascii_only=plan.ascii or _needs_ascii(), colour=colour, for_s=plan.for_s)
     code = app.run()

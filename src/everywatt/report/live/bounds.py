@@ -62,8 +62,8 @@ class Width:
 class Bounds:
     """95 % half-widths of each device and of the total (label "")."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, *, cpu_clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = cpu_clock
         self._tape: Tape | None = None
         self._sources: list[Source] = []
         self._widths: dict[str, Width] = {}
