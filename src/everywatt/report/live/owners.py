@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float64]
 
 SHORTEST_S = 1.9
 LONGEST_S = 15.0
-COST_SHARE = 0.0025  # of one core: a view must not be what warms the machine
+COST_SHARE = 0.001  # of one core: a view must not be what warms the machine
 LEVELS_SHARE = 0.0005  # of one core, for finding idle levels again
 LEVELS_MOST_S = 120.0
 SILENT_NS = 5 * NS
