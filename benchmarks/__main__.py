@@ -26,6 +26,7 @@ ORDER = (
     "ledger_cost",
     "windows",
     "slowdown",
+    "monitor_cost",
     "report_time",
     "verdicts",
 )

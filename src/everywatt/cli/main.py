@@ -19,6 +19,7 @@ BROKEN_PIPE = 141
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("everywatt.cli.run", "Measure the energy of a command."),
+    "monitor": ("everywatt.cli.monitor", "Watch power, energy and owners, live."),
     "attach": ("everywatt.cli.attach", "Measure processes that run already."),
     "compare": ("everywatt.cli.compare", "Compare the energy of commands, with a verdict."),
     "sweep": ("everywatt.cli.sweep", "Measure a command at several power limits or parameters."),

@@ -19,6 +19,7 @@ FLUSH_NS = NS
 EARLY_NS = NS // 20  # a flush joins a wake-up that happens anyway
 SMALL_FLUSH_NS = 10 * NS
 OTHERS_NS = 10 * NS  # what carries no energy is written this often: a frame of one row is mostly frame
+LIVE_OTHERS_NS = 2 * NS
 MOST_REMARKS = 200  # in memory; the tape has all
 MOST_UNFLUSHED = 1000  # messages: a burst of spans must not fill the memory
 
@@ -43,6 +44,8 @@ class Session:
         self.flush_ns = self.started_ns + self.flush_every_ns
         self._anchor_ns = self.started_ns + ANCHOR_NS
         self._others_ns = self.started_ns
+        # Somebody looks on: what carries no energy is to be seen soon, too.
+        self._others_every_ns = (LIVE_OTHERS_NS if meta.get("live") else OTHERS_NS) - EARLY_NS
         self._numbers: dict[str, int] = {}
         self._closing_ns = 0
         self._unflushed = 0
@@ -180,7 +183,7 @@ class Session:
                 self.remark(now_ns, "tape", "The tape can be written again.")
             self._trouble = None
             if now_ns >= self._others_ns:
-                self._others_ns = now_ns + OTHERS_NS - EARLY_NS
+                self._others_ns = now_ns + self._others_every_ns
 
     def _safely(self, function: Any, *arguments: Any) -> None:
         try:
