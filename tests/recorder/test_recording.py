@@ -17,6 +17,7 @@ import pytest
 
 from everywatt.core.errors import RecorderError, RunExists, UsageError
 from everywatt.recorder.client import Recording, next_segment, record
+from everywatt.recorder.wire import SOCKET
 from everywatt.tape.reader import Tape
 
 HERE = Path(__file__).parent
@@ -387,7 +388,7 @@ def test_a_child_of_a_recording_without_recorder_writes_nothing(lab, monkeypatch
 
 def test_a_removed_socket_makes_the_recorder_leave_when_its_tapes_are_closed(lab) -> None:
     recording = start(lab)
-    (lab.runtime / "recorder-1.sock").unlink()
+    (lab.runtime / SOCKET).unlink()
     recording.span_close(recording.span_open("still works"))
     time.sleep(0.3)
     closed = recording.close(linger=False)
