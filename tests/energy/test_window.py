@@ -264,3 +264,23 @@ def test_spans_of_a_name_of_which_one_lies_outside_of_all_readings(tmp_path):
     assert energy.joules == pytest.approx(100.0, rel=1e-6)
     assert energy.coverage == pytest.approx(0.5)
     assert any("1 of 2 windows have no figure" in note for note in energy.notes)
+
+
+@pytest.mark.parametrize(("busy", "told"), [(0.95, True), (0.05, False)])
+def test_a_quietest_stretch_that_was_not_idle_is_told(tmp_path, busy, told):
+    """Net of a machine that was at work all the time would be about nothing, which is not what it used."""
+    host = GroupInfo(
+        "use.host",
+        "use",
+        "host",
+        tuple(Channel(name, "s", Kind.COUNTER, "host") for name in ("host.cpu_time", "host.idle_time")),
+    )
+    seconds = [
+        Row(at(t), at(t), at(t), (busy * 2 * t, (1 - busy) * 2 * t))  # two CPUs
+        for t in range(31)
+    ]
+    ticks = rows(lambda t: 50.0 * t, 0, 30, 0.1)
+    run = run_of(write_tape(tmp_path / "a.tape", [(counter_group(), 0.1, ticks), (host, 1.0, seconds)]))
+    assert run.baseline.busy == pytest.approx(busy, abs=0.01)
+    assert run.baseline.restless is told
+    assert any("CPUs 95 % busy" in note for note in run.energy_net().notes) is told

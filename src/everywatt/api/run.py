@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import device_table
 from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_energy, together, windows_energy
+from everywatt.ledger.series import busy_share
 from everywatt.tape.mending import at_rest, empty_spool, seal_left
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import existing_home, find_run, segments
@@ -124,7 +126,11 @@ class Run:
             idle = idle_energy(found, baseline, sum(end - start for start, end in windows) / NS)
             if gross.joules is None or idle.joules is None:
                 return gross if gross.joules is None else idle
-            figures.append((str(tape.meta.get("host", {}).get("name", "")), gross - idle))
+            net = gross - idle
+            if baseline.restless:
+                note = f"idle is {baseline.where}: what is above idle is more than this; record idle with --idle 10s"
+                net = replace(net, notes=(*net.notes, note))
+            figures.append((str(tape.meta.get("host", {}).get("name", "")), net))
         return combine(figures) if figures else Energy.refuse("nothing was recorded in that window")
 
     def ledger(
@@ -155,7 +161,10 @@ class Run:
         for span in tape.spans():
             if span.attributes.get("role") == IDLE_ROLE and span.end_ns is not None:
                 return Baseline(span.start_ns, span.end_ns, "measured")
-        return quietest(found, *tape.extent_ns())
+        baseline = quietest(found, *tape.extent_ns())
+        return (
+            None if baseline is None else replace(baseline, busy=busy_share(tape, baseline.start_ns, baseline.end_ns))
+        )
 
     def energies(
         self, starts_s: npt.ArrayLike, ends_s: npt.ArrayLike, *, device: str | None = None
@@ -277,7 +286,15 @@ class Run:
 
     def _baseline_dict(self) -> dict[str, Any] | None:
         baseline = self.baseline
-        return None if baseline is None else {"method": baseline.method, "duration_s": baseline.duration_s}
+        return (
+            None
+            if baseline is None
+            else {
+                "method": baseline.method,
+                "duration_s": baseline.duration_s,
+                "busy": baseline.busy,
+            }
+        )
 
     def _span_dict(self, span: Span, origin_ns: int, with_energy: bool) -> dict[str, Any]:
         data: dict[str, Any] = {

@@ -16,16 +16,33 @@ from everywatt.energy.sources import Source, addable, scope_of
 from everywatt.energy.window import source_energy
 
 QUIET_S = 2.0
+RESTLESS = 0.2
 BLOCKS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A window that stands for idle, and where it comes from (`measured` or `quietest`)."""
+    """A window that stands for idle, and where it comes from (`measured` or `quietest`).
+
+    `busy` is the share of CPU time that was used in it, None where the tape does not say.
+    """
 
     start_ns: int
     end_ns: int
     method: str
+    busy: float | None = None
+
+    @property
+    def where(self) -> str:
+        """For people: where it was found, and what speaks against it."""
+        if self.method == "measured":
+            return "measured before"
+        return f"the quietest stretch, CPUs {self.busy * 100:.0f} % busy" if self.restless else "the quietest stretch"
+
+    @property
+    def restless(self) -> bool:
+        """Whether somebody was at work in what has to stand for idle."""
+        return self.method != "measured" and self.busy is not None and self.busy > RESTLESS
 
     @property
     def duration_s(self) -> float:

@@ -65,8 +65,7 @@ def _net(run: Run) -> list[str]:
     net, baseline = run.energy_net(), run.baseline
     if net.joules is None or baseline is None:
         return []
-    where = "measured before" if baseline.method == "measured" else "the quietest stretch"
-    return [f"  net     {short(net)} above idle ({where}, {format_duration(baseline.duration_s)})"]
+    return [f"  net     {short(net)} above idle ({baseline.where}, {format_duration(baseline.duration_s)})"]
 
 
 def _owners(run: Run) -> list[str]:

@@ -96,8 +96,7 @@ def _baseline(run: Run) -> str | None:
     baseline = run.baseline
     if baseline is None:
         return None
-    where = "measured before" if baseline.method == "measured" else "the quietest stretch"
-    return f"{where}, {format_duration(baseline.duration_s)}"
+    return f"{baseline.where}, {format_duration(baseline.duration_s)}"
 
 
 def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Sequence[Line]) -> list[dict[str, str]]:
