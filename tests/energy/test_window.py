@@ -284,3 +284,32 @@ def test_a_quietest_stretch_that_was_not_idle_is_told(tmp_path, busy, told):
     assert run.baseline.busy == pytest.approx(busy, abs=0.01)
     assert run.baseline.restless is told
     assert any("CPUs 95 % busy" in note for note in run.energy_net().notes) is told
+
+
+def test_a_gauge_that_is_read_less_often_than_it_publishes(tmp_path):
+    """Two reads find the publication, then a second passes: its mean counts for that second, not for 0.1 s of it."""
+    times = [t + late for t in range(40) for late in (0.0, 0.1)]
+    ticks = [Row(at(t) + 2_000_000, at(t), at(t), (100.0,)) for t in times]
+    run = run_of(write_tape(tmp_path / "a.tape", [(gauge_group(), 1.0, ticks)]))
+    energy = run.energy(between=(5.0, 35.0))
+    assert energy.joules == pytest.approx(3000.0, rel=0.01)
+    assert energy.coverage == 1.0
+
+
+def test_such_a_gauge_is_not_held_against_a_counter(tmp_path):
+    counter = Channel("gpu.0.energy", "J", Kind.COUNTER, "gpu.0", Domain.GPU)
+    gauge = Channel("gpu.0.power", "W", Kind.GAUGE, "gpu.0", Domain.GPU, mirror_of="gpu.0.energy")
+    group = GroupInfo("test.gpu.0", "test", "gpu.0", (counter, gauge))
+
+    def power(t: float) -> float:
+        return 250.0 if t % 1.0 < 0.15 else 50.0  # always high where it is looked at
+
+    def counted(t: float) -> float:
+        whole = int(t)
+        return whole * (0.15 * 250 + 0.85 * 50) + min(t - whole, 0.15) * 250 + max(t - whole - 0.15, 0.0) * 50
+
+    times = [t + late for t in range(40) for late in (0.0, 0.1)]
+    ticks = [Row(at(t) + 2_000_000, at(t), at(t), (counted(t), power(t))) for t in times]
+    energy = run_of(write_tape(tmp_path / "a.tape", [(group, 1.0, ticks)])).energy(between=(5.0, 35.0))
+    assert energy.joules == pytest.approx(2400.0, rel=0.01)
+    assert not any("disagree" in note for note in energy.notes)

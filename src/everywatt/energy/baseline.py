@@ -37,7 +37,9 @@ class Baseline:
         """For people: where it was found, and what speaks against it."""
         if self.method == "measured":
             return "measured before"
-        return f"the quietest stretch, CPUs {self.busy * 100:.0f} % busy" if self.restless else "the quietest stretch"
+        if self.busy is None or not self.restless:
+            return "the quietest stretch"
+        return f"the quietest stretch, CPUs {self.busy * 100:.0f} % busy"
 
     @property
     def restless(self) -> bool:

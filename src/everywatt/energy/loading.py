@@ -15,6 +15,7 @@ from everywatt.energy.abreast import read_abreast
 from everywatt.energy.building import GAP_PERIODS, build_ticks, slopes
 from everywatt.energy.ends import REACH, Around, ends_of
 from everywatt.energy.median import median
+from everywatt.energy.spacing import publishing_s, spacing_s
 from everywatt.energy.swing import Witness
 from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
 from everywatt.tape.columns import Columns, counted_line, load_columns
@@ -100,10 +101,20 @@ def rough_energy(
     if found[0] is not None and found[1] is not None and end_ns > start_ns:
         count, observed_ns = (after - before for before, after in zip(*found, strict=True))
         unit = channel.scale * channel.facts.gain / (1 if channel.kind is Kind.COUNTER else NS)
-        return count * unit + channel.facts.bias_w * observed_ns / NS, min(observed_ns / (end_ns - start_ns), 1.0)
+        coverage = min(observed_ns / (end_ns - start_ns), 1.0) * _read_share(pieces[0], channel)
+        return count * unit + channel.facts.bias_w * observed_ns / NS, coverage
     near = [piece.between(edge_ns - reach_ns, edge_ns + reach_ns) for piece, edge_ns in ends]
     ticks = build_ticks(near, [], channel, group.expected_period_s)
     return (None, 0.0) if ticks is None else ticks.by_lines(start_ns, end_ns)
+
+
+def _read_share(piece: Columns, channel: Channel) -> float:
+    """The share of a gauge's publications that was read: a small one cannot be held against another path."""
+    if channel.kind is Kind.COUNTER or len(piece.published) < 2:
+        return 1.0
+    steps = np.diff(piece.published) / NS
+    shortest, usual = publishing_s(steps), spacing_s(steps)
+    return min(shortest / usual, 1.0) if usual > 1.5 * shortest else 1.0
 
 
 def _on_line(piece: Columns, group: StoredGroup, channel: Channel, at_ns: int) -> tuple[float, float] | None:

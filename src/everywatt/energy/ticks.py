@@ -11,8 +11,8 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.energy.curve import Curve, Sampled
-from everywatt.energy.median import median
-from everywatt.energy.sampling import CounterCurve, GaugeCurve
+from everywatt.energy.sampling import GAP_PERIODS, CounterCurve, GaugeCurve
+from everywatt.energy.spacing import publishing_s, spacing_s
 from everywatt.energy.swing import Witness
 
 Ints = npt.NDArray[np.int64]
@@ -66,11 +66,21 @@ class Ticks:
     def period_s(self) -> float:
         """How often the sensor publishes: as seen, unless that is far from what is known of it."""
         known = self.channel.facts.period_s
-        steps = np.diff(self.at_ns[self.real])
-        seen = float(np.mean(steps[steps < 1.5 * median(steps)])) / NS if len(steps) >= FEW_STEPS else None
+        steps = np.diff(self.at_ns[self.real]) / NS
+        seen = publishing_s(steps) if len(steps) >= FEW_STEPS else None
         if seen is not None and (known is None or abs(seen - known) < 0.1 * known):
             return seen
         return known or self.expected_s
+
+    @cached_property
+    def spacing_s(self) -> float:
+        """How far apart ticks are most of the time: the sensor's period, or longer where it is read less often."""
+        steps = np.diff(self.at_ns[self.real]) / NS
+        steps = steps[steps <= GAP_PERIODS * max(self.expected_s, self.period_s)]
+        if len(steps) < FEW_STEPS:
+            return self.period_s
+        usual = spacing_s(steps)
+        return usual if usual > 1.5 * self.period_s else self.period_s
 
     @cached_property
     def window_s(self) -> float:
@@ -80,7 +90,7 @@ class Ticks:
     @property
     def plain(self) -> bool:
         """True where straight lines between accumulated values are right at publications."""
-        return self.channel.kind is Kind.COUNTER or abs(self.window_s - self.period_s) < 0.05 * self.period_s
+        return self.channel.kind is Kind.COUNTER or abs(self.window_s - self.spacing_s) < 0.05 * self.spacing_s
 
     @cached_property
     def curve(self) -> Curve:
@@ -100,7 +110,7 @@ class Ticks:
         return GaugeCurve(
             t,
             self.watts,
-            period_s=self.period_s,
+            period_s=self.spacing_s,
             window_s=self.window_s,
             early_s=t - half_s,
             late_s=t + half_s,
@@ -169,7 +179,9 @@ class Ticks:
             reading = self.between(start_ns, end_ns)
             return reading.joules, reading.coverage
         joules, coverage = self.many([start_ns], [end_ns])
-        return (float(joules[0]) if np.isfinite(joules[0]) else None), float(coverage[0])
+        # A gauge that is read less often than it publishes has not seen enough to be held against another path.
+        seen = 1.0 if self.channel.kind is Kind.COUNTER else min(self.period_s / self.spacing_s, 1.0)
+        return (float(joules[0]) if np.isfinite(joules[0]) else None), float(coverage[0]) * seen
 
     def by_lines(self, start_ns: int, end_ns: int) -> tuple[float | None, float]:
         """Joules and coverage of one window by straight lines between accumulated values; None where it is outside."""

@@ -19,7 +19,6 @@ from everywatt.energy.window import source_energy, windows_energy
 from everywatt.tape.reader import Tape
 
 # A view may read more seldom than a power sensor publishes; then its readings say little about the counter beside it.
-CROSS_CHECK = "for the same window"
 STANDING = ("edges", "quantum")
 FIRST_S = 2.0
 LONGEST_S = 120.0
@@ -68,13 +67,11 @@ class Bounds:
         self._sources: list[Source] = []
         self._widths: dict[str, Width] = {}
         self._next_s = FIRST_S
-        self._sparse = False
         self.notes: tuple[str, ...] = ()
 
     def adopt(self, tape: Tape, found: Sequence[Source]) -> None:
         """From now on ask this tape."""
         self._tape, self._sources = tape, list(found)
-        self._sparse = _sparse(tape, found)
         # A young tape's edges are wide: what the one before it said stands for a while.
         self._next_s = YOUNG_S if self._widths else FIRST_S
 
@@ -98,7 +95,7 @@ class Bounds:
             return
         whole = windows_energy(self._sources, [(start_ns, end_ns)])
         if age_s >= SETTLED_S or now:  # at a tape's very start not all devices have been read yet
-            self.notes = tuple(note for note in whole.notes if not (self._sparse and CROSS_CHECK in note))
+            self.notes = whole.notes
         counted = {source.label for source in addable(self._sources)}
         found = {"": whole, **dict(whole.parts)}
         for source in self._sources:
@@ -107,12 +104,3 @@ class Bounds:
         self._widths.update({label: width for label, energy in found.items() if (width := Width.of(energy))})
         cost_s = self._clock() - began_s
         self._next_s = age_s + min(max(FIRST_S, cost_s / COST_SHARE), LONGEST_S)
-
-
-def _sparse(tape: Tape, found: Sequence[Source]) -> bool:
-    """Whether power sensors that publish by themselves were read more seldom than they do."""
-    period_s = tape.meta.get("period_s")
-    publishing = [
-        channel.facts.period_s or USUAL_S for source in found for group, channel in source.mirrors if group.info.tracked
-    ]
-    return isinstance(period_s, int | float) and any(period_s > 2 * known for known in publishing)
