@@ -18,7 +18,6 @@ from everywatt.energy.sources import Source, addable
 from everywatt.energy.window import source_energy, windows_energy
 from everywatt.tape.reader import Tape
 
-# A view may read more seldom than a power sensor publishes; then its readings say little about the counter beside it.
 STANDING = ("edges", "quantum")
 FIRST_S = 2.0
 LONGEST_S = 120.0
