@@ -69,6 +69,10 @@ format: $(VENV)/.stamp-dev ## let ruff rewrite the sources
 reference: $(VENV)/.stamp-dev ## write docs/reference from the code
 	'$(VENV)/bin/python' scripts/make_reference.py
 
+.PHONY: docs
+docs: $(VENV)/.stamp-dev ## build the documentation site into site/, offline; a warning is an error
+	NO_MKDOCS_2_WARNING=1 '$(VENV)/bin/mkdocs' build --quiet --strict
+
 .PHONY: bench-venv
 bench-venv: $(BENCH)/.stamp ## the other tools, in an environment of their own
 

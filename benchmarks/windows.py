@@ -141,7 +141,11 @@ def _with_duckdb(duckdb, pa, parquet: Path, starts, ends) -> np.ndarray:
 
 
 def cold(folder: Path, size_bytes: float, trials: int) -> list[list[str]]:
-    """One window of a tape that no process has touched, in a fresh process, after its imports."""
+    """One window of a tape that no process has touched: opening it by path and asking, in a fresh process.
+
+    The file is out of the kernel's cache. numpy and everywatt are imported before the clock starts (a program that asks
+    has them), nothing has been called yet.
+    """
     tape = folder / "cold.tape"
     rows = round(size_bytes / 363)
     took, _, _ = timed(lambda: build(tape, rows, noisy=True))
@@ -207,7 +211,7 @@ def main(quick: bool = False) -> None:
         OUT.table(heads, rows, right=(2, 3), title="Many windows at once")
         OUT.text()
         rows = cold(folder, 20e6 if quick else 1e9, 2 if quick else 7)
-        OUT.table(heads, rows, right=(2, 3), title="One cold window in a fresh process (numpy alone is about 30 MB)")
+        OUT.table(heads, rows, right=(2, 3), title="One cold window: load() and energy() after the imports")
         OUT.text()
         rows = flat(folder, [2_500, 10_000] if quick else [2_500, 25_000, 250_000])
         OUT.table(heads, rows, right=(2, 3), title="Time of a window against the length of the tape")

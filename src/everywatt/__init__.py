@@ -37,6 +37,7 @@ _HOMES = {
     **dict.fromkeys(_ERRORS, "everywatt.core.errors"),
     "Energy": "everywatt.core.energy",
     "Span": "everywatt.core.spans",
+    "load_ipython_extension": "everywatt.integrations.jupyter",
 }
 
 # `typing` costs a third of Python's own start; type checkers know this name without it.

@@ -40,7 +40,7 @@ def test_bash_takes_the_script(tmp_path):
     program.chmod(0o755)
     script = """
     eval "$(everywatt completion bash)"
-    COMP_WORDS=(everywatt comp) COMP_CWORD=1
+    COMP_WORDS=(everywatt compl) COMP_CWORD=1
     _everywatt_completion everywatt
     echo "${COMPREPLY[@]}"
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tapes import ORIGIN_NS, UTC_NS, at, counter_group, rows
+from tapes import ORIGIN_NS, UTC_NS, at, counter_group, rows, write_tape
 
 from everywatt.core.clocks import Anchor
 from everywatt.core.spans import Note
@@ -30,3 +30,13 @@ def test_trouble_is_told_once(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["spool", "span", "out-of-order"])
 def test_housekeeping_is_not(tmp_path, kind):
     assert warnings_of(tmp_path / "a.tape", kind, "something was tidied up") == []
+
+
+def test_two_rows_of_a_further_segment_do_not_tell_the_rate(tmp_path):
+    """A recorder that took over for a moment: its segment holds two rows a millisecond apart."""
+    long = write_tape(tmp_path / "a.tape", [(counter_group(), 0.1, rows(lambda t: 10.0 * t, 0, 2, 0.1))])
+    short = write_tape(tmp_path / "b.tape", [(counter_group(), 0.1, rows(lambda t: 10.0 * t, 3, 3.001, 0.001))])
+    with Tape.open(long) as one, Tape.open(short) as other:
+        for tapes in ([one, other], [other, one]):
+            (entry,) = quality(tapes)["groups"].values()
+            assert entry["achieved_period_s"] == pytest.approx(0.1) and entry["rows"] == 23

@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+WRITTEN += sorted((ROOT / "docs" / "coming-from").glob("*.md"))
 GENERATED = sorted((ROOT / "docs" / "reference").glob("*.md"))
 
 _BLOCK = re.compile(

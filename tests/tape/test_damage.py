@@ -108,7 +108,7 @@ def prefixes(tmp_path, small, lengths):
         try:
             tape = Tape.open(path)
         except TapeError as error:
-            assert str(error)
+            assert "is cut off: " in str(error) if length >= 100 else "is not a tape" in str(error), (length, error)
             continue
         with tape:
             opened += 1
@@ -129,6 +129,23 @@ def test_every_kind_of_prefix(lab, tmp_path):
     lengths = [*range(0, 101, 5), *range(101, size, 611), *range(0, size, 4096), size - 1]
     opened, rows = prefixes(tmp_path, small, lengths)
     assert opened > 10 and rows > 0
+
+
+def test_a_tape_says_why_it_holds_nothing(lab, tmp_path):
+    small = lab.write_small(tmp_path / "a.tape", rows=2000)
+    cut = tmp_path / "cut.tape"
+    cut.write_bytes(small.path.read_bytes()[:8192])
+    with (
+        Tape.open(cut) as tape,
+        pytest.raises(TapeDamaged, match=r"Nothing .* is left of .*cut off: 8192 of \d+ bytes"),
+    ):
+        tape.extent_ns()
+    empty = TapeWriter(tmp_path / "empty.tape", {})
+    with Tape.open(empty.path) as tape, pytest.raises(TapeError, match=r"holds no rows yet: .* is not sealed"):
+        tape.extent_ns()
+    sealed = empty.seal()
+    with Tape.open(sealed) as tape, pytest.raises(TapeError, match=r"nothing was recorded before it was sealed"):
+        tape.extent_ns()
 
 
 @pytest.mark.long

@@ -28,6 +28,7 @@ from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import device_table
 from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_energy, windows_energy
+from everywatt.tape.mending import at_rest, empty_spool, seal_left
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import existing_home, find_run, segments
 
@@ -338,7 +339,12 @@ def _is_path(run: str | Path) -> bool:
 
 
 def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
-    """Open a run by name, path or `last`. What is missing of it is in `Run.trouble`."""
+    """Open a run by name, path or `last`. What is missing of it is in `Run.trouble`.
+
+    A tape whose recorder was killed is sealed first, and one that it left in the spool is moved to its run.
+    """
+    if not _is_path(run):
+        empty_spool()
     # A path says where it is; settings, which may lie in files to be read, say where names are.
     home = home or (None if _is_path(run) else resolve().home)
     path = find_run(run, existing_home(home))
@@ -348,7 +354,7 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
     tapes, failures = [], []
     for file in files:
         try:
-            tape = Tape.open(file)
+            tape = _opened(file)
             tape.extent_ns()  # one that holds nothing at all, of a full disk say, tells nothing
             tapes.append(tape)
         except TapeError as error:
@@ -356,3 +362,12 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
     if not tapes:
         raise failures[0]
     return Run(path, tapes, [str(error) for error in failures])
+
+
+def _opened(file: Path) -> Tape:
+    tape = Tape.open(file)
+    if not tape.sealable or not at_rest(file):
+        return tape
+    tape.close()
+    seal_left(file)
+    return Tape.open(file)

@@ -15,6 +15,7 @@ from everywatt.core.errors import EverywattError
 from everywatt.core.units import format_duration
 from everywatt.energy.combine import combine
 from everywatt.report.text import short
+from everywatt.tape.mending import empty_spool
 from everywatt.tape.run_store import existing_home, list_runs
 
 
@@ -25,6 +26,7 @@ from everywatt.tape.run_store import existing_home, list_runs
 @output_options
 def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, output: Output) -> None:
     """List the runs, or add them up: `list --sum project=alpha`, `list --sum project`."""
+    empty_spool()
     home = existing_home(resolve().home)
     runs, broken = _open(list_runs(home))
     for name, error in broken:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -52,7 +54,7 @@ def command(
     for line in carbon_lines(found) if found is not None else []:
         output.text(line)
     rates = [
-        f"{name}: asked every {entry['requested_period_s'] or 0:g} s, every {entry['achieved_period_s'] or 0:.3g} s got"
+        f"{name}: asked every {entry['requested_period_s'] or 0:g} s, {_got(entry)}"
         for name, entry in data["quality"]["groups"].items()
     ]
     for rate in rates:
@@ -70,3 +72,9 @@ def shown_command(words: list[str], most: int = 160) -> str:
     """The command on one line, as it could be typed again; cut where it is very long."""
     line = shlex.join(words).replace("\n", "\\n")
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def _got(entry: Mapping[str, Any]) -> str:
+    if entry["achieved_period_s"] is None:
+        return "one answer" if entry["rows"] == 1 else "no answer is there"
+    return f"every {entry['achieved_period_s']:.3g} s got"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
@@ -20,7 +21,7 @@ FEW_REPEATS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Raw:
+class Raw:
     """Finite rows of one channel, raw."""
 
     at: Ints
@@ -29,35 +30,56 @@ class _Raw:
     accumulated: Floats
     observed: Floats
 
+    def take(self, rows: npt.NDArray[np.intp]) -> Raw:
+        """Some of them."""
+        return Raw(self.at[rows], self.half[rows], self.value[rows], self.accumulated[rows], self.observed[rows])
 
-def _finite(pieces: list[Columns], channel: Channel, tracked: bool) -> _Raw:
-    parts: list[_Raw] = []
-    last = -(2**63)
-    for columns in pieces:
-        keep = np.isfinite(columns.values[channel.name]) & (columns.published > last)
-        if tracked and channel.kind is Kind.COUNTER:
-            keep &= ~repeated(columns.values[channel.name])
-        if keep.any():
-            last = int(columns.published[keep][-1])
-            part = _Raw(
-                columns.published[keep],
-                (columns.late - columns.early)[keep] / 2.0,
-                columns.values[channel.name][keep],
-                columns.accumulated[channel.name][keep],
-                columns.observed_ns[channel.name][keep].astype(np.float64),
-            )
-            if tracked and len(part.at) <= WHOLE_ROWS:
-                part = _moved(part, *retime(columns.read[keep], columns.early[keep], columns.late[keep]), channel.kind)
-            parts.append(part)
+
+def kept_rows(columns: Columns, channel: Channel, tracked: bool, after_ns: int) -> Flags:
+    """Which rows published after an instant say something new of a channel."""
+    values = columns.values[channel.name]
+    keep = np.isfinite(values) & (columns.published > after_ns)
+    return keep & ~repeated(values) if tracked and channel.kind is Kind.COUNTER else keep
+
+
+def raw_of(columns: Columns, keep: Flags, channel: Channel) -> Raw:
+    """Those rows, as they were recorded."""
+    return Raw(
+        columns.published[keep],
+        (columns.late - columns.early)[keep] / 2.0,
+        columns.values[channel.name][keep],
+        columns.accumulated[channel.name][keep],
+        columns.observed_ns[channel.name][keep].astype(np.float64),
+    )
+
+
+def joined(parts: list[Raw]) -> Raw:
+    """Rows of pieces that follow one another."""
+    if len(parts) == 1:
+        return parts[0]
     if not parts:
         nothing = np.array([])
-        return _Raw(np.array([], dtype=np.int64), nothing, nothing, nothing, nothing)
-    return _Raw(
+        return Raw(np.array([], dtype=np.int64), nothing, nothing, nothing, nothing)
+    return Raw(
         *(
             np.concatenate([getattr(part, field) for part in parts])
             for field in ("at", "half", "value", "accumulated", "observed")
         )
     )
+
+
+def _finite(pieces: list[Columns], channel: Channel, tracked: bool) -> Raw:
+    parts: list[Raw] = []
+    after_ns = -(2**63)
+    for columns in pieces:
+        keep = kept_rows(columns, channel, tracked, after_ns)
+        if keep.any():
+            part = raw_of(columns, keep, channel)
+            after_ns = int(part.at[-1])
+            if tracked and len(part.at) <= WHOLE_ROWS:
+                part = moved(part, *retime(columns.read[keep], columns.early[keep], columns.late[keep]), channel.kind)
+            parts.append(part)
+    return joined(parts)
 
 
 def repeated(values: Floats) -> Flags:
@@ -73,13 +95,13 @@ def repeated(values: Floats) -> Flags:
     return found
 
 
-def _moved(raw: _Raw, at: Ints, half: Floats, kind: Kind) -> _Raw:
+def moved(raw: Raw, at: Ints, half: Floats, kind: Kind) -> Raw:
     """The same rows at better publication times: a gauge's reading covers a little more or less time then."""
     by = (at - raw.at).astype(np.float64)
     accumulated = raw.accumulated
     if kind is Kind.GAUGE:
         accumulated = accumulated + np.cumsum(raw.value * np.diff(by, prepend=0.0))
-    return _Raw(at, half, raw.value, accumulated, raw.observed + by)
+    return Raw(at, half, raw.value, accumulated, raw.observed + by)
 
 
 def build_ticks(
@@ -98,6 +120,11 @@ def build_ticks(
     raw = _finite(pieces, channel, tracked)
     if edges:
         raw = _straightened(_merged(raw, edges, channel), asked_ns)
+    return ticks_of(raw, channel, expected_s)
+
+
+def ticks_of(raw: Raw, channel: Channel, expected_s: float) -> Ticks | None:
+    """Ticks from rows whose times are settled; None where they are too few to say anything."""
     if len(raw.at) < (2 if channel.kind is Kind.COUNTER else 1):
         return None
     facts = channel.facts
@@ -108,7 +135,7 @@ def build_ticks(
     return _extended(_stepped(ticks))
 
 
-def _merged(raw: _Raw, edges: list[tuple[Row, float]], channel: Channel) -> _Raw:
+def _merged(raw: Raw, edges: list[tuple[Row, float]], channel: Channel) -> Raw:
     """Inline reads become ticks: accumulated as the tick before, plus what was counted since."""
     facts = channel.facts
     most = None if facts.max_w is None else facts.max_w / channel.scale
@@ -147,7 +174,7 @@ def _merged(raw: _Raw, edges: list[tuple[Row, float]], channel: Channel) -> _Raw
     )
     keep = np.concatenate(([True], np.diff(at[order]) > 0))
     # A later tick never holds less than an earlier one: two reads of one publication differ only in what they knew.
-    return _Raw(
+    return Raw(
         at[order][keep],
         half[keep],
         values[keep],
@@ -156,7 +183,7 @@ def _merged(raw: _Raw, edges: list[tuple[Row, float]], channel: Channel) -> _Raw
     )
 
 
-def _straightened(raw: _Raw, asked_ns: tuple[int, ...]) -> _Raw:
+def _straightened(raw: Raw, asked_ns: tuple[int, ...]) -> Raw:
     near = [np.flatnonzero(np.abs(raw.at + raw.half - asked) <= 2 * raw.half) for asked in asked_ns]
     which = np.unique(np.concatenate(near)) if near else np.array([], dtype=np.intp)
     if len(which) == 0 or len(which) > 16:

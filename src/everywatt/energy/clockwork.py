@@ -9,6 +9,7 @@ is cut in two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ from everywatt.energy.median import median, row_medians
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Indexes = npt.NDArray[np.intp]
 
 # Seconds and rows that are fitted together at most; the line is used for the middle half of them.
 STRETCH_S = 40.0
@@ -67,25 +70,106 @@ class Line:
         return best, np.maximum(high - best, best - low) + self.jitter_ns + FLOOR_NS
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """When rows of one group were read and the brackets of their publications, in order."""
+
+    read_ns: Ints
+    early_ns: Ints
+    late_ns: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Retimed:
+    """Rows of which some are at the times that `retime` gives them, the others as they were recorded.
+
+    least_ns, most_ns  between which each row is in `retime`: the same for those that were asked for
+    """
+
+    at: Ints
+    half: Floats
+    least_ns: Floats
+    most_ns: Floats
+
+
 def retime(read_ns: Ints, early_ns: Ints, late_ns: Ints) -> tuple[Ints, Floats]:
     """Best publication times, and half of what is possible, from when rows were read and their brackets (in order)."""
-    at = early_ns + (late_ns - early_ns) // 2
-    half = (late_ns - early_ns) / 2.0
-    if len(at) < FEWEST or not half.any():
+    at, half = _recorded(early_ns, late_ns)
+    scene = _scene(Rows(read_ns, early_ns, late_ns), half)
+    if scene is None:
         return at, half
-    origin = int(at[0])
-    read, early, late = ((times - origin).astype(np.float64) for times in (read_ns, early_ns, late_ns))
-    period = _period(early, late)
-    if period is None:
-        return at, half
-    best, width = (early + late) / 2, half.copy()
-    narrow = np.flatnonzero(late - early < WIDE * period)
-    for rows in _unbroken(narrow, best, period):
-        _fit_stretches(rows, read, early, late, period, best, width)
-    found = origin + np.round(best).astype(np.int64)
+    for rows in scene.parts():
+        _fit(_stretches(scene, rows))
+    found = int(at[0]) + np.round(scene.best).astype(np.int64)
     if np.any(np.diff(found) <= 0):  # two rows of one publication: leave them as they were recorded
         return at, half
-    return found, width
+    return found, scene.width
+
+
+def retime_some(asked: Sequence[tuple[Rows, Flags]]) -> list[Retimed | None]:
+    """As `retime`, for some rows of several groups. None where these cannot be told without all the others."""
+    scenes = [_scene(rows, _recorded(rows.early_ns, rows.late_ns)[1]) for rows, _ in asked]
+    # A row whose bracket says nothing of the phase may go anywhere on its line; the others stay in their brackets.
+    flags = [
+        wanted if scene is None else wanted | (scene.late - scene.early >= WIDE * scene.period)
+        for scene, (_, wanted) in zip(scenes, asked, strict=True)
+    ]
+    parts = [[] if scene is None else scene.parts() for scene in scenes]
+    for turn in range(max(map(len, parts), default=0)):
+        # The parts of one group in their order, those of different groups together.
+        _fit(
+            [
+                stretch
+                for scene, wanted, own in zip(scenes, flags, parts, strict=True)
+                if scene is not None and turn < len(own)
+                for stretch in _stretches(scene, own[turn], wanted)
+            ]
+        )
+    return [_bounded(rows, scene, wanted) for (rows, _), scene, wanted in zip(asked, scenes, flags, strict=True)]
+
+
+def _bounded(rows: Rows, scene: _Scene | None, wanted: Flags) -> Retimed | None:
+    at, half = _recorded(rows.early_ns, rows.late_ns)
+    if scene is None:
+        return Retimed(at, half, at.astype(np.float64), at.astype(np.float64))
+    origin, placed = int(at[0]), np.round(scene.best)
+    least, most = (np.where(wanted, placed, side) for side in (scene.early, scene.late))
+    if not (least[1:] > most[:-1]).all():
+        return None
+    return Retimed(origin + placed.astype(np.int64), scene.width, origin + least, origin + most)
+
+
+def _recorded(early_ns: Ints, late_ns: Ints) -> tuple[Ints, Floats]:
+    return early_ns + (late_ns - early_ns) // 2, (late_ns - early_ns) / 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """Rows in nanoseconds after the first; `best` and `width` are bettered in place."""
+
+    read: Floats
+    early: Floats
+    late: Floats
+    period: float
+    best: Floats
+    width: Floats
+
+    def parts(self) -> list[Indexes]:
+        """Rows whose brackets tell the phase, cut where the clock was silent for too long."""
+        rows = np.flatnonzero(self.late - self.early < WIDE * self.period)
+        middle = (self.early + self.late) / 2
+        breaks = np.flatnonzero(np.diff(middle[rows]) > LONGEST_SILENCE * self.period) + 1
+        return [part for part in np.split(rows, breaks) if len(part) >= FEWEST]
+
+
+def _scene(rows: Rows, half: Floats) -> _Scene | None:
+    """None where there is no clock to be found."""
+    if len(half) < FEWEST or not half.any():
+        return None
+    origin = int(rows.early_ns[0] + (rows.late_ns[0] - rows.early_ns[0]) // 2)
+    read, early, late = ((times - origin).astype(np.float64) for times in (rows.read_ns, rows.early_ns, rows.late_ns))
+    period = _period(early, late)
+    return None if period is None else _Scene(read, early, late, period, (early + late) / 2, half.copy())
 
 
 def _period(early: Floats, late: Floats) -> float | None:
@@ -106,72 +190,74 @@ def _period(early: Floats, late: Floats) -> float | None:
     return None
 
 
-def _unbroken(rows: npt.NDArray[np.intp], middle: Floats, period: float) -> list[npt.NDArray[np.intp]]:
-    breaks = np.flatnonzero(np.diff(middle[rows]) > LONGEST_SILENCE * period) + 1
-    return [part for part in np.split(rows, breaks) if len(part) >= FEWEST]
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Rows of a scene through which one line is laid, and those that it is used for."""
+
+    scene: _Scene
+    piece: Indexes
+    own: Indexes
+
+    def halves(self) -> list[_Stretch]:
+        """Its two halves, where they are long enough for a line."""
+        if len(self.piece) < 2 * FEWEST:
+            return []
+        cut = len(self.piece) // 2
+        parts = (self.piece[:cut], self.piece[cut:])
+        return [_Stretch(self.scene, p, self.own[(self.own >= p[0]) & (self.own <= p[-1])]) for p in parts]
 
 
-def _fit_stretches(
-    rows: npt.NDArray[np.intp], read: Floats, early: Floats, late: Floats, period: float, best: Floats, width: Floats
-) -> None:
-    """Better times for all rows from the first to the last of `rows`, stretch by stretch, where a line fits."""
-    count = len(rows)
+def _stretches(scene: _Scene, rows: Indexes, wanted: Flags | None = None) -> list[_Stretch]:
+    """All rows from the first to the last of `rows`, in stretches; with `wanted` those that are for such a row."""
+    count, best = len(rows), scene.best
     stretch = int(np.clip(STRETCH_S * 1e9 * count / max(best[rows[-1]] - best[rows[0]], 1.0), 4 * FEWEST, STRETCH_ROWS))
-    starts = np.arange(0, count, stretch // 2)
-    firsts = np.clip(starts - stretch // 4, 0, max(0, count - stretch))
-    # Every stretch has as many rows as the others, so that many can be fitted at once.
-    pieces = [rows[first : first + stretch] for first in firsts]
-    lines: list[Line | None] = []
-    for at in range(0, len(pieces), TOGETHER):
-        some = np.stack(pieces[at : at + TOGETHER])
-        lines += fit_lines(early[some], late[some], period)
-    placed: list[tuple[Line, npt.NDArray[np.intp]]] = []
-    for start, piece, line in zip(starts, pieces, lines, strict=True):
-        own = rows[start : start + stretch // 2]
-        low = own[0] if start else max(own[0] - LONGEST_SILENCE, 0)
-        high = rows[start + stretch // 2] if start + stretch // 2 < count else min(own[-1] + LONGEST_SILENCE, len(best))
-        placed += _halved(line, piece, np.arange(low, high), early, late, period)
-    if placed:
-        _place(placed, read, early, late, period, best, width)
-
-
-def _halved(
-    line: Line | None,
-    piece: npt.NDArray[np.intp],
-    own: npt.NDArray[np.intp],
-    early: Floats,
-    late: Floats,
-    period: float,
-) -> list[tuple[Line, npt.NDArray[np.intp]]]:
-    """Lines and the rows they are for: halves of a stretch through which no line passes are tried by themselves."""
-    if line is not None:
-        return [(line, own)]
-    if len(piece) < 2 * FEWEST:
-        return []
     found = []
-    cut = len(piece) // 2
-    for part in (piece[:cut], piece[cut:]):
-        half = fit_lines(early[part][None, :], late[part][None, :], period)[0]
-        found += _halved(half, part, own[(own >= part[0]) & (own <= part[-1])], early, late, period)
+    for start in range(0, count, stretch // 2):
+        first, end = min(max(start - stretch // 4, 0), max(0, count - stretch)), min(start + stretch // 2, count)
+        low = int(rows[start]) if start else max(int(rows[0]) - LONGEST_SILENCE, 0)
+        high = int(rows[end]) if end < count else min(int(rows[-1]) + LONGEST_SILENCE, len(best))
+        if wanted is None or wanted[low:high].any():
+            found.append(_Stretch(scene, rows[first : first + stretch], np.arange(low, high)))
     return found
 
 
-def _place(
-    placed: list[tuple[Line, npt.NDArray[np.intp]]],
-    read: Floats,
-    early: Floats,
-    late: Floats,
-    period: float,
-    best: Floats,
-    width: Floats,
-) -> None:
+def _fit(stretches: list[_Stretch]) -> None:
+    """Better times for the rows of stretches, where a line fits."""
+    lines: dict[int, Line | None] = {}
+    # Most stretches have as many rows as others, so that many can be fitted at once.
+    for size in {len(stretch.piece) for stretch in stretches}:
+        alike = [at for at, stretch in enumerate(stretches) if len(stretch.piece) == size]
+        for first in range(0, len(alike), TOGETHER):
+            some = alike[first : first + TOGETHER]
+            lines.update(zip(some, _lines([stretches[at] for at in some]), strict=True))
+    placed = [pair for at, stretch in enumerate(stretches) for pair in _halved(lines[at], stretch)]
+    if placed:
+        _place(placed)
+
+
+def _lines(stretches: Sequence[_Stretch]) -> list[Line | None]:
+    early, late = (np.stack([getattr(s.scene, side)[s.piece] for s in stretches]) for side in ("early", "late"))
+    return fit_lines(early, late, np.array([[s.scene.period] for s in stretches]))
+
+
+def _halved(line: Line | None, stretch: _Stretch) -> list[tuple[Line, _Stretch]]:
+    """Lines and what they are for: halves of a stretch through which no line passes are tried by themselves."""
+    if line is not None:
+        return [(line, stretch)]
+    return [pair for half in stretch.halves() for pair in _halved(_lines([half])[0], half)]
+
+
+def _place(placed: list[tuple[Line, _Stretch]]) -> None:
     """Put rows on their lines. A row shows the last publication before it was read, whatever its own bracket says."""
-    own = np.concatenate([rows for _, rows in placed])
-    sizes = [len(rows) for _, rows in placed]
-    start = np.repeat([line.start_ns for line, _ in placed], sizes)
-    step = np.repeat([line.step_ns for line, _ in placed], sizes)
-    first, last, seen = early[own], late[own], read[own]
-    narrow = last - first < WIDE * period
+    sizes = [len(stretch.own) for _, stretch in placed]
+    start, step, wide = (
+        np.repeat(values, sizes)
+        for values in zip(*((line.start_ns, line.step_ns, WIDE * s.scene.period) for line, s in placed), strict=True)
+    )
+    first, last, seen = (
+        np.concatenate([getattr(s.scene, side)[s.own] for _, s in placed]) for side in ("early", "late", "read")
+    )
+    narrow = last - first < wide
     k = np.where(narrow, np.round(((first + last) / 2 - start) / step), np.floor((seen - start) / step))
     ends = np.cumsum(sizes)[:-1]
     lines = [line.at(part) for (line, _), part in zip(placed, np.split(k, ends), strict=True)]
@@ -184,12 +270,16 @@ def _place(
     # A line that passes beside the bracket says no more than that the publication lies on that side of it.
     on = (when >= low) & (when <= high)
     found = np.where(on, when, (low + high) / 2)
-    best[own[use]] = found[use]
-    width[own[use]] = np.maximum(high - found, found - low)[use]
+    width = np.maximum(high - found, found - low)
+    for (_, stretch), at, half, fine in zip(
+        placed, np.split(found, ends), np.split(width, ends), np.split(use, ends), strict=True
+    ):
+        rows = stretch.own[fine]
+        stretch.scene.best[rows], stretch.scene.width[rows] = at[fine], half[fine]
 
 
-def fit_lines(early: Floats, late: Floats, period: float) -> list[Line | None]:
-    """For each row of brackets the line through the middle of the widest corridor between them.
+def fit_lines(early: Floats, late: Floats, period: Floats) -> list[Line | None]:
+    """For each row of brackets, with a period each, the line through the middle of the widest corridor between them.
 
     None where publications stray too far from any line.
     """
@@ -205,7 +295,7 @@ def fit_lines(early: Floats, late: Floats, period: float) -> list[Line | None]:
     for place, top in enumerate(tops):
         most = float(gap[place, top])
         jitter = max(0.0, -most / 2)
-        if different[place] < FEWEST or jitter > MOST_JITTER * period:
+        if different[place] < FEWEST or jitter > MOST_JITTER * period[place, 0]:
             found.append(None)
             continue
         fits = gap[place] >= min(0.0, most)
@@ -223,7 +313,7 @@ def fit_lines(early: Floats, late: Floats, period: float) -> list[Line | None]:
     return found
 
 
-def _search(k: Floats, early: Floats, late: Floats, period: float) -> tuple[Floats, Floats, Floats]:
+def _search(k: Floats, early: Floats, late: Floats, period: Floats) -> tuple[Floats, Floats, Floats]:
     """Slopes that were tried, and for each the lowest and highest start. Their gap is concave in the slope."""
     count = len(k)
     # Only corners of the brackets' hull ever bound a line: a dozen of hundreds. They are the first axis, which is
@@ -231,7 +321,7 @@ def _search(k: Floats, early: Floats, late: Floats, period: float) -> tuple[Floa
     corner_k, corner = _corners(np.concatenate((k, k)), np.concatenate((early, -late)))
     away = np.concatenate((corner_k[:count], -corner_k[count:])).T[:, :, None].copy()
     bound = corner.T[:, :, None].copy()
-    centre, reach = np.full((count, 1), period), PERIOD_OFF * period
+    centre, reach = period, PERIOD_OFF * period
     tried: list[tuple[Floats, Floats, Floats]] = []
     for _ in range(ZOOMS):
         steps = centre + reach * SPREAD
@@ -239,7 +329,7 @@ def _search(k: Floats, early: Floats, late: Floats, period: float) -> tuple[Floa
         lows, highs = ends[:count], -ends[count:]
         tried.append((steps, lows, highs))
         centre = steps[np.arange(count), np.argmax(highs - lows, axis=1)][:, None]
-        reach *= 2.5 / (SLOPES - 1) * 2
+        reach = reach * (2.5 / (SLOPES - 1) * 2)
     return tuple(np.concatenate(parts, axis=1) for parts in zip(*tried, strict=True))  # type: ignore[return-value]
 
 

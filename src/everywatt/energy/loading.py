@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
-from everywatt.energy.building import build_ticks, slopes
+from everywatt.energy.abreast import read_abreast
+from everywatt.energy.building import GAP_PERIODS, build_ticks, slopes
+from everywatt.energy.ends import REACH, Around, ends_of
 from everywatt.energy.median import median
 from everywatt.energy.swing import Witness
-from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Ticks
+from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
 from everywatt.tape.columns import Columns, counted_line, load_columns
 from everywatt.tape.reader import StoredGroup, Tape
 
@@ -21,8 +24,18 @@ MARGIN_PERIODS = 64
 CONTEXT_PERIODS = 600  # ticks beside a window that tell how restless its power is
 SMALL_ROWS = 20_000
 
+
+class Asked(NamedTuple):
+    """A channel that is asked for its energy; `also` names channels of its group that are asked next."""
+
+    tape: Tape
+    group: StoredGroup
+    channel: Channel
+    also: Sequence[str] = ()
+
+
 _keeper: WeakKeyDictionary[Tape, dict[tuple[int, str], Ticks | None]] = WeakKeyDictionary()
-_newest: WeakKeyDictionary[Tape, tuple[tuple[int, int, int], list[Columns]]] = WeakKeyDictionary()
+_newest: WeakKeyDictionary[Tape, tuple[tuple[int, int], dict[tuple[int, bool], list[Columns]]]] = WeakKeyDictionary()
 
 
 def load_ticks(
@@ -45,19 +58,69 @@ def load_ticks(
     return _load(tape, group, channel, start_ns, end_ns, whole, also)
 
 
+def load_readings(asked: Sequence[Asked], start_ns: int, end_ns: int) -> list[Reading | None]:
+    """What `load_ticks` and `Ticks.between` give for one window of several channels, in a fraction of the time.
+
+    None where a channel gave nothing.
+    """
+    found: list[Ticks | _Loaded | None] = []
+    for one in asked:
+        if one.group.info.tracked and _small(one.tape, one.group):
+            found.append(_kept(one.tape, one.group, one.channel))
+        else:
+            ends = one.channel.kind is Kind.COUNTER
+            found.append(_read(one.tape, one.group, one.channel, start_ns, end_ns, ends=ends, also=one.also))
+    plain = [one for one in found if isinstance(one, _Loaded) and not one.edges]
+    few = dict(zip(map(id, plain), ends_of([one.around for one in plain], (start_ns, end_ns)), strict=True))
+    near = {key: ticks for key, ticks in few.items() if ticks is not None}
+    known = dict(zip(near, read_abreast(list(near.values()), start_ns, end_ns), strict=True))
+    readings: list[Reading | None] = []
+    for entry in found:
+        ticks = entry.ticks((start_ns, end_ns)) if isinstance(entry, _Loaded) and id(entry) not in known else entry
+        readings.append(ticks.between(start_ns, end_ns) if isinstance(ticks, Ticks) else known.get(id(entry)))
+    return readings
+
+
 def rough_energy(
     tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int
 ) -> tuple[float | None, float]:
     """Joules and coverage of one window without how far they may be off: to check another path against it.
 
-    By straight lines between publications as they were recorded, where lines are right (`Ticks.plain`).
+    By straight lines between publications as they were recorded, where lines are right (`Ticks.plain`) or where the
+    window is so long that its ends do not matter.
     """
-    if not _surely_plain(channel) or (group.info.tracked and _small(tape, group)):
+    lines = _surely_plain(channel) or _long(group, start_ns, end_ns)
+    if not lines or (group.info.tracked and _small(tape, group)):
         ticks = load_ticks(tape, group, channel, start_ns, end_ns)
         return (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
-    pieces = _pieces(tape, group, [channel.name], start_ns, end_ns)
-    ticks = build_ticks(pieces, [], channel, group.expected_period_s)
+    reach_ns = int(REACH * group.expected_period_s * NS)
+    pieces = _pieces(tape, group, [channel.name], start_ns, end_ns, ends=True)
+    ends = ((pieces[0], start_ns), (pieces[-1], end_ns))
+    found = [_on_line(piece, group, channel, edge_ns) for piece, edge_ns in ends]
+    if found[0] is not None and found[1] is not None and end_ns > start_ns:
+        count, observed_ns = (after - before for before, after in zip(*found, strict=True))
+        unit = channel.scale * channel.facts.gain / (1 if channel.kind is Kind.COUNTER else NS)
+        return count * unit + channel.facts.bias_w * observed_ns / NS, min(observed_ns / (end_ns - start_ns), 1.0)
+    near = [piece.between(edge_ns - reach_ns, edge_ns + reach_ns) for piece, edge_ns in ends]
+    ticks = build_ticks(near, [], channel, group.expected_period_s)
     return (None, 0.0) if ticks is None else ticks.by_lines(start_ns, end_ns)
+
+
+def _on_line(piece: Columns, group: StoredGroup, channel: Channel, at_ns: int) -> tuple[float, float] | None:
+    """What had accumulated at an instant between two rows, raw, and the time observed; None where a row is missing."""
+    after = int(np.searchsorted(piece.published, at_ns))
+    if not 0 < after < len(piece):
+        return None
+    two = slice(after - 1, after + 1)
+    first_ns, last_ns = piece.published[two].tolist()
+    lost = last_ns - first_ns > GAP_PERIODS * group.expected_period_s * NS
+    if lost or not np.isfinite(piece.values[channel.name][two]).all():
+        return None
+    share = (at_ns - first_ns) / (last_ns - first_ns)
+    (count, more), (observed, later) = (
+        columns[channel.name][two].tolist() for columns in (piece.accumulated, piece.observed_ns)
+    )
+    return count + share * (more - count), observed + share * (later - observed)
 
 
 def _surely_plain(channel: Channel) -> bool:
@@ -92,31 +155,65 @@ def _load(
     whole: bool,
     also: Sequence[str] = (),
 ) -> Ticks | None:
-    expected_s = group.expected_period_s
-    margin_ns = _margin_ns(group, channel)
+    loaded = _read(tape, group, channel, start_ns, end_ns, whole=whole, also=also)
+    return loaded.ticks(() if whole else (start_ns, end_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Rows of one channel around a window, and the inline reads among them."""
+
+    around: Around
+    edges: list[tuple[Row, float]]
+
+    def ticks(self, asked_ns: tuple[int, ...]) -> Ticks | None:
+        """All of them as ticks."""
+        rows = self.around
+        ticks = build_ticks(
+            rows.pieces, self.edges, rows.channel, rows.expected_s, tracked=rows.tracked, asked_ns=asked_ns
+        )
+        return None if ticks is None else replace(ticks, witness=rows.witness, hole_ns=_hole(rows.pieces))
+
+
+def _read(
+    tape: Tape,
+    group: StoredGroup,
+    channel: Channel,
+    start_ns: int,
+    end_ns: int,
+    *,
+    whole: bool = False,
+    ends: bool = False,
+    also: Sequence[str] = (),
+) -> _Loaded:
+    """Rows around a window; with `ends` no more than those near its two ends."""
     rows = _rows(group, start_ns, end_ns)
-    hole = (0, 0)
     beside = [] if whole or rows >= WHOLE_ROWS else [n for n in _utilisation(channel) if n in _names(group)]
     wanted = [channel.name, *beside]
+    margin_ns = _margin_ns(group, channel)
     if whole:
         pieces = [load_columns(tape, group.id, wanted, start_ns - margin_ns, end_ns + margin_ns)]
     else:
-        pieces = _pieces(tape, group, wanted, start_ns, end_ns, also)
-    if len(pieces) == 2:
-        hole = (int(pieces[0].published[-1]), int(pieces[1].published[0]))
-    edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
-    ticks = build_ticks(
-        pieces, edges, channel, expected_s, tracked=group.info.tracked, asked_ns=() if whole else (start_ns, end_ns)
-    )
-    if ticks is None:
-        return None
+        pieces = _pieces(tape, group, wanted, start_ns, end_ns, also, ends=ends)
+    asked = [(start_ns, end_ns)] if len(pieces) == 1 else [(start_ns, start_ns), (end_ns, end_ns)]
     witness = None
-    if beside and len(pieces[0]):
-        witness = Witness.of_percent(pieces[0].read / NS, pieces[0].values[beside[0]])
-    elif not whole:
+    if beside and any(map(len, pieces)):
+        witness = _told([(piece.read, piece.values[beside[0]]) for piece in pieces])
+    elif not whole and rows < WHOLE_ROWS:
         context_ns = _context_ns(group)
-        witness = _witness(tape, channel, start_ns - context_ns, end_ns + context_ns, rows)
-    return replace(ticks, witness=witness, hole_ns=hole if hole[1] > hole[0] else (0, 0))
+        witness = _witness(tape, channel, [(first - context_ns, last + context_ns) for first, last in asked])
+    edges = [
+        edge for first, last in asked for edge in _edges(tape, group, channel, first - margin_ns, last + margin_ns)
+    ]
+    return _Loaded(Around(pieces, channel, group.expected_period_s, group.info.tracked, witness), edges)
+
+
+def _hole(pieces: list[Columns]) -> tuple[int, int]:
+    """The stretch between two pieces whose rows were not loaded."""
+    if len(pieces) != 2 or not len(pieces[0]) or not len(pieces[1]):
+        return 0, 0
+    hole = (int(pieces[0].published[-1]), int(pieces[1].published[0]))
+    return hole if hole[1] > hole[0] else (0, 0)
 
 
 def _margin_ns(group: StoredGroup, channel: Channel) -> int:
@@ -131,27 +228,46 @@ def _context_ns(group: StoredGroup) -> int:
     )
 
 
+def _long(group: StoredGroup, start_ns: int, end_ns: int) -> bool:
+    """True where the rows around one end of a window are not those around the other."""
+    return end_ns - start_ns > 2 * _context_ns(group) + 8 * group.expected_period_s * NS
+
+
 def _rows(group: StoredGroup, start_ns: int, end_ns: int) -> float:
     return (end_ns - start_ns) / NS / max(group.expected_period_s, 1e-6)
 
 
 def _pieces(
-    tape: Tape, group: StoredGroup, wanted: list[str], start_ns: int, end_ns: int, also: Sequence[str] = ()
+    tape: Tape,
+    group: StoredGroup,
+    wanted: list[str],
+    start_ns: int,
+    end_ns: int,
+    also: Sequence[str] = (),
+    *,
+    ends: bool = False,
 ) -> list[Columns]:
-    """Rows around a window, or around its two ends where it is long. The newest are kept, for the next channel."""
-    key = (group.id, start_ns, end_ns)
+    """Rows around a window, or around its two ends where it is long or `ends` says that these are enough.
+
+    Those of the newest window are kept.
+    """
     newest = _newest.get(tape)
-    if newest is not None and newest[0] == key and all(name in newest[1][0].values for name in wanted):
-        return newest[1]
+    if newest is None or newest[0] != (start_ns, end_ns):
+        newest = ((start_ns, end_ns), {})
+    key = (group.id, ends)
+    kept = newest[1].get(key)
+    if kept is not None and all(name in kept[0].values for name in wanted):
+        return kept
     context_ns = _context_ns(group)
     names = [*wanted, *(name for name in also if name not in wanted)]
-    if _rows(group, start_ns, end_ns) < WHOLE_ROWS:
+    if not (_long(group, start_ns, end_ns) if ends else _rows(group, start_ns, end_ns) >= WHOLE_ROWS):
         spans = [(start_ns - context_ns, end_ns + context_ns)]
     else:
         spans = [(edge - context_ns, edge + context_ns) for edge in (start_ns, end_ns)]
     pieces = [_around(tape, group, names, *span) for span in spans]
     if also and tape.sealed:
-        _newest[tape] = (key, pieces)
+        newest[1][key] = pieces
+        _newest[tape] = newest
     return pieces
 
 
@@ -200,16 +316,23 @@ def _line(at: Ints, counts: Floats, channel: Channel, expected_s: float) -> tupl
     )
 
 
-def _witness(tape: Tape, channel: Channel, start_ns: int, end_ns: int, rows: float) -> Witness | None:
-    """Utilisation of the same device, where the tape has it and the window is not too long to look."""
-    if rows >= WHOLE_ROWS:
-        return None
+def _witness(tape: Tape, channel: Channel, spans: Sequence[tuple[int, int]]) -> Witness | None:
+    """Utilisation of the same device in these times, where another group of the tape has it."""
     name = _utilisation(channel)[0]
     for group in tape.groups:
         if any(other.name == name for other in group.info.channels):
-            columns = load_columns(tape, group.id, [name], start_ns, end_ns)
-            return Witness.of_percent(columns.read / NS, columns.values[name]) if len(columns) else None
+            parts = [load_columns(tape, group.id, [name], *span) for span in spans]
+            return _told([(part.read, part.values[name]) for part in parts])
     return None
+
+
+def _told(parts: Sequence[tuple[Ints, Floats]]) -> Witness | None:
+    """A witness from reads and percents of pieces in order, which may overlap."""
+    read, percent = (np.concatenate(side) for side in zip(*parts, strict=True))
+    if len(parts) > 1:
+        keep = np.diff(np.maximum.accumulate(read), prepend=read[:1] - 1) > 0
+        read, percent = read[keep], percent[keep]
+    return Witness.of_percent(read / NS, percent) if len(read) else None
 
 
 def _edges(tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int) -> list[tuple[Row, float]]:

@@ -34,8 +34,8 @@ def quality(tapes: Sequence[Tape]) -> dict[str, Any]:
             if group.info.table or not any(channel.carries_energy for channel in group.info.channels):
                 continue
             entry = _rates(tape, group)
-            groups[group.info.name] = entry
             warnings += _rate_warning(group, entry)
+            groups[group.info.name] = _longer(groups.get(group.info.name), entry)
         warnings += _throttling(tape)
         warnings += [note.text for note in tape.notes() if note.kind in TOLD]
     return {
@@ -78,6 +78,13 @@ def _rates(tape: Tape, group: StoredGroup) -> dict[str, Any]:
         "achieved_period_s": achieved,
         "rows": count,
     }
+
+
+def _longer(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
+    """The rates of the longer of two segments, which a few rows of the other do not tell, and the rows of both."""
+    if one is None:
+        return other
+    return {**max(one, other, key=lambda entry: int(entry["rows"])), "rows": one["rows"] + other["rows"]}
 
 
 def _rate_warning(group: StoredGroup, entry: dict[str, Any]) -> list[str]:

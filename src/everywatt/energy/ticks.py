@@ -138,14 +138,17 @@ class Ticks:
 
     def between(self, start_ns: int, end_ns: int) -> Reading:
         """Joules of one window with the sampling error of its edges and of what the sensor does not see."""
-        sampled = self.curve.energy(self._seconds([start_ns]), self._seconds([end_ns]))
+        return self.reading(start_ns, end_ns, self.curve.energy(self._seconds([start_ns]), self._seconds([end_ns])))
+
+    def reading(self, start_ns: int, end_ns: int, sampled: Sampled) -> Reading:
+        """The same, where a curve has been asked already."""
         joules, coverage = self._many(np.array([start_ns]), np.array([end_ns]), sampled)
         if not np.isfinite(joules[0]):
             return Reading(None, 0.0, refused=f"{self.channel.name} has no reading in the window")
         seen = float(coverage[0]) if coverage[0] < 0.9999 else 1.0
         if self.channel.pedigree is Pedigree.MODELLED:
             return Reading(float(joules[0]), seen, most_w=self.most_w())
-        if self.hole_ns[1] > self.hole_ns[0]:
+        if self.channel.kind is not Kind.COUNTER and self.hole_ns[1] > self.hole_ns[0]:
             # The curve knows nothing of the rows in the hole; what had accumulated there does.
             hole = np.interp(self.hole_ns, self.at_ns, self.joules)
             bridged = self.curve.energy(*(self._seconds([edge]) for edge in self.hole_ns)).joules[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import add
 
@@ -13,7 +14,7 @@ from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, total
 from everywatt.core.units import format_joules
-from everywatt.energy.loading import load_ticks, rough_energy
+from everywatt.energy.loading import Asked, load_readings, load_ticks, rough_energy
 from everywatt.energy.sources import Source, addable, scope_of
 from everywatt.energy.ticks import Reading, Ticks
 from everywatt.tape.reader import Gap, StoredGroup
@@ -41,22 +42,8 @@ def _many(source: Source, windows: Sequence[tuple[int, int]]) -> Energy:
     starts, ends = (np.array(side, dtype=np.int64) for side in zip(*windows, strict=True))
     first, last = int(starts.min()), int(ends.max())
     ticks = load_ticks(source.tape, source.group, source.channel, first, last)
-    if ticks is None:
-        return Energy.refuse(f"{source.channel.name} gave no reading", scope=source.family)
-    reading = ticks.together(starts, ends)
-    if reading.joules is None:
-        return Energy.refuse(reading.refused, scope=source.family, coverage=reading.coverage)
-    seconds = float((ends - starts).sum()) / NS
-    budget = _budget(source, reading, first, last, seconds * reading.coverage)
-    bounds, notes = _gaps(source, reading, first, last, seconds)
-    return Energy(
-        reading.joules,
-        Budget(budget.terms, (*budget.bounds, *bounds)),
-        source.family,
-        pedigree_of(source.channel).value,
-        reading.coverage,
-        notes=tuple(notes),
-    )
+    reading = None if ticks is None else ticks.together(starts, ends)
+    return _figure(source, reading, first, last, float((ends - starts).sum()) / NS)
 
 
 def window_energy(candidates: Sequence[Source], start_ns: int, end_ns: int, *, notes: Sequence[str] = ()) -> Energy:
@@ -66,8 +53,12 @@ def window_energy(candidates: Sequence[Source], start_ns: int, end_ns: int, *, n
         return Energy.refuse("no sensor on this tape measures power or energy", notes=notes)
     if end_ns < start_ns:
         return Energy.refuse("the window ends before it starts", scope=scope_of(parts))
+    readings = load_readings([_asked(source, start_ns, end_ns) for source in parts], start_ns, end_ns)
     return total(
-        {source.label: source_energy(source, start_ns, end_ns) for source in parts},
+        {
+            source.label: _window(source, reading, start_ns, end_ns)
+            for source, reading in zip(parts, readings, strict=True)
+        },
         scope=scope_of(parts),
         notes=notes,
     )
@@ -75,25 +66,41 @@ def window_energy(candidates: Sequence[Source], start_ns: int, end_ns: int, *, n
 
 def source_energy(source: Source, start_ns: int, end_ns: int, ticks: Ticks | None = None) -> Energy:
     """Joules of one device between two instants, with its budget, coverage and notes."""
-    if ticks is None:
-        also = [channel.name for group, channel in _checked_by(source, start_ns, end_ns) if group.id == source.group.id]
-        ticks = load_ticks(source.tape, source.group, source.channel, start_ns, end_ns, also=also)
-    if ticks is None:
+    if ticks is not None:
+        reading: Reading | None = ticks.between(start_ns, end_ns)
+    else:
+        reading = load_readings([_asked(source, start_ns, end_ns)], start_ns, end_ns)[0]
+    return _window(source, reading, start_ns, end_ns)
+
+
+def _asked(source: Source, start_ns: int, end_ns: int) -> Asked:
+    also = [channel.name for group, channel in _checked_by(source, start_ns, end_ns) if group.id == source.group.id]
+    return Asked(source.tape, source.group, source.channel, also)
+
+
+def _window(source: Source, reading: Reading | None, start_ns: int, end_ns: int) -> Energy:
+    """The figure of one window, checked against other paths to the same joules."""
+    figure = _figure(source, reading, start_ns, end_ns, (end_ns - start_ns) / NS)
+    if figure.joules is None:
+        return figure
+    return replace(figure, notes=(*figure.notes, *cross_check(source, figure.joules, start_ns, end_ns)))
+
+
+def _figure(source: Source, reading: Reading | None, start_ns: int, end_ns: int, asked_s: float) -> Energy:
+    """A reading of `asked_s` seconds between two instants, with its budget, coverage and notes."""
+    if reading is None:
         return Energy.refuse(f"{source.channel.name} gave no reading", scope=source.family)
-    reading = ticks.between(start_ns, end_ns)
     if reading.joules is None:
         return Energy.refuse(reading.refused, scope=source.family, coverage=reading.coverage)
-    seconds = (end_ns - start_ns) / NS
-    budget = _budget(source, reading, start_ns, end_ns, seconds * reading.coverage)
-    gap_bounds, gap_notes = _gaps(source, reading, start_ns, end_ns, seconds)
-    notes = [*gap_notes, *cross_check(source, reading.joules, start_ns, end_ns), *_unknown(source.channel)]
+    budget = _budget(source, reading, start_ns, end_ns, asked_s * reading.coverage)
+    bounds, notes = _gaps(source, reading, start_ns, end_ns, asked_s)
     return Energy(
         reading.joules,
-        Budget(budget.terms, (*budget.bounds, *gap_bounds)),
+        Budget(budget.terms, (*budget.bounds, *bounds)),
         source.family,
         pedigree_of(source.channel).value,
         reading.coverage,
-        notes=tuple(notes),
+        notes=(*notes, *_unknown(source.channel)),
     )
 
 

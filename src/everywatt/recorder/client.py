@@ -96,11 +96,19 @@ def record(
     if not period_s > 0:
         raise UsageError(f"A period of {period_s} s makes no sense.")
     machine = machine or Machine.here()
-    request = Request(machine, devices, tuple(pids), estimate, options or {})
+    request = Request(machine, devices, tuple(pids), estimate, _from_the_root(options or {}))
     target = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
     targets = registry.known(machine.environ)
     wanted = None if sensors is None else tuple(sensors)
     return Recording(Order(target, dict(meta), period_s, targets, wanted, request, timeout_s))
+
+
+def _from_the_root(options: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """Paths in settings as they are meant here: the recorder has a working folder of its own."""
+    tape = options.get("replay", {}).get("tape")
+    if not isinstance(tape, str | os.PathLike) or not tape:
+        return options
+    return {**options, "replay": {**options["replay"], "tape": os.path.abspath(tape)}}  # noqa: PTH100 - links stay
 
 
 class Recording:

@@ -33,6 +33,11 @@ class Header:
         """True where the file is shorter than it says."""
         return self.page_bytes * self.pages > self.file_bytes
 
+    @property
+    def left(self) -> str:
+        """How much of the file there is, in words."""
+        return f"{self.file_bytes} of {self.page_bytes * self.pages} bytes are left"
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -82,7 +87,12 @@ def open_file(path: Path) -> Opened:
     header = read_header(path)
     log = Path(f"{path}-wal")
     if not _has_bytes(log):
-        return Opened(_connect(path, "immutable=1", header), header, False)
+        try:
+            return Opened(_connect(path, "immutable=1", header), header, False)
+        except TapeDamaged:
+            if not header.truncated:
+                raise
+            raise TapeDamaged(f"{path} is cut off: {header.left}, too few to read anything of it.") from None
     try:
         return Opened(_connect(path, "mode=ro", header), header, True, wal.is_cut(path))
     except (TapeDamaged, NotATape):

@@ -49,11 +49,16 @@ def is_network(kind: str | None) -> bool:
     return kind is not None and kind.lower().startswith(_NETWORK)
 
 
+def spool_name() -> str:
+    """What the user's spool is called."""
+    return f"everywatt-spool-{os.getuid()}"
+
+
 def spool_folder(spool: Path | None) -> Path:
     """A local folder of the user's own for tapes that will be moved."""
     import tempfile  # brings half a megabyte that a local tape never needs
 
-    folder = spool or Path(tempfile.gettempdir()) / f"everywatt-spool-{os.getuid()}"
+    folder = spool or Path(tempfile.gettempdir()) / spool_name()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise TapeError(f"The spool {folder} belongs to somebody else.", cure="set TMPDIR to a folder of your own")

@@ -16,6 +16,7 @@ from everywatt.core.errors import TapeDamaged, TapeError, UsageError
 from everywatt.core.spans import Note, Point, Span
 from everywatt.tape import checking, codec, opening, schema, utc
 from everywatt.tape.accumulate import energy_channels, unpack_cum
+from everywatt.tape.edge_index import EdgeIndex
 
 _MOST_TABLE_BYTES: Final = 64 << 20
 _EVER: Final = (-(2**63), 2**63 - 1)
@@ -87,7 +88,10 @@ class Frame:
 
 
 class Tape:
-    """One segment. `trouble` holds sentences on what is missing or damaged; it is empty for a sealed, whole tape."""
+    """One segment. `trouble` holds sentences on what is missing or damaged; it is empty for a sealed, whole tape.
+
+    `sealable` is True for one that is not sealed and has lost nothing of what was written.
+    """
 
     def __init__(self, path: Path, verify: bool | None) -> None:
         self.path = Path(path)
@@ -110,6 +114,8 @@ class Tape:
         self._directory: checking.Directory | None = None
         self._extent: tuple[int, int] | None = None
         self._utc: utc.UtcMap | None = None
+        self._gaps: dict[int, list[Gap]] | None = None
+        self._edge_index: EdgeIndex | None = None
         try:
             self._read_all(opened)
         except schema.BROKEN as error:
@@ -128,15 +134,14 @@ class Tape:
         self.groups: tuple[StoredGroup, ...] = tuple(self._read_groups())
         self._seal = [] if truncated else checking.read_seal(self._db, self.path)
         self.sealed = bool(self._seal)
+        whole = bool(opened.log and not opened.log_cut) or bool(self.meta.get("abandoned"))
+        self.sealable = whole and not self.sealed and not truncated
         if truncated:
-            trouble.append(
-                f"{self.path.name} is cut off: {opened.header.file_bytes} of "
-                f"{opened.header.page_bytes * opened.header.pages} bytes are left."
-            )
+            trouble.append(f"{self.path.name} is cut off: {opened.header.left}.")
         elif not self.sealed:
             trouble += checking.unsealed_sentences(self.path, self.meta, opened)
-        whole = self._verify if self._verify is not None else opened.header.file_bytes < schema.VERIFY_BELOW_BYTES
-        if whole and not truncated:
+        verify = self._verify if self._verify is not None else opened.header.file_bytes < schema.VERIFY_BELOW_BYTES
+        if verify and not truncated:
             checking.verify(self._db, self.path, self._seal)
         if not self.sealed:
             self._directory = checking.Directory(self._db, self.path, self._salvage)
@@ -197,9 +202,13 @@ class Tape:
     def edges(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[Row]:
         """Rows of a group that the measured program read itself (in that time), in the order in which they came."""
         width = len(self.group(group_id).info.channels)
-        rows = []
-        where, values = "WHERE grp=? AND read_ns BETWEEN ? AND ?", (group_id, start_ns or -(2**62), end_ns or 2**62)
-        for number, _, read_ns, early_ns, late_ns, data in self._rows("edge", where, values):
+        asked = (start_ns or -(2**62), end_ns or 2**62)
+        numbers = self._edge_numbers(group_id, *asked)
+        rows: list[Row] = []
+        where = "WHERE id BETWEEN ? AND ? AND grp=? AND read_ns BETWEEN ? AND ?"
+        if numbers is None:
+            return rows
+        for number, _, read_ns, early_ns, late_ns, data in self._rows("edge", where, (*numbers, group_id, *asked)):
             if not isinstance(data, bytes) or len(data) != 8 * width:
                 raise TapeDamaged(
                     f"{self.path}: table edge, row {number} has {len(data or b'') // 8} values, not {width}."
@@ -207,9 +216,25 @@ class Tape:
             rows.append(Row(read_ns, early_ns, late_ns, tuple(array("d", data))))
         return rows
 
+    def _edge_numbers(self, group_id: int, start_ns: int, end_ns: int) -> tuple[int, int] | None:
+        if not self.sealed:
+            return _EVER
+        if self._edge_index is None:
+            try:
+                self._edge_index = EdgeIndex(self._db.execute("SELECT grp, id, read_ns FROM edge ORDER BY id"))
+            except (*schema.BROKEN, TypeError) as error:
+                raise TapeDamaged(f"{self.path} is damaged, table edge: {error}.") from None
+        return self._edge_index.between(group_id, start_ns, end_ns)
+
     def gaps(self, group_id: int) -> list[Gap]:
         """Gaps of a group."""
-        return [Gap(*row[1:]) for row in self._rows("gap", "WHERE grp=?", (group_id,))]
+        if not self.sealed:
+            return [Gap(*row[1:]) for row in self._rows("gap", "WHERE grp=?", (group_id,))]
+        if self._gaps is None:
+            self._gaps = {}
+            for row in self._rows("gap"):
+                self._gaps.setdefault(row[1], []).append(Gap(*row[1:]))
+        return list(self._gaps.get(group_id, ()))
 
     def group(self, group_id: int) -> StoredGroup:
         """One group by its number."""
@@ -241,8 +266,16 @@ class Tape:
                     raise TapeDamaged(f"{self.path} is damaged: {sql} cannot be answered.") from None
         known = [bound for bound in bounds if bound is not None] or [a.monotonic_ns for a in self._anchors]
         if not known:
-            raise TapeError(f"{self.path} holds no rows yet.")
+            raise self._nothing()
         return min(known), max(known)
+
+    def _nothing(self) -> TapeError:
+        """Why there is nothing to be had: cut off, not yet written, lost with the log, or never recorded."""
+        if self._salvage is not None:
+            return TapeDamaged(f"Nothing that was recorded is left of {self.path}: {self.trouble[0]}")
+        if self.sealed:
+            return TapeError(f"{self.path} holds no rows: nothing was recorded before it was sealed.")
+        return TapeError(f"{self.path} holds no rows yet: {self.trouble[0]}")
 
     def _frame_extent(self, group_id: int) -> tuple[int | None, int | None]:
         if self._directory is not None:
@@ -286,20 +319,31 @@ class Tape:
                 yield self._db.execute(f"{schema.SELECT['frame']} WHERE id=?", (number,)).fetchone()
             return
         low, high = _EVER
+        if tight and start_ns is not None and end_ns is not None:
+            yield from self._tight_rows(group_id, start_ns, end_ns)
+            return
         if start_ns is not None:
-            sql = "SELECT first_ns FROM frame WHERE grp=? AND first_ns<=? ORDER BY first_ns DESC LIMIT ?"
-            starts = self._db.execute(sql, (group_id, start_ns, 1 if tight else 2)).fetchall()
+            sql = "SELECT first_ns FROM frame WHERE grp=? AND first_ns<=? ORDER BY first_ns DESC LIMIT 2"
+            starts = self._db.execute(sql, (group_id, start_ns)).fetchall()
             low = starts[-1][0] if starts else low
         if end_ns is not None:
             sql = "SELECT first_ns FROM frame WHERE grp=? AND first_ns>? ORDER BY first_ns LIMIT 1"
             after = self._db.execute(sql, (group_id, end_ns)).fetchone()
             high = after[0] if after else high
-            if tight and after:
-                sql = "SELECT last_ns FROM frame WHERE grp=? AND first_ns<=? ORDER BY first_ns DESC LIMIT 1"
-                last = self._db.execute(sql, (group_id, end_ns)).fetchone()
-                high = end_ns if last and last[0] >= end_ns else high
         sql = f"{schema.SELECT['frame']} WHERE grp=? AND first_ns BETWEEN ? AND ? ORDER BY first_ns"
         yield from self._db.execute(sql, (group_id, low, high))
+
+    def _tight_rows(self, group_id: int, start_ns: int, end_ns: int) -> Iterator[tuple[Any, ...]]:
+        """One statement for most windows: every look-up in a tape that is not in memory waits for the disk."""
+        first = "ifnull((SELECT max(first_ns) FROM frame WHERE grp=? AND first_ns<=?), ?)"
+        sql = f"{schema.SELECT['frame']} WHERE grp=? AND first_ns BETWEEN {first} AND ? ORDER BY first_ns"
+        reached_ns = _EVER[0]
+        for row in self._db.execute(sql, (group_id, group_id, start_ns, _EVER[0], end_ns)):
+            reached_ns = row[4]
+            yield row
+        if reached_ns < end_ns:
+            sql = f"{schema.SELECT['frame']} WHERE grp=? AND first_ns>? ORDER BY first_ns LIMIT 1"
+            yield from self._db.execute(sql, (group_id, end_ns))
 
     def _frame(self, group: StoredGroup, row: tuple[Any, ...]) -> Frame:
         number, _, seq, first_ns, last_ns, n, cum, data = row

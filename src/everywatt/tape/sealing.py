@@ -22,7 +22,7 @@ from everywatt.tape import codec, places, schema
 
 FRAME_ROWS: Final = 1024
 _FRAME_VALUES: Final = 40 * FRAME_ROWS
-_MOST_FRAME_ROWS: Final = 8192
+_MOST_FRAME_ROWS: Final = 2048
 
 
 def frame_rows(channels: int) -> int:
@@ -35,7 +35,7 @@ def seal(db: sqlite3.Connection, path: Path, sealed_ns: int) -> None:
     part = path.with_name(f".{path.name}.sealing")
     try:
         part.unlink(missing_ok=True)
-        _write_compact(db, part, sealed_ns)
+        _write_compact(db, part, sealed_ns, path.stat().st_mode & 0o777)
         places.sync_file(part)
         busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         if busy:
@@ -55,8 +55,13 @@ def seal(db: sqlite3.Connection, path: Path, sealed_ns: int) -> None:
             part.unlink()
 
 
-def _write_compact(db: sqlite3.Connection, part: Path, sealed_ns: int) -> None:
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
+def _write_compact(db: sqlite3.Connection, part: Path, sealed_ns: int, mode: int) -> None:
+    # Readable for whom the live tape was: somebody else's mask may apply by now.
+    fd = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode & 0o600)
+    try:
+        os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
     new = sqlite3.connect(part, isolation_level=None)
     try:
         for pragma in (

@@ -1,0 +1,1 @@
+"""Trials and statistics: comparing commands, settings and models by their energy."""

@@ -1,0 +1,217 @@
+"""From trials to figures: the mean of each candidate with its interval, and its ratio to the first one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Any
+
+from everywatt.bench.candidates import Candidate
+from everywatt.bench.sequential import Sample, interval
+from everywatt.bench.trials import Trial
+from everywatt.bench.verdict import Answer, Comparison, compare, finite, outliers
+from everywatt.core.budget import Budget
+from everywatt.core.energy import Energy
+from everywatt.core.errors import ScopeError
+
+SHARED = ("gain", "offset", "model", "aliasing", "baseline")
+"""Sources of error that all trials have in common; the others are in the scatter of the trials already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over trials with its 95 % interval; the ends are infinite with fewer than three trials."""
+
+    value: float
+    low: float
+    high: float
+    sd: float
+    n: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "value": finite(self.value),
+            "low": finite(self.low),
+            "high": finite(self.high),
+            "sd": finite(self.sd),
+            "n": self.n,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One candidate: its means, its trials, and how it stands beside the first candidate."""
+
+    candidate: Candidate
+    trials: tuple[Trial, ...]
+    energy: Mean | None
+    net: Mean | None
+    seconds: Mean
+    power_w: float | None
+    max_rss_bytes: int | None
+    edp_js: float | None
+    failures: int
+    outliers: tuple[int, ...] = ()
+    gross: Comparison | None = None
+    above_idle: Comparison | None = None
+    time: Comparison | None = None
+    verdict: str = ""
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        data: dict[str, Any] = {
+            "label": self.candidate.label,
+            "command": self.candidate.text,
+            "params": dict(self.candidate.params),
+            "trials": [trial.to_dict() for trial in self.trials],
+            "energy": None if self.energy is None else self.energy.to_dict(),
+            "energy_net": None if self.net is None else self.net.to_dict(),
+            "seconds": self.seconds.to_dict(),
+            "power_w": self.power_w,
+            "max_rss_bytes": self.max_rss_bytes,
+            "energy_delay_js": self.edp_js,
+            "failures": self.failures,
+            "outliers": list(self.outliers),
+            "verdict": self.verdict,
+            "notes": list(self.notes),
+        }
+        data["ratio"] = None if self.gross is None else self.gross.to_dict()["ratio"]
+        for name, found in (("gross", self.gross), ("net", self.above_idle), ("time", self.time)):
+            data[f"comparison_{name}"] = None if found is None else found.to_dict()
+        return data
+
+
+def figures(
+    candidates: Sequence[Candidate],
+    trials: Sequence[Trial],
+    *,
+    target: float = 0.02,
+    ignore_failure: bool = False,
+) -> list[Figures]:
+    """Every candidate beside the first one, from the trials that are complete. Warm-ups do not count."""
+    counted = [trial for trial in trials if not trial.warmup]
+    own = {c.index: tuple(t for t in counted if t.candidate == c.index) for c in candidates}
+    first = own[candidates[0].index]
+    found = []
+    for candidate in candidates:
+        one = _alone(candidate, own[candidate.index])
+        if candidate is not candidates[0]:
+            one = _beside(one, first, target, ignore_failure)
+        found.append(one)
+    return found
+
+
+def _alone(candidate: Candidate, trials: tuple[Trial, ...]) -> Figures:
+    energies = [t.energy for t in trials if t.energy is not None and t.energy.joules is not None]
+    nets = [t.net for t in trials if t.net is not None and t.net.joules is not None]
+    seconds = [t.seconds for t in trials]
+    joules = [energy.value for energy in energies]
+    whole_s = math.fsum(t.seconds for t in trials if t.joules is not None)
+    notes = dict.fromkeys(t.energy.refused for t in trials if t.energy is not None and t.energy.refused)
+    return Figures(
+        candidate,
+        trials,
+        mean_energy(energies),
+        mean_energy(nets),
+        mean_of(seconds),
+        math.fsum(joules) / whole_s if whole_s else None,
+        max((t.max_rss_bytes for t in trials if t.max_rss_bytes is not None), default=None),
+        mean_of([t.joules * t.seconds for t in trials if t.joules is not None]).value if joules else None,
+        sum(t.failed for t in trials),
+        tuple(outliers([math.nan if t.joules is None else t.joules for t in trials]))
+        if len(joules) == len(trials)
+        else (),
+        notes=tuple(note for note in notes if note),
+    )
+
+
+def mean_of(values: Sequence[float], systematic: float = 0.0) -> Mean:
+    """The mean with an interval that may be looked at after every trial; `systematic` widens it in quadrature."""
+    sample = Sample.of(values)
+    low, high = interval(sample)
+    if systematic and math.isfinite(low):
+        half = math.hypot(high - sample.mean, systematic)
+        low, high = sample.mean - half, sample.mean + half
+    return Mean(sample.mean, low, high, sample.sd, sample.n)
+
+
+def mean_energy(energies: Sequence[Energy]) -> Mean | None:
+    """The mean of energies: the scatter of the trials, and what their sensors have in common."""
+    if not energies:
+        return None
+    whole = reduce(add, map(shared, energies))
+    return mean_of([energy.value for energy in energies], (whole.half_width or 0.0) / len(energies))
+
+
+def shared(energy: Energy) -> Energy:
+    """The same energy with only those errors that all trials share."""
+    terms = tuple(term for term in energy.budget.terms if term.source in SHARED)
+    bounds = tuple(bound for bound in energy.budget.bounds if bound.source in SHARED)
+    return replace(energy, budget=Budget(terms, bounds), parts=())
+
+
+def _beside(one: Figures, first: Sequence[Trial], target: float, ignore_failure: bool) -> Figures:
+    failures = one.failures + sum(trial.failed for trial in first)
+    gross = _paired(first, one.trials, lambda t: t.energy, target)
+    above_idle = _paired(first, one.trials, lambda t: t.net, target)
+    time = _paired_numbers(first, one.trials, lambda t: t.seconds, target)
+    if failures and not ignore_failure:
+        verdict = f"no verdict: {failures} trials failed (--ignore-failure counts them)"
+        gross = None if gross is None else replace(gross, answer=Answer.UNDECIDED)
+    elif gross is None:
+        verdict = "no verdict: there is no energy figure for both"
+    else:
+        verdict = gross.text(one.candidate.label)
+    return replace(one, gross=gross, above_idle=above_idle, time=time, verdict=verdict)
+
+
+Pick = Callable[[Trial], "Energy | None"]
+
+
+def _paired(first: Sequence[Trial], other: Sequence[Trial], pick: Pick, target: float) -> Comparison | None:
+    """Trials of one block belong together. None where there is no pair with two positive figures."""
+    mine = {trial.block: pick(trial) for trial in first}
+    pairs = []
+    for trial in other:
+        a, b = mine.get(trial.block), pick(trial)
+        if a is not None and b is not None and (a.joules or 0) > 0 and (b.joules or 0) > 0:
+            pairs.append((a, b))
+    if not pairs:
+        return None
+    return compare(
+        [a.value for a, _ in pairs], [b.value for _, b in pairs], target=target, systematic=_systematic(pairs)
+    )
+
+
+def _systematic(pairs: Sequence[tuple[Energy, Energy]]) -> float:
+    """The half-width of log(B / A) from what pairing does not cancel: a sensor's offset, not its gain."""
+    top, bottom = (reduce(add, (shared(pair[side]) for pair in pairs)) for side in (1, 0))
+    try:
+        ratio = top.ratio(bottom)
+    except ScopeError:
+        return math.inf
+    return (ratio.high - ratio.low) / 2 / ratio.value
+
+
+def _paired_numbers(
+    first: Sequence[Trial], other: Sequence[Trial], pick: Callable[[Trial], float], target: float
+) -> Comparison | None:
+    mine = {trial.block: pick(trial) for trial in first}
+    pairs = [(mine[t.block], pick(t)) for t in other if mine.get(t.block, 0) > 0 and pick(t) > 0]
+    return compare([a for a, _ in pairs], [b for _, b in pairs], target=target) if pairs else None
+
+
+def decided(found: Sequence[Figures]) -> bool:
+    """Whether every candidate has its verdict; one alone is decided when its interval is as narrow as the target."""
+    return all(one.gross is not None and one.gross.decided for one in found[1:])
+
+
+def narrow(found: Figures, target: float) -> bool:
+    """Whether the mean of one candidate is known to ± target."""
+    mean = found.energy
+    return mean is not None and mean.n >= 3 and (mean.high - mean.low) / 2 <= target * abs(mean.value)

@@ -1,0 +1,79 @@
+"""Finished runs beside each other: ratios from their error budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everywatt.api.run import Run
+from everywatt.bench.verdict import percent
+from everywatt.core.energy import Energy, Ratio
+from everywatt.core.errors import EverywattError, ScopeError
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """One run beside the first one."""
+
+    name: str
+    energy: Energy
+    net: Energy
+    duration_s: float
+    gross: Ratio | None = None
+    above_idle: Ratio | None = None
+    verdict: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "label": self.name,
+            "energy": self.energy.to_dict(),
+            "energy_net": self.net.to_dict(),
+            "duration_s": self.duration_s,
+            "ratio": None if self.gross is None else self.gross.to_dict(),
+            "ratio_net": None if self.above_idle is None else self.above_idle.to_dict(),
+            "verdict": self.verdict,
+        }
+
+
+def compare_runs(runs: Sequence[Run], *, target: float = 0.02, force: bool = False) -> list[RunFigures]:
+    """Every run beside the first. ScopeError where they cover different things, unless `force`.
+
+    A run is one trial, so the interval is of the measurement alone: how much the program itself varies is not in it.
+    """
+    found = [RunFigures(run.name, run.energy(), run.energy_net(), run.duration_s) for run in runs]
+    first = found[0]
+    for place, one in enumerate(found[1:], start=1):
+        if one.energy.joules is not None and first.energy.joules is not None and one.energy.scope != first.energy.scope:
+            if not force:
+                raise ScopeError(
+                    f"{one.name} covers '{one.energy.scope}' and {first.name} '{first.energy.scope}'.",
+                    cure="--force compares them all the same, and says so",
+                )
+            note = f"scopes differ: {first.energy.scope} and {one.energy.scope}"
+        else:
+            note = ""
+        gross, above_idle = _ratio(one.energy, first.energy), _ratio(one.net, first.net)
+        words = _verdict(one.name, gross, target)
+        found[place] = replace(one, gross=gross, above_idle=above_idle, verdict="; ".join(filter(None, (words, note))))
+    return found
+
+
+def _ratio(one: Energy, first: Energy) -> Ratio | None:
+    try:
+        return one.ratio(replace(first, scope=one.scope))
+    except EverywattError:
+        return None
+
+
+def _verdict(name: str, ratio: Ratio | None, target: float) -> str:
+    if ratio is None:
+        return "no verdict: there is no energy figure for both"
+    half = (ratio.high - ratio.low) / 2
+    if ratio.low >= 1 - target and ratio.high <= 1 + target:
+        return f"no difference in energy larger than {percent(target)}"
+    if ratio.high < 1 or ratio.low > 1:
+        word = "less" if ratio.high < 1 else "more"
+        return f"{name} used {percent(abs(ratio.value - 1), half)} ± {percent(half)} {word} energy"
+    return f"undecided: {ratio}"

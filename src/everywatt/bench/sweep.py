@@ -1,0 +1,79 @@
+"""Energy against time over settings: which are worth choosing, and which is the cheapest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everywatt.bench.candidates import Candidate
+from everywatt.bench.figures import Figures
+from everywatt.bench.verdict import percent
+from everywatt.core.errors import UsageError
+from everywatt.core.units import parse_power_w
+
+MOST_SETTINGS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The settings that nothing beats in both energy and time, by label, and the one to take."""
+
+    pareto: tuple[str, ...]
+    best: str | None
+    why: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"pareto": list(self.pareto), "recommended": self.best, "why": self.why}
+
+
+def parse_watts(text: str) -> list[float]:
+    """`150W..300W:25W` or `150W,200W`, highest first: the highest is what the others are compared with."""
+    if ".." in text:
+        first, _, rest = text.partition("..")
+        last, _, step = rest.partition(":")
+        low, high = sorted((parse_power_w(first), parse_power_w(last)))
+        stride = parse_power_w(step) if step else (high - low) / 6
+        if stride <= 0 or (high - low) / stride > MOST_SETTINGS:
+            raise UsageError(f"'{text}' is not a range of at most {MOST_SETTINGS} steps.")
+        count = int((high - low) / stride + 1e-9) + 1
+        values = [low + stride * place for place in range(count)]
+    else:
+        values = [parse_power_w(part) for part in text.split(",")]
+    if any(value <= 0 for value in values):
+        raise UsageError("A power limit is more than 0 W.")
+    return sorted(set(values), reverse=True)
+
+
+def settings(words: Sequence[str], watts: Sequence[float]) -> tuple[Candidate, ...]:
+    """One candidate for each limit, all with the same command."""
+    text = " ".join(words)
+    return tuple(
+        Candidate(place, f"{limit:g} W", text, tuple(words), {"power_limit": f"{limit:g}"})
+        for place, limit in enumerate(watts)
+    )
+
+
+def choose(found: Sequence[Figures]) -> Choice:
+    """The Pareto set by mean energy and time, and the cheapest setting with how sure that is."""
+    usable = [one for one in found if one.energy is not None and one.failures < len(one.trials)]
+    if not usable:
+        return Choice((), None, "no setting has an energy figure")
+    pareto = tuple(one.candidate.label for one in usable if not any(_beats(other, one) for other in usable))
+    best = min(usable, key=lambda one: one.energy.value if one.energy else 0.0)
+    first = found[0]
+    if best is first or best.gross is None:
+        return Choice(pareto, best.candidate.label, "no lower setting uses less energy")
+    slower = best.seconds.value / first.seconds.value - 1
+    pace = f"{percent(slower)} slower" if slower >= 0 else f"{percent(-slower)} faster"
+    words = best.gross.text(best.candidate.label)
+    return Choice(pareto, best.candidate.label, f"{words} than {first.candidate.label}, and is {pace}")
+
+
+def _beats(one: Figures, other: Figures) -> bool:
+    if one.energy is None or other.energy is None or one is other:
+        return False
+    cheaper, faster = one.energy.value <= other.energy.value, one.seconds.value <= other.seconds.value
+    same = one.energy.value == other.energy.value and one.seconds.value == other.seconds.value
+    return cheaper and faster and not same

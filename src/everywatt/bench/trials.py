@@ -1,0 +1,162 @@
+"""One trial: a command inside a span of a recording, with what it used and how it ended."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everywatt.api.meter import Meter
+from everywatt.api.run import Run
+from everywatt.bench.candidates import Candidate
+from everywatt.core.energy import Energy
+from everywatt.core.spans import Span
+
+TRIAL = "trial"
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is known of one trial. `energy` and `net` are None until the tape has all of it."""
+
+    candidate: int
+    block: int
+    place: int
+    span: str | None
+    exit_code: int
+    seconds: float
+    cpu_s: float
+    max_rss_bytes: int | None
+    warmup: bool = False
+    energy: Energy | None = None
+    net: Energy | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the command ended with another code than 0."""
+        return self.exit_code != 0
+
+    @property
+    def joules(self) -> float | None:
+        """Its energy where there is a figure."""
+        return None if self.energy is None else self.energy.joules
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "candidate": self.candidate,
+            "block": self.block,
+            "place": self.place,
+            "exit_code": self.exit_code,
+            "seconds": self.seconds,
+            "cpu_s": self.cpu_s,
+            "max_rss_bytes": self.max_rss_bytes,
+            "warmup": self.warmup,
+            "energy": None if self.energy is None else self.energy.to_dict(),
+            "energy_net": None if self.net is None else self.net.to_dict(),
+        }
+
+
+def run_trial(
+    meter: Meter, candidate: Candidate, *, block: int, place: int, warmup: bool = False, show_output: bool = False
+) -> Trial:
+    """Start the command, wait for it, and keep what it used. Its stdin is empty; its output is dropped unless shown."""
+    attributes = {
+        "role": TRIAL,
+        "candidate": candidate.index,
+        "label": candidate.label,
+        "command": candidate.text,
+        "params": dict(candidate.params),
+        "block": block,
+        "place": place,
+        "warmup": warmup,
+    }
+    recording = meter.recording
+    uid = recording.span_open(TRIAL, attributes=attributes) if recording is not None else None
+    began = time.monotonic()
+    code, cpu_s, rss = execute(candidate.words, show_output=show_output)
+    seconds = time.monotonic() - began
+    if recording is not None and uid is not None:
+        ended = {"exit_code": code, "cpu_s": cpu_s, "max_rss_bytes": rss, "seconds": seconds}
+        recording.span_close(uid, attributes=ended)
+    return Trial(candidate.index, block, place, uid, code, seconds, cpu_s, rss, warmup)
+
+
+def execute(words: Sequence[str], *, show_output: bool = False) -> tuple[int, float, int | None]:
+    """Exit code (126, 127 and 128+n as a shell's), CPU seconds and peak bytes of a command and all it waited for.
+
+    The kernel hands the peak of the process that starts a command down to it, so a smaller one cannot be known (None).
+    """
+    out = None if show_output else subprocess.DEVNULL
+    own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    except FileNotFoundError:
+        return NOT_FOUND, 0.0, None
+    except OSError:
+        return NOT_EXECUTABLE, 0.0, None
+    try:
+        _, status, usage = os.wait4(child.pid, 0)
+    except BaseException:
+        _end(child.pid)
+        raise
+    child.returncode = code = os.waitstatus_to_exitcode(status)
+    code = 128 - code if code < 0 else code
+    peak = usage.ru_maxrss * 1024 if usage.ru_maxrss > own_peak else None
+    return code, usage.ru_utime + usage.ru_stime, peak
+
+
+def _end(pid: int) -> None:
+    """Let a command that is in the way of our own end go: asked first, then ended."""
+    try:
+        os.kill(pid, signal.SIGTERM)
+        for _ in range(50):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+            time.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+
+
+def from_span(span: Span) -> Trial | None:
+    """The trial that a span of a tape tells of; None for other spans and for one that was cut off."""
+    told = span.attributes
+    if told.get("role") != TRIAL or span.end_ns is None or "exit_code" not in told:
+        return None
+    return Trial(
+        int(told["candidate"]),
+        int(told["block"]),
+        int(told["place"]),
+        span.id,
+        int(told["exit_code"]),
+        float(told.get("seconds", span.duration_s or 0.0)),
+        float(told.get("cpu_s", 0.0)),
+        told.get("max_rss_bytes"),
+        bool(told.get("warmup", False)),
+    )
+
+
+def with_energy(trials: Sequence[Trial], run: Run, *, live: bool = False) -> list[Trial]:
+    """The trials with their energies, as far as the tape has them; a live one has not yet what comes after its end."""
+    spans = {span.id: span for span in run.spans}
+    last_ns = max(tape.extent_ns()[1] for tape in run.tapes)
+    filled = []
+    for trial in trials:
+        span = spans.get(trial.span or "")
+        if (
+            trial.energy is None
+            and span is not None
+            and span.end_ns is not None
+            and (not live or span.end_ns < last_ns)
+        ):
+            trial = replace(trial, energy=run.energy(span), net=run.energy_net(span))
+        filled.append(trial)
+    return filled

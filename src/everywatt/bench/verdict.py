@@ -1,0 +1,165 @@
+"""Is B cheaper than A? A verdict from paired trials that keeps its error rate, or how many more it would take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from everywatt.bench.sequential import Sample, interval, trials_for
+
+MANY = 100_000
+
+
+class Answer(StrEnum):
+    """What the trials say of a candidate beside the first one."""
+
+    LESS = "less"
+    MORE = "more"
+    SAME = "same"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The ratio of a candidate to the baseline with its 95 % interval, and what follows from it.
+
+    The interval holds for all numbers of trials together, so that stopping when it is narrow enough is allowed.
+    `floor` is the smallest difference that these trials could have shown. `more_trials` is None where it is decided or
+    cannot be said.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    trials: int
+    answer: Answer
+    target: float
+    floor: float
+    more_trials: int | None = None
+
+    @property
+    def decided(self) -> bool:
+        """Whether further trials are needless."""
+        return self.answer is not Answer.UNDECIDED
+
+    def text(self, name: str, what: str = "energy") -> str:
+        """The verdict as a sentence without its full stop, e.g. `B uses 18 % ± 3 % less energy`."""
+        if self.answer is Answer.SAME:
+            return f"no difference in {what} larger than {percent(self.target)}"
+        if self.answer is Answer.UNDECIDED:
+            if self.more_trials is None:
+                return "undecided: too few trials"
+            return f"undecided: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''}"
+        change, half = abs(self.ratio - 1), (self.high - self.low) / 2
+        ends = sorted((abs(self.low - 1), abs(self.high - 1)))
+        if abs((self.high - self.ratio) - half) > 0.1 * half:  # too lopsided for ±
+            return (
+                f"{name} uses {percent(change)} ({percent(ends[0])} to {percent(ends[1])}) {self.answer.value} {what}"
+            )
+        return f"{name} uses {percent(change, half)} ± {percent(half)} {self.answer.value} {what}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        ends = {"low": finite(self.low), "high": finite(self.high)}
+        return {
+            "ratio": {"value": self.ratio, **ends},
+            "answer": self.answer.value,
+            "trials": self.trials,
+            "target": self.target,
+            "detection_floor": finite(self.floor),
+            "more_trials": self.more_trials,
+        }
+
+
+def finite(value: float) -> float | None:
+    """The value, or None where it is infinite or unknown: JSON knows no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def percent(share: float, beside: float | None = None) -> str:
+    """`18 %`, with a digit more where it is small, or where what stands beside it is."""
+    size = abs(share if beside is None else beside) * 100
+    digits = 0 if size >= 2 else 1 if size >= 0.2 else 2
+    return f"{share * 100:.{digits}f} %"
+
+
+def compare(
+    baseline: Sequence[float],
+    candidate: Sequence[float],
+    *,
+    target: float = 0.02,
+    alpha: float = 0.05,
+    systematic: float = 0.0,
+) -> Comparison:
+    """Compare paired trials (same length, same block at the same place) of positive values.
+
+    `systematic` is the 95 % half-width of what all trials share and pairing does not cancel (a sensor's offset), as a
+    share of the ratio; it widens the interval and does not shrink with more trials.
+    """
+    if len(baseline) != len(candidate):
+        raise ValueError("paired trials come in pairs")
+    if any(value <= 0 for value in (*baseline, *candidate)):
+        raise ValueError("a ratio needs positive values")
+    logs = [math.log(b / a) for a, b in zip(baseline, candidate, strict=True)]
+    if not logs:
+        return Comparison(math.nan, 0.0, math.inf, 0, Answer.UNDECIDED, target, math.inf)
+    sample = Sample.of(logs)
+    low, high = _widened(*interval(sample, alpha), sample.mean, systematic)
+    answer = _answer(low, high, target)
+    more = None if answer is not Answer.UNDECIDED else _more(sample, target, alpha, systematic)
+    return Comparison(
+        math.exp(sample.mean),
+        math.exp(low),
+        math.exp(high),
+        sample.n,
+        answer,
+        target,
+        math.expm1(high - sample.mean),
+        more,
+    )
+
+
+def _widened(low: float, high: float, mean: float, systematic: float) -> tuple[float, float]:
+    if not systematic:
+        return low, high
+    return mean - math.hypot(mean - low, systematic), mean + math.hypot(high - mean, systematic)
+
+
+def _answer(low: float, high: float, target: float) -> Answer:
+    if -math.log1p(target) <= low and high <= math.log1p(target):
+        return Answer.SAME
+    if high < 0:
+        return Answer.LESS
+    return Answer.MORE if low > 0 else Answer.UNDECIDED
+
+
+def _more(sample: Sample, target: float, alpha: float, systematic: float) -> int | None:
+    """Trials that are still needed if mean and deviation stay as they are; None where it cannot be said."""
+    if sample.n < 2 or not math.isfinite(sample.sd):
+        return None
+    needed = []
+    for room in (abs(sample.mean), math.log1p(target) - abs(sample.mean)):
+        if room > systematic:
+            half = math.sqrt(room**2 - systematic**2)
+            needed.append(trials_for(half, sample.sd, at_least=sample.n + 1, alpha=alpha))
+    if not needed or min(needed) >= MANY:
+        return None
+    return max(1, min(needed) - sample.n)
+
+
+def outliers(values: Sequence[float], limit: float = 3.5) -> list[int]:
+    """Places of values that lie far off by the median absolute deviation. They are told, never dropped."""
+    if len(values) < 4:
+        return []
+    middle = _median(values)
+    spread = 1.4826 * _median([abs(value - middle) for value in values])
+    return [place for place, value in enumerate(values) if spread and abs(value - middle) > limit * spread]
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

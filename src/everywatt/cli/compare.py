@@ -1,0 +1,247 @@
+"""`everywatt compare 'CMD A' 'CMD B'`: is one really cheaper than the other?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from everywatt.api.meter import Meter
+from everywatt.api.run import Run, load
+from everywatt.bench.candidates import Candidate, candidates, parse_values
+from everywatt.bench.comparing import Comparing, Plan, Progress, Result, Watcher
+from everywatt.bench.gate import failing, parse_rule
+from everywatt.bench.runs import RunFigures, compare_runs
+from everywatt.bench.tables import HEADERS, rows, to_csv, to_markdown, verdicts
+from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
+from everywatt.cli.output import Output, write_text
+from everywatt.core.config import Settings
+from everywatt.core.errors import RunNotFound, UsageError
+from everywatt.core.jsonio import document, dumps
+from everywatt.core.units import format_duration
+from everywatt.report.text import short
+
+INTERRUPTED = 130
+
+
+class Share(click.ParamType):  # type: ignore[type-arg]
+    """`2%`, `0.02`."""
+
+    name = "percent"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        try:
+            share = float(text.rstrip("% ")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            self.fail(f"'{text}' is not a share such as 2%.", param, ctx)
+        if not 0 < share < 1:
+            self.fail(f"'{text}' is not between 0 and 100 %.", param, ctx)
+        return share
+
+
+@click.command(cls=Verb)
+@click.argument("commands", nargs=-1, required=True, metavar="'CMD A' 'CMD B'... | RUN RUN...")
+@click.option("--trials", type=click.IntRange(1), help="Exactly so many trials of each, instead of a target.")
+@click.option("--target", type=Share(), default=0.02, help="Stop when differences are known to this share (2%).")
+@click.option("--max-time", "max_s", type=DURATION, default=600.0, help="Begin no trials after this long (10 min).")
+@click.option("--warmup", type=click.IntRange(0), default=1, help="Trials of each that do not count (1).")
+@click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
+@click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trials.")
+@click.option("--param", nargs=2, multiple=True, metavar="NAME VALUES", help="{NAME} in commands: 1,2,4 or 1..9:2.")
+@click.option("--name", "names", multiple=True, metavar="TEXT", help="What to call the commands, in their order.")
+@click.option("--shell", is_flag=True, help="Let a shell read the commands.")
+@click.option("--setup", metavar="CMD", help="Shell command before all trials.")
+@click.option("--prepare", metavar="CMD", help="Shell command before each trial.")
+@click.option("--cleanup", metavar="CMD", help="Shell command after all trials, whatever happened.")
+@click.option("--ignore-failure", is_flag=True, help="Count trials whose command failed.")
+@click.option("--show-output", is_flag=True, help="Let the commands' output through.")
+@click.option(
+    "--fail-if", "rules", multiple=True, metavar="RULE", help="Exit 1 where 'energy > baseline * 1.05' holds."
+)
+@click.option("--resume", type=RUN, metavar="RUN", help="Go on with a comparison that was interrupted.")
+@click.option("--force", is_flag=True, help="Compare runs although they cover different devices.")
+@out_option
+@settings_options
+@output_options
+def command(
+    commands: tuple[str, ...],
+    trials: int | None,
+    target: float,
+    max_s: float,
+    warmup: int,
+    idle_s: float,
+    cool: bool,
+    param: Sequence[tuple[str, str]],
+    names: tuple[str, ...],
+    shell: bool,
+    setup: str | None,
+    prepare: str | None,
+    cleanup: str | None,
+    ignore_failure: bool,
+    show_output: bool,
+    rules: tuple[str, ...],
+    resume: str | None,
+    force: bool,
+    out: Path | None,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+) -> int:
+    """Compare the energy of commands: interleaved trials, as many as it takes, and a verdict with its interval.
+
+    Commands are split like a shell would; --shell lets one read them. Where all arguments name finished runs, those are
+    compared. -o writes .json, .csv or .md. Ctrl-C keeps what there is: --resume goes on.
+    """
+    for warning in settings.warnings:
+        output.warn(warning)
+    gate = [parse_rule(rule) for rule in rules]
+    runs = _runs(commands, settings)
+    if runs:
+        return _finished(runs, target, force, out, output)
+    values = {name: parse_values(text) for name, text in param}
+    chosen = candidates(commands, params=values, names=names, shell=shell)
+    plan = Plan(
+        target, trials, max_s, warmup, idle_s, cool, setup, prepare, cleanup, ignore_failure, show_output
+    )  # fmt: skip
+    result = compare(chosen, plan, settings, note, resume, output)
+    _show(result, out, output)
+    for rule in gate:
+        for sentence in failing(rule, result.found):
+            output.say(f"failed: {sentence}")
+    if result.ended == "interrupted":
+        output.say(f"Interrupted. Go on with: everywatt compare --resume {result.run} …")
+        return INTERRUPTED
+    return 1 if any(failing(rule, result.found) for rule in gate) else 0
+
+
+def _runs(commands: Sequence[str], settings: Settings) -> list[Run]:
+    """The runs that all the arguments name; none where one of them is a command."""
+    found = []
+    for text in commands:
+        try:
+            found.append(load(text, home=None if "/" in text else settings.home))
+        except (RunNotFound, UsageError):
+            return []
+    return found if len(found) > 1 else []
+
+
+def compare(
+    chosen: Sequence[Candidate],
+    plan: Plan,
+    settings: Settings,
+    note: str | None,
+    resume: str | None,
+    output: Output,
+    *,
+    name: str = "compare",
+    apply: Callable[[Candidate], None] | None = None,
+) -> Result:
+    """Run a comparison in a recording of its own, with progress on stderr; `apply` makes a candidate's setting."""
+    meter = Meter(
+        settings.tags.get("name", name),
+        tags=settings.tags,
+        note=note or "",
+        period=settings.period_s,
+        sensors=settings.sensors,
+        estimate=settings.estimate,
+        home=settings.home,
+        append=resume,
+    )
+    earlier = None if resume is None else load(resume, home=settings.home)
+    comparing = Comparing(chosen, plan, meter, _watcher(chosen, output), apply)
+    if earlier is not None:
+        comparing.take_up(earlier)
+    meter.start(command=["everywatt", name, *(one.text for one in chosen)], root=False)
+    if meter.elsewhere:
+        output.warn(meter.elsewhere)
+    try:
+        comparing.work()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        run = meter.stop()
+    if run is None:
+        output.warn(f"no recording: {meter.energy.refused}")
+    return comparing.result(run)
+
+
+def _watcher(chosen: Sequence[Candidate], output: Output) -> Watcher:
+    show = output.progress()
+
+    def watch(progress: Progress) -> None:
+        count = sum(not trial.warmup for trial in progress.trials)
+        words = [format_duration(time.monotonic() - progress.began), progress.doing]
+        words += [
+            f"{one.candidate.label}/{chosen[0].label} {one.gross.ratio:.3f}, {one.verdict}"
+            for one in progress.found[1:]
+            if one.gross is not None
+        ]
+        if len(chosen) == 1 and progress.found and progress.found[0].energy is not None:
+            words.append(f"{progress.found[0].energy.value:.4g} J")
+        show(f"{count} trials · " + " · ".join(words))
+
+    return watch
+
+
+def _show(result: Result, out: Path | None, output: Output) -> None:
+    output.table(HEADERS, rows(result), right=(2,))
+    output.text()
+    for line in verdicts(result):
+        output.text(line)
+    for one in result.found:
+        if one.outliers:
+            places = ", ".join(str(place + 1) for place in one.outliers)
+            output.say(f"{one.candidate.label}: trials {places} lie far off the others; they are counted")
+        for note in one.notes:
+            output.warn(f"{one.candidate.label}: {note}")
+    floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
+    if floors:
+        output.text(f"smallest difference that these trials could show: {max(floors):.1%}")
+    if result.run is not None:
+        output.say(f"  run     {result.run}")
+    if out is not None:
+        write(out, result, result.to_dict())
+    output.json("comparison", result.to_dict())
+
+
+def write(out: Path, result: Result, data: Mapping[str, object], *, kind: str = "comparison") -> None:
+    """Write the file that -o names, in the form that its ending names."""
+    texts = {
+        ".csv": lambda: to_csv(result),
+        ".md": lambda: to_markdown(result),
+        ".json": lambda: dumps(document(kind, data), indent=2) + "\n",
+    }
+    if out.suffix not in texts:
+        raise UsageError(f"{out} ends with none of {', '.join(texts)}.")
+    write_text(out, texts[out.suffix]())
+
+
+def _finished(runs: Sequence[Run], target: float, force: bool, out: Path | None, output: Output) -> int:
+    found = compare_runs(runs, target=target, force=force)
+    headers = ("run", "energy", "above idle", "time", "ratio", "ratio above idle")
+    output.table(headers, [_run_row(one) for one in found])
+    output.text()
+    for one in found[1:]:
+        output.text(f"{one.name}: {one.verdict}")
+    output.say("One run each: how much the program itself varies from run to run is not in these intervals.")
+    data = {"candidates": [one.to_dict() for one in found], "target": target}
+    if out is not None:
+        write_text(out, dumps(document("comparison", data), indent=2) + "\n")
+    output.json("comparison", data)
+    return 0
+
+
+def _run_row(one: RunFigures) -> list[str]:
+    return [
+        one.name,
+        short(one.energy),
+        short(one.net),
+        format_duration(one.duration_s),
+        "1" if one.gross is None else str(one.gross),
+        "1" if one.above_idle is None else str(one.above_idle),
+    ]

@@ -1,0 +1,133 @@
+"""`everywatt sweep --power-limit 150W..300W:25W -- CMD`: energy against time at each setting."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from everywatt.bench.candidates import Candidate, candidates, parse_values
+from everywatt.bench.comparing import Plan, Result
+from everywatt.bench.figures import Figures
+from everywatt.bench.limits import PowerLimits
+from everywatt.bench.sweep import Choice, choose, parse_watts
+from everywatt.bench.sweep import settings as limits_of
+from everywatt.bench.tables import joules, ratio, seconds
+from everywatt.cli.compare import INTERRUPTED, compare, write
+from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
+from everywatt.cli.output import Output
+from everywatt.core.config import Settings
+from everywatt.core.errors import UsageError
+
+HEADERS = ("setting", "trials", "energy", "above idle", "time", "power", "ratio", "worth choosing")
+
+
+@click.command(cls=Verb, context_settings={"allow_interspersed_args": False})
+@click.argument("words", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
+@click.option("--power-limit", metavar="RANGE", help="Limits of the GPUs: 150W..300W:25W, or 150W,200W.")
+@click.option("--gpu", "gpus", type=click.IntRange(0), multiple=True, help="Only this GPU (all).")
+@click.option("--param", nargs=2, metavar="NAME VALUES", help="Or {NAME} in the command: 1,2,4 or 1..9:2.")
+@click.option("--trials", type=click.IntRange(1), default=3, help="Trials at each setting (3).")
+@click.option("--warmup", type=click.IntRange(0), default=1, help="Trials at each setting that do not count (1).")
+@click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
+@click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trials.")
+@click.option("--ignore-failure", is_flag=True, help="Count trials whose command failed.")
+@click.option("--show-output", is_flag=True, help="Let the command's output through.")
+@click.option("--resume", type=RUN, metavar="RUN", help="Go on with a sweep that was interrupted.")
+@out_option
+@settings_options
+@output_options
+def command(
+    words: tuple[str, ...],
+    power_limit: str | None,
+    gpus: tuple[int, ...],
+    param: tuple[str, str] | None,
+    trials: int,
+    warmup: int,
+    idle_s: float,
+    cool: bool,
+    ignore_failure: bool,
+    show_output: bool,
+    resume: str | None,
+    out: Path | None,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+) -> int:
+    """Measure a command at several settings: energy against time, what is worth choosing, and what is cheapest.
+
+    The power limits are as before when it ends, however it ends.
+    """
+    if (power_limit is None) == (param is None):
+        raise UsageError("A sweep goes over --power-limit or over --param, one of them.")
+    plan = Plan(
+        trials=trials,
+        warmup=warmup,
+        idle_s=idle_s,
+        cool=cool,
+        ignore_failure=ignore_failure,
+        show_output=show_output,
+    )
+    with ExitStack() as stack:
+        if power_limit is not None:
+            limits = PowerLimits(gpus)
+            chosen = limits_of(words, _within(parse_watts(power_limit), limits))
+            stack.enter_context(limits)
+            result = compare(
+                chosen, plan, settings, note, resume, output, name="sweep", apply=lambda one: _apply(limits, one)
+            )
+        else:
+            assert param is not None
+            name, text = param
+            chosen = candidates([shlex.join(words)], params={name: parse_values(text)})
+            result = compare(chosen, plan, settings, note, resume, output, name="sweep")
+    return _show(result, out, output)
+
+
+def _within(watts: list[float], limits: PowerLimits) -> list[float]:
+    low, high = limits.range_w()
+    outside = [watt for watt in watts if not low <= watt <= high]
+    if outside:
+        raise UsageError(f"{outside[0]:g} W is outside of what the GPU accepts: {low:g} to {high:g} W.")
+    return watts
+
+
+def _apply(limits: PowerLimits, candidate: Candidate) -> None:
+    limits.set_w(float(candidate.params["power_limit"]))
+
+
+def _show(result: Result, out: Path | None, output: Output) -> int:
+    choice = choose(result.found)
+    output.table(HEADERS, _rows(result.found, choice), right=(1,))
+    output.text()
+    output.text(f"recommended: {choice.best}: {choice.why}" if choice.best else choice.why)
+    if result.run is not None:
+        output.say(f"  run     {result.run}")
+    data = {**result.to_dict(), "choice": choice.to_dict()}
+    if out is not None:
+        write(out, result, data, kind="sweep")
+    output.json("sweep", data)
+    return INTERRUPTED if result.ended == "interrupted" else 0
+
+
+def _rows(found: Sequence[Figures], choice: Choice) -> list[list[str]]:
+    return [
+        [
+            one.candidate.label,
+            str(len(one.trials)) + (f" ({one.failures} failed)" if one.failures else ""),
+            joules(one.energy),
+            joules(one.net),
+            seconds(one.seconds),
+            "-" if one.power_w is None else f"{one.power_w:.1f} W",
+            ratio(one.gross) if one.gross is not None else "1",
+            "recommended"
+            if one.candidate.label == choice.best
+            else "yes"
+            if one.candidate.label in choice.pareto
+            else "",
+        ]
+        for one in found
+    ]

@@ -1,0 +1,152 @@
+"""A counter's ticks near the two ends of a window: all that its joules and their interval need, in less time.
+
+A counter says what was counted between the ends; only where in its cell an end lies is unsure, and that follows from a
+few ticks to either side. The ticks further away matter in three ways, each of which is looked at first: how closely
+they follow one another, whether the device was ever idle, and whether a clock passes through all of them. Where one of
+these could change the answer there is none from here, and all ticks are to be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.core.channels import Channel, Kind
+from everywatt.core.clocks import NS
+from everywatt.energy.building import Raw, joined, kept_rows, moved, raw_of, ticks_of
+from everywatt.energy.clockwork import Rows, retime_some
+from everywatt.energy.median import median
+from everywatt.energy.sampling import CLEAR
+from everywatt.energy.swing import IDLE, WITNESS_S, Witness, toggling
+from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Ticks
+from everywatt.tape.columns import Columns
+
+# Ticks to either side of an end that its cell's error is told from; rows further out that are put on the clock, because
+# a tick past the last row goes by the few before it.
+REACH = 16
+CLOCKED = REACH + 8
+# With fewer rows nothing is gained.
+FEWEST = 4 * CLOCKED
+# sd of an instant anywhere in its bracket, as a share of the bracket.
+_SD = 1 / np.sqrt(12)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Rows of one channel around a window, and the utilisation of the same device."""
+
+    pieces: list[Columns]
+    channel: Channel
+    expected_s: float
+    tracked: bool
+    witness: Witness | None
+
+
+def ends_of(asked: Sequence[Around], asked_ns: tuple[int, int]) -> list[Ticks | None]:
+    """For each channel ticks for `Ticks.between(*asked_ns)` alone, which then gives what all its ticks would.
+
+    None where that is not sure, for gauges, and where few rows or an unknown greatest power make it useless.
+    """
+    parts = [_parts(one) for one in asked]
+    clocked = [part for one, own in zip(asked, parts, strict=True) if one.tracked for part in own if part.fits]
+    retimed = retime_some([(part.rows, _flags(part.raw.at, asked_ns)) for part in clocked])
+    for part, some in zip(clocked, retimed, strict=True):
+        part.bounds = None
+        if some is not None:
+            part.raw = moved(part.raw, some.at, some.half, Kind.COUNTER)
+            part.bounds = some.least_ns, some.most_ns
+    return [_finished(one, own, asked_ns) for one, own in zip(asked, parts, strict=True)]
+
+
+@dataclass(slots=True)
+class _Part:
+    """Rows of one piece, and between which instants each of them is (None: not known)."""
+
+    raw: Raw
+    rows: Rows
+    bounds: tuple[Floats, Floats] | None
+
+    @property
+    def fits(self) -> bool:
+        """True where there are not too many to look for a clock."""
+        return len(self.raw.at) <= WHOLE_ROWS
+
+
+def _parts(one: Around) -> list[_Part]:
+    if one.channel.kind is not Kind.COUNTER or one.channel.facts.max_w is None:
+        return []
+    parts: list[_Part] = []
+    after_ns = -(2**63)
+    for columns in one.pieces:
+        keep = kept_rows(columns, one.channel, one.tracked, after_ns)
+        if keep.any():
+            raw = raw_of(columns, keep, one.channel)
+            at = raw.at.astype(np.float64)
+            parts.append(_Part(raw, Rows(columns.read[keep], columns.early[keep], columns.late[keep]), (at, at)))
+            after_ns = int(raw.at[-1])
+    return parts if sum(len(part.raw.at) for part in parts) >= FEWEST else []
+
+
+def _flags(at: Ints, asked_ns: tuple[int, int]) -> Flags:
+    wanted = np.zeros(len(at), dtype=np.bool_)
+    wanted[_around(at, asked_ns, CLOCKED)] = True
+    return wanted
+
+
+def _finished(one: Around, parts: list[_Part], asked_ns: tuple[int, int]) -> Ticks | None:
+    bounds = [part.bounds for part in parts if part.bounds is not None]
+    if not parts or len(bounds) < len(parts):
+        return None
+    least, most = (np.concatenate([bound[side] for bound in bounds]) for side in (0, 1))
+    raw = joined([part.raw for part in parts])
+    near = ticks_of(raw.take(_around(raw.at, asked_ns, REACH)), one.channel, one.expected_s)
+    if near is None or not _well_apart(near, least, most):
+        return None
+    # Utilisation that tells nothing near the ends is not looked at.
+    state = toggling(one.witness, near.at_ns[1:] / NS)
+    if one.witness is None or state is None or not state.maybe.any():
+        return near
+    return None if _ever_idle(one.witness, least, most, one.expected_s) else replace(near, witness=one.witness)
+
+
+def _around(at: Ints, asked_ns: tuple[int, int], reach: int) -> npt.NDArray[np.intp]:
+    """Numbers of the instants next to those that are asked for, in order."""
+    first, last = (int(place) for place in np.searchsorted(at, asked_ns))
+    if last - reach <= first + reach:
+        return np.arange(max(first - reach, 0), min(last + reach, len(at)))
+    return np.concatenate(
+        (
+            np.arange(max(first - reach, 0), first + reach),
+            np.arange(last - reach, min(last + reach, len(at))),
+        )
+    )
+
+
+def _well_apart(near: Ticks, least: Floats, most: Floats) -> bool:
+    """Ticks are so far apart that power can be told from any two neighbours (`CounterCurve` else takes fewer)."""
+    apart = min(float((least[1:] - most[:-1]).min()), near.expected_s * NS)
+    # On its clock a row is unsure by its whole bracket at most. The two ticks at the ends are unsure by two periods.
+    brackets = np.concatenate((most - least, [2 * near.expected_s * NS] * 2))
+    own = median(2 * near.half_ns) * _SD
+    return bool(apart >= CLEAR * max(2 * median(brackets) * _SD, own))
+
+
+def _ever_idle(witness: Witness, least: Floats, most: Floats, expected_s: float) -> bool:
+    """True where a toggling load's lowest power may have to be taken from a tick far away."""
+    least, most = (np.append(side, side[-1] + expected_s * NS) for side in (least, most))
+    busy = np.zeros(len(least))
+    for look in range(3):
+        first, last = (
+            np.maximum(np.searchsorted(witness.t_s, side / NS + look * WITNESS_S, side="right") - 1, 0)
+            for side in (least, most)
+        )
+        if (last - first > 1).any():
+            return True
+        # Idle is a mean of three looks; the first leaves few ticks whose other looks have to be had.
+        busy = busy + np.minimum(witness.share[first], witness.share[last])
+        maybe = np.flatnonzero(busy <= 3.003 * IDLE)
+        least, most, busy = least[maybe], most[maybe], busy[maybe]
+    return len(busy) > 0

@@ -1,0 +1,119 @@
+"""Tapes whose recorder was killed: sealed afterwards, and taken out of the spool, once nobody can be writing them.
+
+A tape that is being written is locked by its recorder, and its log is touched at every flush. Only where both say that
+nobody is there is a tape sealed; it then says itself that its recorder ended. Nothing is ever removed that was not
+written whole elsewhere first, and whatever stands in the way leaves the tape as it is: readable, and not sealed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from everywatt.core.clocks import Clock, SystemClock
+from everywatt.core.errors import TapeError
+from everywatt.core.jsonio import dumps
+from everywatt.tape import places, schema, sealing
+from everywatt.tape.exporting import iso
+from everywatt.tape.reader import Tape
+
+# A recorder writes every few seconds; a file that rested for so long is not in the midst of being made either.
+QUIET_S: Final = 30.0
+# Sealing a larger one takes longer than somebody who only wants to look at it should have to wait.
+MOST_BYTES: Final = 256 << 20
+KIND: Final = "recorder"
+
+
+def seal_left(path: Path, *, clock: Clock | None = None, quiet_s: float = QUIET_S) -> bool:
+    """Seal a tape that its recorder left behind. False where there is nothing to do, or where it must not be done."""
+    clock = clock or SystemClock()
+    try:
+        if not at_rest(path, clock, quiet_s):
+            return False
+        with Tape.open(path, verify=False) as tape:
+            if not tape.sealable:
+                return False
+            last_ns = tape.extent_ns()[1]
+        return _seal(path, last_ns, clock)
+    except (TapeError, OSError, *schema.BROKEN):
+        return False
+
+
+def empty_spool(spool: Path | None = None, *, clock: Clock | None = None, quiet_s: float = QUIET_S) -> list[Path]:
+    """Seal what dead recorders left in the spool and move it to where it belongs; gives the new places.
+
+    A tape stays in the spool where its folder is not there, or where a file of its name is.
+    """
+    folder = spool or Path(tempfile.gettempdir()) / places.spool_name()
+    moved = []
+    with contextlib.suppress(OSError):
+        if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
+            return []
+        for path in sorted(folder.glob(f"*{schema.SUFFIX}")):
+            with contextlib.suppress(TapeError, OSError):
+                target = _out_of_spool(path, clock or SystemClock(), quiet_s)
+                moved += [target] if target else []
+    return moved
+
+
+def _out_of_spool(path: Path, clock: Clock, quiet_s: float) -> Path | None:
+    if not at_rest(path, clock, quiet_s):
+        return None
+    seal_left(path, clock=clock, quiet_s=quiet_s)
+    with Tape.open(path, verify=False) as tape:
+        place = tape.meta.get("place")
+        if not tape.sealed or not isinstance(place, str) or not Path(place).is_absolute():
+            return None
+    target = Path(place)
+    if target.suffix != schema.SUFFIX or not target.parent.is_dir() or os.path.lexists(target):
+        return None
+    places.move_into_place(path, target)
+    return target
+
+
+def at_rest(path: Path, clock: Clock | None = None, quiet_s: float = QUIET_S) -> bool:
+    """True for a file of our own, neither too large nor lately touched, in a local folder that can be written."""
+    stats = []
+    for side in ("", "-wal"):
+        with contextlib.suppress(OSError):
+            stats.append(Path(f"{path}{side}").lstat())
+    if not stats or path.is_symlink() or any(stat.st_uid != os.getuid() for stat in stats):
+        return False
+    if sum(stat.st_size for stat in stats) > MOST_BYTES:
+        return False
+    if (clock or SystemClock()).utc_ns() - max(stat.st_mtime_ns for stat in stats) < quiet_s * 1e9:
+        return False
+    return os.access(path.parent, os.W_OK | os.X_OK) and not places.is_network(places.filesystem(path))
+
+
+def _seal(path: Path, last_ns: int, clock: Clock) -> bool:
+    inode = path.stat().st_ino
+    db = sqlite3.connect(path, isolation_level=None, timeout=0.0)
+    try:
+        # The lock is refused while anybody else, writer or reader, has the tape open.
+        db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        db.execute("BEGIN EXCLUSIVE")
+        if path.stat().st_ino != inode or db.execute("SELECT count(*) FROM seal").fetchone()[0]:
+            db.execute("ROLLBACK")
+            return False
+        _say_so(db, last_ns, clock)
+        db.execute("COMMIT")
+        sealing.seal(db, path, last_ns)
+        return True
+    finally:
+        db.close()
+
+
+def _say_so(db: sqlite3.Connection, last_ns: int, clock: Clock) -> None:
+    """A note, once: what was not yet flushed when the recorder ended is missing."""
+    if db.execute("SELECT 1 FROM meta WHERE key='sealed_later'").fetchone():
+        return
+    when = iso(clock.utc_ns())
+    db.execute(schema.REPLACE["meta"], schema.sealed_row("meta", ("sealed_later", dumps(when))))
+    number = db.execute("SELECT ifnull(max(id), 0) + 1 FROM note").fetchone()[0]
+    text = "The recorder ended without sealing the tape: what it had not yet written at its end is missing."
+    db.execute(schema.INSERT["note"], schema.sealed_row("note", (number, last_ns, KIND, text, dumps({"sealed": when}))))

@@ -1,0 +1,125 @@
+"""From trials to means, ratios, verdicts and gates; every number is worked out by hand."""
+
+import math
+
+import pytest
+
+from everywatt.bench.candidates import candidates
+from everywatt.bench.figures import decided, figures, narrow
+from everywatt.bench.gate import failing, parse_rule
+from everywatt.bench.trials import Trial
+from everywatt.bench.verdict import Answer
+from everywatt.core.budget import Budget, Term
+from everywatt.core.energy import Energy
+from everywatt.core.errors import UsageError
+
+TWO = candidates(["a", "b"])
+
+
+def joules(value, *, seconds=1.0, gain=0.0, offset_w=0.0, card="card"):
+    terms = (Term("gain", f"gain:{card}", value * gain), Term("offset", f"offset:{card}", offset_w * seconds))
+    return Energy(value, Budget(terms), "gpu", "counter")
+
+
+def trial(candidate, block, energy, *, seconds=1.0, code=0, warmup=False, net=None):
+    return Trial(candidate, block, 0, f"{candidate}-{block}", code, seconds, 0.5, 10**7, warmup, energy, net)
+
+
+def series(a, b, **more):
+    return [
+        trial(which, block, joules(value, **more))
+        for which, values in ((0, a), (1, b))
+        for block, value in enumerate(values)
+    ]
+
+
+def test_the_gain_of_one_card_cancels_in_the_ratio_and_not_in_the_means():
+    a, b = figures(TWO, series([10.0, 10.01, 9.99, 10.0], [20.0, 20.02, 19.98, 20.0], gain=0.05))
+    assert a.energy.value == pytest.approx(10.0)
+    assert (a.energy.high - a.energy.value) > 0.49  # 5 % gain
+    assert b.gross.ratio == pytest.approx(2.0, abs=1e-3)
+    assert b.gross.high - b.gross.low < 0.05
+    assert b.gross.answer is Answer.MORE
+
+
+def test_the_offset_does_not_cancel_where_the_energies_differ():
+    exact = figures(TWO, series([10.0, 10.01, 9.99], [20.0, 20.02, 19.98]))[1]
+    shifted = figures(TWO, series([10.0, 10.01, 9.99], [20.0, 20.02, 19.98], offset_w=1.0))[1]
+    # (20 + e) / (10 + e) for e = ±1 J: log changes by e (1/20 - 1/10) = 5 %.
+    widened = (math.log(shifted.gross.high) - math.log(shifted.gross.ratio)) ** 2
+    assert math.sqrt(widened - (math.log(exact.gross.high) - math.log(exact.gross.ratio)) ** 2) == pytest.approx(0.05)
+
+
+def test_warm_up_does_not_count_and_pairs_are_of_one_block():
+    trials = [*series([10.0, 11.0, 12.0], [20.0, 22.0, 24.0]), trial(0, -1, joules(99.0), warmup=True)]
+    a, b = figures(TWO, trials)
+    assert len(a.trials) == 3
+    assert b.gross.ratio == pytest.approx(2.0)
+    assert b.gross.trials == 3
+
+
+def test_power_time_memory_and_the_energy_delay_product():
+    trials = [trial(0, block, joules(6.0, seconds=2.0), seconds=2.0) for block in range(3)]
+    (one,) = figures(candidates(["a"]), trials)
+    assert one.power_w == pytest.approx(3.0)
+    assert one.seconds.value == pytest.approx(2.0)
+    assert one.edp_js == pytest.approx(12.0)
+    assert one.max_rss_bytes == 10**7
+    assert narrow(one, 0.02)
+
+
+def test_a_failed_trial_is_kept_and_there_is_no_verdict_unless_asked_for():
+    trials = series([10.0, 10.0, 10.1], [20.0, 20.0, 20.1])
+    trials[4] = trial(1, 1, joules(20.0), code=3)
+    b = figures(TWO, trials)[1]
+    assert b.failures == 1
+    assert len(b.trials) == 3
+    assert b.verdict.startswith("no verdict: 1 trials failed")
+    assert not decided(figures(TWO, trials))
+    assert "more energy" in figures(TWO, trials, ignore_failure=True)[1].verdict
+
+
+def test_a_refused_energy_is_a_note_and_not_a_zero():
+    refused = Energy.refuse("nothing measures power")
+    trials = [trial(which, block, refused) for which in (0, 1) for block in range(3)]
+    a, b = figures(TWO, trials)
+    assert a.energy is None
+    assert a.power_w is None
+    assert a.notes == ("nothing measures power",)
+    assert b.verdict == "no verdict: there is no energy figure for both"
+
+
+def test_outliers_are_told_by_their_place():
+    a = figures(candidates(["a"]), [trial(0, n, joules(v)) for n, v in enumerate([10, 10.1, 9.9, 10.05, 9.95, 20])])[0]
+    assert a.outliers == (5,)
+
+
+@pytest.mark.parametrize(
+    ("rule", "fails"),
+    [
+        ("energy > baseline * 1.05", True),
+        ("energy > baseline*3", False),
+        ("energy > baseline", True),
+        ("energy < baseline", False),
+        ("energy > 15 J", True),
+        ("energy > 25J", False),
+        ("time > 2s", False),
+        ("power > 5 W", True),
+        ("memory > 5 MB", True),
+        ("memory > 1 GiB", False),
+    ],
+)
+def test_a_gate_fails_where_the_interval_says_so(rule, fails):
+    found = figures(TWO, series([10.0, 10.01, 9.99, 10.0], [20.0, 20.02, 19.98, 20.0]))
+    assert bool(failing(parse_rule(rule), found)) is fails
+
+
+def test_an_undecided_comparison_does_not_fail_a_gate():
+    found = figures(TWO, series([10.0, 14.0, 9.0], [11.0, 13.0, 12.0]))
+    assert failing(parse_rule("energy > baseline * 1.01"), found) == []
+
+
+@pytest.mark.parametrize("text", ["energy", "joules > 3", "energy > banana", "energy ~ 3", "memory > lots"])
+def test_a_wrong_rule_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_rule(text)

@@ -1,0 +1,154 @@
+"""Sweeps: ranges, the Pareto set, the recommendation; and limits that are restored on any exit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from everywatt.bench.candidates import Candidate
+from everywatt.bench.figures import figures
+from everywatt.bench.sweep import choose, parse_watts
+from everywatt.bench.trials import Trial
+from everywatt.core.budget import Budget
+from everywatt.core.energy import Energy
+from everywatt.core.errors import UsageError
+from everywatt.sim.machine import SimMachine
+
+LIMIT = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetPowerManagementLimit(n.nvmlDeviceGetHandleByIndex(0)))"
+
+
+def test_ranges_are_highest_first():
+    assert parse_watts("150W..300W:50W") == [300.0, 250.0, 200.0, 150.0]
+    assert parse_watts("200W, 0.3kW") == [300.0, 200.0]
+    for bad in ("0W", "1W..2W:0W", "1W..1MW:1W", "x"):
+        with pytest.raises(UsageError):
+            parse_watts(bad)
+
+
+def measured(points):
+    found, trials = [], []
+    for place, (joules, seconds) in enumerate(points):
+        found.append(Candidate(place, f"s{place}", "x", ("x",)))
+        for block in range(4):
+            energy = Energy(joules * (1 + 0.001 * block), Budget(), "gpu", "counter")
+            trials.append(Trial(place, block, 0, None, 0, seconds, 0.0, None, energy=energy))
+    return figures(found, trials)
+
+
+def test_what_is_beaten_in_both_is_not_worth_choosing():
+    choice = choose(measured([(100, 1.0), (80, 1.2), (90, 1.3), (60, 2.0)]))
+    assert choice.pareto == ("s0", "s1", "s3")
+    assert choice.best == "s3"
+    assert "s3 uses 40" in choice.why
+    assert "100 % slower" in choice.why
+
+
+def test_the_first_setting_may_be_the_best():
+    assert choose(measured([(50, 1.0), (80, 1.2)])).why == "no lower setting uses less energy"
+
+
+@pytest.fixture(scope="module")
+def machine():
+    sensor = ["power_limit=300W,power_limit_min=100W,power_limit_max=300W"]
+    with SimMachine.of(gpus=["load:40W,300W"], sensor=sensor).start() as lab:
+        yield lab
+
+
+@pytest.fixture
+def place(machine, tmp_path):
+    return machine.environment() | {"HOME": str(tmp_path), "EVERYWATT_HOME": str(tmp_path / "runs")}
+
+
+def limit_mw(place):
+    return int(subprocess.run([sys.executable, "-c", LIMIT], env=place, capture_output=True, check=True).stdout)
+
+
+def sweep(*more):
+    words = [sys.executable, "-m", "everywatt", "sweep", "--json", "--idle", "0.3", "--no-cooldown", "--warmup", "0"]
+    return [*words, *more]
+
+
+WORK = [sys.executable, "-c", "from everywatt.testing import gpu_work; gpu_work(0.3)"]
+
+
+def test_a_lower_limit_is_slower_and_the_limit_is_restored(place):
+    done = subprocess.run(
+        sweep("--power-limit", "100W,300W", "--trials", "3", "--", *WORK),
+        env=place,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["kind"] == "sweep"
+    high, low = found["candidates"]
+    assert (high["label"], low["label"]) == ("300 W", "100 W")
+    assert low["seconds"]["value"] > high["seconds"]["value"]
+    assert low["energy"]["value"] < high["energy"]["value"]
+    assert found["choice"]["recommended"] == "100 W"
+    assert limit_mw(place) == 300_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_the_limit_is_restored_when_the_sweep_is_ended(place, number):
+    started = subprocess.Popen(
+        sweep("--power-limit", "100W,120W", "--trials", "50", "--", *WORK),
+        env=place,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 30
+    while limit_mw(place) == 300_000 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert limit_mw(place) < 300_000
+    os.kill(started.pid, number)
+    started.wait(timeout=60)
+    deadline = time.monotonic() + 30
+    while limit_mw(place) != 300_000 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert limit_mw(place) == 300_000
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--power-limit", "50W,300W"], "outside of what the GPU accepts: 100 to 300 W"),
+        (["--power-limit", "200W", "--gpu", "7"], "no GPU 7"),
+        ([], "one of them"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_run(place, more, words):
+    done = subprocess.run(sweep(*more, "--", "true"), env=place, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_without_a_gpu_it_says_so(tmp_path):
+    with SimMachine.of(packages=["constant:50W"]).start() as lab:
+        done = subprocess.run(
+            sweep("--power-limit", "200W", "--", "true"),
+            env=lab.environment() | {"HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 3
+    assert "no GPU whose limit could be set" in done.stderr or "There is no GPU" in done.stderr
+
+
+def test_parameters_can_be_swept_too(place):
+    done = subprocess.run(
+        sweep("--param", "n", "0.1,0.2", "--trials", "3", "--", "sleep", "{n}"),
+        env=place,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [one["label"] for one in json.loads(done.stdout)["candidates"]] == ["A n=0.1", "A n=0.2"]

@@ -1,0 +1,86 @@
+"""Verdicts: sentences for known trials, and error rates over synthetic experiments."""
+
+import math
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from everywatt.bench.order import blocks
+from everywatt.bench.verdict import Answer, compare, outliers
+
+
+def noisy(mean, noise, n, seed):
+    return list(mean * np.exp(np.random.default_rng(seed).normal(0, noise, n)))
+
+
+def test_a_large_difference_is_seen_in_a_few_trials():
+    found = compare(noisy(100, 0.01, 5, 1), noisy(82, 0.01, 5, 2))
+    assert found.answer is Answer.LESS
+    assert found.low < 0.82 < found.high
+    assert found.text("B").startswith("B uses 18")
+    assert found.text("B").endswith("less energy")
+    assert found.more_trials is None
+
+
+def test_twice_as_much_is_more():
+    found = compare(noisy(50, 0.01, 4, 1), noisy(100, 0.01, 4, 2))
+    assert found.answer is Answer.MORE
+    assert found.low < 2.0 < found.high
+
+
+def test_the_same_is_said_only_when_it_is_known():
+    few = compare(noisy(100, 0.05, 6, 1), noisy(100, 0.05, 6, 2), target=0.02)
+    assert few.answer is Answer.UNDECIDED
+    assert few.more_trials is not None
+    assert few.text("B") == f"undecided: about {few.more_trials} more trials"
+    many = compare(noisy(100, 0.01, 60, 1), noisy(100, 0.01, 60, 2), target=0.02)
+    assert many.answer is Answer.SAME
+    assert many.text("B") == "no difference in energy larger than 2 %"
+
+
+def test_more_noise_asks_for_more_trials():
+    quiet = compare(noisy(100, 0.03, 8, 1), noisy(101, 0.03, 8, 2))
+    loud = compare(noisy(100, 0.10, 8, 1), noisy(101, 0.10, 8, 2))
+    assert quiet.more_trials is not None
+    assert loud.more_trials is not None
+    assert loud.more_trials > 2 * quiet.more_trials
+
+
+def test_what_all_trials_share_widens_the_interval_for_good():
+    a, b = noisy(100, 0.001, 30, 1), noisy(101, 0.001, 30, 2)
+    assert compare(a, b, target=0.001).answer is Answer.MORE
+    wide = compare(a, b, target=0.001, systematic=0.05)
+    assert wide.answer is Answer.UNDECIDED
+    assert wide.more_trials is None  # no number of trials would help
+    assert wide.high - wide.low > 0.09
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_too_few_trials_say_so(count):
+    found = compare([1.0] * count, [1.1] * count)
+    assert found.answer is Answer.UNDECIDED
+    assert math.isinf(found.floor)
+    assert found.to_dict()["ratio"]["high"] is None
+
+
+def test_wrong_trials_are_refused():
+    with pytest.raises(ValueError, match="pairs"):
+        compare([1.0], [])
+    with pytest.raises(ValueError, match="positive"):
+        compare([1.0], [0.0])
+
+
+def test_outliers_are_told():
+    values = [*noisy(10, 0.01, 20, 4), 15.0]
+    assert outliers(values) == [20]
+    assert outliers([1.0, 1.0, 1.0, 9.0]) == []  # no spread, no scale to judge by
+
+
+def test_blocks_turn_around_and_nobody_is_always_first():
+    assert list(islice(blocks(2), 4)) == [(0, 1), (1, 0), (0, 1), (1, 0)]
+    three = list(islice(blocks(3), 6))
+    assert all(sorted(block) == [0, 1, 2] for block in three)
+    assert {block[0] for block in three} == {0, 1, 2}
+    places = np.array([[block.index(c) for c in range(3)] for block in three]).mean(axis=0)
+    assert list(places) == [1.0, 1.0, 1.0]

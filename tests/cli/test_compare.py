@@ -1,0 +1,137 @@
+"""`everywatt compare` in a machine of exactly 50 W, where energy is 50 J for every second."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from everywatt.sim.machine import SimMachine
+
+A, B = "sleep 0.2", "sleep 0.4"
+
+
+@pytest.fixture(scope="module")
+def machine():
+    with SimMachine.of(packages=["constant:50W"]).start() as lab:
+        yield lab
+
+
+@pytest.fixture
+def place(machine, tmp_path):
+    return machine.environment() | {"HOME": str(tmp_path), "EVERYWATT_HOME": str(tmp_path / "runs")}
+
+
+def words(*more):
+    return [sys.executable, "-m", "everywatt", "compare", "--idle", "0.5", "--no-cooldown", *more]
+
+
+def compare(place, *more, code=0):
+    done = subprocess.run(words(*more), env=place, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr + done.stdout
+    return done
+
+
+def test_twice_the_time_is_twice_the_energy(place, tmp_path):
+    out = tmp_path / "c.csv"
+    done = compare(place, "--json", "-o", str(out), "--target", "5%", A, B)
+    found = json.loads(done.stdout)
+    assert (found["kind"], found["ended"]) == ("comparison", "decided")
+    a, b = found["candidates"]
+    seconds = [trial["seconds"] for trial in b["trials"]]
+    assert b["energy"]["value"] == pytest.approx(50 * sum(seconds) / len(seconds), rel=0.03)
+    true = sum(t["seconds"] for t in b["trials"]) / sum(t["seconds"] for t in a["trials"])
+    assert b["ratio"]["low"] * 0.98 < true < b["ratio"]["high"] * 1.02
+    assert "more energy" in b["verdict"]
+    # interleaved, and every other block backwards
+    assert found["order"][:4] == ["A", "B", "B", "A"]
+    (header, *rows) = csv.reader(out.open())
+    assert [row[header.index("label")] for row in rows] == ["A", "B"]
+
+
+def test_a_gate_ends_with_1_and_the_table_says_why(place, tmp_path):
+    out = tmp_path / "c.md"
+    done = compare(place, "--trials", "6", "--fail-if", "energy > baseline * 1.1", "-o", str(out), A, B, code=1)
+    assert "B uses" in done.stdout
+    assert "failed: B: energy > baseline * 1.1" in done.stderr
+    assert out.read_text().startswith("|  | command | trials")
+    compare(place, "--trials", "3", "--fail-if", "energy > baseline * 9", A, B)
+
+
+def test_parameters_names_and_hooks(place, tmp_path):
+    log = tmp_path / "log"
+    done = compare(
+        place,
+        *("--json", "--trials", "2", "--warmup", "0", "--param", "n", "0.1,0.2", "--name", "nap"),
+        *("--setup", f"echo setup >> {log}", "--prepare", f"echo prepare >> {log}", "--cleanup", f"echo end >> {log}"),
+        "sleep {n}",
+    )
+    found = json.loads(done.stdout)
+    assert [one["label"] for one in found["candidates"]] == ["nap n=0.1", "nap n=0.2"]
+    assert log.read_text().split() == ["setup", *["prepare"] * 4, "end"]
+
+
+def test_a_command_that_fails_now_and_then_gets_no_verdict(place, tmp_path):
+    count = tmp_path / "count"
+    flaky = f"echo >> {count}; [ $(wc -l < {count}) != 3 ]"
+    done = compare(place, "--json", "--shell", "--trials", "3", "--warmup", "0", "true", flaky)
+    b = json.loads(done.stdout)["candidates"][1]
+    assert b["failures"] == 1
+    assert [trial["exit_code"] for trial in b["trials"]] == [0, 0, 1]
+    assert b["verdict"].startswith("no verdict")
+
+
+def test_a_command_that_always_fails_is_given_up(place):
+    done = compare(place, "--json", "--target", "1%", "false", "true")
+    assert json.loads(done.stdout)["ended"] == "failures"
+
+
+def test_an_interrupt_keeps_what_there_is_and_resume_goes_on(place, tmp_path):
+    started = subprocess.Popen(
+        words("--json", "--trials", "9", "--warmup", "0", A, B),
+        env=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 30
+    while not list((tmp_path / "runs").glob("*/*.tape")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.5)
+    os.kill(started.pid, signal.SIGINT)
+    out, err = started.communicate(timeout=60)
+    assert started.returncode == 130, err
+    first = json.loads(out)
+    assert first["ended"] == "interrupted"
+    done = len(first["order"])
+    assert done < 18
+    resumed = json.loads(
+        compare(place, "--json", "--trials", "6", "--warmup", "0", "--resume", first["run"], A, B).stdout
+    )
+    assert resumed["ended"] == "trials"
+    assert all(len(one["trials"]) >= 6 - 1 for one in resumed["candidates"])
+    compare(place, "--resume", first["run"], "true", "false", code=2)
+
+
+def test_finished_runs_are_compared_by_their_budgets(place):
+    for length in ("0.3", "0.9"):
+        subprocess.run(
+            [sys.executable, "-m", "everywatt", "run", "--quiet", "--", "sleep", length], env=place, check=True
+        )
+    names = sorted(os.listdir(place["EVERYWATT_HOME"]))
+    names = [name for name in names if not name.startswith(".")]
+    found = json.loads(compare(place, "--json", *names).stdout)
+    a, b = found["candidates"]
+    true = b["duration_s"] / a["duration_s"]
+    assert b["ratio"]["low"] * 0.97 < true < b["ratio"]["high"] * 1.03
+    assert "more energy" in b["verdict"]
+
+
+@pytest.mark.parametrize("more", [["--target", "x", "true"], ["--fail-if", "nonsense", "true"], ["'"], []])
+def test_wrong_words_end_with_2(place, more):
+    compare(place, *more, code=2)

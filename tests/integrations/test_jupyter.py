@@ -1,0 +1,81 @@
+"""%%energy measures a cell and leaves the cell as it was: its value, its names, its errors."""
+
+import pytest
+
+pytest.importorskip("IPython")
+
+
+@pytest.fixture
+def shell(own_home, monkeypatch, tmp_path):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    shell.run_line_magic("load_ext", "everywatt")
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+def test_a_cell_is_measured_and_keeps_its_value_and_names(shell, capsys):
+    result = shell.run_cell("%%energy training --out kept\nx = sum(range(3_000_000))\nx * 2")
+    assert result.error_in_exec is None
+    assert result.result == 2 * sum(range(3_000_000))
+    assert shell.user_ns["x"] == sum(range(3_000_000))
+    measured = shell.user_ns["kept"]
+    assert measured.name == "training"
+    assert measured.energy.joules is None or measured.energy.joules > 0
+    assert "training: " in capsys.readouterr().out
+
+
+def test_a_statement_is_measured(shell, capsys):
+    assert shell.run_cell("%energy sum(range(1000))").result == 499500
+    assert "cell: " in capsys.readouterr().out
+
+
+def test_an_error_is_the_cells_own_and_there_is_still_a_record(shell):
+    result = shell.run_cell("%%energy --out kept -q\ny = 1\n1 / 0")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert shell.user_ns["y"] == 1
+    assert isinstance(shell.user_ns["kept"].error, ZeroDivisionError)
+
+
+def test_quiet_shows_nothing(shell, capsys):
+    shell.run_cell("%%energy -q\nz = 1")
+    assert "cell" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("%%energy --bad\n1", "unrecognized"),
+        ("%energy", "statement after it"),
+        ("%%energy\nawait f()", "await"),
+    ],
+)
+def test_wrong_words_say_what_to_write(shell, cell, words):
+    from everywatt import UsageError
+
+    error = shell.run_cell(cell).error_in_exec
+    assert isinstance(error, UsageError)
+    assert words in str(error)
+    assert error.cure
+
+
+def test_a_wrong_period_says_so(shell):
+    from everywatt import UsageError
+
+    assert isinstance(shell.run_cell("%%energy --period soon\n1").error_in_exec, UsageError)
+
+
+def test_the_result_is_a_table_in_a_notebook():
+    from everywatt.integrations.jupyter import _Shown
+
+    class Fake:
+        def _repr_html_(self):
+            return "<b>1 J</b>"
+
+        def __str__(self):
+            return "1 J"
+
+    assert _Shown(Fake())._repr_html_() == "<b>1 J</b>"
+    assert repr(_Shown(Fake())) == "1 J"
