@@ -134,7 +134,9 @@ def test_it_shows_without_an_error_and_asks_nobody(show, small, pictures):
     assert page.requests == [small.as_uri()]
     assert page.text_content("h1") == "small"
     summary = page.inner_text("#summary")
-    assert "cpu+gpu" in summary and "counter+integrated" in summary and "100 %" in summary and "95 % interval" in summary
+    assert (
+        "cpu+gpu" in summary and "counter+integrated" in summary and "100 %" in summary and "95 % interval" in summary
+    )
     for part in ("charts", "owners", "phases", "quality", "carbon", "provenance"):
         assert page.is_visible(f"#{part} h2")
     assert "g CO2e" in page.inner_text("#carbon") and "EUR" in page.inner_text("#carbon")
@@ -255,7 +257,10 @@ def test_numbers_come_out_as_they_went_in(show, small):
     values = np.where(random.random(3000) < 0.1, np.nan, random.integers(-(10**9), 10**9, 3000) * 0.001)
     packed = pack([Column("t", np.cumsum(random.integers(1, 2**33, 3000)), 1.0), Column("v", values, 0.001)])
     found = show(small).evaluate(
-        "async (p) => Object.fromEntries(Object.entries(await everywatt.unpack(p)).map(([k, v]) => [k, Array.from(v, (x) => Number.isNaN(x) ? null : x)]))",
+        """async (packed) => {
+          const plain = (values) => Array.from(values, (x) => Number.isNaN(x) ? null : x);
+          return Object.fromEntries(Object.entries(await everywatt.unpack(packed)).map(([k, v]) => [k, plain(v)]));
+        }""",
         packed,
     )
     for name, numbers in unpack(packed).items():

@@ -110,7 +110,8 @@ def test_parts_of_the_curve_cover_the_window():
 
 
 @pytest.mark.parametrize(
-    "flags", [{"pue": "0.9"}, {"pue": "x"}, {"price": "free"}, {"intensity": "-1"}, {"intensity": "nan"}, {"price": "-1"}]
+    "flags",
+    [{"pue": "0.9"}, {"pue": "x"}, {"price": "free"}, {"intensity": "-1"}, {"intensity": "nan"}, {"price": "-1"}],
 )
 def test_factors_that_make_no_sense(flags, tmp_path):
     with pytest.raises(everywatt.EverywattError):

@@ -31,8 +31,8 @@ def test_a_table_of_quarters_of_an_hour(tmp_path):
 
 
 def test_columns_as_the_french_grid_names_them_in_any_order(tmp_path):
-    text = "Perimetre;taux_co2;date_heure\nFrance;51;2026-11-15T10:15:00+00:00\nFrance;49;2026-11-15T10:00:00+00:00\nFrance;;2026-11-15T10:30:00+00:00\n"
-    found = curve(tmp_path, text)
+    rows = ["51;2026-11-15T10:15:00+00:00", "49;2026-11-15T10:00:00+00:00", ";2026-11-15T10:30:00+00:00"]
+    found = curve(tmp_path, "\n".join(["Perimetre;taux_co2;date_heure", *(f"France;{row}" for row in rows)]))
     assert found.g_per_kwh.tolist() == [49.0, 51.0], "in order of time; a row without a value is passed over"
 
 

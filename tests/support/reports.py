@@ -24,7 +24,14 @@ def gpu_w(t: float) -> float:
 def write_run(path: Path, *, cpu: bool = True, seconds: float = 10.0, name: str = EVIL) -> Path:
     """Ten seconds of one package at 40 W and one card, with spans, points, temperature, clock, use and memory."""
     meta = {
-        "host": {"name": "box", "cpus": 4, "cpu": "Example CPU", "system": "Linux", "kernel": "6.1", "machine": "x86_64"},
+        "host": {
+            "name": "box",
+            "cpus": 4,
+            "cpu": "Example CPU",
+            "system": "Linux",
+            "kernel": "6.1",
+            "machine": "x86_64",
+        },
         "command": ["python", "train.py", "--name", EVIL],
         "cwd": "/home/someone/it's here",
         "git": {"commit": "0123456789abcdef", "branch": "main", "dirty": True},

@@ -28,7 +28,8 @@ def show(output: Output) -> None:
     output.json("config", {"settings": rows, "warnings": settings.warnings})
     if output.json_to is None:
         output.table(
-            ["SETTING", "VALUE", "ORIGIN"], [[row["name"], _shown(row["name"], row["value"]), _origin(row)] for row in rows]
+            ["SETTING", "VALUE", "ORIGIN"],
+            [[row["name"], _shown(row["name"], row["value"]), _origin(row)] for row in rows],
         )
 
 

@@ -48,5 +48,5 @@ def command(
     output.json("report", {"path": str(target), "bytes": size, "runs": [run.name for run in opened]})
     output.text(str(target))
     output.detail(f"{format_bytes(size)}, {len(opened)} runs" if len(opened) > 1 else format_bytes(size))
-    if open_it and not click.launch(str(target.resolve())) == 0:
+    if open_it and click.launch(str(target.resolve())) != 0:
         output.warn(f"no browser could be started; open {target} in one.")

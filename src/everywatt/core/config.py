@@ -189,7 +189,9 @@ SETTINGS: tuple[Setting, ...] = (
         "EVERYWATT_PROFILE",
     ),
     Setting("tag", _tags, {}, "KEY=VALUE", "Tags that every run gets, key by key.", "EVERYWATT_TAG"),
-    Setting("country", _country, None, "CODE", "Country whose yearly grid intensity gives carbon.", "EVERYWATT_COUNTRY"),
+    Setting(
+        "country", _country, None, "CODE", "Country whose yearly grid intensity gives carbon.", "EVERYWATT_COUNTRY"
+    ),
     Setting("intensity", _grams, None, "GRAMS", "Grams of CO2e per kWh; before `country`.", "EVERYWATT_INTENSITY"),
     Setting(
         "intensity-file", _path, None, "CSV", "Grid intensity over time: time, g_per_kwh.", "EVERYWATT_INTENSITY_FILE"

@@ -60,8 +60,10 @@ class Amount:
             return format_quantity(self.value, self.unit, below, above)
         # Nobody pays in micro-euros.
         decimals = min(12, max(2, 1 - math.floor(math.log10(max(below, above))))) if max(below, above) > 0 else 2
-        spread = f"± {(below + above) / 2:.{decimals}f}" if math.isclose(below, above, rel_tol=0.05) else (
-            f"−{below:.{decimals}f}/+{above:.{decimals}f}"
+        spread = (
+            f"± {(below + above) / 2:.{decimals}f}"
+            if math.isclose(below, above, rel_tol=0.05)
+            else (f"−{below:.{decimals}f}/+{above:.{decimals}f}")
         )
         return f"{self.value:.{decimals}f} {self.unit} {spread}"
 
@@ -151,7 +153,7 @@ def _equivalents(energy: Amount) -> tuple[str, ...]:
 
 
 def mean_intensity(run: Run, curve: Curve) -> tuple[float | None, str]:
-    """Grams per kWh of the curve, weighted with the energy drawn in each of its steps; None and why where it cannot be."""
+    """Grams per kWh of the curve, weighted with the energy drawn in each of its steps; or None, and why."""
     joules: list[npt.NDArray[np.float64]] = []
     grams: list[npt.NDArray[np.float64]] = []
     for tape, windows in zip(run.tapes, run.windows(), strict=True):

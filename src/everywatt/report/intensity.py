@@ -113,7 +113,9 @@ def _column(path: Path, heads: list[str], known: tuple[str, ...]) -> int:
     for name in known:
         if name in heads:
             return heads.index(name)
-    raise UsageError(f"{path} has no column {known[0]}; it has: {', '.join(heads)}.", cure=f"one of: {', '.join(known)}")
+    raise UsageError(
+        f"{path} has no column {known[0]}; it has: {', '.join(heads)}.", cure=f"one of: {', '.join(known)}"
+    )
 
 
 def _seconds(path: Path, number: int, text: str) -> float:

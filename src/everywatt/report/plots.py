@@ -43,7 +43,9 @@ def plot(
     styled = _styled(chart, run, what)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        styled.save(str(out), format=out.suffix[1:].lower(), **({"scale_factor": scale} if out.suffix == ".png" else {}))
+        styled.save(
+            str(out), format=out.suffix[1:].lower(), **({"scale_factor": scale} if out.suffix == ".png" else {})
+        )
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror}.") from error
     return out
@@ -95,7 +97,9 @@ def _power(altair: Any, run: Run, metrics: Sequence[str], second: Sequence[str])
     names = [metric_name(line) for line in [*left, *right]]
     scale = altair.Scale(domain=names, range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])
     layers = _band_layers(altair, run)
-    sides = [layers + _curves(altair, run, left, scale, "left")] + ([_curves(altair, run, right, scale, "right")] if right else [])
+    sides = [layers + _curves(altair, run, left, scale, "left")] + (
+        [_curves(altair, run, right, scale, "right")] if right else []
+    )
     whole = altair.layer(*[altair.layer(*side) for side in sides])
     return whole.resolve_scale(y="independent") if right else whole
 
@@ -168,7 +172,12 @@ def _bars(altair: Any, rows: list[dict[str, Any]], title: str) -> Any:
     names = [row["name"] for row in rows]
     # Bars of one name would lie on top of each other.
     rows = [
-        {**row, "name": f"{row['name']} #{names[: i + 1].count(row['name'])}" if names.count(row["name"]) > 1 else row["name"]}
+        {
+            **row,
+            "name": f"{row['name']} #{names[: i + 1].count(row['name'])}"
+            if names.count(row["name"]) > 1
+            else row["name"],
+        }
         for i, row in enumerate(rows)
     ]
     base = altair.Chart(altair.Data(values=rows)).encode(y=altair.Y("name:N", sort=None, title=None))

@@ -132,7 +132,7 @@ def counted_line(
     for frame in tape.iter_frames(group.id, start_ns, end_ns):
         *clocks, values = _decode(tape, frame, [index])
         read, since_late, width = (column.astype(np.int64, copy=False) for column in clocks)
-        found = _counts(values, frame.cum[place][0])
+        found = _counts(values.astype(np.float64, copy=False), frame.cum[place][0])
         if found is None:
             return None
         counts.append(found)

@@ -12,7 +12,7 @@ from everywatt.api.run import Run
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, ScopeError
 from everywatt.core.jsonio import document, plain
-from everywatt.core.units import format_duration, format_watts
+from everywatt.core.units import format_duration, format_quantity, format_watts
 from everywatt.report.carbon import Factors, Footprint, footprint
 from everywatt.report.html.figures import shown, shown_energy
 from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, total_line
@@ -23,6 +23,7 @@ from everywatt.report.why import causes
 
 # Packed ticks of a whole report; base64 makes them a third larger.
 MOST_BYTES = 520_000
+MOST_OWNERS = 20
 
 
 def report_document(
@@ -99,9 +100,7 @@ def _baseline(run: Run) -> str | None:
     return f"{where}, {format_duration(baseline.duration_s)}"
 
 
-def _figures(
-    run: Run, energy: Energy, net: Energy, idle: str | None, lines: Sequence[Line]
-) -> list[dict[str, str]]:
+def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Sequence[Line]) -> list[dict[str, str]]:
     """The small figures beside the large one."""
     duration_s = run.duration_s
     figures = [{"label": "Duration", "value": format_duration(duration_s), "about": f"from {run.started:%H:%M:%S} UTC"}]
@@ -122,7 +121,7 @@ def _figures(
 def _devices(run: Run, energy: Energy, lines: Sequence[Line]) -> list[dict[str, Any]]:
     """What each device drew; those in the total first, others marked."""
     parts = dict(energy.parts)
-    labels = {}
+    labels: dict[str, tuple[str, str]] = {}
     for tape in run.tapes:
         for group in tape.groups:
             if any(channel.carries_energy for channel in group.info.channels):
@@ -183,10 +182,13 @@ def ledger_of(run: Run) -> dict[str, Any]:
         return {"refused": error.message}
     if not ledger.entries:
         return {"refused": "; ".join(ledger.notes) or "no owner was seen"}
-    data: dict[str, Any] = ledger.to_dict()
-    data["total"] = shown_energy(ledger.total)
-    for row, entry in zip(data["owners"], ledger.entries, strict=True):
-        row["energy"] = shown_energy(replace(entry.energy, parts=()))
+    data: dict[str, Any] = ledger.to_dict(top=MOST_OWNERS)
+    data["total"] = shown_energy(replace(ledger.total, parts=()))
+    rest = data["rest"]
+    for row in [*data["owners"], *([rest] if rest else [])]:
+        energy = {**row["energy"], "parts": {}}
+        low, joules, high = energy["low"], energy["joules"], energy["high"]
+        row["energy"] = {**energy, "shown": format_quantity(joules, "J", joules - low, high - joules)}
     return data
 
 
@@ -207,7 +209,8 @@ def _carbon(found: Footprint | None) -> dict[str, Any] | None:
     if found is None:
         return None
     rows = []
-    for name, label in (("energy", "At the plug"), ("carbon", "Carbon"), ("carbon_varying", "Carbon, by the hour"), ("cost", "Cost")):
+    labels = {"energy": "At the plug", "carbon": "Carbon", "carbon_varying": "Carbon, as the grid was", "cost": "Cost"}
+    for name, label in labels.items():
         amount = getattr(found, name)
         if amount is not None:
             rows.append({"name": name, "label": label, "shown": str(amount), **amount.to_dict()})
@@ -276,7 +279,9 @@ def comparison(runs: Sequence[Run]) -> dict[str, Any]:
                 row["ratio"] = {**ratio.to_dict(), "shown": f"{ratio.value:.3f}× ({ratio.low:.3f} … {ratio.high:.3f})"}
                 row["verdict"] = "more" if ratio.low > 1 else "less" if ratio.high < 1 else "no difference shown"
             except ScopeError:
-                row["why"] = f"not compared: it covers {energy.scope or 'nothing'}, the first run {first.scope or 'nothing'}"
+                row["why"] = (
+                    f"not compared: it covers {energy.scope or 'nothing'}, the first run {first.scope or 'nothing'}"
+                )
             except EverywattError as error:
                 row["why"] = f"not compared: {error.message}"
         rows.append(row)

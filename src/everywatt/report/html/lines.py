@@ -1,4 +1,4 @@
-"""The lines of a run's charts: power of every device, and use, temperature, clocks, memory and logged values beside it."""
+"""The lines of a run's charts: power of every device, and use, temperature, clocks, memory, logged values beside it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Tell = Callable[[float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of one chart. `shown` is False for those that a reader has to ask for; `in_total` for parts of the sum."""
+    """One line of one chart. `shown` is False for one that a reader has to ask for; `in_total` True for parts of the sum."""
 
     chart: str
     label: str
@@ -119,7 +119,9 @@ def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], o
         if one.chart == "power":
             statistics = power_statistics(_inside(series, windows, offset_ns))
         series = _with_holes(series, one.channel, group.expected_period_s)
-        yield Line(one.chart, one.label, one.channel.name, series, one.shown, one.in_total, statistics, one.channel.device)
+        yield Line(
+            one.chart, one.label, one.channel.name, series, one.shown, one.in_total, statistics, one.channel.device
+        )
 
 
 def _ticks(tape: Tape, group: StoredGroup, names: Sequence[str]) -> tuple[Ints, dict[str, Floats]]:
@@ -217,14 +219,14 @@ def _with_holes(series: Series, channel: Channel, period_s: float) -> Series:
         places += late.tolist()
         times += (series.t_us[late] - period_us).tolist()
         values += [float("nan")] * len(late)
-    return replace(
-        series, t_us=np.insert(series.t_us, places, times), values=np.insert(series.values, places, values)
-    )
+    return replace(series, t_us=np.insert(series.t_us, places, times), values=np.insert(series.values, places, values))
 
 
 def _joined(one: Line, other: Line) -> Line:
     """A line that goes on in a further segment, after a hole."""
-    before, after = (one.series, other.series) if one.series.t_us[0] <= other.series.t_us[0] else (other.series, one.series)
+    before, after = (
+        (one.series, other.series) if one.series.t_us[0] <= other.series.t_us[0] else (other.series, one.series)
+    )
     start = max(int(after.t_us[0]), int(before.t_us[-1]) + 2)
     keep = after.t_us >= start
     t_us = np.concatenate((before.t_us, [start - 1], after.t_us[keep]))

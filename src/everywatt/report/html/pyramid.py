@@ -1,9 +1,9 @@
-"""Ticks made small for a page: exact where that fits, else minima, maxima and means, with the exact ticks where it counts.
+"""Ticks made small for a page: exact where that fits, else minima, maxima, means, and exact ticks where it counts.
 
 A long series becomes buckets of equally many ticks. Each bucket keeps its lowest and highest tick and its mean over
 time, so nothing that stands out is lost however far one zooms out: the page makes coarser levels from these, minimum of
-minima and maximum of maxima. The buckets in which something happens (they hold a spike, a dip, or a change of level that
-their neighbours do not have) also keep every tick, so that zooming in there is exact.
+minima and maximum of maxima. The buckets in which something happens (they hold a spike, a dip, or a change of level
+that their neighbours do not have) also keep every tick, so that zooming in there is exact.
 """
 
 from __future__ import annotations

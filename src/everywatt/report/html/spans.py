@@ -31,9 +31,7 @@ def bands_of(run: Run) -> dict[str, Any]:
     longest = sorted(placed.values(), key=lambda entry: entry[1] - entry[2])[:MOST_BANDS]
     names = list(dict.fromkeys(span.name for span, _, _ in longest))
     places = {name: place for place, name in enumerate(names)}
-    bands = [
-        [places[span.name], round(start, 6), round(end, 6), _depth(span, spans)] for span, start, end in longest
-    ]
+    bands = [[places[span.name], round(start, 6), round(end, 6), _depth(span, spans)] for span, start, end in longest]
     return {"names": names, "bands": sorted(bands, key=lambda band: (band[3], band[1])), "count": len(placed)}
 
 
@@ -47,7 +45,7 @@ def _depth(span: Span, spans: dict[str, Span]) -> int:
 
 
 def phases_of(run: Run) -> dict[str, Any]:
-    """Spans by name: how many, how long, joules with interval, mean watts, share of the run. The longest names first."""
+    """Spans by name: how many, how long, joules with interval, mean watts, share of the run; the longest names."""
     by_name: dict[str, list[Span]] = {}
     for span in run.spans:
         by_name.setdefault(span.name, []).append(span)

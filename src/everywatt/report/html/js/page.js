@@ -68,7 +68,9 @@ everywatt.Page = class {
     this.coloured = (this.coloured || []).filter((recolour) => recolour.kept);
     this.view = new everywatt.Window(...run.extent_s);
     this.colourOf = this.colours(run);
-    const parts = [this.summary(run), this.chartSection(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
+    const summary = this.summary(run);
+    this.coloured.push(() => this.body.firstElementChild.replaceWith(this.summary(run)));
+    const parts = [summary, this.chartSection(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
     this.body.replaceChildren(...parts.filter((part) => part !== null));
     await this.fillCharts(run);
   }
@@ -227,22 +229,28 @@ everywatt.Page = class {
   }
 
   owners(run) {
-    const { element, section, bars, table } = everywatt, ledger = run.ledger, theme = everywatt.theme();
+    const { element, section, bars, table } = everywatt, ledger = run.ledger;
     if (!ledger || ledger.refused) return section("owners", "Owners", null, element("p.about", {}, "No ledger: " + (ledger ? ledger.refused : "not asked for") + "."));
-    const special = { idle: 7, other: 7, meter: 7, unattributed: 7 };
-    const row = (entry, i) => ({
-      name: entry.owner.label, about: entry.owner.kind === "process" ? "process " + entry.owner.id.split(":")[0] : special[entry.owner.kind] === undefined ? entry.owner.kind : null, value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high, shown: entry.energy.shown,
-      share: ledger.total.joules ? entry.energy.joules / ledger.total.joules : null, colour: theme.palette[special[entry.owner.kind] ?? i % 7],
-    });
-    const rows = ledger.owners.map(row), shown = rows.slice(0, 20);
-    const box = element("div", {}, bars("Energy by owner", shown));
-    const recolour = () => { const now = everywatt.theme(); rows.forEach((entry, i) => { entry.colour = now.palette[special[ledger.owners[i].owner.kind] ?? i % 7]; }); box.replaceChildren(bars("Energy by owner", rows.slice(0, 20))); };
-    this.coloured.push(recolour);
-    const use = (entry, name, digits) => entry.use[name] === undefined ? "–" : entry.use[name].toFixed(digits);
+    const special = new Set(["idle", "other", "meter", "unattributed"]);
+    const owners = ledger.owners.filter((entry) => !special.has(entry.owner.kind));
+    if (ledger.rest) owners.push({ ...ledger.rest, owner: { kind: "rest", id: "", label: ledger.rest.owners + " more" }, method: "" });
+    owners.push(...ledger.owners.filter((entry) => special.has(entry.owner.kind)));
+    const share = (entry) => ledger.total.joules ? entry.energy.joules / ledger.total.joules : null;
+    const about = ({ kind, id }) => kind === "process" ? "process " + id.split(":")[0] : special.has(kind) || kind === "rest" ? null : kind;
+    const make = () => {
+      const { palette } = everywatt.theme();
+      return bars("Energy by owner", owners.map((entry, i) => ({
+        name: entry.owner.label, about: about(entry.owner), value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high, shown: entry.energy.shown,
+        share: share(entry), colour: palette[special.has(entry.owner.kind) ? 7 : i % 7],
+      })));
+    };
+    const box = element("div", {}, make());
+    this.coloured.push(() => box.replaceChildren(make()));
+    const use = (entry, name) => entry.use[name] === undefined ? "–" : entry.use[name].toFixed(2);
     return section("owners", "Owners", "Every joule of " + ledger.total.shown + " has an owner. Idle policy: " + ledger.idle_policy + ".", box,
       ledger.notes.length ? element("ul.notes", {}, ledger.notes.map((note) => element("li", {}, note))) : null,
       element("details", {}, element("summary", {}, "Table of owners"), table("Owners", ["Owner", "Kind", "Energy", "Share", "CPU s", "GPU s", "Method"],
-        ledger.owners.map((entry, i) => [entry.owner.label, entry.owner.kind, entry.energy.shown, everywatt.percent(rows[i].share), use(entry, "cpu_s", 2), use(entry, "gpu_s", 2), entry.method || "–"]), [2, 3, 4, 5])));
+        owners.map((entry) => [entry.owner.label, entry.owner.kind, entry.energy.shown, everywatt.percent(share(entry)), use(entry, "cpu_s"), use(entry, "gpu_s"), entry.method || "–"]), [2, 3, 4, 5])));
   }
 
   phases(run) {

@@ -70,7 +70,7 @@ everywatt.bars = function (label, rows) {
       whisker.style.width = Math.max(0, share(row.high) - share(row.low)) + "%";
     } else whisker.hidden = true;
     return element("li", {},
-      element("span.name", {}, element("span.what", {}, row.name), row.about ? element("span.about", {}, row.about) : null),
+      element("span.name", {}, element("span.what", { title: row.name }, row.name), row.about ? element("span.about", {}, row.about) : null),
       element("span.track", { "aria-hidden": "true" }, bar, whisker),
       element("span.value", {}, row.shown, row.share === undefined || row.share === null ? null : element("span.about", {}, everywatt.percent(row.share))));
   }));
