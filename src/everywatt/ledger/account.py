@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.clocks import NS
+from everywatt.core.errors import TapeDamaged
 from everywatt.energy.sources import Source
 from everywatt.ledger import series
 from everywatt.ledger.cgroup_use import CgroupUse
@@ -67,7 +68,10 @@ class TapeUse:
         last_ns = self._read_ns.get(group.info.name)
         for frame in tape.tables(group.id, None if last_ns is None else last_ns + 1, None):
             if last_ns is None or frame.at_ns > last_ns:
-                reader.feed(frame.at_ns, frame.rows)
+                try:
+                    reader.feed(frame.at_ns, frame.rows)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise TapeDamaged(f"{tape.path}: a row of {group.info.name} cannot be read: {error}.") from None
                 self._read_ns[group.info.name] = frame.at_ns
 
     def _notes(self, tape: Tape) -> None:

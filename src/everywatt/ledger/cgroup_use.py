@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.clocks import NS
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -31,6 +33,10 @@ class CgroupUse:
                 self.cpus[name] = float(row["cpus"])
             if row.get("made") and row.get("cpu_s") is not None:
                 used_s = float(row["cpu_s"])
+                if name not in self._last and (not self._at_ns or self._at_ns[-1] < at_ns - NS):
+                    # It was made for the command, less than a period ago, and had used nothing then.
+                    self._at_ns.append(at_ns - NS)
+                    self._made_s.append(self._whole_s)
                 self._whole_s += max(used_s - self._last.get(name, 0.0), 0.0)
                 self._last[name] = used_s
                 self._at_ns.append(at_ns)

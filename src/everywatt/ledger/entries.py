@@ -79,21 +79,23 @@ def _book(by: str, accounts: dict[Owner, _Account], shares: TapeShares, device: 
     rows = _rows(device, uj)
     booked: dict[Owner, list[int]] = {}
     doubts: dict[Owner, float] = {}
+    owned_s: dict[Owner, float] = {}
     for index, parts in rows.items():
         owner = _owner(by, shares, index, name)
         sums = booked.setdefault(owner, [0, 0, 0])
         for part, amount in enumerate(parts):
             sums[part] += amount
         doubts[owner] = float(np.hypot(doubts.get(owner, 0.0), device.doubt_j[index]))
+        owned_s[owner] = owned_s.get(owner, 0.0) + float(device.owned_s[index])
     owners = list(booked)
     made = budgets(
         device.energy.budget,
         name,
         device.idle,
-        device.seconds,
         [owner.id for owner in owners],
         [(booked[owner][0] + booked[owner][1]) / UJ for owner in owners],
         [booked[owner][2] / UJ for owner in owners],
+        [owned_s[owner] for owner in owners],
         [doubts[owner] for owner in owners],
         device.unsure,
     )

@@ -40,7 +40,7 @@ class ProcessFacts:
             return self.name
         words = (self.cmdline or "").split()
         if not words:
-            return self.name
+            return self.name if self.name != "?" else f"pid {self.pid}"
         words[0] = words[0].rsplit("/", 1)[-1] or words[0]
         return " ".join(words)
 

@@ -26,8 +26,8 @@ FEW_CELLS = 8
 PRIORS = {"cpu": (0.26, 0.15, 0.69), "gpu": (0.12, 0.04, 0.36), "dram": (0.5, 0.2, 0.9)}
 # How far the line through loads may miss idle, by where the loads begin: from the same servers.
 CURVED = ((0.15, 0.35), (0.35, 0.95))
-# Ten per cent of use put down to none may miss by this much: C-states make the first per cents expensive.
-BENT = 0.25
+# Ten per cent of use put down to none may miss by this much: C-states make the first per cents expensive. The same.
+BENT = 0.6
 # A card that somebody holds may draw twice what it does with nobody there.
 HELD_SPREAD = 0.5
 

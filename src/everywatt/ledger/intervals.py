@@ -21,14 +21,17 @@ def budgets(
     whole: Budget,
     key: str,
     idle: Idle,
-    seconds: float,
     names: Sequence[str],
     charged_j: Sequence[float],
     idle_j: Sequence[float],
+    owned_s: Sequence[float],
     doubt_j: Sequence[float],
     unsure: float,
 ) -> list[Budget]:
-    """One budget for each owner: it owes `charged_j` for use or holding and `idle_j` for idling of the device `key`."""
+    """One budget for each owner: it owes `charged_j` for use or holding and `idle_j` for idling of the device `key`.
+
+    `owned_s` is its part of the time that was shared, which is what an error of the idle level costs it by the watt.
+    """
     charges, idles = math.fsum(charged_j), math.fsum(idle_j)
     by_all = _shares([c + i for c, i in zip(charged_j, idle_j, strict=True)])
     by_charge = _shares(charged_j) if charges > 0 else by_all
@@ -45,11 +48,14 @@ def budgets(
         for limits, share in zip(bounds, by_all, strict=True):
             if share:
                 limits.append(Bound(bound.source, bound.key, bound.below * share, bound.above * share))
-    level_j = min(idle.spread_w * seconds, charges + idles)
-    if level_j > 0 and charges > 0 and idles > 0:
-        for own, plus, minus in zip(terms, by_idle, by_charge, strict=True):
-            if plus != minus:
-                own.append(Term("baseline", f"baseline:{key}", level_j * (plus - minus)))
+    shared_s = math.fsum(owned_s)
+    if idle.spread_w > 0 and shared_s > 0:
+        # Nobody can be off by more than there was.
+        spread_w = min(idle.spread_w, (charges + idles) / shared_s)
+        for own, share, seconds in zip(terms, by_idle, owned_s, strict=True):
+            width_j = spread_w * (shared_s * share - seconds)
+            if width_j:
+                own.append(Term("baseline", f"baseline:{key}", width_j))
     _split(terms, key, names, charged_j, charges, doubt_j, unsure)
     return [Budget(tuple(own), tuple(limits)) for own, limits in zip(terms, bounds, strict=True)]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from everywatt.core.channels import Domain
 from everywatt.core.clocks import NS
@@ -14,6 +16,10 @@ from everywatt.ledger.account import TapeUse, tape_use
 from everywatt.ledger.energies import stretch_joules
 from everywatt.ledger.idle import Idle
 from everywatt.tape.reader import Tape
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 
 def kind_of(source: Source) -> str:
@@ -40,7 +46,11 @@ def measured_idle(use: TapeUse, source: Source) -> Idle | None:
     edges = np.linspace(start_ns, end_ns, 9).astype(np.int64)
     joules, seconds = stretch_joules(source, edges[:-1], edges[1:])
     with np.errstate(divide="ignore", invalid="ignore"):
-        return idling.from_blocks(joules / seconds, (end_ns - start_ns) / 8 / NS)
+        found = idling.from_blocks(joules / seconds, (end_ns - start_ns) / 8 / NS)
+    busy = float(_use_of(use, source, edges[[0, -1]])[0][0])
+    if found is not None and busy > idling.QUIET_USE:
+        found = replace(found, note=f"it was {busy:.0%} busy while idle was measured")
+    return found
 
 
 def _watched(use: TapeUse, source: Source) -> idling.Watched:
@@ -49,17 +59,22 @@ def _watched(use: TapeUse, source: Source) -> idling.Watched:
     enough = cells.observed_s > 0.5 * cells.step_ns / NS
     with np.errstate(divide="ignore", invalid="ignore"):
         watts = np.where(enough, cells.joules / cells.observed_s, np.nan)
-    kind, held = kind_of(source), None
-    share = use.cpu_share(edges[:-1], edges[1:])
-    if kind == "gpu":
-        gpu = use.channel(source.tape, f"{source.channel.device}.utilisation")
-        share = np.full(len(watts), np.nan) if gpu is None else gpu.mean(edges) / 100
-        if use.gpus is not None:
-            tenants = use.gpus.at(gpu_number(source), (edges[:-1] + edges[1:]) // 2)
-            held = np.array([bool(inside) for inside in tenants], dtype=np.bool_)
-            if gpu is None:
-                share = np.array([sum(t.sm or 0.0 for t in inside) / 100 for inside in tenants])
-    return idling.Watched(watts, share, cells.step_ns / NS, kind, held)
+    share, held = _use_of(use, source, edges)
+    return idling.Watched(watts, share, cells.step_ns / NS, kind_of(source), held)
+
+
+def _use_of(use: TapeUse, source: Source, edges: Ints) -> tuple[Floats, Flags | None]:
+    """How busy a device was between edges, from 0 to 1 (NaN: not known), and whether somebody held it."""
+    if kind_of(source) != "gpu":
+        return use.cpu_share(edges[:-1], edges[1:]), None
+    gpu = use.channel(source.tape, f"{source.channel.device}.utilisation")
+    share = np.full(len(edges) - 1, np.nan) if gpu is None else gpu.mean(edges) / 100
+    if use.gpus is None:
+        return share, None
+    tenants = use.gpus.at(gpu_number(source), (edges[:-1] + edges[1:]) // 2)
+    if gpu is None:
+        share = np.array([sum(t.sm or 0.0 for t in inside) / 100 for inside in tenants])
+    return share, np.array([bool(inside) for inside in tenants], dtype=np.bool_)
 
 
 def gpu_number(source: Source) -> int:

@@ -103,8 +103,9 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
         nobody = whole[np.clip(stretches.place + 1, 0, len(whole) - 1)]
         nobody |= stretches.place > len(processes.edges) - 2
         uses = uses.and_also(np.flatnonzero(more), np.where(nobody, NOBODY_AT, OTHER_AT)[more > 0], more[more > 0])
-    if processes.hidden:
-        notes.append(f"{len(processes.hidden)} processes of other users are hidden (hidepid) and so are part of other")
+    unseen = len(processes.hidden - processes.seen.keys())
+    if unseen:
+        notes.append(f"{unseen} processes of other users are hidden (hidepid) and so are part of other")
     edges = np.asarray(processes.edges)
     partial = ~(np.isin(stretches.starts_ns, edges) & np.isin(stretches.ends_ns, edges))
     return CpuUse(stretches, uses, partial, tuple(notes))

@@ -22,7 +22,8 @@ IDLE_AT, METER_AT, OTHER_AT, NOBODY_AT = range(4)
 class DeviceShares:
     """Joules of a device by owner (in the order of the owners of its tape) and by reason; idle's own are in `idle_j`.
 
-    `paths_j` is the sum over stretches, `energy` the window's own integral. `seconds` were observed. `unsure` is by
+    `paths_j` is the sum over stretches, `energy` the window's own integral. `owned_s` is each owner's part of the time
+    that was shared, so that a watt more of idle is so many joules less for it. `unsure` is by
     how much the cost of a unit of use may differ between owners (95 %, relative), `doubt_j` what else is not sure of
     each owner's share, `use` what was measured, and `method` how the active joules were split.
     """
@@ -34,7 +35,7 @@ class DeviceShares:
     held_j: Floats
     idle_j: Floats
     paths_j: float
-    seconds: float
+    owned_s: Floats
     method: str
     unsure: float
     doubt_j: Floats

@@ -96,7 +96,7 @@ class _Work:
             held_j,
             charged,
             float(joules.sum()),
-            float(seconds.sum()),
+            done.owned_s,
             method if len(cpu.uses.owner) else "",
             UNSURE_WIDE if wide else UNSURE[method],
             _doubt(cpu, done, used),
@@ -126,7 +126,7 @@ class _Work:
             done.held_j,
             charge_idle(self._policy, done.idle_j, used, allocated),
             float(joules.sum()),
-            float(seconds.sum()),
+            done.owned_s,
             share.method,
             max((UNSURE[method] for method in share.method.split("+") if method), default=0.0),
             np.zeros(count),
@@ -215,4 +215,5 @@ def _padded(device: DeviceShares, count: int) -> DeviceShares:
         held_j=np.pad(device.held_j, more),
         idle_j=np.pad(device.idle_j, more),
         doubt_j=np.pad(device.doubt_j, more),
+        owned_s=np.pad(device.owned_s, more),
     )

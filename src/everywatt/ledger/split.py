@@ -64,12 +64,16 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Joules ≥ 0 of each owner by reason, of idle, and of nobody; they add up to what was split."""
+    """Joules ≥ 0 of each owner by reason, of idle, and of nobody; they add up to what was split.
+
+    `owned_s` is each owner's part of the time that was shared: one watt more of idle is so many joules less for it.
+    """
 
     active_j: Floats
     held_j: Floats
     idle_j: float
     nobody_j: float
+    owned_s: Floats
 
     @property
     def joules(self) -> float:
@@ -103,7 +107,14 @@ def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders:
         # A level that is far too high or joules below zero: nobody is charged more than there was.
         factor = max(whole_j, 0.0) / charged_j
         active_j, held_j, nobody_j, charged_j = active_j * factor, held_j * factor, nobody_j * factor, max(whole_j, 0.0)
-    return Split(active_j, held_j, whole_j - charged_j, nobody_j)
+    owned_s = _owned_s(uses, used, np.where(busy, observed_s, 0.0), owners)
+    owned_s = owned_s + _owned_s(holders, holding, np.where(kept & ~busy, observed_s, 0.0), owners)
+    return Split(active_j, held_j, whole_j - charged_j, nobody_j, owned_s)
+
+
+def _owned_s(uses: Uses, used: Floats, observed_s: Floats, owners: int) -> Floats:
+    share = uses.amount / np.maximum(used[uses.stretch], NO_USE)
+    return sums(uses.owner, share * observed_s[uses.stretch], owners)
 
 
 def _closed(uses: Uses, used: Floats, joules_e: Floats, noise_e: Floats, owners: int) -> Floats:

@@ -24,6 +24,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 TICK_NS = NS // 100  # `start` is in ticks of 10 ms since boot, on every Linux of today
+PLAIN_ROW = 9  # keys of a row with nothing but numbers
 LATE = 1.5  # a read that comes later than this many periods is taken for one before which nothing was told
 
 
@@ -32,10 +33,12 @@ class _Seen:
     """What was last told of a living process."""
 
     number: int
+    start: int | None
     cpu_s: float
     children_s: float
-    threads: int
+    threads: int = 1
     recent_s: float = 0.0
+    rss_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +79,61 @@ class ProcessUse:
 
     def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
         """Take the rows that were told at one instant, which is after all instants before."""
-        low_ns = at_ns - int(LATE * self._period_ns) if self.edges and self.edges[-1] < at_ns else at_ns
-        if not self.edges:
-            self._edge(at_ns - self._period_ns)
-        elif at_ns <= self.edges[-1]:
+        if self.edges and at_ns <= self.edges[-1]:
             return
-        if low_ns > self.edges[-1]:
+        if not self.edges or self.edges[-1] < at_ns - int(LATE * self._period_ns):
             self._edge(at_ns - self._period_ns)
         low_ns = self.edges[-1]
         self._edge(at_ns)
         gains: dict[int, float] = {}
         went: dict[int, tuple[_Seen, int | None]] = {}
+        numbers: list[int] = []
+        amounts: list[float] = []
         for row in rows:
-            self._row(row, low_ns, at_ns, gains, went)
+            seen = self._alive.get(row["pid"])
+            if seen is None or row.get("start") != seen.start or "gone" in row or "exit" in row:
+                self._row(row, low_ns, at_ns, gains, went)
+                continue
+            if (used_s := self._again(seen, row, at_ns, gains)) > 0:
+                numbers.append(seen.number)
+                amounts.append(used_s)
+        self._record_all(numbers, low_ns, at_ns, amounts)
         self.everything[-1] = self._all
         if not self._exits:
             self._came_and_went(gains, went, low_ns, at_ns)
-        for pid in went:
-            self._alive.pop(pid, None)
+        for pid, (seen, _) in went.items():
+            if self._alive.get(pid) is seen:
+                del self._alive[pid]
         self._made = None
+
+    def _again(self, seen: _Seen, row: dict[str, Any], at_ns: int, gains: dict[int, float]) -> float:
+        """A process that is known: what it used since it was last told of, never below zero."""
+        cpu_s = row.get("cpu_s")
+        if cpu_s is None:
+            return 0.0
+        facts = self.processes[seen.number]
+        if len(row) > PLAIN_ROW or row.get("ppid") != facts.ppid or row.get("name") != facts.name or facts.meter:
+            facts.take(row)
+        used_s = seen.recent_s = float(max(cpu_s - seen.cpu_s, 0.0))
+        seen.cpu_s = cpu_s
+        children_s = row.get("children_cpu_s") or 0.0
+        if children_s != seen.children_s:
+            if children_s > seen.children_s:
+                gains[facts.pid] = children_s - seen.children_s
+            seen.children_s = children_s
+        self._sizes(seen, row, at_ns)
+        return used_s
+
+    def _sizes(self, seen: _Seen, row: dict[str, Any], at_ns: int) -> None:
+        seen.threads = row.get("threads") or 1
+        rss = row.get("rss_bytes")
+        if rss is not None and rss != seen.rss_bytes:
+            seen.rss_bytes = rss
+            self._remember("rss_bytes", seen.number, at_ns, rss)
+        if len(row) > PLAIN_ROW:
+            for name in ("pss_bytes", "uss_bytes"):
+                if row.get(name) is not None:
+                    self._remember(name, seen.number, at_ns, row[name])
 
     def _edge(self, at_ns: int) -> None:
         self.edges.append(at_ns)
@@ -119,7 +158,8 @@ class ProcessUse:
         if start is None:
             if row.get("hidden"):
                 self.hidden.add(pid)
-            return
+            if row.get("cpu_s") is None and not (row.get("gone") and seen is not None):
+                return
         if seen is not None and self.processes[seen.number].start != start:
             # The number was given to another process before the end of the first was told.
             went[-pid] = (seen, self.processes[seen.number].ppid)
@@ -133,33 +173,11 @@ class ProcessUse:
             return
         if row.get("cpu_s") is None:
             return
-        cpu_s, children_s = float(row["cpu_s"]), float(row.get("children_cpu_s") or 0.0)
-        if seen is None:
-            seen = self._first(row, low_ns, at_ns, cpu_s, children_s, gains)
-        else:
-            self.processes[seen.number].take(row)
-            used = cpu_s - seen.cpu_s
-            seen.recent_s = max(used, 0.0)
-            if used > 0:
-                self._record(seen.number, low_ns, at_ns, used)
-            if children_s > seen.children_s:
-                gains[pid] = children_s - seen.children_s
-            seen.cpu_s, seen.children_s = cpu_s, children_s
-        seen.threads = int(row.get("threads") or 1)
-        for name in ("rss_bytes", "pss_bytes", "uss_bytes"):
-            if row.get(name) is not None:
-                self._remember(name, seen.number, at_ns, float(row[name]))
+        self._sizes(self._first(row, at_ns, gains), row, at_ns)
 
-    def _first(
-        self,
-        row: dict[str, Any],
-        low_ns: int,
-        at_ns: int,
-        cpu_s: float,
-        children_s: float,
-        gains: dict[int, float],
-    ) -> _Seen:
+    def _first(self, row: dict[str, Any], at_ns: int, gains: dict[int, float]) -> _Seen:
         """A process told of for the first time: what it used since it started counts, if that was on the tape."""
+        cpu_s, children_s = float(row["cpu_s"]), float(row.get("children_cpu_s") or 0.0)
         pid, start = int(row["pid"]), row["start"]
         number = self._numbers.get((pid, start))
         known = number is not None
@@ -167,7 +185,7 @@ class ProcessUse:
             number = self._add(ProcessFacts(pid, start, parent=self._number_of(row.get("ppid"))))
             self.seen.setdefault(pid, []).append((at_ns, number))
         self.processes[number].take(row)
-        seen = self._alive[pid] = _Seen(number, cpu_s, children_s, 1)
+        seen = self._alive[pid] = _Seen(number, start, cpu_s, children_s)
         began_ns = self._began_ns(start)
         if not known and began_ns is not None and began_ns >= self.edges[0] - TICK_NS:
             began_ns = min(max(began_ns, self.edges[0]), at_ns - 1)
@@ -263,6 +281,13 @@ class ProcessUse:
             if right > left:
                 part_s = cpu_s * (right - left) / (to_ns - from_ns)
                 self._record(number, left, right, part_s, young=left == from_ns)
+
+    def _record_all(self, numbers: Sequence[int], from_ns: int, to_ns: int, cpu_s: Sequence[float]) -> None:
+        """Records of many processes between the last two edges."""
+        count = len(numbers)
+        same = (len(self.edges) - 2, None, from_ns, to_ns, None, 0, 0)
+        for column, value in zip(self._columns, same, strict=True):
+            column.extend([value] * count if value is not None else cpu_s if column.typecode == "d" else numbers)  # type: ignore[attr-defined]
 
     def _record(
         self, number: int, from_ns: int, to_ns: int, cpu_s: float, *, last: bool = False, young: bool = False

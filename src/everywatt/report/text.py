@@ -103,9 +103,7 @@ def _meter(run: Run) -> list[str]:
     cpu_s = sum(float(cost.get("cpu_s") or 0.0) for cost in costs)
     lived_s = sum(float(cost.get("seconds") or 0.0) for cost in costs)
     share = f" ({cpu_s / lived_s:.2%} of one core)" if lived_s >= 1 else ""
-    joules = [float(cost["joules"]) for cost in costs if cost.get("joules") is not None]
-    owed = f", about {format_joules(sum(joules))} by CPU time" if joules else ""
-    return [f"  meter   everywatt itself used {cpu_s:.3f} s of CPU time{share}{owed}"]
+    return [f"  meter   everywatt itself used {cpu_s:.3f} s of CPU time{share}"]
 
 
 def warnings(run: Run, energy: Energy, quality: dict[str, Any] | None = None) -> list[str]:

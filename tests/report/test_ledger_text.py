@@ -1,0 +1,61 @@
+"""The printed ledger adds up to the last digit."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everywatt.core.energy import Energy
+from everywatt.ledger.owners import IDLE, UNATTRIBUTED, Checks, Entry, Ledger, Owner, OwnerKind, Part, in_order
+from everywatt.report.ledger_text import ledger_rows, printed
+
+
+def ledger(amounts, idle=0):
+    entries = [
+        Entry(
+            Owner(OwnerKind.PROCESS, f"{pid}:1", f"/usr/bin/work --number {pid}"),
+            Energy(uj / 1e6),
+            {Part.ACTIVE: uj},
+            {"cpu_s": 1.5, "rss_bytes": 2048.0},
+            "cpu time",
+            {"pid": pid},
+        )
+        for pid, uj in enumerate(amounts, 100)
+    ]
+    entries.append(Entry(IDLE, Energy(idle / 1e6), {Part.IDLE: idle}, method="quiet"))
+    entries.append(Entry(UNATTRIBUTED, Energy(0.0)))
+    whole = Energy((sum(amounts) + idle) / 1e6)
+    return Ledger("process", whole, in_order(entries), Checks(0, 0.0, 1.0))
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=30), st.integers(0, 10**12))
+def test_what_is_printed_adds_up(amounts, idle):
+    texts, _, decimals = printed([*amounts, idle])
+    whole, _, _ = printed([sum(amounts) + idle])
+    assert f"{sum(map(float, texts)):.{decimals}f}" == f"{float(whole[0]):.{decimals}f}"
+
+
+@given(st.lists(st.integers(0, 10**10), min_size=1, max_size=12), st.integers(1, 15))
+def test_rows_add_up_to_the_total_row_however_many_are_shown(amounts, top):
+    rows = ledger_rows(ledger(amounts, idle=5_000_000), top)
+    *owners, total = [float(re.match(r"[-\d.]+", row[1]).group()) for row in rows]
+    decimals = len(rows[0][1].split()[0].partition(".")[2])
+    assert f"{sum(owners):.{decimals}f}" == f"{total:.{decimals}f}"
+    assert round(sum(float(row[3].split()[0]) for row in rows[:-1]), 1) == 100.0
+
+
+def test_owners_beyond_the_top_are_one_row_and_the_special_ones_stay():
+    rows = ledger_rows(ledger([3_000_000, 2_000_000, 1_000_000], idle=4_000_000), top=1)
+    assert [row[0] for row in rows] == ["/usr/bin/work --number 100 [100]", "2 more", "idle", "unattributed", "total"]
+    assert [row[1] for row in rows] == ["3.000 J", "3.000 J", "4.000 J", "0.000 J", "10.000 J"]
+    assert rows[0][4:] == ["1.50 s", "", "2.0 KiB", "cpu time"]
+
+
+def test_a_json_ledger_is_bounded_and_its_rest_is_exact():
+    made = ledger([7, 11, 13, 17], idle=5)
+    data = made.to_dict(top=2)
+    assert [owner["microjoules"] for owner in data["owners"]] == [17, 13, 5, 0]
+    assert (data["rest"]["owners"], data["rest"]["microjoules"]) == (2, 18)
+    assert sum(owner["microjoules"] for owner in data["owners"]) + 18 == data["total_microjoules"] == 53
+    assert data["rest"]["use"] == {"cpu_s": 3.0}
+    assert made.to_dict()["rest"] is None
