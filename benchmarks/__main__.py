@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.common import OUT, say
 
-ORDER = ("accuracy", "honesty", "sim_honesty", "weight", "use_cost", "windows", "slowdown", "report_time")
+ORDER = ("accuracy", "honesty", "sim_honesty", "weight", "use_cost", "windows", "slowdown", "report_time", "monitor_cost")
 
 
 def found() -> dict[str, Callable[[bool], None]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everywatt.sensors import processes, procfs
+from everywatt.sensors import member, procfs
 from everywatt.sensors.processes import Trees
 
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
@@ -262,7 +262,7 @@ def test_a_hidden_process_is_said_once(tmp_path, monkeypatch):
 
 
 def test_a_large_tree_keeps_few_files_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "KEEP_OPEN", 5)
+    monkeypatch.setattr(member, "KEEP_OPEN", 5)
     tree = Tree(tmp_path)
     tree.put(10, children=range(100, 130))
     for pid in range(100, 130):

@@ -52,6 +52,9 @@ class Meter:
     save      False: nothing stays on disk after `stop()`
     append    an earlier run (its name, its path, `last`) that this recording is added to
     options   settings of sensors, by their names: {"replay": {"tape": "old.tape"}}
+    pids      the processes that the run is about, with their children (this one, if None)
+    everything  whether all processes of the machine are recorded, not only those
+    memory    how memory of processes is told: "rss", or "pss" (proportional and unique set size as well)
     """
 
     def __init__(
@@ -68,6 +71,9 @@ class Meter:
         save: bool = True,
         append: str | Path | None = None,
         options: Mapping[str, Mapping[str, Any]] | None = None,
+        pids: Sequence[int] | None = None,
+        everything: bool = False,
+        memory: str | None = None,
     ) -> None:
         chosen = resolve()
         self.name = name
@@ -82,6 +88,9 @@ class Meter:
         self._save = save
         self._append = append
         self._options = dict(options or {})
+        self._pids = (os.getpid(),) if pids is None else tuple(pids)
+        self._everything = everything
+        self._memory = chosen.memory if memory is None else memory
         self._recording: Recording | None = None
         self._cuda: CudaSpans | None = None
         self._folder: Path | None = None
@@ -98,8 +107,11 @@ class Meter:
         """The open recording, None before `start()`, after `stop()`, or where none could be made."""
         return self._recording
 
-    def start(self, *, command: Sequence[str] | None = None, root: bool = True) -> Meter:
-        """Begin to record. `root` opens a span over everything, named like the meter."""
+    def start(self, *, command: Sequence[str] | None = None, root: bool = True, reaper: int | None = None) -> Meter:
+        """Begin to record. `root` opens a span over everything, named like the meter.
+
+        `reaper` is the process of an everywatt command: it measures others and is not measured itself.
+        """
         if self._recording is not None:
             raise UsageError("This meter is already running.")
         self._run, self._refused, self._pid = None, None, os.getpid()
@@ -120,6 +132,10 @@ class Meter:
                 devices=self._devices,
                 estimate=self._estimate,
                 options=self._options,
+                pids=self._pids,
+                everything=self._everything,
+                memory=self._memory,
+                reaper=reaper,
             )
         except (UsageError, RunNotFound):
             self._remove_scratch()

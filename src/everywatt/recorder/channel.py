@@ -150,6 +150,8 @@ class Local:
             "rss_bytes": None,
             "reads": sum(f.rows for f in session.figures.values()),
         }
+        if message["op"] == "read":
+            return {"ok": True, "exits": False}
         if message["op"] == "status":
             return {"ok": True, **meter, "rows": {name: f.rows for name, f in session.figures.items()}}
         why = session.finish(meter)

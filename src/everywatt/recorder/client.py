@@ -55,6 +55,7 @@ class Order:
     sensors: tuple[str, ...] | None
     request: Request
     timeout_s: float
+    cgroup: str | None = None
 
     def message(self) -> dict[str, Any]:
         """The `open` request."""
@@ -68,6 +69,10 @@ class Order:
             "sensors": None if self.sensors is None else list(self.sensors),
             "devices": self.request.devices,
             "pids": list(self.request.pids),
+            "everything": self.request.everything,
+            "memory": self.request.memory,
+            "reaper": self.request.reaper,
+            "cgroup": self.cgroup,
             "estimate": self.request.estimate,
             "options": plain(self.request.options),
             "path": import_path(),
@@ -87,8 +92,14 @@ def record(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     machine: Machine | None = None,
     timeout_s: float = 5.0,
+    everything: bool = False,
+    memory: str = "rss",
+    reaper: int | None = None,
 ) -> Recording:
     """Start recording to the new file `path`.
+
+    `pids` are root processes whose trees are followed; with `everything` all processes of the machine are told.
+    `memory` "pss" tells proportional set sizes too. `reaper` is the process of an everywatt command that is not measured itself.
 
     Raises RunExists, TapeError or UsageError where what is asked for cannot be. Trouble with the recorder itself raises
     nothing: the tape is then written by this process, and `notes` says what is lost by that.
@@ -96,7 +107,18 @@ def record(
     if not period_s > 0:
         raise UsageError(f"A period of {period_s} s makes no sense.")
     machine = machine or Machine.here()
-    request = Request(machine, devices, tuple(pids), estimate, _from_the_root(options or {}))
+    if memory not in ("rss", "pss"):
+        raise UsageError(f"Memory is told as rss or pss, not as '{memory}'.")
+    request = Request(
+        machine,
+        devices,
+        tuple(pids),
+        estimate,
+        _from_the_root(options or {}),
+        everything=everything,
+        memory=memory,
+        reaper=reaper,
+    )
     target = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
     targets = registry.known(machine.environ)
     wanted = None if sensors is None else tuple(sensors)
@@ -249,13 +271,27 @@ class Recording:
         with self._lock:
             self._send({"op": "note", "at_ns": self._clock.monotonic_ns(), "kind": kind, "text": text})
 
-    def follow(self, pids: Sequence[int]) -> None:
-        """Follow these root processes too."""
+    def follow(self, pids: Sequence[int], *, cgroup: str | None = None) -> None:
+        """Follow these root processes too; `cgroup` is the folder of a group that was made for them."""
         with self._lock:
             order = self._order
             known = tuple(dict.fromkeys((*order.request.pids, *pids)))
-            self._order = replace(order, request=replace(order.request, pids=known))
-            self._send({"op": "follow", "pids": list(pids)})
+            request = replace(order.request, pids=known)
+            self._order = replace(order, request=request, cgroup=cgroup or order.cgroup)
+            self._send({"op": "follow", "pids": list(pids), "cgroup": cgroup})
+
+    def read_tables(self, timeout_s: float = 0.2) -> dict[str, Any] | None:
+        """Have the processes read once more, now: {"exits": whether exit records are complete}.
+
+        None where the recorder is gone or has not answered in time; it is not replaced for that.
+        """
+        with self._lock:
+            if self._idle():
+                return None
+            try:
+                return self._channel.request({"op": "read"}, timeout_s)
+            except (OSError, EOFError):
+                return None
 
     # The recorder.
 

@@ -252,9 +252,13 @@ class Server:
         number = int(message["tape"])
         tape = self.tapes[number]
         if op == "follow":
+            pids = [int(pid) for pid in message["pids"]]
             for source in tape.session.sources:
                 if source.info.table:
-                    source.group.follow(message["pids"])  # type: ignore[union-attr]
+                    source.group.follow(pids)  # type: ignore[union-attr]
+            tape.session.followed(pids, message.get("cgroup"))
+        elif op == "read":
+            return {"exits": tape.session.read_tables()}
         elif op == "status":
             figures = tape.session.figures.items()
             return {
@@ -286,12 +290,15 @@ class Server:
             tuple(message.get("pids") or ()),
             bool(message.get("estimate", True)),
             message.get("options") or {},
+            everything=bool(message.get("everything")),
+            memory=str(message.get("memory") or "rss"),
+            reaper=message.get("reaper"),
         )
         cpu_s, reads, wakes = time.process_time(), self.reads, self.wakes
         period_ns = max(round(float(message["period_s"]) * NS), 1_000_000)
         sources, reports = self.pool.choose(message["targets"], request, message.get("sensors"))
         try:
-            session = Session(Path(message["tape"]), message.get("meta") or {}, period_ns, self.clock)
+            session = Session(Path(message["tape"]), message.get("meta") or {}, period_ns, self.clock, machine.proc)
         except BaseException:
             for source in sources:
                 if not source.listeners:
@@ -301,6 +308,8 @@ class Server:
         self.tapes[self._number] = Tape(session, connection, cpu_s, reads, wakes)
         for source in sources:
             self._enrol(session, source)
+        if request.pids or message.get("cgroup"):
+            session.followed(request.pids, message.get("cgroup"))
         groups = [source.info.to_dict() for source in sources]
         reply = {
             "tape": self._number,

@@ -11,6 +11,7 @@ from everywatt.core.clocks import NS, Clock, take_anchor
 from everywatt.core.spans import Note, Point, Span
 from everywatt.recorder.schedule import Figures
 from everywatt.recorder.source import SLOW_NS, Source
+from everywatt.sensors import procfs
 from everywatt.tape.writer import TapeWriter
 
 ANCHOR_NS = 60 * NS
@@ -25,8 +26,11 @@ MOST_UNFLUSHED = 1000  # messages: a burst of spans must not fill the memory
 class Session:
     """An open tape. Listens to sources; takes the clients' messages."""
 
-    def __init__(self, path: Path, meta: Mapping[str, Any], period_ns: int, clock: Clock) -> None:
+    def __init__(
+        self, path: Path, meta: Mapping[str, Any], period_ns: int, clock: Clock, proc: Path | str = "/proc"
+    ) -> None:
         self.clock = clock
+        self._proc = proc
         self.period_ns = period_ns
         self.started_ns = clock.monotonic_ns()
         self.writer = TapeWriter(path, meta, clock=clock, checkpoint_s=30.0)
@@ -38,6 +42,8 @@ class Session:
         self.flush_ns = self.started_ns + self.flush_every_ns
         self._anchor_ns = self.started_ns + ANCHOR_NS
         self._others_ns = self.started_ns
+        # Somebody looks on: what carries no energy is to be seen at once, too.
+        self._others_every_ns = 0 if meta.get("live") else OTHERS_NS - EARLY_NS
         self._numbers: dict[str, int] = {}
         self._closing_ns = 0
         self._unflushed = 0
@@ -90,6 +96,25 @@ class Session:
         self.remarks.append(text)
         del self.remarks[:-MOST_REMARKS]
         self._safely(self.writer.note, Note(at_ns, kind, text, data))
+
+    def followed(self, pids: Sequence[int], cgroup: str | None) -> None:
+        """Note which processes this run is about, by pid and start; and the group that was made for them."""
+        data: dict[str, Any] = {"pids": list(pids), "starts": [procfs.start_of(self._proc, pid) for pid in pids]}
+        if cgroup is not None:
+            data["cgroup"] = cgroup
+            for source in self.sources:
+                watch = getattr(source.group, "watch", None)
+                if watch is not None:
+                    watch(cgroup)
+        text = "This run is about the processes " + ", ".join(map(str, pids)) + "."
+        self._safely(self.writer.note, Note(self.clock.monotonic_ns(), "follow", text, data))
+
+    def read_tables(self) -> bool:
+        """Read all tables now. True where the kernel tells the end of every process."""
+        for source in self.sources:
+            if source.info.table and source.outage is None:
+                source.read()
+        return any(getattr(source.group, "exits", False) for source in self.sources)
 
     def anchor(self) -> None:
         """Tie the tape to UTC here."""
@@ -149,7 +174,7 @@ class Session:
                 self.remark(now_ns, "tape", "The tape can be written again.")
             self._trouble = None
             if now_ns >= self._others_ns:
-                self._others_ns = now_ns + OTHERS_NS - EARLY_NS
+                self._others_ns = now_ns + self._others_every_ns
 
     def _safely(self, function: Any, *arguments: Any) -> None:
         try:

@@ -32,6 +32,9 @@ class Request:
     estimate  whether the modelled sensor may be used
     options   settings of a sensor, by its name: {"replay": {"tape": "…"}}
     sensors   the sensors that the run names explicitly, None where it leaves the choice to us
+    everything  whether all processes of the machine are wanted, not only the trees under `pids`
+    memory    how the memory of processes is told: "rss", or "pss" (which costs 77 µs a process)
+    reaper    the process of the everywatt command itself: its CPU time is the meter's, its children's is not
     """
 
     machine: Machine = field(default_factory=Machine.here)
@@ -40,6 +43,9 @@ class Request:
     estimate: bool = True
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sensors: tuple[str, ...] | None = None
+    everything: bool = False
+    memory: str = "rss"
+    reaper: int | None = None
 
 
 class State(StrEnum):

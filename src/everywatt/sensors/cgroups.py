@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from everywatt.sensors import procfs
+
+MADE = "everywatt-run-"  # how the names of groups begin that `everywatt run` makes for its command
+_LOOK_AT_LIMITS = 30  # reads between two looks at what a group was given
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +19,15 @@ class Place:
     """The cgroup of a process. `path` names it; `cpu` and `memory` are the folders that count, None where none does.
 
     A controller that stays at its root counts the whole machine and says nothing of this group, so it does not count.
+    `quota` and `cpuset` are the folders whose limits say how many CPUs the group was given.
     """
 
     path: str
     version: int
     cpu: str | None = None
     memory: str | None = None
+    quota: str | None = None
+    cpuset: str | None = None
 
 
 def parse_place(data: bytes) -> Place:
@@ -39,12 +47,21 @@ def parse_place(data: bytes) -> Place:
             unified = path
         for name in filter(None, controllers.split(",")):
             by_controller[name] = (controllers, path)
+    unified = without_made(unified)
     if not {"cpuacct", "cpu", "memory"} & by_controller.keys():
-        return Place(unified or "/", 2, unified or None, unified or None)
+        own = unified or None
+        return Place(unified or "/", 2, own, own, own, own)
+    by_controller = {name: (joint, without_made(own)) for name, (joint, own) in by_controller.items()}
     names = ("cpuacct", "memory", "cpu", "pids", "name=systemd")
     paths = [by_controller[name][1] for name in names if name in by_controller] + [unified]
     path = max(paths, key=lambda text: text.rstrip("/").count("/")) or "/"
-    return Place(path, 1, _folder(by_controller, "cpuacct", path), _folder(by_controller, "memory", path))
+    return Place(path, 1, *(_folder(by_controller, name, path) for name in ("cpuacct", "memory", "cpu", "cpuset")))
+
+
+def without_made(path: str) -> str:
+    """The path without the group that everywatt made for a command: a process belongs where it was started."""
+    parent, _, name = path.rpartition("/")
+    return (parent or "/") if name.startswith(MADE) else path
 
 
 def _folder(by_controller: dict[str, tuple[str, str]], name: str, path: str) -> str | None:
@@ -53,52 +70,137 @@ def _folder(by_controller: dict[str, tuple[str, str]], name: str, path: str) -> 
 
 
 def usage(root: Path, place: Place) -> dict[str, Any]:
-    """CPU seconds and bytes of a group below `root` (/sys/fs/cgroup): {"cpu_s", "memory_bytes", "why"}.
-
-    None where the kernel does not count it, with the reason in `why`. FileNotFoundError where the group is gone.
-    """
-    reasons: dict[str, str] = {}
-    if place.version == 2:
-        folder = _inside(root, place.path)
-        if folder is None:
-            return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside of this cgroup namespace"}
-        if not Path(folder).is_dir():
-            raise FileNotFoundError(folder)
-        cpu_s = _try(_usage_usec, folder, "cpu.stat", "cpu", reasons)
-        memory = _try(_whole, folder, "memory.current", "memory", reasons)
-    else:
-        cpu_s = _version_1(root, place.cpu, "cpuacct.usage", "cpuacct", reasons)
-        cpu_s = None if cpu_s is None else cpu_s / 1e9
-        memory = _version_1(root, place.memory, "memory.usage_in_bytes", "memory", reasons)
-    row: dict[str, Any] = {"cpu_s": cpu_s, "memory_bytes": memory}
-    if reasons:
-        row["why"] = "; ".join(reasons.values())
-    return row
-
-
-def _version_1(root: Path, place: str | None, file: str, name: str, reasons: dict[str, str]) -> float | None:
-    if place is None:
-        reasons[name] = f"the {name} controller does not follow this group"
-        return None
-    controllers, _, path = place.partition("/")
-    # A joint hierarchy is mounted under its joint name, usually with links from each single one.
-    for mount in dict.fromkeys((controllers, name)):
-        folder = _inside(root / mount, "/" + path)
-        if folder is not None and Path(folder).is_dir():
-            return _try(_whole, folder, file, name, reasons)
-    if any((root / mount).is_dir() for mount in (controllers, name)):
-        raise FileNotFoundError(place)
-    reasons[name] = f"the {name} hierarchy is not mounted"
-    return None
-
-
-def _try(reader: Any, folder: str, file: str, name: str, reasons: dict[str, str]) -> float | None:
+    """CPU seconds and bytes of a group below `root` (/sys/fs/cgroup), read once: see `Counted.read`."""
+    counted = Counted(root, place)
     try:
-        value: float = reader(procfs.slurp(f"{folder}/{file}"))
-        return value
-    except (OSError, ValueError) as error:
-        reasons[name] = f"{name}: {error.strerror if isinstance(error, OSError) else error}"
+        return counted.read()
+    finally:
+        counted.close()
+
+
+class Counted:
+    """The files of one group that count. They stay open: opening one costs more than reading it."""
+
+    def __init__(self, root: Path, place: Place) -> None:
+        self._root = str(root)
+        self._place = place
+        self._files: dict[str, procfs.KeptFile] = {}
+        self._reads = 0
+        self._cpus: float | None = None
+
+    def read(self) -> dict[str, Any]:
+        """{"cpu_s", "memory_bytes"}, "why" where one is None because the kernel does not count it, "cpus" where the
+        group was given only so many. FileNotFoundError where the group is gone.
+        """
+        place = self._place
+        if place.version == 2 and _inside(self._root, place.path) is None:
+            return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside of this cgroup namespace"}
+        reasons: dict[str, str] = {}
+        if place.version == 2:
+            cpu_s = self._value("cpu", place.cpu, "cpu.stat", _usage_usec, reasons)
+            memory = self._value("memory", place.memory, "memory.current", _whole, reasons)
+        else:
+            cpu_s = self._value("cpuacct", place.cpu, "cpuacct.usage", _nanoseconds, reasons)
+            memory = self._value("memory", place.memory, "memory.usage_in_bytes", _whole, reasons)
+        row: dict[str, Any] = {"cpu_s": cpu_s, "memory_bytes": memory}
+        if self._reads % _LOOK_AT_LIMITS == 0:
+            self._cpus = self._given()
+        self._reads += 1
+        if self._cpus is not None:
+            row["cpus"] = self._cpus
+        if reasons:
+            row["why"] = "; ".join(reasons.values())
+        return row
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+
+    def _value(self, name: str, place: str | None, file: str, parse: Any, reasons: dict[str, str]) -> float | None:
+        kept = self._files.get(name)
+        if kept is None or not os.path.exists(kept.path):  # noqa: PTH110 - a group that went and came again is new
+            folder = self._folder(name, place, reasons)
+            if folder is None:
+                return None
+            if kept is not None:
+                kept.close()
+            try:
+                kept = self._files[name] = procfs.KeptFile(f"{folder}/{file}")
+            except OSError as error:
+                reasons[name] = f"{name}: {error.strerror}"
+                return None
+        try:
+            value: float = parse(kept.read(1024))
+            return value
+        except ValueError as error:
+            reasons[name] = f"{name}: {error}"
+        except OSError as error:
+            self.close()
+            self._folder(name, place, {})  # FileNotFoundError where it is gone
+            reasons[name] = f"{name}: {error.strerror}"
         return None
+
+    def _folder(self, name: str, place: str | None, reasons: dict[str, str]) -> str | None:
+        """Where a controller keeps the files of this group. FileNotFoundError where the group is gone."""
+        if self._place.version == 2:
+            folder = _inside(self._root, self._place.path)
+            if folder is None or not os.path.isdir(folder):  # noqa: PTH112 - a tenth of Path's cost
+                raise FileNotFoundError(folder)
+            return folder
+        if place is None:
+            reasons[name] = f"the {name} controller does not follow this group"
+            return None
+        controllers, _, path = place.partition("/")
+        # A joint hierarchy is mounted under its joint name, usually with links from each single one.
+        mounts = [f"{self._root}/{mount}" for mount in dict.fromkeys((controllers, name))]
+        for mount in mounts:
+            folder = _inside(mount, "/" + path)
+            if folder is not None and os.path.isdir(folder):  # noqa: PTH112
+                return folder
+        if any(map(os.path.isdir, mounts)):
+            raise FileNotFoundError(place)
+        reasons[name] = f"the {name} hierarchy is not mounted"
+        return None
+
+    def _given(self) -> float | None:
+        """How many CPUs the group may use, where somebody set a limit."""
+        place, found = self._place, []
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            folder = self._folder("cpu", place.quota, {})
+            if place.version == 2:
+                words = procfs.slurp(f"{folder}/cpu.max", 64).split()
+            else:
+                words = [procfs.slurp(f"{folder}/cpu.cfs_{name}_us", 64) for name in ("quota", "period")]
+            found += [int(words[0]) / int(words[1])] if int(words[0]) > 0 else []
+        with contextlib.suppress(OSError, ValueError):
+            folder = self._folder("cpuset", place.cpuset, {})
+            count = parse_cpus(procfs.slurp(f"{folder}/cpuset.cpus", 4096)) if folder is not None else 0
+            # An old hierarchy copies the whole machine into every group: no limit.
+            found += [float(count)] if count and (place.version == 2 or count < (os.cpu_count() or 1)) else []
+        return min(found, default=None)
+
+
+def parse_cpus(data: bytes) -> int:
+    """How many CPUs a list such as 0-3,8 names."""
+    count = 0
+    for part in data.decode("ascii", "replace").strip().split(","):
+        first, _, last = part.partition("-")
+        count += int(last or first) - int(first) + 1 if first else 0
+    return count
+
+
+def made_seconds(folder: str | Path) -> float:
+    """CPU seconds of a group by its folder, in either version. OSError or ValueError where it does not say."""
+    try:
+        return _nanoseconds(procfs.slurp(f"{folder}/cpuacct.usage", 64))
+    except FileNotFoundError:
+        return _usage_usec(procfs.slurp(f"{folder}/cpu.stat", 1024))
+
+
+def _nanoseconds(data: bytes) -> float:
+    return int(data) / 1e9
 
 
 def _whole(data: bytes) -> float:
@@ -113,7 +215,7 @@ def _usage_usec(data: bytes) -> float:
     raise ValueError("cpu.stat has no usage_usec")
 
 
-def _inside(root: Path, path: str) -> str | None:
+def _inside(root: str, path: str) -> str | None:
     """The folder of a group; None where its path climbs out (a process of an outer cgroup namespace)."""
     if ".." in path.split("/"):
         return None

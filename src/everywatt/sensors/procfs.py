@@ -8,10 +8,9 @@ gets the number next.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from pathlib import Path
+import time
+from pathlib import Path
+from typing import NamedTuple
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -119,6 +118,7 @@ class ProcessStat(NamedTuple):
     threads: int
     start: int
     rss_bytes: int
+    cpu: int | None = None  # the CPU that it last ran on
 
 
 def parse_process_stat(data: bytes) -> ProcessStat:
@@ -137,7 +137,48 @@ def parse_process_stat(data: bytes) -> ProcessStat:
         threads=int(words[17]),
         start=int(words[19]),
         rss_bytes=int(words[21]) * PAGE_BYTES,
+        cpu=int(words[36]) if len(words) > 36 else None,
     )
+
+
+def start_of(proc: str | Path, pid: int) -> int | None:
+    """When a process was started (ticks since boot), None where it is gone or hidden."""
+    try:
+        return parse_process_stat(slurp(f"{proc}/{pid}/stat", 2048)).start
+    except (OSError, ValueError):
+        return None
+
+
+def cpu_clock(pid: int) -> int:
+    """The kernel's CPU clock of a process, for `time.clock_gettime_ns`: nanoseconds of all its threads, also those
+    that ended. Anybody may read it, at a sixth of what /proc/PID/stat costs; OSError when the process is gone.
+    """
+    return (~pid << 3) | 2
+
+
+def sees_own_namespace(proc: str | Path) -> bool:
+    """Whether the pids in this /proc are those of this process's namespace, so that they name CPU clocks too."""
+    try:
+        if str(proc) != "/proc" or str(Path("/proc/self").readlink()) != str(os.getpid()):
+            return False
+        return time.clock_gettime_ns(cpu_clock(os.getpid())) > 0
+    except OSError:
+        return False
+
+
+class Held(NamedTuple):
+    """Memory of a process: its share of what it holds with others, and what is its alone."""
+
+    pss_bytes: int
+    uss_bytes: int
+
+
+def parse_rollup(data: bytes) -> Held:
+    """/proc/PID/smaps_rollup. ValueError where it says nothing (a kernel thread, a zombie)."""
+    sizes = parse_meminfo(data)
+    if "Pss" not in sizes:
+        raise ValueError("no memory of its own")
+    return Held(sizes["Pss"], sizes.get("Private_Clean", 0) + sizes.get("Private_Dirty", 0))
 
 
 def parse_uid(status: bytes) -> int | None:

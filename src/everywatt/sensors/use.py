@@ -1,10 +1,20 @@
 """What is used: the host's CPU time and memory, the followed process trees, their cgroups. No power of its own.
 
-`use.processes` has rows {"pid", "start", "ppid", "name", "cpu_s", "children_cpu_s", "rss_bytes", "threads"} of
-processes that are new or changed, with "cmdline", "uid" and "cgroup" when those are, "zombie" and "meter" (everywatt
-itself) where true. {"pid", "start", "gone": true} is the last row of a process. pid and start together name a process.
+`use.processes` has rows {"pid", "start", "ppid", "name", "cpu_s", "children_cpu_s", "rss_bytes", "threads", "cpu"} of
+processes that are new or changed, with "cmdline", "uid" and "cgroup" when those are, "zombie", "meter" (everywatt
+itself) and "reaper" (the process of `everywatt run`) where true. "pss_bytes" and "uss_bytes" are there where they were
+asked for, None with "memory_why" where the kernel does not tell. {"pid", "start", "gone": true} is the last row of a
+process. pid and start together name a process. One that /proc hides has {"pid", "start": null, "hidden", "why"} and,
+where its clock can be read, "cpu_s".
 
-`use.cgroups` has rows {"cgroup", "version", "cpu_s", "memory_bytes"}, None with a "why" where nothing is counted.
+The row of pid 0, {"pid": 0, "start": 0, "name": "host", "everything", "exits"}, says what holds from there on: whether
+all processes of the machine are in the table, and whether the end of every process is told with what it used in all:
+{"pid", "start", "ppid", "name", "uid", "cpu_s", "exit": true, "gone": true}, start None for one that came and went
+between two reads. Without that row both are false. Exits that are false for one read were lost in that interval.
+
+`use.cgroups` has rows {"cgroup", "version", "cpu_s", "memory_bytes"}, None with a "why" where nothing is counted,
+"cpus" where the group was given so many. The group that everywatt made for a command says "made": true; its members
+are told with the group that they were started in.
 """
 
 from __future__ import annotations
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
 
     from everywatt.core.machine import Machine
 
+KEPT_GROUPS = 128  # groups whose files stay open
 _TICK_S = 1.0 / procfs.TICKS_PER_S
 _TICK_FACTS = Facts(period_s=_TICK_S, quantum=_TICK_S)
 _CHANNELS = (
@@ -93,6 +104,11 @@ class ProcessUse:
         rows = self._trees.read()
         return self._clock.monotonic_ns(), rows
 
+    @property
+    def exits(self) -> bool:
+        """Whether the end of every process is told."""
+        return self._trees.exits
+
     def follow(self, pids: Sequence[int]) -> None:
         """Follow these root processes too; the next read tells everything in full."""
         self._trees.follow(pids)
@@ -112,6 +128,8 @@ class CgroupUse:
         self._root = machine.sys / "fs" / "cgroup"
         self._trees = trees
         self._told: dict[cgroups.Place, dict[str, Any]] = {}
+        self._counted: dict[cgroups.Place, cgroups.Counted] = {}
+        self._made: dict[str, float | None] = {}
 
     def read_table(self) -> tuple[int, list[dict[str, Any]]]:
         """When, and the groups that are new or changed, or gone."""
@@ -120,7 +138,7 @@ class CgroupUse:
         for place in sorted(places, key=lambda place: (place.path, str(place.cpu), str(place.memory))):
             name = {"cgroup": place.path, "version": place.version}
             try:
-                used = cgroups.usage(self._root, place)
+                used = self._used(place)
             except FileNotFoundError:
                 if self._told.pop(place, None) is not None:
                     rows.append({**name, "gone": True})
@@ -128,14 +146,51 @@ class CgroupUse:
             if self._told.get(place) != used:
                 self._told[place] = used
                 rows.append({**name, **used})
+        for folder in list(self._made):
+            rows += self._made_row(folder)
         return self._clock.monotonic_ns(), rows
+
+    def watch(self, folder: str) -> None:
+        """Tell of the group that was made for a command, by its folder, from now on."""
+        self._made.setdefault(folder, None)
+
+    def _used(self, place: cgroups.Place) -> dict[str, Any]:
+        counted = self._counted.get(place)
+        if counted is None:
+            counted = cgroups.Counted(self._root, place)
+            if len(self._counted) < KEPT_GROUPS:
+                self._counted[place] = counted
+        try:
+            return counted.read()
+        except FileNotFoundError:
+            self._counted.pop(place, counted).close()
+            raise
+        finally:
+            if place not in self._counted:
+                counted.close()
+
+    def _made_row(self, folder: str) -> list[dict[str, Any]]:
+        name = {"cgroup": folder, "version": 1 if "/cpuacct" in folder else 2, "made": True}
+        try:
+            cpu_s = cgroups.made_seconds(folder)
+        except (OSError, ValueError):
+            del self._made[folder]
+            return [{**name, "gone": True}]
+        if cpu_s == self._made[folder]:
+            return []
+        self._made[folder] = cpu_s
+        return [{**name, "cpu_s": cpu_s, "memory_bytes": None}]
 
     def follow(self, pids: Sequence[int]) -> None:
         """Say everything again at the next read; which processes are followed is up to `use.processes`."""
         self._told.clear()
+        self._made = dict.fromkeys(self._made)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Close the files of all groups."""
+        for counted in self._counted.values():
+            counted.close()
+        self._counted.clear()
 
 
 class Use:
@@ -171,8 +226,17 @@ class Use:
 
     def groups(self) -> Sequence[Group | TableGroup]:
         """`use.host`, `use.processes` and `use.cgroups`; the process that calls this is the meter."""
-        machine = self._request.machine
-        trees = Trees(machine.proc, self._request.pids, meter=os.getpid())
+        request = self._request
+        machine = request.machine
+        trees = Trees(
+            machine.proc,
+            request.pids,
+            meter=os.getpid(),
+            reaper=request.reaper,
+            everything=request.everything,
+            memory=request.memory,
+            exits=True,
+        )
         return (HostUse(machine), ProcessUse(machine, trees), CgroupUse(machine, trees))
 
 

@@ -122,6 +122,22 @@ class Accumulator:
             if c.carries_energy
         ]
 
+    @classmethod
+    def resumed(
+        cls,
+        info: GroupInfo,
+        expected_period_s: float,
+        first: Row,
+        cums: Sequence[tuple[float, int, float | None, int]],
+    ) -> Accumulator:
+        """One that stands where a frame's `cum` says, at the frame's first row: the rows after it are to be added."""
+        resumed = cls(info, expected_period_s)
+        at_ns = resumed.last_ns = publication_ns(first)
+        for state, (total, observed_ns, last, last_ns) in zip(resumed._states, cums, strict=True):
+            state.total, state.observed_ns = total, observed_ns
+            state.last, state.last_ns = (first.values[state.index], at_ns) if last is None else (last, last_ns)
+        return resumed
+
     def add(self, row: Row, at_ns: int | None = None) -> list[Found]:
         """Take one row, and say which gaps it showed. Its publication (`at_ns`) must be after the one before."""
         at_ns = publication_ns(row) if at_ns is None else at_ns

@@ -355,6 +355,27 @@ class Tape:
             raise TapeDamaged(f"{self.path}: table frame, row {number} cannot be decoded: {error}.") from None
         return Frame(group, number, seq, first_ns, last_ns, n, cums, bool(data[0] & codec.BREAK), tuple(parts))
 
+    def frames_after(self, number: int) -> list[Frame]:
+        """Frames of all groups that were written after the frame with that row number: for one who follows."""
+        groups = {group.id: group for group in self.groups}
+        rows = list(self._rows("frame", "WHERE id>?", (number,)))
+        if any(row[1] not in groups for row in rows):
+            self.groups = tuple(self._read_groups())
+            groups = {group.id: group for group in self.groups}
+        return [self._frame(groups[row[1]], row) for row in rows if row[1] in groups]
+
+    def tables_after(self, number: int) -> list[tuple[int, int, TableFrame]]:
+        """(row number, group, table) of all groups that were written after the table with that row number."""
+        return [
+            (row[0], row[1], TableFrame(row[3], self._table(row)))
+            for row in self._rows("tframe", "WHERE id>?", (number,))
+        ]
+
+    @property
+    def replaced(self) -> bool:
+        """True where the file is another one now: the tape was sealed, or removed."""
+        return not self._same_file()
+
     def tables(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[TableFrame]:
         """Tables of a group in [start_ns, end_ns], with one before and one after."""
         self.group(group_id)
@@ -401,7 +422,8 @@ class Tape:
             self._load()
             return
         self._read_meta()
-        self.groups = tuple(self._read_groups())
+        if self._db.execute("SELECT count(*) FROM grp").fetchone()[0] != len(self.groups):  # one that is there stays
+            self.groups = tuple(self._read_groups())
         self._anchors = [Anchor(*row[1:]) for row in self._rows("anchor")]
         if self._directory is not None:
             self._directory.update()

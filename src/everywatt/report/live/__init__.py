@@ -1,0 +1,1 @@
+"""The one live view: sources give snapshots, faces show them."""

@@ -1,0 +1,178 @@
+"""An agent as a live source: its Prometheus text, fetched once an interval.
+
+Read are everywatt_power_watts{device}, everywatt_energy_joules_total{device}, everywatt_utilisation_percent{device},
+everywatt_memory_bytes{device}, everywatt_memory_total_bytes{device}, everywatt_temperature_celsius{device},
+everywatt_clock_mhz{device}, everywatt_power_limit_watts{device}, and everywatt_owner_power_watts and
+everywatt_owner_energy_joules_total with kind, id and label. Other names are left alone. A device with the label
+total="0" is not part of the sum.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit, urlunsplit
+
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.report.live.gather import HISTORY, sum_of
+from everywatt.report.live.rolling import Rolling
+from everywatt.report.live.snapshot import Amount, DeviceNow, HostNow, OwnerNow, Owners, Snapshot
+from everywatt.report.live.tape_source import shown
+
+TIMEOUT_S = 5.0
+MOST_BYTES = 16 << 20
+PATH = "/metrics"
+_SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
+_LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"\s*,?')
+_ESCAPES = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
+
+Sample = tuple[str, dict[str, str], float]
+
+
+def samples(text: str) -> Iterator[Sample]:
+    """Name, labels and value of every sample of a Prometheus text; lines that are none are left out."""
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        match = _SAMPLE.fullmatch(line)
+        if match is None:
+            continue
+        labels = {
+            name: re.sub(r'\\[n"\\]', lambda found: _ESCAPES[found.group()], value)
+            for name, value in _LABEL.findall(match.group(2) or "")
+        }
+        try:
+            yield match.group(1), labels, float(match.group(3))
+        except ValueError:
+            continue
+
+
+def address(source: str) -> str:
+    """The address to fetch: `/metrics` where the source has no path."""
+    parts = urlsplit(source)
+    if not parts.hostname:
+        raise UsageError(f"'{source}' is not an address such as http://node1:9100.")
+    return urlunsplit(parts._replace(path=parts.path if parts.path not in ("", "/") else PATH))
+
+
+class AgentSource:
+    """Snapshots of an agent. MeasurementRefused where nothing can be fetched at first; later it is a note."""
+
+    def __init__(self, source: str, interval_s: float, *, gpus: tuple[str, ...] = ()) -> None:
+        self.url = address(source)
+        self._interval_s = interval_s
+        self._gpus = gpus
+        self._rolling: dict[str, Rolling] = {}
+        self._history: dict[str, deque[float]] = {}
+        self._before: dict[str, tuple[float, float]] = {}
+        self._began_s = self._at_s = time.monotonic()
+        self._last: list[Sample] = self._fetch()
+
+    @property
+    def title(self) -> str:
+        """The agent's address."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+    def _fetch(self) -> list[Sample]:
+        try:
+            with urllib.request.urlopen(self.url, timeout=TIMEOUT_S) as answer:
+                text = answer.read(MOST_BYTES).decode("utf-8", "replace")
+        except (OSError, ValueError) as error:  # URLError is an OSError
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise MeasurementRefused(f"{self.url} does not answer: {reason}.", cure="check the agent's address") from error
+        found = [sample for sample in samples(text) if sample[0].startswith("everywatt_")]
+        if not any(name in ("everywatt_power_watts", "everywatt_energy_joules_total") for name, _, _ in found):
+            raise MeasurementRefused(f"{self.url} has no metric of everywatt: is it an agent?")
+        return found
+
+    def poll(self) -> Snapshot:
+        """What the agent says now; what it said last, with a note, where it does not answer."""
+        notes: tuple[str, ...] = ()
+        try:
+            self._last = self._fetch()
+            self._at_s = time.monotonic()
+        except MeasurementRefused as error:
+            notes = (error.message,)
+        age_s = time.monotonic() - self._at_s
+        table = _by_device(self._last)
+        devices = tuple(self._device(name, values, age_s) for name, values in table.items() if shown(name, self._gpus))
+        power_w, averages_w, history_w = sum_of(devices)
+        counted = [device.energy.joules for device in devices if device.in_total and device.energy.joules is not None]
+        return Snapshot(
+            source=self.title,
+            at_ns=time.time_ns(),
+            elapsed_s=time.monotonic() - self._began_s,
+            devices=devices,
+            total_w=power_w,
+            averages_w=averages_w,
+            total=Amount(math.fsum(counted)) if counted else Amount(refused="the agent gives no energy"),
+            history_w=history_w,
+            host=HostNow(next((labels["host"] for _, labels, _ in self._last if "host" in labels), "")),
+            owners=_owners(self._last),
+            notes=notes,
+        )
+
+    def _device(self, name: str, values: Mapping[str, float], age_s: float) -> DeviceNow:
+        joules = values.get("energy_joules_total")
+        power_w = values.get("power_watts")
+        before = self._before.get(name)
+        if power_w is None and joules is not None and before is not None and self._at_s > before[0]:
+            power_w = max(0.0, joules - before[1]) / (self._at_s - before[0])
+        if joules is not None and (before is None or self._at_s > before[0]):
+            self._before[name] = (self._at_s, joules)
+        rolling = self._rolling.setdefault(name, Rolling())
+        history = self._history.setdefault(name, deque(maxlen=HISTORY))
+        if power_w is not None and age_s < self._interval_s:
+            rolling.add(power_w, self._interval_s)
+            history.append(power_w)
+        return DeviceNow(
+            name,
+            power_w=power_w if age_s < 5 * self._interval_s + TIMEOUT_S else None,
+            averages_w=tuple(rolling.watts),
+            energy=Amount(joules) if joules is not None else Amount(refused="the agent gives no energy"),
+            in_total=values.get("total", 1.0) != 0,
+            utilisation_pct=values.get("utilisation_percent"),
+            memory_bytes=values.get("memory_bytes"),
+            memory_total_bytes=values.get("memory_total_bytes"),
+            temperature_c=values.get("temperature_celsius"),
+            clock_mhz=values.get("clock_mhz"),
+            power_limit_w=values.get("power_limit_watts"),
+            history_w=tuple(history),
+            age_s=age_s,
+        )
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+def _by_device(found: list[Sample]) -> dict[str, dict[str, float]]:
+    table: dict[str, dict[str, float]] = {}
+    for name, labels, value in found:
+        if "device" in labels and not name.startswith("everywatt_owner_"):
+            row = table.setdefault(labels["device"], {})
+            row[name.removeprefix("everywatt_")] = value
+            if labels.get("total") == "0":
+                row["total"] = 0.0
+    return {name: row for name, row in table.items() if "power_watts" in row or "energy_joules_total" in row}
+
+
+def _owners(found: list[Sample]) -> Owners | None:
+    entries: dict[tuple[str, str], dict[str, float]] = {}
+    names: dict[tuple[str, str], str] = {}
+    for name, labels, value in found:
+        if name.startswith("everywatt_owner_"):
+            key = (labels.get("kind", ""), labels.get("id", ""))
+            names[key] = labels.get("label") or key[1]
+            entries.setdefault(key, {})[name.removeprefix("everywatt_owner_")] = value
+    if not entries:
+        return None
+    rows = [
+        OwnerNow(kind, id_, names[kind, id_], row.get("power_watts", 0.0), row.get("energy_joules_total", 0.0))
+        for (kind, id_), row in entries.items()
+    ]
+    return Owners("owner", tuple(sorted(rows, key=lambda row: -row.power_w)))

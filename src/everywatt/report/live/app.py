@@ -1,0 +1,227 @@
+"""The full-screen view (Textual, extra `tui`): one widget that draws the board and redraws only lines that changed.
+
+Textual's own tables redraw every cell they are told about; at one refresh a second of a few dozen rows that costs several
+percent of a core, which is more than the recorder does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.events import Key, Resize
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from everywatt.core.errors import EverywattError
+from everywatt.report.live.board import board
+from everywatt.report.live.columns import Line
+from everywatt.report.live.snapshot import Snapshot
+from everywatt.report.live.sources import LiveSource
+from everywatt.report.live.view import View
+
+STYLES = {
+    "": Style.null(),
+    "title": Style(bold=True, reverse=True),
+    "power": Style(bold=True),
+    "head": Style(bold=True, color="cyan"),
+    "key": Style(bold=True, color="cyan", underline=True),
+    "dim": Style(dim=True),
+    "good": Style(color="green"),
+    "warm": Style(color="yellow"),
+    "hot": Style(bold=True, color="red"),
+    "bar": Style(color="green"),
+}
+PLAIN_STYLES = {name: Style(bold=style.bold, reverse=style.reverse, underline=style.underline, dim=style.dim)
+                for name, style in STYLES.items()}  # fmt: skip
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+STEPS_S = {"left": -1.0, "right": 1.0, "shift+left": -10.0, "shift+right": 10.0}
+PAGE = 10
+
+
+class BoardWidget(Widget, can_focus=True):
+    """The lines of the board. `show` draws what is different from what is there."""
+
+    DEFAULT_CSS = "BoardWidget { width: 100%; height: 100%; }"
+
+    def __init__(self, *, colour: bool = True) -> None:
+        super().__init__()
+        self.lines: list[Line] = []
+        self._styles = STYLES if colour else PLAIN_STYLES
+
+    def show(self, lines: list[Line]) -> None:
+        """Draw these lines."""
+        before, self.lines = self.lines, lines
+        if len(before) != len(lines):
+            self.refresh()
+            return
+        width = self.size.width
+        changed = [Region(0, y, width, 1) for y, (old, new) in enumerate(zip(before, lines, strict=True)) if old != new]
+        if changed:
+            self.refresh(*changed)
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen."""
+        line = self.lines[y] if y < len(self.lines) else []
+        segments = [Segment(text, self._styles.get(style)) for text, style in line]
+        return Strip(segments).adjust_cell_length(self.size.width)
+
+
+class MonitorApp(App[int]):
+    """Polls a source once an interval and shows its snapshots."""
+
+    CSS = "Screen { background: ansi_default; color: ansi_default; }"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("ctrl+c", "leave", show=False, priority=True),
+        Binding("ctrl+q", "leave", show=False, priority=True),
+    ]
+
+    def __init__(
+        self,
+        source: LiveSource,
+        interval_s: float,
+        *,
+        ascii_only: bool = False,
+        colour: bool = True,
+        for_s: float | None = None,
+        each: Callable[[Snapshot], None] = lambda snapshot: None,
+    ) -> None:
+        super().__init__(ansi_color=True)
+        self.source = source
+        self.interval_s = interval_s
+        self.view = View(ascii=ascii_only)
+        self.snapshot: Snapshot | None = None
+        self.shown: Snapshot | None = None
+        self._for_s = for_s
+        self._each = each
+        self._widget = BoardWidget(colour=colour)
+        self._polling = False
+        self._filter_before = ""
+        self.error: EverywattError | None = None
+
+    def compose(self) -> ComposeResult:
+        """The one widget."""
+        yield self._widget
+
+    def on_mount(self) -> None:
+        """Begin; a signal ends it as `q` does, so that the terminal is left as it was."""
+        self.screen.styles.background = "transparent"
+        loop = asyncio.get_running_loop()
+        for number in ENDING:
+            with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not the main thread: a test
+                loop.add_signal_handler(number, self.exit, 0)
+        self.set_interval(self.interval_s, self.poll)
+        if self._for_s is not None:
+            self.set_timer(self._for_s, lambda: self.exit(0))
+        self.call_after_refresh(self.poll)
+
+    async def poll(self) -> None:
+        """Ask the source and show the answer. In a thread, so that keys are heard while it works."""
+        if self._polling:
+            return
+        self._polling = True
+        try:
+            snapshot = await asyncio.to_thread(self.source.poll)
+            self._each(snapshot)
+        except EverywattError as error:
+            self.error = error
+            self.exit(error.exit_code)
+            return
+        except OSError as error:
+            self.error = EverywattError(f"The view ended: {error.strerror or error}.")
+            self.exit(1)
+            return
+        finally:
+            self._polling = False
+        self.snapshot = snapshot
+        if not self.view.frozen:
+            self.shown = snapshot
+            self.draw()
+
+    def draw(self) -> None:
+        """Show what is known in the way that was chosen."""
+        size = self._widget.size
+        if self.shown is not None and size.width and size.height:
+            self._widget.show(board(self.shown, self.view, size.width, size.height))
+
+    def on_resize(self, event: Resize) -> None:
+        """Lay out again."""
+        self.call_after_refresh(self.draw)
+
+    def action_leave(self) -> None:
+        """Leave."""
+        self.exit(0)
+
+    def on_key(self, event: Key) -> None:
+        """Keys change the view; in a filter they are text."""
+        event.stop()
+        if self.view.typing:
+            self.view = typed(self.view, event.key, event.character, self._filter_before)
+        else:
+            self._command(event.key, event.character or "")
+        self.draw()
+
+    def _command(self, key: str, character: str) -> None:
+        view = self.view
+        if character in ("q", "Q"):
+            self.exit(0)
+        elif character == "s":
+            self.view = view.next_sort()
+        elif character == "d":
+            self.view = view.next_device_sort()
+        elif character == "r":
+            self.view = replace(view, reverse=not view.reverse)
+        elif character == "u":
+            self.view = view.next_unit()
+        elif character in ("?", "h"):
+            self.view = replace(view, help=not view.help)
+        elif character == "/":
+            self._filter_before = view.filter
+            self.view = replace(view, typing=True)
+        elif character in (" ", "f"):
+            self._freeze()
+        elif key == "escape":
+            self.view = replace(view, filter="", help=False)
+        elif key in ("up", "down", "pageup", "pagedown"):
+            rows = {"up": -1, "down": 1, "pageup": -PAGE, "pagedown": PAGE}[key]
+            most = len(view.owners(self.shown)) - 1 if self.shown is not None else 0
+            self.view = view.scrolled(rows, max(0, most))
+        elif key in (*STEPS_S, "home", "end"):
+            self._seek(key)
+
+    def _freeze(self) -> None:
+        self.view = replace(self.view, frozen=not self.view.frozen)
+        if not self.view.frozen:
+            self.shown = self.snapshot
+
+    def _seek(self, key: str) -> None:
+        seek = getattr(self.source, "seek", None)
+        if seek is None or self._polling:
+            return
+        seek({"home": -1e9, "end": 1e9}.get(key) or STEPS_S[key] * self.interval_s)
+        self.call_later(self.poll)
+
+
+def typed(view: View, key: str, character: str | None, before: str) -> View:
+    """The view after a key in the filter's line: enter keeps it, escape gives the one before back."""
+    if key == "enter":
+        return replace(view, typing=False, scroll=0)
+    if key == "escape":
+        return replace(view, typing=False, filter=before)
+    if key in ("backspace", "ctrl+h"):
+        return replace(view, filter=view.filter[:-1])
+    if key == "ctrl+u":
+        return replace(view, filter="")
+    if character and character.isprintable():
+        return replace(view, filter=view.filter + character, scroll=0)
+    return view

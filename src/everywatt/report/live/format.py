@@ -1,0 +1,105 @@
+"""Figures as narrow text: fixed widths, so that a screen does not dance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII_BLOCKS = ".:-=+*#@"
+UNITS = ("J", "Wh", "kWh")
+_PER_UNIT = {"Wh": 3600.0, "kWh": 3.6e6}
+NOTHING = "-"
+
+
+def watts(value: float | None) -> str:
+    """`182.3 W`, `1.24 kW`, `-`."""
+    if value is None:
+        return NOTHING
+    size = abs(value)
+    if size >= 9999.5:
+        return f"{value / 1000:.1f} kW"
+    return f"{value:.0f} W" if size >= 999.95 else f"{value:.1f} W" if size >= 9.995 else f"{value:.2f} W"
+
+
+def energy(joules: float | None, unit: str = "J") -> str:
+    """Four digits with the unit; joules with a prefix."""
+    if joules is None:
+        return NOTHING
+    if unit in _PER_UNIT:
+        return f"{_digits(joules / _PER_UNIT[unit])} {unit}"
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(joules) >= factor:
+            return f"{_digits(joules / factor)} {prefix}J"
+    return f"{_digits(joules)} J"
+
+
+def half_width(low: float | None, high: float | None, joules: float | None) -> str:
+    """`±1.2 %` of the energy."""
+    if low is None or high is None or not joules:
+        return NOTHING
+    share = 50 * (high - low) / abs(joules)
+    return f"±{share:.1f} %" if share < 99.95 else f"±{share:.0f} %"
+
+
+def _digits(value: float) -> str:
+    size = abs(value)
+    for limit, decimals in ((9.9995, 3), (99.995, 2), (999.95, 1)):
+        if size < limit:
+            return f"{value:.{decimals}f}"
+    return f"{value:.0f}"
+
+
+def percent(value: float | None) -> str:
+    """`98 %`, `0.4 %`."""
+    if value is None:
+        return NOTHING
+    return f"{value:.1f} %" if 0 < abs(value) < 9.95 else f"{value:.0f} %"
+
+
+def gib(used: float | None, total: float | None = None) -> str:
+    """`4.0/16 G`, `512 M`."""
+    if used is None:
+        return NOTHING
+    if total:
+        return f"{used / 2**30:.1f}/{total / 2**30:.0f} G"
+    if used < 2**30 * 0.9995:
+        return f"{used / 2**20:.0f} M"
+    return f"{used / 2**30:.1f} G"
+
+
+def number(value: float | None, unit: str) -> str:
+    """`47 C`, `1410 MHz`."""
+    return NOTHING if value is None else f"{value:.0f} {unit}"
+
+
+def clock(seconds: float) -> str:
+    """`0:01:23`."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False, top: float | None = None) -> str:
+    """The newest `width` values as bars between 0 and `top` (the largest of them unless given), newest at the right."""
+    palette = ASCII_BLOCKS if ascii_only else BLOCKS
+    newest = list(values)[-width:] if width > 0 else []
+    ceiling = top if top else max(newest, default=0.0)
+    if ceiling <= 0:
+        return (palette[0] * len(newest)).rjust(max(width, 0))
+    steps = len(palette) - 1
+    return "".join(palette[max(0, min(steps, round(value / ceiling * steps)))] for value in newest).rjust(width)
+
+
+def cut(text: str, width: int, *, ascii_only: bool = False) -> str:
+    """The text in at most `width` columns; what is left out is marked. Control characters never reach a terminal."""
+    if len(text) <= width and text.isprintable() and (not ascii_only or text.isascii()):
+        return text
+    clean = "".join(char if char.isprintable() else "?" for char in text)
+    if ascii_only:
+        clean = clean.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+    if len(clean) <= width:
+        return clean
+    mark = "~" if ascii_only else "…"
+    return clean[: max(0, width - 1)] + mark if width > 0 else ""
+
+
+_ASCII = str.maketrans({"±": "~", "·": "|", "…": "...", "°": "", "—": "-", "–": "-", "µ": "u"})

@@ -1,0 +1,311 @@
+"""From rows of a tape, as they come, to devices: power now, joules so far, rolling averages, history, state."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.core.channels import Channel, Kind, Row
+from everywatt.core.clocks import NS
+from everywatt.energy.quality import HELD_BACK
+from everywatt.energy.sources import Source, addable, scope_of, sources
+from everywatt.energy.window import pedigree_of
+from everywatt.report.live.bounds import Bounds
+from everywatt.report.live.rolling import CONSTANTS_S, Rolling
+from everywatt.report.live.snapshot import Amount, DeviceNow, HostNow
+from everywatt.tape.accumulate import Accumulator, energy_channels, publication_ns
+from everywatt.tape.following import Rows
+from everywatt.tape.reader import Tape
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+HISTORY = 240
+TRACE = 128
+STALE_PERIODS = 5
+YOUNG_NS = 5 * NS  # the first publications of devices are a second apart
+NEARLY = 0.9  # publications jitter: a stretch of this share of the interval is a whole one
+
+
+@dataclass(slots=True)
+class Line:
+    """One source of joules: what it has accumulated, and power over the last stretch."""
+
+    channel: Channel
+    label: str
+    title: str
+    group: str
+    place: int
+    expected_s: float
+    in_total: bool
+    base_j: float = 0.0
+    base_ns: int = 0
+    joules: float = 0.0
+    observed_ns: int = 0
+    at_ns: int = 0
+    mark: tuple[int, float, int] | None = None
+    power_w: float | None = None
+    rolling: Rolling = field(default_factory=Rolling)
+    history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    trace: deque[tuple[int, float, int]] = field(default_factory=lambda: deque(maxlen=TRACE))
+
+    def stands(self, total: float, observed_ns: int, at_ns: int, stretch_ns: int) -> None:
+        """What has accumulated at `at_ns`; a stretch that is long enough becomes a power."""
+        facts = self.channel.facts
+        raw = total if self.channel.kind is Kind.COUNTER else total / NS
+        observed_ns += self.base_ns
+        self.joules = self.base_j + raw * self.channel.scale * facts.gain + facts.bias_w * (observed_ns / NS)
+        self.observed_ns, self.at_ns = observed_ns, at_ns
+        self.trace.append((at_ns, self.joules, observed_ns))
+        if self.mark is None:
+            self.mark = (at_ns, self.joules, observed_ns)
+        elif at_ns - self.mark[0] >= stretch_ns:
+            self._close_stretch(self.mark)
+
+    def between(self, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
+        """Joules and observed seconds of some stretches, by straight lines between the newest readings."""
+        at, joules, seen = (np.array(column) for column in zip(*self.trace, strict=True))
+        done = np.interp(ends_ns, at, joules) - np.interp(starts_ns, at, joules)
+        return done, (np.interp(ends_ns, at, seen) - np.interp(starts_ns, at, seen)) / NS
+
+    def _close_stretch(self, mark: tuple[int, float, int]) -> None:
+        seen_ns = self.observed_ns - mark[2]
+        if seen_ns > 0:
+            self.power_w = (self.joules - mark[1]) / (seen_ns / NS)
+            self.rolling.add(self.power_w, (self.at_ns - mark[0]) / NS)
+            self.history.append(self.power_w)
+        self.mark = (self.at_ns, self.joules, self.observed_ns)
+
+
+class Gatherer:
+    """What is known of one machine, fed with rows. Several tapes may follow one another."""
+
+    def __init__(self, interval_s: float, *, memory_total_bytes: Mapping[str, float] | None = None) -> None:
+        self.interval_s = interval_s
+        self.bounds = Bounds()
+        self.scope = ""
+        self.last_ns = 0
+        self._first_ns = 0
+        self._before_ns = 0
+        self._tape_ns = 0
+        self._totals = dict(memory_total_bytes or {})
+        self._stretch_ns = round(NEARLY * interval_s * NS)
+        self._lines: dict[str, Line] = {}
+        self._by_group: dict[str, list[Line]] = {}
+        self._sums: dict[str, Accumulator] = {}
+        self._state: dict[str, float] = {}
+        self._cpu_mark: tuple[float, float] | None = None
+        self._cpu_pct: float | None = None
+        self._cpu_history: deque[float] = deque(maxlen=HISTORY)
+
+    def adopt(self, tape: Tape, *, continues: bool = False) -> None:
+        """Read on from this tape. `continues`: it holds rows of the same recorder, so no time is left out."""
+        known = sources(tape)
+        added = {source.label for source in addable(known)}
+        self.scope = scope_of([source for source in known if source.label in added])
+        self._by_group = {}
+        for source in known:
+            line = self._line(source, source.label in added)
+            self._by_group.setdefault(line.group, []).append(line)
+        if not continues:
+            self._before_ns = self.elapsed_ns
+            self._first_ns = self.last_ns = tape.extent_ns()[0]
+            self._sums = {}
+            for line in self._lines.values():
+                line.base_j, line.base_ns, line.mark = line.joules, line.observed_ns, None
+        self._tape_ns = tape.extent_ns()[0]
+        self.bounds.adopt(tape, known)
+
+    @property
+    def elapsed_ns(self) -> int:
+        """How long has been recorded, over all tapes."""
+        return self._before_ns + self.last_ns - self._first_ns
+
+    @property
+    def tape_s(self) -> float:
+        """How long the tape is that is read now."""
+        return (self.last_ns - self._tape_ns) / NS
+
+    def _line(self, source: Source, in_total: bool) -> Line:
+        info = source.group.info
+        place = energy_channels(info).index(info.channels.index(source.channel))
+        line = self._lines.get(source.label)
+        if line is None or line.channel != source.channel:
+            base = (0.0, 0) if line is None else (line.joules, line.observed_ns)
+            line = Line(
+                source.channel,
+                source.label,
+                info.label,
+                info.name,
+                place,
+                source.group.expected_period_s,
+                in_total,
+                *base,
+            )
+            self._lines[source.label] = line
+        line.group, line.place, line.in_total = info.name, place, in_total
+        return line
+
+    def feed(self, news: Sequence[Rows]) -> None:
+        """Take what came."""
+        for part in news:
+            info = part.group.info
+            if info.name in self._by_group:
+                self._count(part)
+            for channel, index in ((c, i) for i, c in enumerate(info.channels) if not c.carries_energy):
+                self._remember(channel, index, part.rows)
+            if info.name == "use.host":
+                self._host()
+
+    def _count(self, part: Rows) -> None:
+        group, rows = part.group, part.rows
+        total = self._sums.get(group.info.name)
+        if total is None:
+            # Where this tape stood already when we came.
+            cums = part.frame.cum if part.frame is not None else ()
+            if part.frame is not None:
+                total = Accumulator.resumed(group.info, group.expected_period_s, rows[0], cums)
+            else:
+                total = Accumulator(group.info, group.expected_period_s)
+                total.add(rows[0])
+            self._sums[group.info.name] = total
+            self._stand(group.info.name, total)
+            self._seen(rows[0])
+        for row in rows:
+            at_ns = publication_ns(row)
+            if total.last_ns is None or at_ns > total.last_ns:
+                total.add(row, at_ns)
+                self._stand(group.info.name, total)
+        self._seen(rows[-1])
+
+    def _stand(self, group: str, total: Accumulator) -> None:
+        cums = total.cum()
+        for line in self._by_group[group]:
+            cum = cums[line.place]
+            if cum.last_ns > line.at_ns:
+                line.stands(cum.total, cum.observed_ns, cum.last_ns, self._stretch_ns)
+
+    def _seen(self, row: Row) -> None:
+        self.last_ns = max(self.last_ns, publication_ns(row))
+
+    def _remember(self, channel: Channel, index: int, rows: Sequence[Row]) -> None:
+        for row in reversed(rows):
+            value = row.values[index]
+            if math.isfinite(value):
+                self._state[channel.name] = value * channel.scale
+                return
+
+    def _host(self) -> None:
+        busy, idle = self._state.get("host.cpu_time"), self._state.get("host.idle_time")
+        if busy is None or idle is None:
+            return
+        if self._cpu_mark is not None:
+            worked, rested = busy - self._cpu_mark[0], idle - self._cpu_mark[1]
+            if worked < 0 or rested < 0 or worked + rested <= 0:
+                self._cpu_mark = (busy, idle)
+                return
+            self._cpu_pct = 100 * worked / (worked + rested)
+            self._cpu_history.append(self._cpu_pct)
+        self._cpu_mark = (busy, idle)
+
+    # What is known now.
+
+    @property
+    def lines(self) -> Mapping[str, Line]:
+        """Every source of joules by its label."""
+        return self._lines
+
+    def devices(self, now_ns: int) -> tuple[DeviceNow, ...]:
+        """Every device, those of the total first."""
+        lines = sorted(self._lines.values(), key=lambda line: (not line.in_total, _order(line.label)))
+        return tuple(self._device(line, now_ns) for line in lines)
+
+    def _device(self, line: Line, now_ns: int) -> DeviceNow:
+        name = line.channel.device
+        age_s = (now_ns - line.at_ns) / NS if line.at_ns else None
+        stale = age_s is None or age_s > STALE_PERIODS * max(line.expected_s, self.interval_s)
+        throttle = self._state.get(f"{name}.throttle")
+        plain = line.label == name
+        return DeviceNow(
+            name=line.label,
+            label=line.title,
+            power_w=None if stale else line.power_w,
+            averages_w=tuple(line.rolling.watts),
+            energy=self._amount(line),
+            in_total=line.in_total,
+            utilisation_pct=self._utilisation(name) if plain else None,
+            memory_bytes=self._state.get(f"{name}.memory") if plain else None,
+            memory_total_bytes=self._totals.get(name) if plain else None,
+            temperature_c=self._state.get(f"{name}.temperature") if plain else None,
+            clock_mhz=self._state.get(f"{name}.clock_sm") if plain else None,
+            throttled=None if throttle is None or not plain else bool(int(throttle) & HELD_BACK),
+            power_limit_w=self._state.get(f"{name}.power_limit") if plain else None,
+            history_w=tuple(line.history),
+            age_s=age_s,
+        )
+
+    def _utilisation(self, device: str) -> float | None:
+        own = self._state.get(f"{device}.utilisation")
+        packages = [line for line in self._lines.values() if line.label.startswith("cpu.") and " " not in line.label]
+        if own is None and (device == "host" or (device == "cpu.0" and len(packages) == 1)):
+            return self._cpu_pct
+        return own
+
+    def _amount(self, line: Line) -> Amount:
+        if not line.at_ns:
+            return Amount(refused="no reading yet")
+        elapsed_ns = max(self.elapsed_ns, 1)
+        below, above = self.bounds.of(line.label, line.joules)
+        return Amount(
+            line.joules,
+            None if below is None else line.joules - below,
+            None if above is None else line.joules + above,
+            pedigree_of(line.channel).value,
+            min(1.0, line.observed_ns / elapsed_ns) if elapsed_ns > YOUNG_NS else 1.0,
+        )
+
+    def total(self, devices: Sequence[DeviceNow]) -> Amount:
+        """The sum over the devices of the total."""
+        counted = [device.energy for device in devices if device.in_total and device.energy.joules is not None]
+        if not counted:
+            return Amount(refused="nothing has measured energy so far")
+        joules = math.fsum(amount.joules or 0.0 for amount in counted)
+        below, above = self.bounds.of("", joules)
+        return Amount(
+            joules,
+            None if below is None else joules - below,
+            None if above is None else joules + above,
+            "+".join(dict.fromkeys(amount.pedigree for amount in counted)),
+            min(amount.coverage for amount in counted),
+        )
+
+    def host(self, name: str) -> HostNow:
+        """CPU and memory of the machine."""
+        memory = self._state.get("host.memory")
+        return HostNow(name, self._cpu_pct, memory, self._totals.get("host"), tuple(self._cpu_history))
+
+
+def sum_of(devices: Sequence[DeviceNow]) -> tuple[float | None, tuple[float | None, ...], tuple[float, ...]]:
+    """Power, averages and history of the total. An average of a sum is the sum of the averages."""
+    counted = [device for device in devices if device.in_total]
+    powers = [device.power_w for device in counted if device.power_w is not None]
+    averages = []
+    for index in range(len(CONSTANTS_S)):
+        known = [a for device in counted if (a := device.averages_w[index]) is not None]
+        averages.append(math.fsum(known) if known else None)
+    histories = [device.history_w for device in counted if device.history_w]
+    length = min(map(len, histories), default=0)
+    history = tuple(map(math.fsum, zip(*(h[len(h) - length :] for h in histories), strict=True)))
+    return (math.fsum(powers) if powers else None), tuple(averages), history
+
+
+def _order(label: str) -> tuple[str, int, str]:
+    """cpu.2 before cpu.10."""
+    head, _, rest = label.partition(".")
+    number = rest.partition(" ")[0]
+    return ({"cpu": "0", "dram": "1", "gpu": "2"}.get(head, head), int(number) if number.isdecimal() else 0, label)

@@ -1,0 +1,96 @@
+"""An agent's metrics as a live source, from a real server on the loopback."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.report.live.agent_source import AgentSource, address, samples
+
+TEXT = """# HELP everywatt_power_watts Power.
+# TYPE everywatt_power_watts gauge
+everywatt_power_watts{host="node1",device="gpu.0"} 210.5
+everywatt_power_watts{host="node1",device="cpu.0"} 60 1700000000000
+everywatt_power_watts{host="node1",device="psys",total="0"} 300
+everywatt_energy_joules_total{host="node1",device="gpu.0"} %(joules)s
+everywatt_energy_joules_total{host="node1",device="cpu.0"} 1e3
+everywatt_utilisation_percent{device="gpu.0"} 93
+everywatt_owner_power_watts{kind="user",id="1000",label="a \\"b\\"\\n\\\\c"} 12
+everywatt_owner_energy_joules_total{kind="user",id="1000",label="a \\"b\\"\\n\\\\c"} 99
+node_load1 0.5
+nonsense
+everywatt_power_watts{device="gpu.9"} NaN?
+"""
+
+
+@pytest.fixture
+def server():
+    """Serves TEXT; `.answers` says with which status, `.joules` with which counter."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(made.status if self.path == "/metrics" else 404)
+            self.end_headers()
+            self.wfile.write((TEXT % {"joules": made.joules}).encode() if made.body is None else made.body)
+
+        def log_message(self, *words):
+            pass
+
+    made = HTTPServer(("127.0.0.1", 0), Handler)
+    made.status, made.joules, made.body = 200, 5000.0, None
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def url(server) -> str:
+    return f"http://127.0.0.1:{server.server_port}"
+
+
+def test_devices_owners_and_the_total(server):
+    shown = AgentSource(url(server), 1.0).poll()
+    devices = {device.name: device for device in shown.devices}
+    assert devices["gpu.0"].power_w == 210.5 and devices["gpu.0"].utilisation_pct == 93
+    assert devices["gpu.0"].energy.joules == 5000.0
+    assert not devices["psys"].in_total and "gpu.9" not in devices
+    assert shown.total_w == 270.5 and shown.total.joules == 6000.0
+    assert shown.host.name == "node1"
+    (owner,) = shown.owners.entries
+    assert (owner.kind, owner.id, owner.label, owner.power_w, owner.joules) == ("user", "1000", 'a "b"\n\\c', 12, 99)
+
+
+def test_only_some_cards(server):
+    assert [d.name for d in AgentSource(url(server), 1.0, gpus=("1",)).poll().devices] == ["cpu.0", "psys"]
+
+
+def test_an_agent_that_stops_answering_is_a_note_and_comes_back(server):
+    source = AgentSource(url(server), 1.0)
+    server.status = 500
+    shown = source.poll()
+    assert "does not answer" in shown.notes[0] and shown.devices
+    server.status = 200
+    assert source.poll().notes == ()
+
+
+def test_nothing_to_fetch_is_refused(server):
+    with pytest.raises(MeasurementRefused, match="does not answer"):
+        AgentSource("http://127.0.0.1:9", 1.0)
+    server.body = b"node_load1 3\n"
+    with pytest.raises(MeasurementRefused, match="no metric of everywatt"):
+        AgentSource(url(server), 1.0)
+
+
+def test_addresses():
+    assert address("http://n:1") == "http://n:1/metrics" == address("http://n:1/")
+    assert address("http://n:1/other") == "http://n:1/other"
+    with pytest.raises(UsageError):
+        address("http://")
+
+
+def test_samples_of_the_text_format():
+    found = list(samples('a 1\nb{x="1",y="a,b}"} 2.5e3 123\n# c 1\nd{ 1\n'))
+    assert found == [("a", {}, 1.0), ("b", {"x": "1", "y": "a,b}"}, 2500.0)]

@@ -1,0 +1,132 @@
+"""The screen as lines: it fits every size, shows what there is, and obeys the view."""
+
+from dataclasses import replace
+
+import pytest
+from snapshots import OWNERS, gpu, snapshot
+
+from everywatt.report.live.board import board, plain
+from everywatt.report.live.snapshot import Owners, WorkNow
+from everywatt.report.live.view import DEVICE_SORTS, OWNER_SORTS, View
+
+
+@pytest.mark.parametrize("cards", [0, 1, 2, 4, 8])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (140, 40), (200, 60)])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_it_fits_and_shows_every_device(cards, width, height, ascii_only):
+    lines = board(snapshot(cards), View(ascii=ascii_only), width, height)
+    text = plain(lines)
+    assert len(lines) == height
+    assert max(map(len, text.splitlines())) <= width
+    assert not ascii_only or text.isascii()
+    for name in ("cpu.0", *(f"gpu.{number}" for number in range(cards))):
+        assert sum(line.split()[:1] == [name] for line in text.splitlines()) == 1
+    assert "python train.py" in text and "idle" in text
+    for head in ("POWER", "ENERGY", "OWNER", *(["USE", "MEMORY", "TEMP"] if cards else [])):
+        assert head in text
+
+
+def test_a_wider_screen_shows_more():
+    narrow, wide = (plain(board(snapshot(2), View(), width, 40)) for width in (80, 200))
+    for head in ("15 S", "CLOCK", "LIMIT", "STATE", "NAME"):
+        assert head not in narrow and head in wide
+
+
+def test_a_very_small_screen_says_what_it_leaves_out():
+    text = plain(board(snapshot(8), View(), 60, 12))
+    assert "more devices" in text
+    assert len(text.splitlines()) <= 12
+
+
+def test_figures_are_there():
+    text = plain(board(snapshot(1), View(), 140, 40))
+    line = next(line for line in text.splitlines() if line.startswith(" gpu.0"))
+    assert line.split()[1:13] == [
+        *("100.0", "W", "100.0", "W", "99.0", "W", "98.0", "W"), *("6.000", "kJ", "±1.0", "%")
+    ]  # fmt: skip
+    assert "98 %" in line and "4.0/16 G" in line and "47 C" in line and "1410 MHz" in line
+    assert "8.400 kJ" in text.splitlines()[1]
+
+
+def owners_of(view: View) -> list[str]:
+    return [owner.label for owner in view.owners(snapshot())]
+
+
+def test_sorting_cycles_through_the_columns_and_changes_the_order():
+    view, orders = View(), {}
+    for name in OWNER_SORTS:
+        assert view.sort == name
+        orders[name] = owners_of(view)
+        view = view.next_sort()
+    assert view.sort == OWNER_SORTS[0]
+    assert orders["power"][:2] == ["python train.py --epochs 90", "idle"]
+    assert orders["energy"][0] == "postgres: writer"
+    assert orders["owner"] == sorted(orders["owner"])
+    assert owners_of(View(reverse=True)) == orders["power"][::-1]
+    assert View().next_device_sort().device_sort == DEVICE_SORTS[1]
+    devices = [device.name for device in View(device_sort="power").devices(snapshot(2))]
+    assert devices == ["gpu.1", "gpu.0", "cpu.0"]
+
+
+def test_a_filter_wants_all_its_words():
+    assert owners_of(View(filter="PYTHON 90")) == ["python train.py --epochs 90"]
+    assert owners_of(View(filter="python writer")) == []
+    text = plain(board(snapshot(2), View(filter="gpu.1"), 100, 30))
+    assert "gpu.1" in text and "gpu.0" not in text and "filter: gpu.1" in text
+
+
+def test_a_filter_for_owners_does_not_hide_the_devices():
+    text = plain(board(snapshot(1), View(filter="postgres"), 100, 30))
+    assert "gpu.0" in text and "postgres" in text and "train.py" not in text
+
+
+def test_units_change_energies():
+    view = View()
+    shown = []
+    for _ in range(3):
+        shown.append(plain(board(snapshot(1), view, 140, 40)))
+        view = view.next_unit()
+    assert view.unit == "J"
+    for text, figure in zip(shown, ("6.000 kJ", "1.667 Wh", "0.002 kWh"), strict=True):
+        assert figure in text
+
+
+def test_scrolling_stays_within_the_list():
+    view = View().scrolled(2, 3)
+    assert view.scroll == 2
+    assert view.scrolled(9, 3).scroll == 3 and view.scrolled(-9, 3).scroll == 0
+    text = plain(board(snapshot(), view, 100, 30))
+    assert "train.py" not in text and "unattributed" in text
+
+
+def test_states_have_styles_that_colour_is_not_needed_for():
+    hot = replace(snapshot(0), devices=(gpu(0, throttled=True), gpu(1, power_w=250.0)))
+    lines = board(hot, View(), 200, 30)
+    first = next(line for line in lines if plain([line]).startswith(" gpu.0"))
+    second = next(line for line in lines if plain([line]).startswith(" gpu.1"))
+    assert ("hot" in {style for _, style in first}) and "held back" in plain([first])
+    assert "warm" in {style for _, style in second}
+
+
+def test_no_device_and_no_owner_are_said():
+    text = plain(board(snapshot(owners=Owners(refused="no process was recorded"), devices=()), View(), 80, 24))
+    assert "no device measures power here" in text and "owners: no process was recorded" in text
+
+
+def test_control_characters_of_names_do_not_reach_the_screen():
+    owner = replace(OWNERS.entries[0], label="evil\x1b[2Jname\n")
+    text = plain(board(snapshot(owners=Owners("process", (owner,))), View(), 100, 30))
+    assert "\x1b" not in text and "evil?[2Jname?" in text
+
+
+def test_help_and_the_line_that_a_filter_is_typed_in():
+    assert "move in time" in plain(board(snapshot(), View(help=True), 80, 24))
+    last = plain(board(snapshot(), View(typing=True, filter="pyt"), 80, 24)).splitlines()[-1]
+    assert last == " filter: pyt_"
+
+
+def test_a_batch_log_shows_workers_and_its_last_events():
+    worker = WorkNow("gpu.0", 9, 4, 1, 2, 3.25, (0.0, 4.5, 9.0), 2**30, "success", "chunk-7", "2026-11-15T10:00:01Z")
+    shown = snapshot(0, owners=None, devices=(), work=(worker,), tail=("10:00:01 success gpu.0 chunk-7",))
+    text = plain(board(shown, View(), 120, 30))
+    assert "chunk-7" in text and "0/4/9" in text and "FAILED" in text and "10:00:01 success" in text

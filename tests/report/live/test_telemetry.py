@@ -1,0 +1,121 @@
+"""Old telemetry logs of a batch: counted right, followed, and quick to open however long."""
+
+import json
+import time
+
+import pytest
+
+from everywatt.report.live.telemetry import TelemetrySource
+
+
+def event(status, chunk="rec1_0", gpu=0, **more):
+    """One line as the old scheduler wrote it."""
+    details = more.pop("details", {"attempt": 1, "runner": "stub"})
+    return {
+        "chunk_id": chunk,
+        "gpu_index": gpu,
+        "gpu_name": "Quadro" if gpu is not None else None,
+        "status": status,
+        "timestamp": "2026-01-02T03:04:05+00:00",
+        "finished_at": None if status == "start" else "2026-01-02T03:04:09+00:00",
+        "runtime_s": None if status == "start" else 4.0,
+        "details": details,
+        **more,
+    }
+
+
+def metrics(before, after):
+    keys = ("index", "utilization", "memory_used_mb", "memory_total_mb")
+    return {
+        "attempt": 1,
+        "gpu_metrics": {"before": dict(zip(keys, before, strict=True)), "after": dict(zip(keys, after, strict=True))},
+    }
+
+
+def lines(*events) -> str:
+    return "".join(json.dumps(one) + "\n" for one in events)
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "rec1_20260102T030405Z.jsonl"
+
+
+def test_events_are_counted_by_card(log):
+    log.write_text(
+        lines(
+            event("start"),
+            event("success", details=metrics((0, 3, 500, 8192), (0, 9, 1500, 8192))),
+            event("start", "rec1_1", 1),
+            event("failure", "rec1_1", 1, details={"attempt": 1, "returncode": 1, "stderr": "boom", "backoff_s": 2}),
+            event("start", "rec1_1", 1, details={"attempt": 2}),
+            event("failure", "rec1_1", 1, details={"attempt": 2, "returncode": 1}),
+            event("start", "rec1_2", None),
+        )
+    )
+    shown = TelemetrySource(log).poll()
+    cpu, first, second = shown.work
+    assert (first.worker, first.events, first.success, first.failure, first.retries) == ("gpu.0", 2, 1, 0, 0)
+    assert first.runtime_s == 4.0 and first.utilisation_pct == (3.0, 6.0, 9.0)
+    assert first.memory_max_bytes == 1500 * 2**20
+    # Two failed attempts are two, not the sum of their numbers.
+    assert (second.events, second.success, second.failure, second.retries) == (4, 0, 2, 1)
+    assert cpu.worker == "cpu" and cpu.status == "start"
+    assert [(d.name, d.label, d.power_w, d.utilisation_pct) for d in shown.devices] == [
+        ("gpu.0", "Quadro", None, 9.0),
+        ("gpu.1", "Quadro", None, None),
+    ]
+    assert shown.total.refused == "the log has no power"
+    assert shown.tail[-1].split() == ["03:04:05", "start", "cpu", "rec1_2"]
+
+
+def test_a_torn_line_waits_until_it_is_whole(log):
+    whole = lines(event("start"), event("success"))
+    log.write_text(whole[:-20])
+    source = TelemetrySource(log)
+    assert source.poll().work[0].events == 1
+    with log.open("a") as file:
+        file.write(whole[-20:])
+    shown = source.poll()
+    assert shown.work[0].events == 2 and shown.notes == ()
+
+
+def test_only_what_was_appended_is_read(log, monkeypatch):
+    log.write_text(lines(*(event("success") for _ in range(1000))))
+    source = TelemetrySource(log)
+    assert source.poll().work[0].success == 1000
+    parsed = []
+    loads = json.loads
+    monkeypatch.setattr("everywatt.report.live.telemetry.json.loads", lambda text: parsed.append(1) or loads(text))
+    assert source.poll().work[0].success == 1000 and parsed == []
+    with log.open("a") as file:
+        file.write(lines(event("success")))
+    assert source.poll().work[0].success == 1001 and len(parsed) == 1
+
+
+def test_a_log_that_starts_again_is_read_from_its_start(log):
+    log.write_text(lines(*(event("success") for _ in range(5))))
+    source = TelemetrySource(log)
+    source.poll()
+    log.write_text(lines(event("failure")))
+    assert source.poll().work[0].failure == 1
+
+
+def test_nonsense_is_counted_and_said(log):
+    log.write_text("not json\n[1, 2]\n" + lines(event("start")) + '{"status": "start", "gpu_index": "x"}\n')
+    shown = TelemetrySource(log).poll()
+    assert shown.notes == ("2 lines of the log are no events",)
+    assert sum(worker.events for worker in shown.work) == 2
+
+
+def test_a_gigabyte_opens_at_once(log):
+    """The file is sparse: its size is what a reader that starts at the front would have to read."""
+    with log.open("wb") as file:
+        file.write(lines(event("start")).encode())
+        file.seek(1 << 30)
+        file.write(b"\n" + lines(*(event("success") for _ in range(200))).encode())
+    began = time.process_time()
+    shown = TelemetrySource(log).poll()
+    assert time.process_time() - began < 1.0
+    assert shown.work[0].success == 200
+    assert any("MiB of the log are not counted" in note for note in shown.notes)
