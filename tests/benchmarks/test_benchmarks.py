@@ -34,6 +34,12 @@ def test_windows_in_short():
     assert "one cold window of 60 s" in done.stdout
 
 
+def test_report_time_in_short():
+    done = _bench("report_time", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "100,000 ticks, one channel" in done.stdout
+
+
 @pytest.mark.serial
 def test_weight_in_short():
     done = _bench("weight", "--quick")

@@ -33,7 +33,7 @@ def test_json(project, capsys):
         "estimate": (True, "default", None),
         "profile": ("small", "project", path),
         "tag.project": ("alpha", "project", path),
-        **{name: (None, "default", None) for name in ("country", "intensity", "intensity-file", "pue", "price")},
+        **dict.fromkeys(("country", "intensity", "intensity-file", "pue", "price"), (None, "default", None)),
     }
     assert data["warnings"] == [f"{path}: there is no setting 'speed'."]
     assert err == f"Warning: {path}: there is no setting 'speed'.\n"

@@ -307,6 +307,27 @@ def test_a_gap_of_a_gauge_is_nobodys_and_costs_no_idle(tmp_path):
     assert ledger.entry("idle").energy.value == pytest.approx(20 * 12 * ledger.total.coverage, rel=0.02)
 
 
+def test_several_packages_are_split_by_who_ran_on_which(tmp_path):
+    a = Process(101, flat(1.0), name="a", extra={"cpu": 0})
+    b = Process(102, flat(1.0), name="b", extra={"cpu": 3})
+    c = Process(103, flat(2.0), name="c", extra={"cpu": 3, "threads": 8})
+    watts = {"cpu.0": flat(30.0), "cpu.1": flat(50.0)}
+    idle = {"cpu.0": 10.0, "cpu.1": 10.0}
+    ledgers = []
+    for name, packages in (("known", [0, 0, 1, 1]), ("unknown", None)):
+        path = write_machine(tmp_path / f"{name}.tape", watts, [a, b, c], seconds=12, packages=packages)
+        ledgers.append(load(path).ledger(baseline=idle))
+        check(ledgers[-1])
+    known, unknown = ledgers
+    owed = {name: dict(known.entry(name).energy.parts) for name in "abc"}
+    # On each package one process with a CPU of its own, and half of the threads of c.
+    assert (owed["a"]["cpu.0"].value, owed["c"]["cpu.0"].value) == (pytest.approx(120), pytest.approx(120))
+    assert (owed["b"]["cpu.1"].value, owed["c"]["cpu.1"].value) == (pytest.approx(240), pytest.approx(240))
+    assert set(owed["a"]) == {"cpu.0"}
+    assert unknown.entry("a").energy.value == pytest.approx(unknown.entry("b").energy.value)
+    assert unknown.entry("a").energy.half_width > known.entry("a").energy.half_width
+
+
 def test_the_interval_of_idle_is_its_spread_and_nobody_gets_it_twice(tmp_path):
     worker = [Process(101, flat(0.0, 6) + flat(1.0, 6), name="a")]
     watts = [20.0 + (1 if k % 2 else -1) for k in range(6)] + flat(60.0, 6)

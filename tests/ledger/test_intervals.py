@@ -23,7 +23,7 @@ def owners(charged, idle_j, method="quiet", spread_w=1.0, unsure=0.2, doubt=None
     return budgets(WHOLE, "cpu.0", Idle(10.0, spread_w, method), names, charged, idle_j, owned_s, doubt, unsure)
 
 
-amounts = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 5)), min_size=1, max_size=8)
+amounts = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 5)), min_size=1, max_size=40)
 
 
 @given(amounts, st.sampled_from(["given", "measured", "prior"]), st.floats(0, 5), st.floats(0, 1))
@@ -49,13 +49,20 @@ def test_one_worker_alone_has_no_doubt_about_its_share():
 
 def test_two_equal_workers_doubt_by_how_much_a_unit_of_use_costs():
     one, two = owners([50.0, 50.0], [0.0, 0.0], unsure=0.2)
-    assert one.by_source()["split"] == pytest.approx(0.2 * 50 * 0.5)
+    assert one.by_source()["split"] == pytest.approx(0.2 * 50 * math.sqrt(0.5))
     assert (one + two).by_source()["split"] == pytest.approx(0, abs=1e-12)
 
 
-def test_the_largest_carries_the_doubts_of_all_others():
-    found = owners([90.0, 5.0, 5.0], [0.0] * 3, unsure=0.0, doubt=[9.0, 3.0, 4.0])
-    assert [budget.by_source()["split"] for budget in found] == pytest.approx([math.hypot(3, 4), 3, 4])
+def test_a_doubt_about_one_share_is_missing_from_the_others_in_proportion():
+    found = owners([60.0, 30.0, 10.0], [0.0] * 3, unsure=0.0, doubt=[0.0, 10.0, 0.0])
+    assert [budget.by_source().get("split", 0.0) for budget in found] == pytest.approx([6, 7, 1])
+
+
+def test_a_thousand_small_owners_do_not_make_the_largest_unsure():
+    found = owners([2.0] + [1.0] * 999, [0.0] * 1000, unsure=0.2)
+    widths = [budget.by_source()["split"] for budget in found]
+    assert max(widths) < 0.5 and min(widths) > 0.15
+    assert sum(len(budget.terms) for budget in found) < 6000
 
 
 def test_the_spread_of_idle_goes_by_time_shared_and_not_by_joules():

@@ -100,13 +100,15 @@ def write_machine(
     everything: bool = False,
     host: str = "box",
     memory_bytes: int | None = None,
+    packages: Sequence[int] | None = None,
     seal: bool = True,
 ) -> Path:
     """A tape of `seconds`: devices draw `watts[device][k]` in second k; `other` CPUs are busy beside the processes.
 
     Energy comes every 0.1 s, processes every second; seconds in `missing` have no rows of gauges.
     """
-    meta = {"host": {"name": host, "cpus": cpus, "memory_bytes": memory_bytes}, "period_s": 0.1}
+    machine = {"name": host, "cpus": cpus, "memory_bytes": memory_bytes, "packages": packages}
+    meta = {"host": machine, "period_s": 0.1}
     writer = TapeWriter(path, meta)
     writer.anchor(Anchor(ORIGIN_NS, UTC_NS, ORIGIN_NS, 0))
     for device, levels in watts.items():

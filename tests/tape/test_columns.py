@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from everywatt.core.clocks import FakeClock
 from everywatt.core.errors import UsageError
 from everywatt.tape.accumulate import Accumulator
-from everywatt.tape.columns import load_columns
+from everywatt.tape.columns import load_columns, read_times, ticks_by_frame
 from everywatt.tape.reader import Tape
 from everywatt.tape.writer import TapeWriter
 
@@ -80,6 +80,13 @@ def test_the_vectorised_twin_is_equal(lab, ticks, wrap, max_w, seal):
                 for at, name in enumerate(("gpu.0.energy", "gpu.0.power")):
                     assert columns.accumulated[name].tolist() == [cum[at].total for cum in wanted]
                     assert columns.observed_ns[name].tolist() == [cum[at].observed_ns for cum in wanted]
+            whole = load_columns(tape, group, ["gpu.0.power", "gpu.0.energy"])
+            assert read_times(tape, tape.group(group)).tolist() == whole.read.tolist()
+            fast = ticks_by_frame(tape, tape.group(group), ["gpu.0.energy", "gpu.0.power"])
+            if fast is not None:
+                assert fast[0].tolist() == whole.published.tolist()
+                assert fast[1]["gpu.0.energy"].tolist() == whole.accumulated["gpu.0.energy"].tolist()
+                np.testing.assert_array_equal(fast[1]["gpu.0.power"], whole.values["gpu.0.power"])
             stored = [row for frame in tape.frames(group) for row in frame.rows()]
             assert [r[:3] for r in stored] == [r[:3] for r in rows]
             np.testing.assert_array_equal([r.values for r in stored], [r.values for r in rows])
@@ -132,3 +139,13 @@ def test_an_unknown_channel_is_refused(lab, tmp_path):
     small = lab.write_small(tmp_path / "a.tape")
     with Tape.open(small.path) as tape, pytest.raises(UsageError, match=r"gpu\.9"):
         load_columns(tape, 1, ["gpu.9"])
+
+
+def test_what_the_fast_way_cannot_do_is_said(lab, tmp_path):
+    writer = TapeWriter(tmp_path / "a.tape", {}, clock=FakeClock())
+    group = writer.add_group(lab.group(lab.counter(wrap=1000.0)), 0.1)
+    writer.append(
+        group, [lab.row(10**12 + at * lab.period_ns, value) for at, value in ((1, 990.0), (2, 5.0), (3, 9.0))]
+    )
+    tape = Tape.open(writer.seal())
+    assert ticks_by_frame(tape, tape.group(group), ["gpu.0.energy"]) is None

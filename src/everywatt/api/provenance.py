@@ -37,6 +37,7 @@ def provenance(
             "cpus": os.cpu_count(),
             "cpu": _cpu_model(),
             "memory_bytes": _memory_bytes(),
+            "packages": _packages(),
         },
         "python": platform.python_version(),
         "user": user_name(),
@@ -55,6 +56,18 @@ def _memory_bytes() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return None
+
+
+def _packages(cpus: Path = Path("/sys/devices/system/cpu")) -> list[int] | None:
+    """The package of each CPU, in their order; None where the system does not say, or there is one."""
+    try:
+        found = [
+            int((cpus / f"cpu{cpu}" / "topology" / "physical_package_id").read_text())
+            for cpu in range(os.cpu_count() or 0)
+        ]
+    except (OSError, ValueError):
+        return None
+    return found if len(set(found)) > 1 else None
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

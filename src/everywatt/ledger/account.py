@@ -46,6 +46,7 @@ class TapeUse:
         self.runs: list[tuple[int, int]] = []
         self.idle_spans: list[tuple[int, int]] = []
         self.cpus = float(tape.meta.get("host", {}).get("cpus") or 0)
+        self.packages = _whole_numbers(tape.meta.get("host", {}).get("packages"))
         self.memory_bytes = tape.meta.get("host", {}).get("memory_bytes")
 
     def update(self, tape: Tape) -> None:
@@ -131,6 +132,12 @@ class TapeUse:
         if self.busy is None:
             return np.full(len(starts_ns), np.nan)
         return self.busy.used(starts_ns, ends_ns) / ((ends_ns - starts_ns) / NS) / self.capacity()
+
+
+def _whole_numbers(told: Any) -> Ints:
+    """The numbers of a list of them; none where a tape from elsewhere holds something else."""
+    good = isinstance(told, list) and all(isinstance(number, int) for number in told)
+    return np.array(told if good else [], dtype=np.int64)
 
 
 _kept = WeakKeyDictionary()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from everywatt.core.budget import Bound, Budget, Term
 from everywatt.ledger.idle import Idle
 
+EXACT_OWNERS = 24
 # Idle levels that this very sensor measured on this tape.
 SEEN = ("measured", "quiet", "quiet, held", "regression", "lowest")
 
@@ -56,7 +57,7 @@ def budgets(
             width_j = spread_w * (shared_s * share - seconds)
             if width_j:
                 own.append(Term("baseline", f"baseline:{key}", width_j))
-    _split(terms, key, names, charged_j, charges, doubt_j, unsure)
+    _split(terms, key, names, charged_j, doubt_j, unsure)
     return [Budget(tuple(own), tuple(limits)) for own, limits in zip(terms, bounds, strict=True)]
 
 
@@ -65,20 +66,28 @@ def _split(
     key: str,
     names: Sequence[str],
     charged_j: Sequence[float],
-    charges: float,
     doubt_j: Sequence[float],
     unsure: float,
 ) -> None:
-    """What each share may be off by, with the largest owner as the other side of all of them."""
-    if charges <= 0:
-        return
-    largest = max(range(len(names)), key=lambda index: charged_j[index])
-    for index, name in enumerate(names):
-        rest = 1.0 - charged_j[index] / charges
-        width_j = math.hypot(unsure * charged_j[index] * rest, doubt_j[index])
-        if index != largest and width_j > 0:
-            terms[index].append(Term("split", f"split:{key}:{name}", width_j))
-            terms[largest].append(Term("split", f"split:{key}:{name}", -width_j))
+    """What each share may be off by is missing from the others', in proportion to what they owe.
+
+    Beyond a number of owners the small ones are taken in pairs of neighbours, each the other side of its neighbour.
+    """
+    order = sorted((i for i, amount in enumerate(charged_j) if amount > 0), key=lambda i: -charged_j[i])
+    errors = {i: math.hypot(unsure * charged_j[i], doubt_j[i]) for i in order}
+    count = EXACT_OWNERS + max(len(order) - EXACT_OWNERS, 0) % 2
+    large, small = order[:count], order[count:]
+    for one in large:
+        rest = math.fsum(charged_j[other] for other in large if other != one)
+        whole = rest + charged_j[one]
+        for other in large:
+            share = rest / whole if other == one else -charged_j[other] / whole
+            if errors[one] * share:
+                terms[other].append(Term("split", f"split:{key}:{names[one]}", errors[one] * share))
+    for one, other in zip(small[::2], small[1::2], strict=True):
+        width_j = math.hypot(errors[one], errors[other]) / math.sqrt(2)
+        terms[one].append(Term("split", f"split:{key}:{names[one]}", width_j))
+        terms[other].append(Term("split", f"split:{key}:{names[one]}", -width_j))
 
 
 def _shares(amounts: Sequence[float]) -> list[float]:

@@ -85,7 +85,7 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
         return CpuUse(stretches, Uses.none(), np.ones(len(stretches), dtype=np.bool_), ("no process was recorded",))
     stretches = cut(windows, processes.edges)
     known = process_use(stretches, processes, use.period_s, use.runs, roll.subject)
-    uses = Uses(known.stretch, roll.index[known.owner], known.amount)
+    uses = Uses(known.stretch, roll.index[known.owner], known.amount, known.cpu)
     most_owed = 2 * JIFFY_S * use.capacity() + 0.1
     if use.cgroups.made:
         mine = roll.subject[known.owner]

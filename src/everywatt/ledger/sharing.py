@@ -17,7 +17,7 @@ from everywatt.ledger.dram import memory_held, refresh
 from everywatt.ledger.energies import stretch_joules
 from everywatt.ledger.groups import Grouper
 from everywatt.ledger.idle import Idle
-from everywatt.ledger.levels import gpu_number, kind_of
+from everywatt.ledger.levels import device_number, kind_of
 from everywatt.ledger.policy import allocated_cpus, charge_idle
 from everywatt.ledger.roll import FIRST, JIFFY_S, CpuUse, Roll, cpu_use, gpu_share
 from everywatt.ledger.shares import IDLE_AT, NOBODY_AT, OTHER_AT, SPECIAL, DeviceShares, TapeShares
@@ -47,7 +47,7 @@ def share_tape(
     total = windows_energy(found, windows, notes=notes)
     roll = Roll(use)
     cpu = cpu_use(roll, windows)
-    work = _Work(roll, cpu, windows, policy, len([s for s in addable(found) if s.domain is Domain.PACKAGE]))
+    work = _Work(roll, cpu, windows, policy, [device_number(s) for s in addable(found) if s.domain is Domain.PACKAGE])
     devices = []
     for source in addable(found):
         part = dict(total.parts).get(source.label)
@@ -64,7 +64,9 @@ def share_tape(
 class _Work:
     """What all devices of a tape share: the owners, their CPU time, their memory."""
 
-    def __init__(self, roll: Roll, cpu: CpuUse, windows: Sequence[tuple[int, int]], policy: str, packages: int) -> None:
+    def __init__(
+        self, roll: Roll, cpu: CpuUse, windows: Sequence[tuple[int, int]], policy: str, packages: Sequence[int]
+    ) -> None:
         self._roll, self._cpu, self._windows = roll, cpu, windows
         self._policy, self._packages = policy, packages
         self._gpu_s: list[Uses] = []
@@ -74,8 +76,10 @@ class _Work:
         """A device that is split by CPU time: packages, DRAM, whole machines, rails."""
         roll, cpu, count = self._roll, self._cpu, len(self._roll)
         joules, seconds = stretch_joules(source, cpu.stretches.starts_ns, cpu.stretches.ends_ns)
-        done = split(joules, seconds, _level(idle), cpu.uses, Uses.none(), count)
-        used = cpu.uses.of_owners(count)
+        package = self._package(source)
+        uses = cpu.uses if package is None else cpu.uses.on(package, roll.use.packages)
+        done = split(joules, seconds, _level(idle), uses, Uses.none(), count)
+        used = uses.of_owners(count)
         allocated, method = self._allocated(used), "cpu time"
         held_j, idle_j, notes = done.held_j, done.idle_j, list[str]()
         if source.domain is Domain.DRAM:
@@ -87,7 +91,7 @@ class _Work:
                 notes.append(f"{source.label}: how much memory the machine has was not recorded; its refresh is idle")
         charged = charge_idle(self._policy, idle_j, used, allocated)
         wide = source.domain in (*WHOLE, Domain.DRAM, Domain.RAIL) and source.channel.pedigree is not Pedigree.MODELLED
-        wide |= source.domain is Domain.PACKAGE and self._packages > 1
+        wide |= source.domain is Domain.PACKAGE and len(self._packages) > 1 and package is None
         return DeviceShares(
             source.label,
             energy,
@@ -99,13 +103,19 @@ class _Work:
             done.owned_s,
             method if len(cpu.uses.owner) else "",
             UNSURE_WIDE if wide else UNSURE[method],
-            _doubt(cpu, done, used),
+            _doubt(replace(cpu, uses=uses), done, used),
             tuple(notes),
         )
 
+    def _package(self, source: Source) -> int | None:
+        """The package that a source is, where there are several and the tape tells which CPUs each has."""
+        several = source.domain is Domain.PACKAGE and len(self._packages) > 1
+        told = set(self._roll.use.packages.tolist()) == set(self._packages)
+        return device_number(source) if several and told else None
+
     def gpu(self, source: Source, energy: Energy, idle: Idle) -> DeviceShares:
         """A GPU: active by SM time, slices or memory, held by holders."""
-        share = gpu_share(self._roll, gpu_number(source), self._windows)
+        share = gpu_share(self._roll, device_number(source), self._windows)
         self._gpu_s.append(share.gpu_s)
         count = len(self._roll)
         joules, seconds = stretch_joules(source, share.stretches.starts_ns, share.stretches.ends_ns)
@@ -198,10 +208,9 @@ def _doubt(cpu: CpuUse, done: Split, used: Floats) -> Floats:
         return np.zeros(len(used))
     per_s = float(done.active_j.sum()) / whole
     cut_s = sums(cpu.uses.owner, cpu.uses.amount * cpu.partial[cpu.uses.stretch], len(used))
-    rest = 1.0 - used / whole
     ticks_s = np.where(used > 0, JIFFY_S, 0.0)
     ticks_s[OTHER_AT] *= np.sqrt(2)
-    return np.asarray(per_s * np.hypot(EDGE * cut_s * rest, ticks_s * rest), dtype=np.float64)
+    return np.asarray(per_s * np.hypot(EDGE * cut_s, ticks_s), dtype=np.float64)
 
 
 def _padded(device: DeviceShares, count: int) -> DeviceShares:

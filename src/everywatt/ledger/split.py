@@ -25,11 +25,15 @@ def sums(index: Ints, amount: Floats, count: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Sparse: in `stretch`, `owner` used so much (CPU seconds, SM seconds, or a weight ≥ 0)."""
+    """Sparse: in `stretch`, `owner` used so much (CPU seconds, SM seconds, or a weight ≥ 0).
+
+    `cpu` is where, -1 for somewhere; None where nothing is known of that.
+    """
 
     stretch: Ints
     owner: Ints
     amount: Floats
+    cpu: Ints | None = None
 
     @classmethod
     def none(cls) -> Uses:
@@ -45,7 +49,17 @@ class Uses:
             np.concatenate((self.stretch, stretches)),
             np.concatenate((self.owner, owners)),
             np.concatenate((self.amount, amounts)),
+            None if self.cpu is None else np.concatenate((self.cpu, np.full(len(stretches), -1))),
         )
+
+    def on(self, package: int, package_of: Ints) -> Uses:
+        """What of it was on one package: by the CPU where that is known, else by how many CPUs the package has."""
+        inside = package_of == package
+        if self.cpu is None or not len(self.cpu):
+            return Uses(self.stretch, self.owner, self.amount * inside.mean(), self.cpu)
+        known = (self.cpu >= 0) & (self.cpu < len(package_of))
+        share = np.where(known, inside[np.where(known, self.cpu, 0)], inside.mean())
+        return Uses(self.stretch, self.owner, self.amount * share, self.cpu)
 
     def of_owners(self, count: int) -> Floats:
         """Use of each owner, added over all stretches."""

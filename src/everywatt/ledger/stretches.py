@@ -84,7 +84,7 @@ def process_use(
         share = np.where(tail, np.where(goes_on, stretches.seconds[stretch] / lasted_s, 0.0), share)
     used = share * records.cpu_s[index]
     known = used > 0
-    return Uses(stretch[known], records.number[index][known], used[known])
+    return Uses(stretch[known], records.number[index][known], used[known], records.cpu[index][known])
 
 
 def _inside(records: Records, runs: Sequence[tuple[int, int]], subject: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:

@@ -39,6 +39,7 @@ class _Seen:
     threads: int = 1
     recent_s: float = 0.0
     rss_bytes: float | None = None
+    cpu: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Records:
     """CPU seconds of process `number` between two instants that lie in one stretch of the timeline.
 
     `place` is that stretch; `last` marks what ended in it (so before the end of the run, if that is there too), and
-    `young` what began in it.
+    `young` what began in it. `cpu` is the CPU that it ran on, -1 where that is not known or there are several threads.
     """
 
     place: Ints
@@ -56,6 +57,7 @@ class Records:
     cpu_s: Floats
     last: npt.NDArray[np.bool_]
     young: npt.NDArray[np.bool_]
+    cpu: Ints
 
 
 class ProcessUse:
@@ -74,7 +76,7 @@ class ProcessUse:
         self._alive: dict[int, _Seen] = {}
         self._exited: dict[int | str, int] = {}
         self._all = self._exits = False
-        self._columns = (array("q"), array("q"), array("q"), array("q"), array("d"), array("b"), array("b"))
+        self._columns = (array("q"), array("q"), array("q"), array("q"), array("d"), array("b"), array("b"), array("q"))
         self._made: Records | None = None
 
     def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
@@ -89,6 +91,7 @@ class ProcessUse:
         went: dict[int, tuple[_Seen, int | None]] = {}
         numbers: list[int] = []
         amounts: list[float] = []
+        cpus: list[int] = []
         for row in rows:
             seen = self._alive.get(row["pid"])
             if seen is None or row.get("start") != seen.start or "gone" in row or "exit" in row:
@@ -97,7 +100,8 @@ class ProcessUse:
             if (used_s := self._again(seen, row, at_ns, gains)) > 0:
                 numbers.append(seen.number)
                 amounts.append(used_s)
-        self._record_all(numbers, low_ns, at_ns, amounts)
+                cpus.append(seen.cpu)
+        self._record_all(numbers, low_ns, at_ns, amounts, cpus)
         self.everything[-1] = self._all
         if not self._exits:
             self._came_and_went(gains, went, low_ns, at_ns)
@@ -126,6 +130,7 @@ class ProcessUse:
 
     def _sizes(self, seen: _Seen, row: dict[str, Any], at_ns: int) -> None:
         seen.threads = row.get("threads") or 1
+        seen.cpu = row.get("cpu", -1) if seen.threads == 1 else -1
         rss = row.get("rss_bytes")
         if rss is not None and rss != seen.rss_bytes:
             seen.rss_bytes = rss
@@ -204,7 +209,7 @@ class ProcessUse:
             went[pid] = (seen, row.get("ppid"))
             self._forget(seen.number, at_ns)
             if cpu_s > seen.cpu_s:
-                self._record(seen.number, low_ns, at_ns, cpu_s - seen.cpu_s, last=True)
+                self._record(seen.number, low_ns, at_ns, cpu_s - seen.cpu_s, last=True, cpu=seen.cpu)
             return
         if (pid, start) in self._numbers and start is not None:
             return  # its end was told already
@@ -234,7 +239,7 @@ class ProcessUse:
             for seen in gone:
                 most_s = (at_ns - low_ns) / NS * seen.threads
                 part_s = min(left_s * (seen.recent_s + 0.01) / weight, most_s)
-                self._record(seen.number, low_ns, at_ns, part_s, last=True)
+                self._record(seen.number, low_ns, at_ns, part_s, last=True, cpu=seen.cpu)
                 gain -= part_s
             rest_s = gain - sum(seen.cpu_s + seen.children_s for seen in gone)
             if rest_s > 1e-9:
@@ -282,20 +287,36 @@ class ProcessUse:
                 part_s = cpu_s * (right - left) / (to_ns - from_ns)
                 self._record(number, left, right, part_s, young=left == from_ns)
 
-    def _record_all(self, numbers: Sequence[int], from_ns: int, to_ns: int, cpu_s: Sequence[float]) -> None:
+    def _record_all(
+        self, numbers: Sequence[int], from_ns: int, to_ns: int, cpu_s: Sequence[float], cpus: Sequence[int]
+    ) -> None:
         """Records of many processes between the last two edges."""
-        count = len(numbers)
-        same = (len(self.edges) - 2, None, from_ns, to_ns, None, 0, 0)
-        for column, value in zip(self._columns, same, strict=True):
-            column.extend([value] * count if value is not None else cpu_s if column.typecode == "d" else numbers)  # type: ignore[attr-defined]
+        place, number, begin, end, used, last, young, cpu = self._columns
+        count, none = len(numbers), bytes(len(numbers))
+        place.extend([len(self.edges) - 2] * count)
+        number.extend(numbers)
+        begin.extend([from_ns] * count)
+        end.extend([to_ns] * count)
+        used.extend(cpu_s)
+        last.extend(none)
+        young.extend(none)
+        cpu.extend(cpus)
 
     def _record(
-        self, number: int, from_ns: int, to_ns: int, cpu_s: float, *, last: bool = False, young: bool = False
+        self,
+        number: int,
+        from_ns: int,
+        to_ns: int,
+        cpu_s: float,
+        *,
+        last: bool = False,
+        young: bool = False,
+        cpu: int = -1,
     ) -> None:
         place = len(self.edges) - 2
         while place > 0 and self.edges[place] >= to_ns:
             place -= 1
-        for column, value in zip(self._columns, (place, number, from_ns, to_ns, cpu_s, last, young), strict=True):
+        for column, value in zip(self._columns, (place, number, from_ns, to_ns, cpu_s, last, young, cpu), strict=True):
             column.append(value)  # type: ignore[attr-defined]
 
     def _remember(self, name: str, number: int, at_ns: int, value: float) -> None:
@@ -314,8 +335,9 @@ class ProcessUse:
     def records(self) -> Records:
         """All records so far, in order of their stretch."""
         if self._made is None:
-            place, number, from_ns, to_ns, cpu_s, last, young = (np.array(column) for column in self._columns)
+            place, number, from_ns, to_ns, cpu_s, last, young, cpu = (np.array(column) for column in self._columns)
             order = np.argsort(place, kind="stable")
             flags = last.astype(np.bool_)[order], young.astype(np.bool_)[order]
-            self._made = Records(place[order], number[order], from_ns[order], to_ns[order], cpu_s[order], *flags)
+            amounts = place[order], number[order], from_ns[order], to_ns[order], cpu_s[order]
+            self._made = Records(*amounts, *flags, cpu[order])
         return self._made

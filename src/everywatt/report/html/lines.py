@@ -37,7 +37,7 @@ Tell = Callable[[float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of one chart. `shown` is False for one that a reader has to ask for; `in_total` True for parts of the sum."""
+    """One line of one chart: `shown` unless a reader has to ask for it, `in_total` where it is a part of the sum."""
 
     chart: str
     label: str

@@ -101,12 +101,12 @@ everywatt.Chart = class {
 
   most() { return Math.max(120, Math.floor(this.width() * 1.5 / Math.max(1, this.visible().length / 4))); }
 
-  // One x axis for all lines, three values each: mean, highest, lowest.
+  // One x axis for the means of all lines. Lowest and highest are drawn beside uPlot, in drawRanges.
   data() {
     const { a, b } = this.view;
     this.slices = this.visible().map((i) => this.lines[i].between(a, b, this.most()));
     if (!this.slices.length) return [[a, b]];
-    return uPlot.join(this.slices.map((slice) => [slice.t, slice.mean, slice.high, slice.low]));
+    return uPlot.join(this.slices.map((slice) => [slice.t, slice.mean]));
   }
 
   exact() { return this.slices.every((slice) => slice.exact); }
@@ -118,35 +118,31 @@ everywatt.Chart = class {
 
   options() {
     const theme = everywatt.theme();
-    const series = [{}], bands = [];
+    const series = [{}];
     for (const i of this.visible()) {
       const colour = this.colour(i, theme), held = this.lines[i].held;
       const paths = held ? uPlot.paths.stepped({ align: -1 }) : uPlot.paths.linear();
       const place = this.colours(this.lines[i].about);
       const dash = everywatt.dashes[Math.floor(place / theme.palette.length) % everywatt.dashes.length];
-      const at = series.length;
-      const edge = everywatt.faint(colour, 0.75);
       series.push({ stroke: colour, width: 1.6, paths, dash, points: { show: !held, size: 4 } });
-      series.push({ stroke: edge, width: 0.8, paths, points: { show: false } });
-      series.push({ stroke: edge, width: 0.8, paths, points: { show: false } });
-      bands.push({ series: [at + 1, at + 2], fill: everywatt.faint(colour, 0.22) });
     }
     const axis = { stroke: theme.text, grid: { stroke: theme.grid, width: 1 }, ticks: { stroke: theme.grid, width: 1 }, font: theme.font };
     return {
-      width: this.width(), height: this.height(), series, bands,
+      width: this.width(), height: this.height(), series,
       padding: [8 + this.lanes() * 19, 24, 0, 0],
       legend: { show: false },
       cursor: {
         sync: { key: "everywatt", setSeries: false }, drag: { x: true, y: false, setScale: false },
         points: { size: 6 }, focus: { prox: -1 },
       },
-      scales: { x: { time: false, range: () => [this.view.a, this.view.b] }, y: { range: (u, low, high) => this.range(low, high) } },
+      scales: { x: { time: false, range: () => [this.view.a, this.view.b] }, y: { range: () => this.range() } },
       axes: [
         { ...axis, size: 34, space: 70, values: (u, ticks) => ticks.map((t) => this.time(t, this.view.b - this.view.a)) },
-        { ...axis, size: 54, values: (u, ticks) => ticks.map((v) => everywatt.number(v)) },
+        { ...axis, size: 60, values: (u, ticks) => ticks.map((v) => everywatt.number(v)) },
       ],
       hooks: {
         drawClear: [(u) => this.drawBands(u, theme)],
+        drawAxes: [(u) => this.drawRanges(u, theme)],
         draw: [(u) => this.drawLanes(u, theme)],
         setSelect: [(u) => this.selected(u)],
         setCursor: [(u) => this.cursor(u)],
@@ -162,8 +158,17 @@ everywatt.Chart = class {
     return (this.width() < 520 ? base * 0.85 : base) + this.lanes() * 19;
   }
 
-  range(low, high) {
-    if (low === null || high === null || !Number.isFinite(low)) return [0, 1];
+  // Of the y axis: all that is drawn, highest and lowest too.
+  range() {
+    let low = Infinity, high = -Infinity;
+    for (const slice of this.slices) {
+      for (let i = 0; i < slice.t.length; i++) {
+        if (slice.mean[i] === null || slice.t[i] < this.view.a) continue;
+        if (slice.low[i] < low) low = slice.low[i];
+        if (slice.high[i] > high) high = slice.high[i];
+      }
+    }
+    if (low > high) return [0, 1];
     if (this.about.id === "utilisation") return [0, Math.max(100, high)];
     const zero = low >= 0 && this.about.id !== "temperature" && this.about.id !== "logged";
     const bottom = zero ? 0 : low, room = (high - bottom) * 0.08 || Math.abs(high) * 0.05 || 1;
@@ -229,6 +234,40 @@ everywatt.Chart = class {
       ctx.fillStyle = everywatt.faint(theme.palette[(name + 3) % theme.palette.length], 0.09);
       ctx.fillRect(x, bbox.top, Math.max(1, x2 - x), bbox.height);
     }
+    ctx.restore();
+  }
+
+  // From lowest to highest tick behind each mean: a shade, and both its edges, which show a spike however thin it is.
+  drawRanges(u, theme) {
+    const { ctx, bbox } = u, ratio = devicePixelRatio || 1, many = this.slices.length > 4;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    ctx.lineWidth = ratio;
+    this.slices.forEach((slice, k) => {
+      const i = this.visible()[k], colour = this.colour(i, theme);
+      const place = (t) => Math.round(u.valToPos(t, "x", true)), x = slice.t.map(place), start = place(this.lines[i].first);
+      const edges = { low: new Path2D(), high: new Path2D() }, shade = new Path2D();
+      let any = false;
+      for (let j = 0; j < x.length; j++) {
+        if (slice.mean[j] === null || slice.low[j] === slice.high[j]) continue;
+        const left = j ? x[j - 1] : start, top = u.valToPos(slice.high[j], "y", true), bottom = u.valToPos(slice.low[j], "y", true);
+        const joined = any && j && slice.mean[j - 1] !== null;
+        shade.rect(left, top, Math.max(x[j] - left, 1), bottom - top);
+        for (const [edge, y] of [[edges.high, top], [edges.low, bottom]]) {
+          if (joined) edge.lineTo(left, y); else edge.moveTo(left, y);
+          edge.lineTo(x[j], y);
+        }
+        any = true;
+      }
+      if (!any) return;
+      ctx.fillStyle = everywatt.faint(colour, Math.max(0.04, Math.min(0.22, 0.4 / this.slices.length)));
+      ctx.fill(shade);
+      ctx.strokeStyle = everywatt.faint(colour, many ? 0.45 : 0.65);
+      ctx.stroke(edges.high);
+      ctx.stroke(edges.low);
+    });
     ctx.restore();
   }
 
