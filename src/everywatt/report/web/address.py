@@ -47,7 +47,9 @@ def parse_listen(text: str) -> Address:
     try:
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
-        raise UsageError(f"'{host}' is no address and no name that is known here.", cure=f"--listen {DEFAULT}") from None
+        raise UsageError(
+            f"'{host}' is no address and no name that is known here.", cure=f"--listen {DEFAULT}"
+        ) from None
     ips = [str(entry[4][0]) for entry in found]
     # A name that means several addresses is as open as the most open one of them.
     ip = next((ip for ip in ips if not ipaddress.ip_address(ip).is_loopback), ips[0])

@@ -59,7 +59,9 @@ class Viewer:
 class Hub:
     """One source and its viewers. Lives in one event loop; the source lives in one thread."""
 
-    def __init__(self, make: Callable[[], LiveSource], *, interval_s: float = INTERVAL_S, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self, make: Callable[[], LiveSource], *, interval_s: float = INTERVAL_S, grace_s: float = GRACE_S
+    ) -> None:
         self._make = make
         self._interval_s, self._grace_s = interval_s, grace_s
         self._viewers: set[Viewer] = set()

@@ -87,7 +87,9 @@ class RunIndex:
             paths = []
         for path in paths:
             now, before = signature(path), self._found.get(path.name)
-            found[path.name] = before if before is not None and before.signature == now else Listed(path.name, path, now)
+            found[path.name] = (
+                before if before is not None and before.signature == now else Listed(path.name, path, now)
+            )
         self._found = found
         self._looked_s = time.monotonic()
 

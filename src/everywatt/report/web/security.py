@@ -154,7 +154,9 @@ class Guard:
             return Refusal(431, "The head of the request is too long.")
         if scope["method"] != "GET":
             return Refusal(405, "There is nothing here but GET.", (("allow", "GET"),))
-        if headers.get("transfer-encoding") or any(length.strip() != "0" for length in headers.get("content-length", ())):
+        if headers.get("transfer-encoding") or any(
+            length.strip() != "0" for length in headers.get("content-length", ())
+        ):
             return Refusal(413, "A request has no body here.", (("connection", "close"),))
         return None
 
