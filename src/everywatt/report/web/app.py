@@ -57,7 +57,9 @@ class Site:
             Route("/static/{name}", self.static),
             Route("/favicon.ico", self.icon),
         ]
-        return Guard(Starlette(routes=routes), self.access)
+        app = Starlette(routes=routes)
+        app.router.redirect_slashes = False  # an address is right or it is not
+        return Guard(app, self.access)
 
     async def fill(self) -> None:
         """Read the list ahead, a little at a time, so that the first who asks need not wait."""

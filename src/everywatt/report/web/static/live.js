@@ -166,9 +166,10 @@ everywatt.Board = class extends everywatt.Page {
 
   add({ t, power, devices, host }) {
     this.line("power", "total").add(t, power);
-    const machine = { utilisation: host.utilisation, memory: host.memory };
+    // A machine without a power sensor has one device of the same name, with an estimate.
+    const all = { ...devices, host: { utilisation: host.utilisation, memory: host.memory, ...devices.host } };
     for (const { id, scale } of everywatt.liveCharts) {
-      for (const [name, values] of [["host", machine], ...Object.entries(devices)]) {
+      for (const [name, values] of Object.entries(all)) {
         const value = values[id];
         if (value !== null && value !== undefined || this.lines.has(id + " " + name)) this.line(id, name).add(t, value === null || value === undefined ? null : value * scale);
       }
