@@ -70,10 +70,18 @@ def get(url, context=None, **headers):
 
 @pytest.mark.parametrize(
     "words",
-    [["--listen", "0.0.0.0:0"], ["--listen", "0.0.0.0:0", "--token", "a-token-of-some-length"], ["--listen", "[::]:0"], ["--listen", "nonsense"],
-     ["--cert", "x.pem"], ["--token", "a", "--token-file", "b"], ["--token", ""], ["--token-file", "/nowhere"]],
+    [
+        ["--listen", "0.0.0.0:0"],
+        ["--listen", "0.0.0.0:0", "--token", "a-token-of-some-length"],
+        ["--listen", "[::]:0"],
+        ["--listen", "nonsense"],
+        ["--cert", "x.pem"],
+        ["--token", "a", "--token-file", "b"],
+        ["--token", ""],
+        ["--token-file", "/nowhere"],
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_it_refuses_with_2(words, own_home, capsys):
     assert main(["serve", *words]) == 2
     assert "Error: " in capsys.readouterr().err

@@ -66,9 +66,18 @@ def test_every_answer_has_the_headers(web, path):
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:8765", "127.0.0.1", "127.0.0.1:80", "localhost.evil.example:8765", "127.0.0.1:8765.evil.example",
-     "127.0.0.1:8765@evil.example", "2130706433:8765", "0.0.0.0:8765"],
-)  # fmt: skip
+    [
+        "evil.example",
+        "evil.example:8765",
+        "127.0.0.1",
+        "127.0.0.1:80",
+        "localhost.evil.example:8765",
+        "127.0.0.1:8765.evil.example",
+        "127.0.0.1:8765@evil.example",
+        "2130706433:8765",
+        "0.0.0.0:8765",
+    ],
+)
 def test_a_foreign_host_is_refused(web, host):
     for path in ("/", "/api/runs", "/static/page.js", "/api/live", "/login"):
         assert web.get(path, headers={"Host": host}).status_code == 421
@@ -124,11 +133,28 @@ def test_long_and_full_requests_are_refused(web):
 
 
 TRAVERSALS = [
-    "../whole.tape", "..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "%252e%252e%252fetc%252fpasswd",
-    "/etc/passwd", "%2fetc%2fpasswd", "whole.tape%00", "%00", "..", ".", "%2e%2e", "whole.tape/..", "./whole.tape",
-    "whole.tape%2f..%2fwhole.tape", "..%5cwhole.tape", "20261115-000000-job/box-0001.tape", "whole", "*", "whole.tape%0a",
-    "file:%2f%2f%2fetc%2fpasswd", "%c0%ae%c0%ae/etc/passwd",
-]  # fmt: skip
+    "../whole.tape",
+    "..%2f..%2fetc%2fpasswd",
+    "%2e%2e/%2e%2e/etc/passwd",
+    "%252e%252e%252fetc%252fpasswd",
+    "/etc/passwd",
+    "%2fetc%2fpasswd",
+    "whole.tape%00",
+    "%00",
+    "..",
+    ".",
+    "%2e%2e",
+    "whole.tape/..",
+    "./whole.tape",
+    "whole.tape%2f..%2fwhole.tape",
+    "..%5cwhole.tape",
+    "20261115-000000-job/box-0001.tape",
+    "whole",
+    "*",
+    "whole.tape%0a",
+    "file:%2f%2f%2fetc%2fpasswd",
+    "%c0%ae%c0%ae/etc/passwd",
+]
 
 
 @pytest.mark.parametrize("name", TRAVERSALS)

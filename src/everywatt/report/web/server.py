@@ -18,7 +18,7 @@ from everywatt.report.web.security import MOST_HEAD_BYTES
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MOST_CONNECTIONS = 128
-HEAD_S = 10.0
+HEAD_S = 5.0
 KEEP_ALIVE_S = 15
 GRACEFUL_S = 3
 
