@@ -221,15 +221,15 @@ def seed(snapshot: Snapshot, interval_s: float) -> dict[str, Any]:
 
 
 def shortened(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as `monitor --json` has it, with the first owners only."""
+    """The snapshot as `monitor --json` has it, with words for energies, and the first of the owners that owe."""
     data = snapshot.to_dict()
     data["t"] = snapshot.at_ns / 1e9
     for energy in (data["energy"], *(device["energy"] for device in data["devices"])):
         energy["shown"] = _shown(energy)
     owners = data.get("owners")
     if owners:
-        owners["count"] = len(owners["entries"])
-        owners["entries"] = owners["entries"][:MOST_OWNERS]
+        owing = [entry for entry in owners["entries"] if entry["power_w"] or entry["joules"]]
+        owners["count"], owners["entries"] = len(owing), owing[:MOST_OWNERS]
     return data
 
 

@@ -7,7 +7,7 @@ everywatt.LiveWindow = class extends everywatt.Window {
     super(low, high);
     this.span = span;
     this.follows = true;
-    super.set(high - span, high);
+    this.advance(low, high);
   }
 
   set(a, b) {
@@ -21,8 +21,8 @@ everywatt.LiveWindow = class extends everywatt.Window {
   }
 
   advance(low, high) {
-    this.whole = [Math.min(low, high - this.span), high];
-    if (this.follows) super.set(high - this.span, high);
+    this.whole = [Math.min(low, high - 20), high];
+    if (this.follows) super.set(Math.max(high - this.span, this.whole[0]), high);
   }
 };
 
@@ -47,8 +47,9 @@ everywatt.LiveLine = class extends everywatt.Line {
   get empty() { return !this.mean.some((value) => !Number.isNaN(value)); }
 };
 
+// Its times are seconds after `origin`, so that they keep their digits.
 everywatt.LiveChart = class extends everywatt.Chart {
-  time(t) { return new Date(t * 1000).toLocaleTimeString("en-GB"); }
+  time(t) { return everywatt.clockTime(this.about.origin + t); }
 };
 
 everywatt.clockTime = (t) => new Date(t * 1000).toLocaleTimeString("en-GB");
@@ -148,10 +149,12 @@ everywatt.Board = class extends everywatt.Page {
   // What was before: power at equal steps, then what others saw.
   begin({ interval_s: step, t, history, total_history: total, points }) {
     this.interval = step;
-    const first = points.length ? points[0].t : t;
-    const past = (chart, name, values) => values.forEach((value, i) => this.line(chart, name).add(first - (values.length - 1 - i) * step, value));
-    past("power", "total", total.slice(0, -1));
-    for (const [name, values] of Object.entries(history)) past("power", name, values.slice(0, -1));
+    this.origin ??= t;
+    const first = (points.length ? points[0].t : t) - this.origin;
+    // The last of them is the first point's own.
+    const past = (name, values) => values.slice(0, -1).forEach((value, i) => this.line("power", name).add(first - (values.length - 1 - i) * step, value));
+    past("total", total);
+    for (const [name, values] of Object.entries(history)) past(name, values);
     for (const point of points) this.add(point);
   }
 
@@ -164,7 +167,8 @@ everywatt.Board = class extends everywatt.Page {
     return this.lines.get(key);
   }
 
-  add({ t, power, devices, host }) {
+  add({ t: utc, power, devices, host }) {
+    const t = utc - this.origin;
     this.line("power", "total").add(t, power);
     // A machine without a power sensor has one device of the same name, with an estimate.
     const all = { ...devices, host: { utilisation: host.utilisation, memory: host.memory, ...devices.host } };
@@ -179,6 +183,7 @@ everywatt.Board = class extends everywatt.Page {
   }
 
   take(snapshot) {
+    this.origin ??= snapshot.t;
     const devices = {};
     for (const device of snapshot.devices) devices[device.name] = { power: device.power_w, utilisation: device.utilisation_pct, temperature: device.temperature_c, clocks: device.clock_mhz, memory: device.memory_bytes };
     this.add({ t: snapshot.t, power: snapshot.power_w, devices, host: { utilisation: snapshot.host.cpu_pct, memory: snapshot.host.memory_bytes } });
@@ -259,7 +264,7 @@ everywatt.Board = class extends everywatt.Page {
         element("figcaption", {}, element("h3", {}, about.title, element("span.about", {}, about.unit)), legend), box), details);
       const after = [...this.chartsBox.children].find((other) => everywatt.liveCharts.findIndex((one) => one.id === other.dataset.chart) > everywatt.liveCharts.indexOf(about));
       this.chartsBox.insertBefore(frame, after || null);
-      const chart = new everywatt.LiveChart({ ...about, lines: lines.map((line) => line.about) }, lines, this.view, box, (line) => this.placeOf(line.device), null);
+      const chart = new everywatt.LiveChart({ ...about, origin: this.origin, lines: lines.map((line) => line.about) }, lines, this.view, box, (line) => this.placeOf(line.device), null);
       chart.frame = frame;
       chart.legend = () => this.legend(chart, legend);
       chart.told = (x) => this.values(chart, legend, x);
