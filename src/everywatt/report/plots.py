@@ -13,7 +13,7 @@ from everywatt.core.energy import Energy
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
 from everywatt.report.html.lines import CHARTS, Line, extent_s, lines_of
 from everywatt.report.html.pyramid import buckets
-from everywatt.report.html.spans import bands_of, phases_of
+from everywatt.report.html.spans import phases_of, spans_over_time
 
 ENDINGS = (".png", ".svg", ".pdf")
 WIDTH, HEIGHT = 640, 300
@@ -143,12 +143,12 @@ def _number(value: float) -> float | None:
 
 def _band_layers(altair: Any, run: Run) -> list[Any]:
     """The innermost spans as shades behind, with their names where there are few."""
-    found = bands_of(run)
-    deepest = max((band[3] for band in found["bands"]), default=0)
-    bands = [band for band in found["bands"] if band[3] == deepest][:MOST_BANDS]
-    if not bands:
+    found = spans_over_time(run)
+    deepest = max((band[3] for band in found), default=0)
+    bands = [band for band in found if band[3] == deepest]
+    if not bands or len(bands) > MOST_BANDS:
         return []
-    rows = [{"a": a, "b": b, "span": found["names"][name]} for name, a, b, _ in bands]
+    rows = [{"a": a, "b": b, "span": name} for name, a, b, _ in bands]
     layers = []
     for place, shade in enumerate(("#dfe5ec", "#eff2f5")):
         base = altair.Chart(altair.Data(values=rows[place::2]))

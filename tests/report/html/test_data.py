@@ -70,8 +70,28 @@ def test_phases_are_spans_by_name(view):
     assert rows["epoch"]["energy"]["joules"] == pytest.approx(4 * CPU_W + 2 * HIGH_W + 2 * LOW_W, rel=0.03)
     assert rows["epoch"]["each_shown"] and rows["run"]["each_shown"] is None
     bands = view["bands"]
-    assert [bands["names"][band[0]] for band in bands["bands"]] == ["run", EVIL, "epoch", "epoch"]
-    assert bands["bands"][1][1:] == [0.5, 3.5, 1]
+    found = unpack(bands["data"])
+    assert [bands["names"][int(place)] for place in found["name"]] == ["run", EVIL, "epoch", "epoch"]
+    assert (found["start"] / 1e6).tolist() == [0.0, 0.5, 4.0, 7.0]
+    assert (found["length"] / 1e6).tolist() == [10.0, 3.0, 2.0, 2.0]
+    assert found["depth"].tolist() == [0, 1, 1, 1]
+    assert bands["kept"] == bands["count"] == 4
+
+
+def test_of_very_many_spans_some_of_everywhere_are_kept(tmp_path, monkeypatch):
+    from tapes import gauge_group, rows, write_tape
+
+    from everywatt.report.html import spans
+
+    monkeypatch.setattr(spans, "MOST_BANDS", 100)
+    many = [("run", 0.0, 100.0, None, {}), *((f"q{i % 2}", i / 10, i / 10 + 0.08, "s0", {}) for i in range(990))]
+    ticks = rows(lambda t: 100.0, 0, 100, 1.0)
+    run = everywatt.load(write_tape(tmp_path / "many.tape", [(gauge_group(period_s=1.0), 1.0, ticks)], many))
+    found = spans.bands_of(run)
+    starts = unpack(found["data"])["start"] / 1e6
+    assert (found["kept"], found["count"]) == (100, 991)
+    assert starts[0] == 0.0 and unpack(found["data"])["depth"][0] == 0, "the longest is always there"
+    assert np.histogram(starts[1:], bins=4, range=(0, 100))[0].min() >= 15
 
 
 def test_a_gap_of_a_gauge_is_a_hole_and_not_a_line(tmp_path):

@@ -1,17 +1,19 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everywatt.report.html.packing import Column, pack, packed_bytes, unpack
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-(2**50), 2**50), min_size=1, max_size=60))
 def test_whole_numbers_come_back_as_they_were(numbers):
     values = np.array(numbers, dtype=np.int64)
     assert unpack(pack([Column("t", values, 1.0)]))["t"].tolist() == numbers
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(-(10**6), 10**6)), min_size=1, max_size=60))
 def test_multiples_of_a_step_come_back_with_their_holes(counts):
     values = np.array([np.nan if count is None else count * 0.001 for count in counts])

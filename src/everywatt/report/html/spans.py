@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from everywatt.api.run import IDLE_ROLE, Run
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
@@ -14,13 +16,14 @@ from everywatt.core.spans import Span
 from everywatt.core.units import format_duration, format_quantity, format_watts
 from everywatt.report.html.figures import shown_energy
 from everywatt.report.html.lines import offset_ns_of
+from everywatt.report.html.packing import Column, pack
 
-MOST_BANDS = 1500
+MOST_BANDS = 10_000
 MOST_PHASES = 60
 
 
-def bands_of(run: Run) -> dict[str, Any]:
-    """Names, and for each span [name, start, end, depth] in seconds; the longest where there are very many."""
+def spans_over_time(run: Run) -> list[tuple[str, float, float, int]]:
+    """(name, start, end, depth) of every span in seconds after the start, outer ones first, each depth in order."""
     placed: dict[str, tuple[Span, float, float]] = {}
     for tape in run.tapes:
         offset_ns, high_ns = offset_ns_of(run, tape), tape.extent_ns()[1]
@@ -28,11 +31,32 @@ def bands_of(run: Run) -> dict[str, Any]:
             end_ns = high_ns if span.end_ns is None else span.end_ns
             placed.setdefault(span.id, (span, (span.start_ns - offset_ns) / NS, (end_ns - offset_ns) / NS))
     spans = {uid: span for uid, (span, _, _) in placed.items()}
-    longest = sorted(placed.values(), key=lambda entry: entry[1] - entry[2])[:MOST_BANDS]
-    names = list(dict.fromkeys(span.name for span, _, _ in longest))
+    found = [(span.name, start, end, _depth(span, spans)) for span, start, end in placed.values()]
+    return sorted(found, key=lambda band: (band[3], band[1]))
+
+
+def bands_of(run: Run) -> dict[str, Any]:
+    """Names, and packed for each span its name, start and end (µs) and depth; the longest where there are very many."""
+    bands = spans_over_time(run)
+    kept = bands
+    if len(bands) > MOST_BANDS:
+        # Among spans of about the same length any will do, so long as they are not all from one place.
+        order = sorted(range(len(bands)), key=lambda i: (-_about(bands[i][2] - bands[i][1]), i * 2_654_435_761 % 2**32))
+        kept = [bands[i] for i in sorted(order[:MOST_BANDS])]
+    names = list(dict.fromkeys(band[0] for band in kept))
     places = {name: place for place, name in enumerate(names)}
-    bands = [[places[span.name], round(start, 6), round(end, 6), _depth(span, spans)] for span, start, end in longest]
-    return {"names": names, "bands": sorted(bands, key=lambda band: (band[3], band[1])), "count": len(placed)}
+    columns = {
+        "name": [places[band[0]] for band in kept],
+        "start": [round(band[1] * 1e6) for band in kept],
+        "length": [round((band[2] - band[1]) * 1e6) for band in kept],
+        "depth": [band[3] for band in kept],
+    }
+    data = pack([Column(name, np.array(values, dtype=np.int64), 1.0) for name, values in columns.items()])
+    return {"names": names, "data": data if kept else None, "kept": len(kept), "count": len(bands)}
+
+
+def _about(seconds: float) -> float:
+    return float(f"{seconds:.1e}")
 
 
 def _depth(span: Span, spans: dict[str, Span]) -> int:

@@ -113,8 +113,10 @@ everywatt.Chart = class {
 
   lanes() {
     if (!this.bands || !this.bands.bands.length) return 0;
-    return Math.min(4, 1 + Math.max(...this.bands.bands.map((band) => band[3])));
+    return Math.min(4, 1 + this.deepest());
   }
+
+  deepest() { return this.bands.bands.reduce((most, band) => Math.max(most, band[3]), 0); }
 
   options() {
     const theme = everywatt.theme();
@@ -223,7 +225,7 @@ everywatt.Chart = class {
   // Spans without any inside them lie behind the curve.
   drawBands(u, theme) {
     if (!this.bands) return;
-    const { ctx, bbox } = u, deepest = Math.max(0, ...this.bands.bands.map((band) => band[3]));
+    const { ctx, bbox } = u, deepest = this.deepest();
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
@@ -231,6 +233,7 @@ everywatt.Chart = class {
     for (const [name, start, end, depth] of this.bands.bands) {
       if (depth !== deepest || end < this.view.a || start > this.view.b) continue;
       const x = u.valToPos(start, "x", true), x2 = u.valToPos(end, "x", true);
+      if (x2 - x < 3) continue; // nothing but grey would come of it
       ctx.fillStyle = everywatt.faint(theme.palette[(name + 3) % theme.palette.length], 0.09);
       ctx.fillRect(x, bbox.top, Math.max(1, x2 - x), bbox.height);
     }
@@ -283,8 +286,13 @@ everywatt.Chart = class {
     ctx.font = theme.small.replace("11px", 11 * ratio + "px");
     ctx.textBaseline = "middle";
     ctx.textAlign = "left";
+    const drawn = new Map();
     for (const [name, start, end, depth] of this.bands.bands) {
       if (depth >= lanes || end < this.view.a || start > this.view.b) continue;
+      // One of those that share a pixel is enough.
+      const last = Math.round(u.valToPos(end, "x", true));
+      if (drawn.get(depth) >= last) continue;
+      drawn.set(depth, last);
       const x = Math.max(u.valToPos(start, "x", true), bbox.left);
       const wide = Math.max(ratio, Math.min(u.valToPos(end, "x", true), bbox.left + bbox.width) - x - ratio);
       const y = bbox.top - (lanes - depth) * tall - 3 * ratio, colour = theme.palette[(name + 3) % theme.palette.length];
@@ -300,6 +308,13 @@ everywatt.Chart = class {
     }
     ctx.restore();
   }
+};
+
+// Packed spans as [place of the name, start, end, depth], in seconds.
+everywatt.bandsOf = async function (packed) {
+  if (!packed.data) return [];
+  const { name, start, length, depth } = await everywatt.unpack(packed.data);
+  return Array.from(name, (place, i) => [place, start[i] / 1e6, (start[i] + length[i]) / 1e6, depth[i]]);
 };
 
 // The text, cut so that it fits.

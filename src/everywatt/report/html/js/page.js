@@ -141,7 +141,7 @@ everywatt.Page = class {
 
   async fillCharts(run) {
     const { element } = everywatt, view = this.view;
-    const made = [];
+    const made = [], bands = { names: run.bands.names, bands: await everywatt.bandsOf(run.bands) };
     for (const about of run.charts) {
       const lines = await Promise.all(about.lines.map((line) => everywatt.Line.of(line)));
       if (view !== this.view) return;
@@ -151,7 +151,7 @@ everywatt.Page = class {
       const frame = element("figure.chart", { tabindex: "0", role: "group", "aria-label": about.title + " over time. Arrow keys move and zoom, 0 shows the whole run.", onkeydown: (event) => view.key(event) },
         element("figcaption", {}, element("h3", {}, about.title, about.unit ? element("span.about", {}, about.unit) : null), legend), box);
       this.chartsBox.append(element("div.chart-and-table", { "data-chart": about.id }, frame, details));
-      const chart = new everywatt.Chart(about, lines, view, box, this.colourOf, about.id === "power" ? run.bands : null);
+      const chart = new everywatt.Chart(about, lines, view, box, this.colourOf, about.id === "power" ? bands : null);
       chart.legend = () => this.legend(chart, legend);
       chart.after = () => { if (details.open) this.tableOf(chart, details); };
       chart.told = (x) => this.values(chart, legend, x);
@@ -273,7 +273,7 @@ everywatt.Page = class {
     const box = element("div", {}, bars("Energy by phase", phases.map((phase) => row(phase, theme))));
     this.coloured.push(() => box.replaceChildren(bars("Energy by phase", phases.map((phase) => row(phase, everywatt.theme())))));
     const more = run.phases.count > phases.length ? " The " + phases.length + " longest of " + run.phases.count + " names." : "";
-    const drawn = run.bands.count > run.bands.bands.length ? " The " + run.bands.bands.length + " longest of " + run.bands.count + " spans are drawn as bands." : "";
+    const drawn = run.bands.count > run.bands.kept ? " The " + run.bands.kept + " longest of " + run.bands.count + " spans are drawn as bands." : "";
     return section("phases", "Phases", "Spans of one name, taken together." + more + drawn, box,
       element("details", {}, element("summary", {}, "Table of phases"), table("Phases", ["Phase", "Count", "Time", "Energy", "Mean power", "Each", "Share of the run"],
         phases.map((phase) => [phase.name, String(phase.count), phase.seconds_shown, phase.energy.shown, phase.mean_shown || "–", phase.each_shown || "–", phase.idle ? "–" : everywatt.percent(phase.share)]), [1, 2, 3, 4, 5, 6])));
