@@ -17,7 +17,19 @@ from pathlib import Path
 
 from benchmarks.common import OUT, say
 
-ORDER = ("accuracy", "honesty", "sim_honesty", "weight", "use_cost", "windows", "slowdown", "report_time", "monitor_cost")
+ORDER = (
+    "accuracy",
+    "honesty",
+    "sim_honesty",
+    "weight",
+    "use_cost",
+    "ledger_cost",
+    "windows",
+    "slowdown",
+    "monitor_cost",
+    "report_time",
+    "verdicts",
+)
 
 
 def found() -> dict[str, Callable[[bool], None]]:

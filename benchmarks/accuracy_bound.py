@@ -29,21 +29,24 @@ def bound_pct(sensor: Sensor, lab: Lab, device: int, phase_s: float, windows: li
         return curve.energy_j(0.0, t_s)
 
     edges = np.array([[lab.seconds(a), lab.seconds(b)] for a, b in windows])
-    truth = np.array([joules(b) - joules(a) for a, b in edges])
-    if sensor.counter:
-        found = [np.array([_linear(joules, t, sensor.period_s, phase_s) for t in side]) for side in edges.T]
-        return np.abs(found[1] - found[0] - truth)[None, :] / truth * 100
     first = math.floor((edges.min() - 3 - phase_s) / sensor.period_s)
     count = math.ceil((edges.max() + 3 - phase_s) / sensor.period_s) - first
     at = phase_s + sensor.period_s * (first + np.arange(count))
-    readings = np.array([(joules(t) - joules(t - sensor.window_s)) / sensor.window_s for t in at])
+    if sensor.counter:  # of a counter only the publications around edges matter
+        near = np.unique(np.concatenate([np.searchsorted(at, edges.ravel()) + n for n in (-1, 0)]))
+        at = at[near]
+    return rules_pct(sensor, at, lambda times: np.array([joules(t) for t in np.atleast_1d(times)]), edges)
+
+
+def rules_pct(sensor: Sensor, at: Array, joules: Callable[[Array], Array], edges: Array) -> Array:
+    """|error| in percent of windows (rows of `edges`) for each rule, from publications at the times `at`."""
+    truth = joules(edges[:, 1]) - joules(edges[:, 0])
+    if sensor.counter:
+        count = joules(at)
+        lines = np.interp(edges[:, 1], at, count) - np.interp(edges[:, 0], at, count)
+        return np.abs(lines - truth)[None, :] / truth * 100
+    readings = (joules(at) - joules(at - sensor.window_s)) / sensor.window_s
     return np.stack([np.abs(rule - truth) / truth * 100 for rule in _rules(sensor, at, readings, edges)])
-
-
-def _linear(joules: Callable[[float], float], t: float, period: float, phase: float) -> float:
-    start = phase + math.floor((t - phase) / period) * period
-    low, high = joules(start), joules(start + period)
-    return low + (high - low) * (t - start) / period
 
 
 def _rules(sensor: Sensor, at: Array, readings: Array, edges: Array) -> list[Array]:

@@ -22,9 +22,8 @@ from everywatt.sim.machine import Lab, SimMachine
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "tests" / "energy" / "data"
-# Without a second witness: the simulated utilisation follows power, which for a ramp looks like a load that toggles.
 # ZeusMonitor goes by the card's generation, asks for the counter all the same, and fails: its column is empty.
-NO_COUNTER = "utilisation=100%,unsupported=nvmlDeviceGetTotalEnergyConsumption+field:83"
+NO_COUNTER = "unsupported=nvmlDeviceGetTotalEnergyConsumption+field:83"
 
 # Replayed traces: the external meter beside an A100 and an RTX 3090, 4.8 kHz; JimZeyuYang/GPU_Power_Benchmark (MIT).
 LOADS: dict[str, str] = {

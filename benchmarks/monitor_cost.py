@@ -38,9 +38,7 @@ def machine() -> Iterator[Lab]:
     sleepers = [subprocess.Popen(["sleep", "3600"]) for _ in range(CARDS)]
     sensor = [f"gpu.{card}.processes={sleeper.pid}:4GiB:0.8" for card, sleeper in enumerate(sleepers)]
     try:
-        made = SimMachine.of(
-            gpus=["sine:150W,50W,20s"], packages=["constant:40W"], replicate=CARDS, sensor=sensor
-        )
+        made = SimMachine.of(gpus=["sine:150W,50W,20s"], packages=["constant:40W"], replicate=CARDS, sensor=sensor)
         with made.start() as lab:
             yield lab
     finally:

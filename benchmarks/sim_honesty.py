@@ -44,16 +44,18 @@ CLASSES: dict[str, Sensor] = {
     "RAPL 1 ms": SENSORS["rapl"],
     "counter 20 ms": replace(SENSORS["nvml20"], read_s=0.1),
     "counter 100 ms": SENSORS["nvml100"],
-    "counter 100 ms, jitter": replace(SENSORS["nvml100"], options="period=100ms,jitter=500us"),
+    "counter 100 ms, jitter": replace(SENSORS["nvml100"], options="period=100ms,jitter=2ms"),
     "counter 100 ms, drops": replace(SENSORS["nvml100"], options="period=100ms,drop=5%"),
     "gauge 100 of 100 ms": replace(SENSORS["gauge100"], options=NO_COUNTER),
     "3090, uncalibrated": SENSORS["gauge100"],
     "A100, uncalibrated": SENSORS["gauge25"],
     "3090 average, uncal.": SENSORS["gauge1s"],
 }
-# As on real cards, utilisation is the second witness of what a load does inside a cell.
-CLASSES = {
-    name: replace(sensor, options=sensor.options.replace("utilisation=100%,", "")) for name, sensor in CLASSES.items()
+# Utilisation is the second witness of what a load does inside a cell. Stuck at one figure it tells nothing, and the
+# intervals have to be honest all the same.
+CLASSES |= {
+    f"{name}, stuck": replace(CLASSES[name], options=f"utilisation=100%,{CLASSES[name].options}")
+    for name in ("counter 100 ms", "gauge 100 of 100 ms", "A100, uncalibrated")
 }
 
 

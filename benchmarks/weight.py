@@ -32,7 +32,8 @@ from benchmarks.common import (
 from everywatt.sim.machine import Lab, SimMachine
 
 SENSOR = "call_cost=50us,process_cost=500us"
-SETTLE_S = 8.0
+SETTLE_S = 10.0
+WINDOW_S = 30.0  # what is buffered is written in full every 30 s: a shorter window would flatter the bytes
 PEERS = {
     "codecarbon": "CodeCarbon 10 Hz, its defaults",
     "codecarbon_quiet": "CodeCarbon 10 Hz, log_level=error",
@@ -203,6 +204,6 @@ def _sizes(python: str, names: list[str]) -> list[dict[str, object]]:
 def main(quick: bool = False) -> None:
     """All tables."""
     os.environ.setdefault("EVERYWATT_RECORDER_IDLE_S", "1")
-    show_shares(shares(1.0, 1.0) if quick else shares(15.0))
+    show_shares(shares(1.0, 1.0) if quick else shares(WINDOW_S))
     starts(1 if quick else 7)
     sizes()

@@ -10,6 +10,7 @@ import pytest
 
 from everywatt.api.checkup import check_home, check_recorder, check_up
 from everywatt.core.machine import Machine
+from everywatt.recorder.wire import SOCKET
 from everywatt.sensors.diagnose import Verdict
 
 
@@ -35,7 +36,7 @@ def test_a_runtime_folder_of_somebody_else(tmp_path) -> None:
 
 def test_sockets_alive_dead_and_odd(tmp_path) -> None:
     environ = {"EVERYWATT_RUNTIME_DIR": str(tmp_path)}
-    path = tmp_path / "recorder-1.sock"
+    path = tmp_path / SOCKET
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()

@@ -56,6 +56,14 @@ def test_slowdown_in_short():
     assert "gpu-like" in done.stdout
 
 
+@pytest.mark.serial
+def test_ledger_cost_in_short():
+    done = _bench("ledger_cost", "--quick")
+    assert done.returncode == 0, done.stderr
+    table = [line for line in done.stdout.splitlines() if line.startswith(("everywatt ", "psutil ", "Kepler's way"))]
+    assert len(table) == 3, done.stdout
+
+
 def test_built_tapes_are_what_recording_would_leave(tmp_path, monkeypatch):
     """Every checksum holds, and windows agree with the sum of the counter's steps."""
     monkeypatch.syspath_prepend(str(ROOT))

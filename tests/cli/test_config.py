@@ -32,6 +32,7 @@ def test_json(project, capsys):
         "sensors": (["rapl"], "project", path),
         "estimate": (True, "default", None),
         "profile": ("small", "project", path),
+        "memory": ("rss", "default", None),
         "tag.project": ("alpha", "project", path),
         **dict.fromkeys(("country", "intensity", "intensity-file", "pue", "price"), (None, "default", None)),
     }

@@ -121,7 +121,7 @@ def test_most_windows_are_answered_by_their_ends(tape, monkeypatch):
         result = real(asked, asked_ns)
         for one, ticks in zip(asked, result, strict=True):
             if ticks is not None:
-                assert len(ticks.at_ns) <= 4 * 16 + 2
+                assert len(ticks.at_ns) <= 4 * 34 + 2
                 seen[one.channel.device] = seen.get(one.channel.device, 0) + 1
         return result
 
@@ -131,7 +131,7 @@ def test_most_windows_are_answered_by_their_ends(tape, monkeypatch):
     for start, end in asked:
         window_energy(sources(tape), start, end)
     by_ends = {name: seen.get(device, 0) / len(asked) for name, device in zip(MACHINE, devices(), strict=True)}
-    for name in ("busy all the time", "toggles", "idle", "package", "package 1", "starts again", "silent for 20 s"):
+    for name in ("busy all the time", "toggles", "package", "package 1", "starts again", "silent for 20 s"):
         assert by_ends[name] > 0.8, by_ends
     assert by_ends["toggles and idles"] < 0.8, by_ends
 

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from everywatt.energy.sampling import CounterCurve, GaugeCurve
-from everywatt.energy.swing import Witness, own_swing, restlessness, toggling
+from everywatt.energy.swing import Witness, own_swing, restlessness, toggling, unwitnessed
+
+# Utilisation that can tell busy from idle, and says busy all the time that matters.
+WORKING = Witness.of_percent([-10.0, -9.0, 30.0], [0, 100, 100])
 
 
 def test_a_reading_belongs_to_the_time_before_it():
@@ -18,15 +21,35 @@ def test_a_reading_belongs_to_the_time_before_it():
 
 def test_a_steady_load_is_known_almost_exactly():
     t = np.arange(0.1, 20, 0.1)
-    found = GaugeCurve(t, np.full(len(t), 250.0), period_s=0.1, quantum_w=0.01).energy(3.03, 8.11)
+    always = np.full(len(t), 250.0)
+    found = GaugeCurve(t, always, period_s=0.1, quantum_w=0.01, witness=WORKING).energy(3.03, 8.11)
     assert found.joules == pytest.approx([250 * 5.08])
     assert found.half_width_j[0] == pytest.approx(0.005 * 5.08)
+
+
+@pytest.mark.parametrize("witness", [None, Witness.of_percent([0.0, 20.0], [100, 100])], ids=["none", "stuck at 100 %"])
+def test_without_a_witness_that_moves_a_load_may_toggle_inside_a_cell(witness):
+    t = np.arange(0.1, 20, 0.1)
+    steady = GaugeCurve(t, np.full(len(t), 250.0), period_s=0.1, witness=witness)
+    # 125 to 375 W, once in a cell: in its middle up to 125 W × 0.05 s are out of place
+    assert steady.energy(3.05, 8.0).half_width_j[0] == pytest.approx(125 * 0.05, rel=0.05)
+    assert steady.energy(3.1, 8.0).half_width_j[0] == pytest.approx(0.0, abs=1e-9)
+    # and a sensor that looks at a quarter of each period may have seen one of its levels only
+    partly = GaugeCurve(t, np.full(len(t), 250.0), period_s=0.1, window_s=0.025, witness=witness)
+    assert partly.energy(3.0, 8.0).half_width_j[0] == pytest.approx(0.25 * 250 * 5, rel=0.01)
+
+
+def test_a_witness_that_says_idle_is_believed_while_power_stands_still():
+    t = np.arange(0.1, 20, 0.1)
+    idle = Witness.of_percent(t, np.zeros(len(t)))
+    assert not unwitnessed(idle, np.full(len(t), 60.0))
+    assert unwitnessed(idle, np.where(t < 9, 60.0, 70.0))
 
 
 def test_an_edge_is_worst_in_the_middle_of_a_changing_cell():
     t = np.arange(1.0, 11.0)
     y = np.where(t <= 5, 100.0, 300.0)
-    curve = GaugeCurve(t, y, period_s=1.0)
+    curve = GaugeCurve(t, y, period_s=1.0, witness=WORKING)
     at_end, inside, calm = curve.edge_half_width([5.0, 4.5, 2.5])
     assert at_end == pytest.approx(0.0, abs=1e-9)
     assert calm == pytest.approx(0.0, abs=1e-9)

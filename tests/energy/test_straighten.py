@@ -34,3 +34,23 @@ def test_power_that_changes_is_left_within_the_bracket(curve: str) -> None:
     times, halves = straighten(joules, read - 0.001, read, inner)
     assert np.all((times >= read[inner] - 0.001) & (times <= read[inner]))
     assert np.mean(np.abs(times - published[inner]) <= halves + 1e-6) > 0.93
+
+
+@pytest.mark.parametrize("curve", ["ramp:100W,300W,60s", "telegraph:100W,300W,0.05s,3", "square:100W,300W,0.3s"])
+def test_publications_that_were_seen_to_happen_place_a_read_just_before_them(curve: str) -> None:
+    """A read, then 0.2 to 5 ms later two publications one period apart, each to 40 µs."""
+    power, chance = parse_curve(curve), np.random.default_rng(4)
+    early, late, when, which = [], [], [], []
+    for start in np.arange(1.0, 9.0, 0.1):
+        read = start + chance.uniform(0, 0.001)
+        seen = np.ceil((read + chance.uniform(0.0002, 0.005)) * 1000) / 1000
+        which.append(len(when))
+        when += [np.floor(read * 1000) / 1000, seen - 0.001, seen]
+        off = chance.uniform(0, 0.00004)
+        early += [read - 0.001, seen - 0.001 - off - 0.00002, seen - off]
+        late += [read, seen - 0.001 - off + 0.00006, seen - off + 0.00004]
+    joules, numbers = np.array([power.energy_j(0.0, t) for t in when]), np.array(which)
+    times, halves = straighten(joules, np.array(early), np.array(late), numbers)
+    truth = np.array(when)[numbers]
+    assert np.percentile(np.abs(times - truth), 95) * 1e6 < 40  # the middle of the bracket: 480
+    assert np.mean(np.abs(times - truth) <= halves + 1e-6) > 0.95

@@ -254,3 +254,13 @@ def test_ten_thousand_spans_are_one_query(tmp_path):
     energy = run.energy(span="s")
     assert energy.joules == pytest.approx(500, rel=1e-6)
     assert energy.budget.by_source()["offset"] == pytest.approx(10, rel=1e-6)
+
+
+def test_spans_of_a_name_of_which_one_lies_outside_of_all_readings(tmp_path):
+    """What was seen has a figure; what was not is missing from it, and it says so."""
+    ticks = rows(lambda t: 50.0 * t, 0, 10, 0.1)
+    spans = [("epoch", 2.0, 4.0, None, {}), ("epoch", 20.0, 22.0, None, {})]
+    energy = run_of(write_tape(tmp_path / "a.tape", [(counter_group(), 0.1, ticks)], spans)).energy(span="epoch")
+    assert energy.joules == pytest.approx(100.0, rel=1e-6)
+    assert energy.coverage == pytest.approx(0.5)
+    assert any("1 of 2 windows have no figure" in note for note in energy.notes)

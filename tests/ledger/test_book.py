@@ -349,7 +349,7 @@ def test_a_live_tape_is_continued(tmp_path):
     assert joules(run.ledger(between=(6.0, 12.0)))["a"] == pytest.approx(240, rel=0.05)
 
 
-@pytest.mark.parametrize("by", ["colour", "span"])
+@pytest.mark.parametrize("by", ["colour"])
 def test_what_a_ledger_cannot_be_kept_by_is_said(tmp_path, by):
     run = load(write_machine(tmp_path / "x.tape", {"cpu.0": flat(50.0)}, [], seconds=12))
     with pytest.raises(UsageError, match=by):

@@ -122,11 +122,23 @@ def test_locks_on_to_any_phase_and_period(phase: float, period: float, declared:
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("jitter", [0.1, 0.3, 0.6])
+@pytest.mark.parametrize("jitter", [0.1, 0.3, 0.6, 1.0])
 def test_jitter_of_the_hardware_widens_the_bracket_as_far_as_needed(jitter: float, seed: int) -> None:
     publisher = Publisher(100.0, 31.0, jitter_ms=jitter, seed=seed, seconds=40)
-    holds = {0.1: 0.99, 0.3: 0.985, 0.6: 0.7}[jitter]  # the jitter is learnt from a probe a second
-    check(publisher, follow(publisher, declared_ms=100.0, seed=seed), width_ms=2.0 + 5 * jitter, holds=holds)
+    holds = {0.1: 0.99, 0.3: 0.985, 0.6: 0.75, 1.0: 0.75}[jitter]  # large ones are learnt in the first seconds
+    check(publisher, follow(publisher, declared_ms=100.0, seed=seed), width_ms=2.5 + 5 * jitter, holds=holds)
+
+
+@pytest.mark.parametrize("counter", [True, False])
+@pytest.mark.parametrize(("period", "asked"), [(100.0, 100.0), (20.0, 20.0), (20.0, 100.0)])
+def test_brackets_hold_publications_that_stray_by_two_milliseconds(period: float, asked: float, counter: bool) -> None:
+    inside = []
+    for seed in range(6):
+        publisher = Publisher(period, 11.0, jitter_ms=1.0, seed=seed, seconds=30, counter=counter)
+        outcome = follow(publisher, declared_ms=period, asked_ms=asked, seed=seed)
+        rows = settled(outcome, 8.0)
+        inside += [row.early_ns <= publisher.times[index] <= row.late_ns for row, index in rows]
+    assert sum(inside) >= 0.93 * len(inside)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -188,7 +200,7 @@ def test_reads_no_more_often_than_asked_and_still_knows_the_time() -> None:
     rows = settled(outcome, 1.5)
     assert 0.95 * 285 <= len(rows) <= 1.3 * 290
     assert all(row.early_ns <= publisher.times[index] <= row.late_ns for row, index in rows)
-    assert max(row.late_ns - row.early_ns for row, _ in rows) <= 3 * MS
+    assert max(row.late_ns - row.early_ns for row, _ in rows) <= 3.2 * MS
     assert len([t for t in outcome.reads if t > START + 2 * S]) / 28 <= 13
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from everywatt.core.errors import RecorderError, RunExists, UsageError
 from everywatt.recorder.client import Recording, next_segment, record
+from everywatt.recorder.wire import SOCKET
 from everywatt.tape.reader import Tape
 
 HERE = Path(__file__).parent
@@ -387,12 +388,33 @@ def test_a_child_of_a_recording_without_recorder_writes_nothing(lab, monkeypatch
 
 def test_a_removed_socket_makes_the_recorder_leave_when_its_tapes_are_closed(lab) -> None:
     recording = start(lab)
-    (lab.runtime / "recorder-1.sock").unlink()
+    (lab.runtime / SOCKET).unlink()
     recording.span_close(recording.span_open("still works"))
     time.sleep(0.3)
     closed = recording.close(linger=False)
     assert table(closed.path, "select count(*) from span") == [(1,)]
     lab.wait_gone(3.0)
+
+
+def test_a_recorder_that_may_not_idle_serves_its_client_and_leaves(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERYWATT_RECORDER_IDLE_S", "0")
+    recording = start(lab)
+    recording.span_close(recording.span_open("served"))
+    closed = recording.close(linger=False)
+    assert table(closed.path, "select name from span") == [("served",)]
+    assert table(closed.path, "select count(*) from note where kind = 'recorder'") == [(0,)]
+    lab.wait_gone(5.0)
+
+
+def test_spans_that_come_all_the_time_lose_no_tick(lab) -> None:
+    recording = start(lab)
+    for number in range(60):
+        with_edges = recording.span_open(f"step {number}")
+        time.sleep(0.03)
+        recording.span_close(with_edges)
+    closed = recording.close(linger=False)
+    assert table(closed.path, "select count(*) from span where end_ns is not null") == [(60,)]
+    assert table(closed.path, "select count(*) from gap") == [(0,)]
 
 
 def test_a_runtime_folder_of_a_very_long_name(lab, monkeypatch: pytest.MonkeyPatch) -> None:

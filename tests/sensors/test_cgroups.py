@@ -82,3 +82,36 @@ def test_garbage_is_none_with_a_reason(tmp_path, text):
     used = usage(tmp_path, Place("/a", 2))
     assert (used["cpu_s"], used["memory_bytes"]) == (None, None)
     assert "cpu" in used["why"] and "memory" in used["why"]
+
+
+def test_where_hierarchies_differ_the_path_that_names_something_counts():
+    number = "0123456789abcdef" * 4
+    data = f"4:memory:/a/b/c\n3:cpuset:/\n2:cpuacct:/docker-{number}.scope\n1:cpu:/\n".encode()
+    place = parse_place(data)
+    assert (place.path, place.cpu) == (f"/docker-{number}.scope", f"cpuacct/docker-{number}.scope")
+    assert parse_place(b"4:memory:/a/b/c\n2:cpuacct:/a\n").path == "/a/b/c"
+
+
+@pytest.mark.parametrize(
+    ("quota", "cpus", "given"), [("max 100000", "", None), ("150000 100000", "", 1.5), ("max 100000", "0-1,4", 3.0)]
+)
+def test_how_many_cpus_a_group_was_given(tmp_path, quota, cpus, given):
+    put(tmp_path / "a/cpu.stat", "usage_usec 1\n")
+    put(tmp_path / "a/memory.current", "1")
+    put(tmp_path / "a/cpu.max", quota + "\n")
+    put(tmp_path / "a/cpuset.cpus", cpus + "\n")
+    assert usage(tmp_path, parse_place(b"0::/a\n")).get("cpus") == given
+
+
+def test_a_quota_of_version_1(tmp_path):
+    place = parse_place(b"4:memory:/j\n3:cpuset:/j\n2:cpuacct:/j\n1:cpu:/j\n")
+    put(tmp_path / "cpuacct/j/cpuacct.usage", "0")
+    put(tmp_path / "memory/j/memory.usage_in_bytes", "1")
+    put(tmp_path / "cpu/j/cpu.cfs_quota_us", "50000\n")
+    put(tmp_path / "cpu/j/cpu.cfs_period_us", "100000\n")
+    assert usage(tmp_path, place)["cpus"] == 0.5
+
+
+def test_a_member_of_a_made_group_belongs_where_it_was_started():
+    assert parse_place(b"0::/box/everywatt-run-77\n").path == "/box"
+    assert parse_place(b"4:memory:/a/b\n2:cpuacct:/everywatt-run-77\n0::/\n").path == "/a/b"

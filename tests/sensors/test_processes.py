@@ -286,3 +286,147 @@ def test_a_move_to_another_cgroup_is_told(tmp_path):
     tree.put(10, cgroup="0::/b")
     assert trees.read()[0]["cgroup"] == "/b"
     assert {place.path for place in trees.places} == {"/b"}
+
+
+def test_seconds_come_from_the_clock_to_the_nanosecond():
+    child = subprocess.Popen([sys.executable, "-S", "-c", BURN.format(seconds=0.05) + "time.sleep(30)"])
+    try:
+        trees = Trees(PROC, [child.pid])
+        rows = wait_for(trees, lambda rows: rows and rows[-1].get("cpu_s", 0) >= 0.05)
+        assert rows[-1]["cpu_s"] == time.clock_gettime_ns(procfs.cpu_clock(child.pid)) / 1e9
+        assert rows[-1]["cpu"] in range(os.cpu_count())
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_files_of_a_process_that_did_not_run_are_not_read(monkeypatch):
+    sleeper = subprocess.Popen(["sleep", "30"])
+    try:
+        trees = Trees(PROC, [sleeper.pid])
+        wait_for(trees, lambda rows: rows and rows[-1]["name"] == "sleep")
+        time.sleep(0.05)
+        trees.read()
+        asked = []
+        monkeypatch.setattr(procfs, "slurp", lambda path, limit=None: asked.append(str(path)) or b"0 0 0 1/1 7")
+        trees._reader._stat_bytes = lambda member: asked.append(member.pid)
+        trees._last_pid, trees._looked_s = 7, time.monotonic()
+        assert trees.read() == []
+        assert asked == ["/proc/loadavg"]
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_everything_is_all_that_proc_lists():
+    trees = Trees(PROC, everything=True)
+    rows = trees.read()
+    assert rows[0] == {"pid": 0, "start": 0, "name": "host", "everything": True, "exits": False}
+    told = {row["pid"] for row in rows}
+    listed = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    assert os.getpid() in told and 1 in told
+    assert len(listed - told) <= 0.2 * len(listed) + 10  # some came and went meanwhile
+    child = subprocess.Popen(["sleep", "30"])
+    try:
+        young = wait_for(trees, lambda rows: any(row.get("name") == "sleep" for row in rows))
+        assert any(row["pid"] == child.pid and row["ppid"] == os.getpid() for row in young)
+    finally:
+        child.kill()
+        child.wait()
+    wait_for(trees, lambda rows: {"pid": child.pid} == {"pid": r["pid"] for r in rows if r["pid"] == child.pid})
+
+
+def test_a_reused_pid_in_everything(tmp_path):
+    tree = Tree(tmp_path)
+    tree.put(11, ticks=50, start=200, name="old")
+    trees = Trees(tmp_path, everything=True)
+    trees.read()
+    tree.put(11, ticks=3, start=900, name="new")
+    rows = trees.read()
+    assert {"pid": 11, "start": 200, "gone": True} in rows
+    assert [row["cpu_s"] for row in rows if row.get("start") == 900] == [3 / procfs.TICKS_PER_S]
+
+
+def test_cpu_time_never_goes_back(tmp_path):
+    tree = Tree(tmp_path)
+    tree.put(10, ticks=50)
+    trees = Trees(tmp_path, [10])
+    trees.read()
+    tree.put(10, ticks=20, name="y")
+    assert trees.read()[0]["cpu_s"] == 50 / procfs.TICKS_PER_S
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+def test_processes_of_two_users():
+    def become(uid):
+        return lambda: os.setuid(uid)
+
+    children = [subprocess.Popen(["sleep", "30"], preexec_fn=become(uid)) for uid in (1234, 4321)]
+    try:
+        trees = Trees(PROC, [child.pid for child in children])
+        rows = wait_for(trees, lambda rows: sum(row.get("name") == "sleep" for row in rows) >= 2)
+        uids = {row["pid"]: row["uid"] for row in rows if "uid" in row}
+        assert [uids[child.pid] for child in children] == [1234, 4321]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def test_a_process_that_proc_hides_is_told_by_its_clock(monkeypatch):
+    child = subprocess.Popen([sys.executable, "-S", "-c", BURN.format(seconds=0.1) + "time.sleep(30)"])
+    real = procfs.slurp
+
+    def hide(path, limit=None):
+        if f"/{child.pid}/" in str(path):
+            raise FileNotFoundError(2, "No such file or directory")  # hidepid=2
+        return real(path, limit)
+
+    monkeypatch.setattr(procfs, "slurp", hide)
+    try:
+        trees = Trees(PROC, [child.pid])
+        rows = wait_for(trees, lambda rows: rows and rows[-1].get("cpu_s", 0) >= 0.1)
+        assert rows[0]["hidden"] is True and "hidepid" in rows[0]["why"] and rows[-1]["start"] is None
+    finally:
+        child.kill()
+        child.wait()
+    assert trees.read() == [{"pid": child.pid, "start": None, "gone": True}]
+
+
+def test_the_reaper_is_the_meter_and_its_children_are_not():
+    sleeper = subprocess.Popen(["sleep", "30"])
+    try:
+        rows = {row["pid"]: row for row in Trees(PROC, reaper=os.getpid()).read()}
+        assert rows[os.getpid()]["reaper"] is True and rows[os.getpid()]["meter"] is True
+        assert "meter" not in rows[sleeper.pid] and "reaper" not in rows[sleeper.pid]
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_pss_where_it_is_asked_for(monkeypatch):
+    (row,) = [row for row in Trees(PROC, [os.getpid()], memory="pss").read() if row["pid"] == os.getpid()]
+    assert 0 < row["uss_bytes"] <= row["pss_bytes"] <= 1.2 * row["rss_bytes"]
+    assert "pss_bytes" not in Trees(PROC, [os.getpid()]).read()[0]
+    real = procfs.slurp
+
+    def refuse(path, limit=None):
+        if str(path).endswith("smaps_rollup"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, limit)
+
+    monkeypatch.setattr(procfs, "slurp", refuse)
+    row = Trees(PROC, [os.getpid()], memory="pss").read()[0]
+    assert row["pss_bytes"] is None and "CAP_SYS_PTRACE" in row["memory_why"] and row["rss_bytes"] > 0
+
+
+def test_everything_of_a_simulated_machine_is_below_one_process():
+    root = subprocess.Popen(["sh", "-c", "sleep 30; true"])
+    try:
+        trees = Trees(PROC, everything=True, below=root.pid, reaper=os.getpid())
+        rows = wait_for(trees, lambda rows: any(row.get("name") == "sleep" for row in rows))
+        assert rows[0]["everything"] is True
+        assert {row["pid"] for row in rows} >= {0, root.pid, os.getpid()} and 1 not in {row["pid"] for row in rows}
+        os.kill(next(row["pid"] for row in rows if row.get("name") == "sleep"), 9)
+    finally:
+        root.wait(timeout=20)

@@ -26,6 +26,16 @@ def machine(tmp_path):
     return Machine(sys=tmp_path / "sys", proc=tmp_path / "proc", environ={}, clock=FakeClock(now_ns=7_000_000_000))
 
 
+def test_what_is_snapped_becomes_the_row_that_a_read_gives(machine):
+    host = Use(Request(machine)).groups()[0]
+    taken = [(6_000_000_000, 7_000_000_000, host.snap())]
+    assert list(host.develop(taken)) == list(host.read())
+    (machine.proc / "stat").write_text("nothing of the kind")
+    with pytest.raises(SensorError):
+        host.develop([(6_000_000_000, 7_000_000_000, host.snap())])
+    host.close()
+
+
 def test_host_values_and_their_time(machine):
     host = Use(Request(machine)).groups()[0]
     (row,) = host.read()
@@ -36,7 +46,7 @@ def test_host_values_and_their_time(machine):
     names = [channel.name for channel in host.info.channels]
     assert names == ["host.cpu_time", "host.idle_time", "host.steal_time", "host.memory"]
     assert not any(channel.carries_energy for channel in host.info.channels)
-    assert (host.info.cadence, host.info.table) == (Cadence.FAST, False)
+    assert (host.info.cadence, host.info.table) == (Cadence.SLOW, False)
     host.close()
 
 

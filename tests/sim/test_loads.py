@@ -1,5 +1,6 @@
 """Load curves: power that follows what programs really do, with one truth for everyone."""
 
+import resource
 import subprocess
 import sys
 import time
@@ -106,3 +107,71 @@ def test_outside_of_a_machine_there_is_no_card(monkeypatch):
     monkeypatch.delenv("EVERYWATT_SIM", raising=False)
     with pytest.raises(UsageError, match="not inside"), use_gpu(0.5):
         pass
+
+
+def test_proc_stat_tells_the_time_of_the_machine_and_not_of_the_host(sim_machine, inside):
+    stranger = subprocess.Popen(
+        [
+            "setsid",
+            "-f",
+            sys.executable,
+            "-S",
+            "-c",
+            "import time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: pass",
+        ]
+    )
+    stranger.wait()  # what it started belongs to nobody here
+    lab = sim_machine(packages=["load:10W,90W"])
+    code = """
+import json, os, time
+fd = os.open("/proc/stat", os.O_RDONLY)  # kept open, as meters do
+def busy():
+    words = os.pread(fd, 512, 0).split()
+    return int(words[1]) / os.sysconf("SC_CLK_TCK")
+time.sleep(0.3)
+before, own = busy(), time.process_time()
+while time.process_time() < own + 0.5: pass
+time.sleep(0.1)
+with open("/proc/stat") as file:
+    cpus = sum(line.startswith("cpu") for line in file)
+print(json.dumps([busy() - before, time.process_time() - own, cpus]))
+"""
+    told, own, cpus = inside(lab, code)
+    assert told == pytest.approx(own, abs=0.06)
+    import os
+
+    assert cpus == 1 + os.cpu_count()
+
+
+def test_owners_have_a_truth_also_daemons_and_those_that_nobody_saw(sim_machine):
+    lab = sim_machine(packages=["load:10W,90W"])
+    time.sleep(0.3)
+    daemon = "import os, time\nif os.fork() == 0:\n while time.process_time() < 0.4: pass\n os._exit(0)\nos.wait()"
+    line = "i=0; while [ $i -lt 150 ]; do i=$((i+1)); /bin/true; done"
+    start = time.monotonic_ns()
+    subprocess.run([sys.executable, "-S", "-c", daemon], env=lab.environment(), check=True)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(["sh", "-c", line], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    time.sleep(0.4)
+    end = time.monotonic_ns()
+    joules = lab.truth("cpu.0", start, end)
+    rows = lab.settle()
+    short = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+    assert any(row["name"].startswith("python") and row["cpu_s"] >= 0.35 for row in rows)
+    told = sum(row["cpu_s"] for row in rows)
+    assert told >= 0.9 * (0.4 + short)
+    assert sum(row["joules"] for row in rows) == pytest.approx(joules - 10 * (end - start) / 1e9, rel=0.05, abs=0.5)
+
+
+def test_processes_on_a_card_have_a_truth(sim_machine, inside):
+    lab = sim_machine(gpus=["load:50W,250W"])
+    time.sleep(0.3)
+    code = (
+        "import os, time\nfrom everywatt.testing import use_gpu\nwith use_gpu(0.5): time.sleep(0.6)\nprint(os.getpid())"
+    )
+    pid = inside(lab, code)
+    time.sleep(0.1)
+    (row,) = [row for row in lab.settle() if row["pid"] == pid]
+    assert row["gpu_j"] == pytest.approx(100 * 0.6, rel=0.1)
+    assert row["joules"] == row["active_j"] + row["gpu_j"]

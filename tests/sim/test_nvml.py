@@ -201,6 +201,30 @@ print(json.dumps([n.nvmlDeviceGetMigMode(h), code(n.nvmlDeviceGetMigDeviceHandle
     assert got == [[1, 1], 6, 1, "MIG-", 0, 20 * 2**30, [1, 3], [[11, 12], [11], [12]], 3, 3, 0, 0]
 
 
+def test_utilisation_is_the_share_of_the_last_fifth_of_a_second_in_which_the_card_was_busy(sim_machine, inside):
+    # duty 30 % in 20 ms, so every window of 0.2 s has the same share; a ramp and a constant load for comparison
+    lab = sim_machine(
+        gpus=["square:100W,300W,20ms,0.3", "ramp:100W,300W,0.1s", "constant:100W", "square:100W,300W,2s"],
+        sensor=["phase=0,gpu.1.utilisation=100%"],
+    )
+    got = inside(
+        lab,
+        FAULT
+        + """
+hs = [n.nvmlDeviceGetHandleByIndex(i) for i in range(4)]
+time.sleep(0.5)
+seen = [[n.nvmlDeviceGetUtilizationRates(x).gpu for x in hs] for _ in range(60) if not time.sleep(0.04)]
+print(json.dumps(seen))
+""",
+    )
+    fast, fixed, constant, slow = zip(*got, strict=True)
+    assert set(fast) == {30}
+    assert set(fixed) == {100}
+    assert set(constant) == {0}
+    assert set(slow) <= {0, 100}  # it steps every second, where a window of 0.2 s ends
+    assert {0, 100} <= set(slow)
+
+
 def test_processes_with_memory_and_use(sim_machine, inside):
     lab = sim_machine(gpus=["constant:100W"], sensor=["processes=11:1GiB:25%+12:2GiB:50%"])
     got = inside(
@@ -316,3 +340,15 @@ try: n.nvmlInit(); print(0)
 except n.NVMLError as e: print(e.value)
 """
     assert inside(lab, code) == 9
+
+
+def test_slices_of_instances_are_told_by_the_sensor(sim_machine, inside):
+    lab = sim_machine(gpus=["constant:100W"], sensor=["mig=1g.5gb+3g.20gb,processes=11:1GiB:10%:0+12:2GiB:30%:1"])
+    code = """
+import json
+from everywatt.sensors.base import Request
+from everywatt.sensors.nvml import Nvml
+table = [group for group in Nvml(Request()).groups() if group.info.name == "nvml.processes"][0]
+print(json.dumps([[row["pid"], row["slices"], row["of_slices"]] for row in table.read_table()[1]]))
+"""
+    assert inside(lab, code) == [[11, 1, 7], [12, 3, 7]]

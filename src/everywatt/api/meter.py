@@ -88,7 +88,7 @@ class Meter:
         self._save = save
         self._append = append
         self._options = dict(options or {})
-        self._pids = (os.getpid(),) if pids is None else tuple(pids)
+        self._pids = None if pids is None else tuple(pids)
         self._everything = everything
         self._memory = chosen.memory if memory is None else memory
         self._recording: Recording | None = None
@@ -132,7 +132,7 @@ class Meter:
                 devices=self._devices,
                 estimate=self._estimate,
                 options=self._options,
-                pids=self._pids,
+                pids=(os.getpid(),) if self._pids is None else self._pids,
                 everything=self._everything,
                 memory=self._memory,
                 reaper=reaper,
@@ -183,6 +183,18 @@ class Meter:
         finally:
             self._remove_scratch()
         return self._run
+
+    def discard(self) -> None:
+        """End the recording and keep nothing of it: nothing was measured."""
+        recording, self._recording = self._recording, None
+        self._leave()
+        if recording is None:
+            return
+        path = recording.close(linger=False).path
+        self._refused = "the recording was given up"
+        if self._append is None:
+            shutil.rmtree(path.parent, ignore_errors=True)
+        self._remove_scratch()
 
     def _remove_scratch(self) -> None:
         """save=False: nothing stays on disk."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +25,7 @@ from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import device_table
 from everywatt.energy.ticks import Ticks
-from everywatt.energy.window import source_energy, windows_energy
+from everywatt.energy.window import source_energy, together, windows_energy
 from everywatt.tape.mending import at_rest, empty_spool, seal_left
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import existing_home, find_run, segments
@@ -110,7 +108,7 @@ class Run:
         if not chosen:
             known = ", ".join(sorted(source.label for source in found)) or "none"
             raise UsageError(f"This run has no device '{device}' that measures energy; it has: {known}.")
-        return reduce(add, (source_energy(chosen[0], start_ns, end_ns) for start_ns, end_ns in windows))
+        return together([source_energy(chosen[0], start_ns, end_ns) for start_ns, end_ns in windows], windows)
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
         """Energy above idle: gross minus the idle baseline over the same time. Refused where there is no baseline."""

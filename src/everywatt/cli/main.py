@@ -19,9 +19,10 @@ BROKEN_PIPE = 141
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("everywatt.cli.run", "Measure the energy of a command."),
+    "monitor": ("everywatt.cli.monitor", "Watch power, energy and owners, live."),
+    "attach": ("everywatt.cli.attach", "Measure processes that run already."),
     "compare": ("everywatt.cli.compare", "Compare the energy of commands, with a verdict."),
     "sweep": ("everywatt.cli.sweep", "Measure a command at several power limits or parameters."),
-    "monitor": ("everywatt.cli.monitor", "Watch power, energy and owners, live."),
     "show": ("everywatt.cli.show", "Show a run: energy, devices, spans, quality."),
     "ledger": ("everywatt.cli.ledger", "Show who owes the energy of a run, to the last microjoule."),
     "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import time
@@ -30,7 +31,7 @@ SHORTEST_S = 0.1
 SETTLE_S = 4.0
 STEP_S = 0.1
 ONCE_S = 2.2  # by then the first interval of the energy is known
-OWNERS_S = 3.2
+OWNERS_S = 3.8
 """`--once --by`: CPU time is read once a second, and two stretches of it are wanted."""
 
 
@@ -44,12 +45,15 @@ class Plan:
     csv: str | None
     ascii: bool
     by: str | None
+    here: bool
 
 
 @click.command(cls=Verb)
 @click.argument("source", required=False, metavar="[SOURCE]")
 @click.option("--once", is_flag=True, help="Show how things stand, once, and end.")
-@click.option("--interval", "interval_s", type=DURATION, default="1s", show_default=True, help="Time between two views.")
+@click.option(
+    "--interval", "interval_s", type=DURATION, default="1s", show_default=True, help="Time between two views."
+)
 @click.option("--record", is_flag=True, help="Keep the recording of the whole machine as a run.")
 @click.option("--for", "for_s", type=DURATION, default=None, help="End after this long.")
 @click.option("--csv", metavar="FILE", help="Append one row for each device and interval; - is stdout.")
@@ -82,7 +86,7 @@ def command(
     --record keeps what is recorded as a run and ends with its summary.
     """
     _check(source, once, interval_s, record, for_s)
-    plan = Plan(interval_s, for_s, once, csv, ascii_only, by)
+    plan = Plan(interval_s, for_s, once, csv, ascii_only, by, source is None)
     for warning in settings.warnings:
         output.warn(warning)
     face = _face(plan, record, output)
@@ -93,10 +97,8 @@ def command(
     with _signals(face) as ended:
         made = _source(source, plan, settings, gpus, folder, note, face)
         try:
-            if face == "screen":
-                code = _screen(made, plan, output)
-            else:
-                code = _stream(made, plan, output, ended, face)
+            screen = face == "screen"
+            code = _screen(made, plan, output) if screen else _stream(made, plan, output, ended, face)
         finally:
             made.close()
     if folder is not None:
@@ -106,7 +108,9 @@ def command(
 
 def _check(source: str | None, once: bool, interval_s: float, record: bool, for_s: float | None) -> None:
     if interval_s < SHORTEST_S:
-        raise UsageError("A view every 0.1 s is the most that is shown.", cure="--interval 0.1s, and --period for sensors")
+        raise UsageError(
+            "A view every 0.1 s is the most that is shown.", cure="--interval 0.1s, and --period for sensors"
+        )
     if for_s is not None and for_s <= 0:
         raise UsageError("--for wants a time above zero.")
     if record and source is not None:
@@ -154,7 +158,13 @@ def _new_run(settings: Settings, output: Output) -> Path:
 
 
 def _source(
-    source: str | None, plan: Plan, settings: Settings, gpus: str | None, folder: Path | None, note: str | None, face: str
+    source: str | None,
+    plan: Plan,
+    settings: Settings,
+    gpus: str | None,
+    folder: Path | None,
+    note: str | None,
+    face: str,
 ) -> LiveSource:
     by = plan.by or ("process" if face == "screen" else None)
     if source is None:
@@ -217,6 +227,7 @@ def _signals(face: str) -> Iterator[Callable[[float], bool]]:
 def _screen(source: LiveSource, plan: Plan, output: Output) -> int:
     from everywatt.report.live.app import MonitorApp
 
+    gc.freeze()  # what is loaded now stays: looking through it again and again costs more than the view
     colour = style_of(sys.stdout).colour
     app = MonitorApp(source, plan.interval_s, ascii_only=plan.ascii or _needs_ascii(), colour=colour, for_s=plan.for_s)
     code = app.run()
@@ -237,6 +248,8 @@ def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[flo
     lines = _json_file(output) if face != "quiet" else None
     began_s = time.monotonic()
     wanted_s = plan.for_s or max(plan.interval_s, OWNERS_S if plan.by else ONCE_S)
+    if plan.once and not plan.here:
+        wanted_s = 0.0  # what there is has been written already
     first_s = wanted_s if plan.once else plan.interval_s
     end_s = None if plan.for_s is None else began_s + plan.for_s
     due_s = began_s + first_s

@@ -164,6 +164,12 @@ estimate_option = click.option(
     help="No modelled figures where nothing measures power.",
 )
 tag_option = click.option("--tag", "tags", type=TAG, multiple=True, help="Label the run; a bare word names it.")
+memory_option = click.option(
+    "--memory",
+    type=click.Choice(["rss", "pss"]),
+    default=None,
+    help="How memory of processes is told; pss adds proportional and unique set sizes, at a price.",
+)
 note_option = click.option("--note", metavar="TEXT", help="Keep a sentence with the run.")
 
 
@@ -181,7 +187,7 @@ def output_options(function: F) -> F:
 
 
 def settings_options(function: F) -> F:
-    """Adds --period, --sensors, --no-estimate, --tag and --note; the function gets `settings` and `note`.
+    """Adds --period, --sensors, --no-estimate, --memory, --tag and --note; the function gets `settings` and `note`.
 
     `settings` is a `core.config.Settings`: what the flags say, else the environment, the files, the defaults. The
     verb prints its `warnings`.
@@ -190,6 +196,7 @@ def settings_options(function: F) -> F:
     @period_option
     @sensors_option
     @estimate_option
+    @memory_option
     @tag_option
     @note_option
     @functools.wraps(function)
@@ -198,10 +205,17 @@ def settings_options(function: F) -> F:
         period: str | None,
         sensors: str | None,
         estimate: bool | None,
+        memory: str | None,
         tags: Sequence[tuple[str, str]],
         **values: Any,
     ) -> Any:
-        flags = {"period": period, "sensors": sensors, "estimate": estimate, "tag": dict(tags) or None}
+        flags = {
+            "period": period,
+            "sensors": sensors,
+            "estimate": estimate,
+            "memory": memory,
+            "tag": dict(tags) or None,
+        }
         return function(*args, settings=resolve(flags), **values)
 
     return wrapped  # type: ignore[return-value]

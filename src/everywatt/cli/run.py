@@ -3,48 +3,40 @@
 from __future__ import annotations
 
 import os
-import resource
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from everywatt.api import own_cgroup, preflight
 from everywatt.api.meter import Meter
-from everywatt.api.run import Run, load
+from everywatt.cli import child
 from everywatt.cli.options import DURATION, RUN, Verb, output_options, settings_options
 from everywatt.cli.output import STDOUT, Output
-from everywatt.core.clocks import NS, SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused
 from everywatt.core.units import format_duration
-from everywatt.report.carbon import Footprint, carbon_lines, factors_of, footprint
-from everywatt.report.text import short, summary
-from everywatt.sensors.base import Request
-from everywatt.sensors.registry import choose, known
+
+if TYPE_CHECKING:
+    # What reads a run needs numpy, whose threads would take signals that are meant for the command: only after it.
+    from everywatt.api.run import Run
+    from everywatt.recorder.client import Recording
+    from everywatt.report.carbon import Footprint
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-PASSED_ON = (
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGCONT,
-    signal.SIGWINCH,
-)
-LOOK_S = 0.1
-FROM_KERNEL = 0x80  # si_code of a signal that the terminal sent, to us and to the command alike
+LAST_READ_S = 0.2  # how long the recorder gets for a last look at the command before it is waited for
 
 
 @click.command(cls=Verb, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
 @click.option("--idle", "idle_s", type=DURATION, default=0.0, help="Record idle power for this long first.")
 @click.option("--append", type=RUN, default=None, metavar="RUN", help="Add to an earlier run; the gap is not counted.")
-@click.option("--strict", is_flag=True, help="Refuse to start (exit 3) where nothing measures power.")
+@click.option(
+    "--strict", is_flag=True, help="Refuse to start (exit 3) where nothing measures power or the machine is not quiet."
+)
 @settings_options
 @output_options
 def command(
@@ -65,19 +57,24 @@ def command(
     for warning in settings.warnings:
         output.warn(warning)
     if strict:
-        _strict(settings)
+        found = preflight.look(settings.sensors)
+        if found.refusal:
+            raise MeasurementRefused(f"{found.refusal} (--strict).", cure=found.cure)
+    load = preflight.CpuLoad()
     meter = _meter(settings, append, note)
-    meter.start(command=words, root=False)
+    meter.start(command=words, root=False, reaper=os.getpid())
     if meter.elsewhere:
         output.warn(meter.elsewhere)
-    if idle_s > 0 and meter.recording is not None:
-        output.say(f"everywatt: recording idle power for {format_duration(idle_s)}")
-        uid = meter.recording.span_open("idle", attributes={"role": "idle"})
-        time.sleep(idle_s)
-        meter.recording.span_close(uid)
+    if meter.recording is not None:
+        note_disturbances(meter.recording, load)
+        if idle_s > 0:
+            output.say(f"everywatt: recording idle power for {format_duration(idle_s)}")
+            uid = meter.recording.span_open("idle", attributes={"role": "idle"})
+            time.sleep(idle_s)
+            meter.recording.span_close(uid)
     code = _measured(meter, words, output)
     try:
-        _finish(meter, meter.stop(), code, settings, output)
+        finish(meter, meter.stop(), output, settings, exit_code=code)
     except EverywattError as error:
         output.error(error)  # the command has ended: its code is what counts
     return code
@@ -93,98 +90,71 @@ def _meter(settings: Settings, append: str | None, note: str | None) -> Meter:
         estimate=settings.estimate,
         home=settings.home,
         append=append,
+        pids=(),
+        memory=settings.memory,
     )
 
 
-def _strict(settings: Settings) -> None:
-    """Refuse where no sensor measures power; before there is a run, so that none is left behind."""
-    choice = choose(known(), Request(estimate=False), settings.sensors)
-    for group in choice.groups:
-        group.close()
-    if not any(channel.carries_energy for group in choice.groups for channel in group.info.channels):
-        raise MeasurementRefused("Nothing on this machine measures power (--strict).", cure="everywatt doctor")
+def note_disturbances(recording: Recording, load: preflight.CpuLoad) -> None:
+    """Keep with the run, and so in its summary, that the machine was not quiet when it was started."""
+    started = [recording.recorder_pid] if recording.recorder_is_new else []
+    samples = {name: value for report in recording.reports for name, value in report.get("samples", {}).items()}
+    for sentence in preflight.sentences(load.others(started), recording.tenants, samples):
+        recording.note("warning", sentence)
 
 
 def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
     """Run the command inside a span and return its exit code."""
     recording = meter.recording
+    child.adopt_orphans()  # after the recorder was started, which goes its own way
+    group = own_cgroup.make()[0] if recording is not None else None
     uid = recording.span_open("run", attributes={"role": "run"}) if recording is not None else None
-    with _signals() as (caught, before):
-        try:
-            child = _spawn(words, before, to_stderr=output.json_to == STDOUT)
-        except OSError as error:
-            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-            output.error(f"{words[0]}: {error.strerror}")
-            if recording is not None and uid is not None:
-                recording.span_close(uid, attributes={"exit_code": code, "error": str(error.strerror)})
-            return code
-        with _progress(meter, output):
-            if recording is not None:
-                recording.follow([child])
-            status, usage = _wait(child, caught)
-        ended_ns = SystemClock.monotonic_ns()
-    code = os.waitstatus_to_exitcode(status)
-    code = 128 - code if code < 0 else code
-    if recording is not None and uid is not None:
-        attributes = {
-            "exit_code": code,
-            "cpu_s": usage.ru_utime + usage.ru_stime,
-            "max_rss_bytes": usage.ru_maxrss * 1024,
-        }
-        recording.span_close(uid, attributes=attributes, at_ns=None if _just(ended_ns) else ended_ns)
-    return code
-
-
-def _spawn(words: Sequence[str], mask: set[int], *, to_stderr: bool) -> int:
-    """Start the command as a shell would, and give its process id.
-
-    It gets our files too (a jobserver's, those of `3>file`), the signal mask that we were started with, and the signals
-    that Python ignores for itself back.
-    """
-    moved = [(os.POSIX_SPAWN_DUP2, 2, 1)] if to_stderr else []
-    restored = [signal.SIGPIPE, signal.SIGXFSZ]
-    return os.posix_spawnp(words[0], list(words), os.environ, file_actions=moved, setsigmask=mask, setsigdef=restored)
-
-
-def _just(ended_ns: int) -> bool:
-    """True where closing the span with an inline read is still about the same instant."""
-    return SystemClock.monotonic_ns() - ended_ns < NS // 1000
-
-
-@contextmanager
-def _signals() -> Iterator[tuple[set[int], set[int]]]:
-    """Signals wait until they are asked for, so that none is lost around the command's start. No handler is needed.
-
-    Gives the signals to wait for, and the mask that the command is to have. What was ignored for us (nohup) stays
-    ignored for the command. What arrives after its end is dropped: there is nobody left to pass it on to.
-    """
-    caught = {int(number) for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody could wait for the command
-    before = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, caught)}
+    ended = child.Ended()
     try:
-        yield caught, before
+        with child.held_signals() as (caught, before):
+            try:
+                pid = child.spawn(
+                    words, before, to_stderr=output.json_to == STDOUT, join=group.join if group is not None else None
+                )
+            except OSError as error:
+                code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+                output.error(f"{words[0]}: {error.strerror}")
+                if recording is not None and uid is not None:
+                    recording.span_close(uid, attributes={"exit_code": code, "error": str(error.strerror)})
+                return code
+            with progress(meter, output):
+                if recording is not None:
+                    recording.follow([pid], cgroup=str(group.folder) if group is not None else None)
+                child.watch(pid, caught, ended)
+            _settle(recording, uid, pid, ended, group)
     finally:
-        while signal.sigtimedwait(caught, 0) is not None:
-            pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if group is not None and not group.remove():
+            output.detail(f"everywatt: processes that the command left behind still run in {group.folder}")
+    return ended.code
 
 
-def _wait(pid: int, caught: set[int]) -> tuple[int, resource.struct_rusage]:
-    """Wait for the command and pass signals on to it; those that the terminal sent have reached it already."""
-    while True:
-        found, status, usage = os.wait4(pid, os.WNOHANG)
-        if found == pid:
-            return status, usage
-        # A thread of a library may swallow SIGCHLD, so the command is also looked at now and then.
-        arrived = signal.sigtimedwait(caught, LOOK_S)
-        if arrived is not None and arrived.si_signo != signal.SIGCHLD and arrived.si_code != FROM_KERNEL:
-            with suppress(ProcessLookupError):
-                os.kill(pid, arrived.si_signo)
+def _settle(
+    recording: Recording | None, uid: str | None, pid: int, ended: child.Ended, group: own_cgroup.OwnCgroup | None
+) -> None:
+    """The command has ended: have it looked at once more, wait for it, and close its span with what it used."""
+    if recording is None or uid is None:
+        child.reap(pid, ended)
+        return
+    mark = recording.mark()
+    last = recording.read_tables(LAST_READ_S)
+    child.reap(pid, ended)
+    grouped_s = group.cpu_s() if group is not None else None
+    attributes: dict[str, Any] = {
+        "exit_code": ended.code,
+        "cpu_s": ended.cpu_s if grouped_s is None else grouped_s,
+        "cpu_method": "cgroup" if grouped_s is not None else "exit records" if (last or {}).get("exits") else "rusage",
+        "max_rss_bytes": ended.max_rss_bytes,
+    }
+    recording.span_close(uid, attributes=attributes, mark=mark)
 
 
 @contextmanager
-def _progress(meter: Meter, output: Output) -> Iterator[None]:
+def progress(meter: Meter, output: Output) -> Iterator[None]:
     """--verbose: one plain line every ten seconds while the command runs."""
     if not output.verbose or meter.recording is None:
         yield
@@ -200,6 +170,9 @@ def _progress(meter: Meter, output: Output) -> Iterator[None]:
 
 
 def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: float = 10.0) -> None:
+    from everywatt.api.run import load
+    from everywatt.report.text import short
+
     started = time.monotonic()
     while not done.wait(every_s):
         recording = meter.recording
@@ -213,16 +186,20 @@ def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: 
         output.detail(f"everywatt: {format_duration(time.monotonic() - started)}, so far {short(energy)}")
 
 
-def _finish(meter: Meter, run: Run | None, code: int, settings: Settings, output: Output) -> None:
+def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **more: Any) -> None:
+    """Print the summary of a run that has just ended, or its JSON object; `more` goes into that too."""
     if run is None:
         output.warn(f"no recording: {meter.energy.refused}")
-        output.json("run", {"energy": meter.energy.to_dict(), "exit_code": code, "name": None})
+        output.json("run", {"energy": meter.energy.to_dict(), "name": None, **more})
         return
+    from everywatt.report.carbon import carbon_lines
+    from everywatt.report.text import summary
+
     found = _footprint(run, settings, output)
     if output.json_to is not None:
         data = {key: value for key, value in run.to_dict().items() if key not in ("schema", "kind")}
         carbon = {} if found is None else {"carbon": found.to_dict()}
-        output.json("run", {**data, **carbon, "exit_code": code})
+        output.json("run", {**data, **carbon, **more})
     if output.json_to is None or output.json_to != STDOUT:
         for line in [*summary(run), *([] if found is None else carbon_lines(found))]:
             output.say(line)
@@ -231,6 +208,8 @@ def _finish(meter: Meter, run: Run | None, code: int, settings: Settings, output
 
 def _footprint(run: Run, settings: Settings, output: Output) -> Footprint | None:
     """Carbon and cost where the settings ask for them. A factor that cannot be used does not end a run."""
+    from everywatt.report.carbon import factors_of, footprint
+
     try:
         return footprint(run, factors_of(settings))
     except EverywattError as error:

@@ -225,6 +225,7 @@ VARIABLES: Mapping[str, str] = {
     "EVERYWATT_SYS": "Folder that stands in for /sys.",
     "EVERYWATT_PROC": "Folder that stands in for /proc.",
     "EVERYWATT_DEV": "Folder that stands in for /dev.",
+    "EVERYWATT_BELOW": "Process under which all processes of a simulated machine are; set by `everywatt sim`.",
     "EVERYWATT_SIM": "Folder of the simulated machine; set by `everywatt sim`.",
 }
 """Environment variables that are not settings, and what they do."""

@@ -13,9 +13,10 @@ import numpy as np
 
 from everywatt.core.clocks import NS
 from everywatt.energy.curve import Sampled
+from everywatt.energy.ends import REACH_S
 from everywatt.energy.median import median
 from everywatt.energy.sampling import CLEAR, CounterCurve
-from everywatt.energy.swing import Array, Witness
+from everywatt.energy.swing import Array, Witness, unwitnessed
 from everywatt.energy.ticks import Reading, Ticks
 
 # Between two counters: longer than utilisation speaks for a cell.
@@ -24,7 +25,20 @@ APART_S = 1.0
 
 def read_abreast(counters: Sequence[Ticks], start_ns: int, end_ns: int) -> list[Reading]:
     """What `Ticks.between` gives for each, for ticks of `energy.ends`: whose lowest power is of no account."""
-    if len(counters) < 2 or not all(ticks.at_ns[0] < start_ns and end_ns < ticks.at_ns[-1] for ticks in counters):
+    together = [ticks for ticks in counters if _joins(ticks, start_ns, end_ns)]
+    found = dict(zip(map(id, together), _together(together, start_ns, end_ns), strict=True))
+    return [found.get(id(ticks)) or ticks.between(start_ns, end_ns) for ticks in counters]
+
+
+def _joins(ticks: Ticks, start_ns: int, end_ns: int) -> bool:
+    """Whether a counter has ticks all around the window, and a witness that can tell: each other one has its doubts."""
+    margin_ns = round((REACH_S + ticks.expected_s) * NS)
+    around = ticks.at_ns[0] + margin_ns < start_ns and end_ns < ticks.at_ns[-1] - margin_ns
+    return bool(around) and ticks.witness is not None and not unwitnessed(ticks.witness, ticks.joules)
+
+
+def _together(counters: Sequence[Ticks], start_ns: int, end_ns: int) -> list[Reading]:
+    if len(counters) < 2:
         return [ticks.between(start_ns, end_ns) for ticks in counters]
     laid: list[_Laid] = []
     for ticks in counters:
@@ -75,10 +89,9 @@ def _laid(ticks: Ticks, before: _Laid | None) -> _Laid:
 
 
 def _seen(ticks: Ticks, own_s: Array) -> tuple[Array, Array]:
-    """Utilisation from before the first tick on; a device of which it is not known is busy all the time."""
+    """Utilisation from before the first tick on."""
     witness = ticks.witness
-    if witness is None:
-        return own_s[:1], np.ones(1)
+    assert witness is not None
     seen_s = witness.t_s - ticks.origin_ns / NS
     return np.append(min(seen_s[0], own_s[0]), seen_s), np.append(witness.share[0], witness.share)
 

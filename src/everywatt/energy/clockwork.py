@@ -37,6 +37,8 @@ MOST_JITTER = 1 / 30
 FLOOR_NS = 20_000.0
 # Jitter that is smaller than the brackets cannot be seen; up to this share of their half-width it is expected.
 UNSEEN = 0.5
+# Brackets that contradict one another show about half of the jitter.
+SEEN_OF_IT = 2.0
 # A period may differ by this share from the first guess of it.
 PERIOD_OFF = 0.02
 # Without a publication for this many periods the count is lost.
@@ -100,10 +102,18 @@ def retime(read_ns: Ints, early_ns: Ints, late_ns: Ints) -> tuple[Ints, Floats]:
         return at, half
     for rows in scene.parts():
         _fit(_stretches(scene, rows))
-    found = int(at[0]) + np.round(scene.best).astype(np.int64)
-    if np.any(np.diff(found) <= 0):  # two rows of one publication: leave them as they were recorded
-        return at, half
-    return found, scene.width
+    return _in_order(int(at[0]) + np.round(scene.best).astype(np.int64), scene.width, at, half)
+
+
+def _in_order(found: Ints, width: Floats, at: Ints, half: Floats) -> tuple[Ints, Floats]:
+    """Rows that follow one another. Two of one publication, and their neighbours, are left as they were recorded."""
+    for reach in (1, 2, 4, 8):
+        same = np.flatnonzero(np.diff(found) <= 0)
+        if len(same) == 0:
+            return found, width
+        left = np.unique(np.clip(same[:, None] + np.arange(1 - reach, reach + 1), 0, len(found) - 1))
+        found[left], width[left] = at[left], half[left]
+    return (found, width) if np.all(np.diff(found) > 0) else (at, half)
 
 
 def retime_some(asked: Sequence[tuple[Rows, Flags]]) -> list[Retimed | None]:
@@ -307,7 +317,7 @@ def fit_lines(early: Floats, late: Floats, period: Floats) -> list[Line | None]:
                 steps[place][fits],
                 np.minimum(low, high),
                 np.maximum(low, high),
-                jitter + float(unseen[place]),
+                SEEN_OF_IT * jitter + float(unseen[place]),
             )
         )
     return found

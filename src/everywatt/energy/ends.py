@@ -8,6 +8,7 @@ these could change the answer there is none from here, and all ticks are to be a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,16 +21,18 @@ from everywatt.energy.building import Raw, joined, kept_rows, moved, raw_of, tic
 from everywatt.energy.clockwork import Rows, retime_some
 from everywatt.energy.median import median
 from everywatt.energy.sampling import CLEAR
-from everywatt.energy.swing import IDLE, WITNESS_S, Witness, toggling
+from everywatt.energy.swing import IDLE, MOVED, WITNESS_S, Witness, toggling
 from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Ticks
 from everywatt.tape.columns import Columns
 
 # Ticks to either side of an end that its cell's error is told from; rows further out that are put on the clock, because
 # a tick past the last row goes by the few before it.
 REACH = 16
-CLOCKED = REACH + 8
+# Power is looked at this far around a cell of a load that toggles.
+REACH_S = 0.6
+BEYOND = 8
 # With fewer rows nothing is gained.
-FEWEST = 4 * CLOCKED
+FEWEST = 4 * (REACH + BEYOND)
 # sd of an instant anywhere in its bracket, as a share of the bracket.
 _SD = 1 / np.sqrt(12)
 
@@ -52,7 +55,9 @@ def ends_of(asked: Sequence[Around], asked_ns: tuple[int, int]) -> list[Ticks | 
     """
     parts = [_parts(one) for one in asked]
     clocked = [part for one, own in zip(asked, parts, strict=True) if one.tracked for part in own if part.fits]
-    retimed = retime_some([(part.rows, _flags(part.raw.at, asked_ns)) for part in clocked])
+    reaches = [_reach(one) for one, own in zip(asked, parts, strict=True) if one.tracked for part in own if part.fits]
+    flags = [_flags(part.raw.at, asked_ns, reach) for part, reach in zip(clocked, reaches, strict=True)]
+    retimed = retime_some([(part.rows, wanted) for part, wanted in zip(clocked, flags, strict=True)])
     for part, some in zip(clocked, retimed, strict=True):
         part.bounds = None
         if some is not None:
@@ -90,9 +95,14 @@ def _parts(one: Around) -> list[_Part]:
     return parts if sum(len(part.raw.at) for part in parts) >= FEWEST else []
 
 
-def _flags(at: Ints, asked_ns: tuple[int, int]) -> Flags:
+def _reach(one: Around) -> int:
+    """How many ticks to either side of an end are asked."""
+    return max(REACH, math.ceil(REACH_S / one.expected_s) + 2)
+
+
+def _flags(at: Ints, asked_ns: tuple[int, int], reach: int) -> Flags:
     wanted = np.zeros(len(at), dtype=np.bool_)
-    wanted[_around(at, asked_ns, CLOCKED)] = True
+    wanted[_around(at, asked_ns, reach + BEYOND)] = True
     return wanted
 
 
@@ -102,14 +112,25 @@ def _finished(one: Around, parts: list[_Part], asked_ns: tuple[int, int]) -> Tic
         return None
     least, most = (np.concatenate([bound[side] for bound in bounds]) for side in (0, 1))
     raw = joined([part.raw for part in parts])
-    near = ticks_of(raw.take(_around(raw.at, asked_ns, REACH)), one.channel, one.expected_s)
+    near = ticks_of(raw.take(_around(raw.at, asked_ns, _reach(one))), one.channel, one.expected_s)
     if near is None or not _well_apart(near, least, most):
         return None
-    # Utilisation that tells nothing near the ends is not looked at.
-    state = toggling(one.witness, near.at_ns[1:] / NS)
-    if one.witness is None or state is None or not state.maybe.any():
+    if one.witness is None:
         return near
-    return None if _ever_idle(one.witness, least, most, one.expected_s) else replace(near, witness=one.witness)
+    state = toggling(one.witness, near.at_ns[1:] / NS)
+    if state is None:
+        # Whether utilisation that never moves says idle is told from all readings.
+        idle = one.witness.share.max(initial=0.0) <= IDLE
+        return None if idle and not _steady(raw) else replace(near, witness=one.witness)
+    if state.maybe.any() and _ever_idle(one.witness, least, most, one.expected_s):
+        return None
+    return replace(near, witness=one.witness)
+
+
+def _steady(raw: Raw) -> bool:
+    """Power that stands still so clearly that any part of the readings says so too."""
+    watts = np.diff(raw.accumulated) / np.maximum(np.diff(raw.at) / NS, 1e-9)
+    return bool(np.ptp(watts) <= MOVED / 2 * np.abs(watts).max(initial=0.0))
 
 
 def _around(at: Ints, asked_ns: tuple[int, int], reach: int) -> npt.NDArray[np.intp]:

@@ -11,7 +11,7 @@ A power reading is the mean over `window_s` before its publication:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,19 @@ from everywatt.energy.curve import Z95, Cells, Curve
 from everywatt.energy.median import median
 from everywatt.energy.moving import STEADY, unmove
 from everywatt.energy.steps import place_steps
-from everywatt.energy.swing import IDLE, Array, Toggling, Witness, around, own_swing, restlessness, toggling
+from everywatt.energy.swing import (
+    IDLE,
+    WITNESS_S,
+    Array,
+    Toggling,
+    Witness,
+    around,
+    own_swing,
+    restlessness,
+    sliding,
+    toggling,
+    unwitnessed,
+)
 
 # A stretch longer than this many periods without a publication is a gap.
 GAP_PERIODS = 3.0
@@ -31,12 +43,21 @@ SLOW_BEAT_S = 10.0
 # A sensor that looks at a part of its period: the part that is known of such (25 of 100 ms), and how many cells of a
 # toggling load it takes to find it out.
 PARTIAL = 0.25
+# Of which less than this share of the period is not seen, it is all seen.
+WHOLE = 0.05
 FEWEST_TOGGLING = 20
 # Cells that are looked at together, to keep their neighbourhoods small in memory.
 CHUNK = 4096
 # Busy shares are whole percents over the driver's own window, and power takes time to rise and fall: how far a mean
 # that is weighted with a busy share may be off, as a part of the swing between the two levels (sd).
 SHARE_ERROR = 0.025
+# Readings nearby that span less than this share of all readings of the tape show one level only; and how far a mean may
+# then be off, as a part of the swing (sd).
+LONE = 0.3
+LONE_ERROR = 0.1
+# Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
+# mean (sd 0.49 and 0.52 of it).
+UNSEEN_SWING = 0.5
 # Power of a counter is told over cells this many times longer than its instants are uncertain.
 CLEAR = 20.0
 # Three neighbouring slopes differ by up to about this many sd of what their uncertain ends feign.
@@ -95,6 +116,8 @@ class GaugeCurve(Curve):
             cells = _partial(start, t, y, window, unsure, beside)
         if 0.9 * period_s <= window <= 1.2 * period_s:
             cells = place_steps(cells)
+        if unwitnessed(witness, y):
+            cells = _doubted(cells, max(period_s - window, 0.0) / period_s > WHOLE)
         super().__init__(cells, quantum_w=quantum_w, shift_s=median(unsure))
 
 
@@ -132,14 +155,17 @@ class CounterCurve(Curve):
             mean,
             swing / 2,
             restless,
-            _toggle(mean, beside),
+            _toggle(mean, beside, _nearby_w(t, count)),
             False,
             np.zeros(len(mean)),
             np.zeros(len(mean)),
             slip,
             level * unsure[:-1],
         )
-        super().__init__(place_steps(cells), quantum_j=quantum_j)
+        cells = place_steps(cells)
+        if unwitnessed(witness, level):
+            cells = _doubted(cells, False)
+        super().__init__(cells, quantum_j=quantum_j)
 
 
 def _counted_swing(t: Array, count: Array, unsure: Array) -> tuple[Array, Array, Array]:
@@ -186,11 +212,61 @@ def _partial(
     mean = y + (before - y) / 2 * unseen / length
     slip = np.abs(y - before) * unsure
     random = np.hypot(unseen * np.hypot((y - before) / np.sqrt(12), restless), slip)
-    common, toggle, loose = np.zeros(len(y)), _toggle(mean, beside), False
-    if beside.state is not None and median(unseen / length) > 0.05:
+    common, toggle, loose, known = np.zeros(len(y)), _toggle(mean, beside), False, np.zeros(len(y), dtype=bool)
+    if median(unseen / length) <= WHOLE:
+        return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
+    if beside.state is not None:
         mean, common, toggle, either = _levels(mean, y, beside.state, median(length))
-        random, loose = np.hypot(random, either * length), True
-    return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
+        random, loose, known = np.hypot(random, either * length), True, beside.state.sure
+    cells = Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
+    return _halves(cells, np.flatnonzero(~known), unseen / 2, before, y)
+
+
+def _halves(cells: Cells, which: npt.NDArray[np.intp], cut_s: Array, before: Array, after: Array) -> Cells:
+    """Some cells in two: what was not seen belongs half to the reading before it and half to its own."""
+    twice = np.ones(len(cells.mean_w), dtype=np.intp)
+    twice[which] = 2
+    order = np.repeat(np.arange(len(twice)), twice)
+    first = which + np.arange(len(which))
+
+    def both(values: Array, left: Array, right: Array) -> Array:
+        out = values[order]
+        out[first], out[first + 1] = left[which], right[which]
+        return out
+
+    middle = cells.start_s + cut_s
+    # A load that toggles or is restless does so in the whole cell: what it may take over an edge stays as large.
+    length = cells.end_s - cells.start_s
+    one, other = length / np.maximum(cut_s, 1e-9), length / np.maximum(length - cut_s, 1e-9)
+    # Where in the unseen part power changed adds its doubt evenly from its start to its end.
+    random = cells.random_j / np.sqrt(2)
+    return Cells(
+        both(cells.start_s, cells.start_s, middle),
+        both(cells.end_s, middle, cells.end_s),
+        both(cells.mean_w, before, after),
+        cells.swing_w[order],
+        both(cells.restless_w, one * cells.restless_w, other * cells.restless_w),
+        both(cells.toggle_w, one * cells.toggle_w, other * cells.toggle_w),
+        cells.loose,
+        both(cells.random_j, random, random),
+        cells.common_w[order],
+        cells.slip_j[order],
+    )
+
+
+def _doubted(cells: Cells, part_time: bool) -> Cells:
+    """The same cells where nothing says whether the load toggled inside them: it may have.
+
+    What a sensor sees of its whole period leaves that to the edges. One that looks at a part of each period may have
+    seen one level only, for as long as readings keep pace with the load: then all its means are off together.
+    """
+    toggle = np.maximum(cells.toggle_w, UNSEEN_SWING * np.abs(cells.mean_w))
+    if not part_time:
+        return replace(cells, toggle_w=toggle)
+    reach = max(1, round(SLOW_BEAT_S / max(median(cells.end_s - cells.start_s), 1e-9)))
+    swing = sliding(np.maximum, cells.mean_w, reach) - sliding(np.minimum, cells.mean_w, reach)
+    one_level = np.maximum(UNSEEN_SWING * np.abs(cells.mean_w), swing) / 2
+    return replace(cells, toggle_w=toggle, common_w=np.hypot(cells.common_w, one_level))
 
 
 def _likely_window(y: Array, period: float, state: Toggling | None) -> float:
@@ -215,10 +291,17 @@ def _levels(mean: Array, y: Array, state: Toggling, period: float) -> tuple[Arra
     near, wide = around(y, max(1, round(BEAT_S / period))), around(y, max(1, round(SLOW_BEAT_S / period)))
     among = around(state.sure.astype(np.float64), max(1, round(SLOW_BEAT_S / period)))
     cells = np.flatnonzero(state.maybe)
+    least, most = float(y.min()), float(y.max())
     for part in np.array_split(cells, max(1, len(cells) // CHUNK)):
         share, low, high = state.share[part], near[part].min(axis=1), near[part].max(axis=1)
-        weighted, weighted_sd = low + share * (high - low), SHARE_ERROR * (high - low) + 1e-9
+        # Readings that lock on to the load's phase show one of its levels for a long time. That it toggles all the same
+        # is known, and the other level is then taken from wherever the tape shows it.
+        lone = state.sure[part] & (high - low < LONE * (most - least))
+        low, high = np.where(lone, least, low), np.where(lone, most, high)
+        weighted = low + share * (high - low)
+        weighted_sd = np.where(lone, LONE_ERROR, SHARE_ERROR) * (high - low) + 1e-9
         plain, plain_sd = _plain(wide[part], among[part])
+        plain_sd = np.where(lone, np.inf, plain_sd)
         # Two estimates that fail in different ways: weighted levels where the averaging window blunts them, the plain
         # mean of readings where they beat with the load. Each counts by its sd; where they disagree by more, both are
         # doubted.
@@ -229,7 +312,10 @@ def _levels(mean: Array, y: Array, state: Toggling, period: float) -> tuple[Arra
         far_low, far_high = wide[part].min(axis=1), wide[part].max(axis=1)
         hidden = np.maximum(share * (far_high - high), (1 - share) * (low - far_low)) * (1 - trust)
         sure = state.sure[part]
-        found[part] = np.where(sure, weighted + trust * (plain - weighted), mean[part])
+        level = weighted + trust * (plain - weighted)
+        # A load that is slow enough for readings to follow keeps their shape.
+        shape = np.where(state.slow[part], mean[part] - near[part].mean(axis=1), 0.0)
+        found[part] = np.where(sure, level + shape, mean[part])
         doubt[part] = np.where(sure, np.hypot(Z95 * both_sd, hidden), 0.0)
         toggle[part] = np.sqrt(share * (1 - share)) * (high - low)
         either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
@@ -272,8 +358,18 @@ def _moving(
     return Cells(start, t, found.mean_w, own_swing(found.mean_w) / 2, zero, toggle, False, zero, found.common_w, slip)
 
 
-def _toggle(mean: Array, beside: _Beside) -> Array:
-    """sd of power inside cells busy a share u of the time: (m − low) √((1 − u) / u), whatever the upper level."""
+def _nearby_w(t: Array, count: Array) -> Array:
+    """Mean power around each cell of a counter, over the time of which utilisation speaks."""
+    middle = (t[1:] + t[:-1]) / 2
+    first, last = np.maximum(middle - 2 * WITNESS_S, t[0]), np.minimum(middle + 2 * WITNESS_S, t[-1])
+    return np.asarray((np.interp(last, t, count) - np.interp(first, t, count)) / np.maximum(last - first, 1e-9))
+
+
+def _toggle(mean: Array, beside: _Beside, nearby: Array | None = None) -> Array:
+    """sd of power inside cells busy a share u of the time: (m − low) √((1 − u) / u), whatever the upper level.
+
+    Cells shorter than utilisation's own time may hold one level alone: the upper one follows from power `nearby`.
+    """
     state, low = beside.state, beside.low_w
     if state is None:
         return np.zeros(len(mean))
@@ -285,6 +381,9 @@ def _toggle(mean: Array, beside: _Beside) -> Array:
     sd = above * np.sqrt((1 - share) / share)
     if beside.high_w is not None:
         sd = np.minimum(sd, np.sqrt(above * np.maximum(beside.high_w - mean, 0.0)))
+    if nearby is not None:
+        high = np.maximum(low + 1.2 * np.maximum(nearby - low, 0.0) / share, mean)
+        sd = np.minimum(sd, np.sqrt(above * np.maximum(high - mean, 0.1 * above)))
     return np.where(state.maybe, sd, 0.0)
 
 

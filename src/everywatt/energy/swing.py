@@ -29,6 +29,10 @@ SD_OF_MEDIAN_STEP = 1.05
 WITNESS_S = 0.2
 # At or below (above) this share the device was idle (busy) all the time; drivers round to whole percents.
 IDLE, BUSY = 0.02, 0.98
+# Looks that differ by more are of a load that toggles about as fast as they come.
+STEADY_SHARE = 0.2
+# A witness that has moved less than this has not shown that it can tell busy from idle.
+MOVED = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +60,43 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Toggling:
-    """What utilisation says of cells: `share` busy, `sure` (steadily between idle and busy), `maybe` (some look is)."""
+    """What utilisation says of cells: `share` busy, `sure` (steadily between idle and busy), `maybe` (some look is).
+
+    `slow` where the share changes from look to look, all around: readings can follow such a load.
+    """
 
     share: Array
     sure: Flags
     maybe: Flags
+    slow: Flags
 
 
 def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
     """Which cells toggled inside. None without a witness that has shown it can tell busy from idle."""
-    if witness is None or len(witness.share) == 0 or np.ptp(witness.share) < 0.05:
+    if witness is None or len(witness.share) == 0 or np.ptp(witness.share) < MOVED:
         return None
     looks = witness.about(end_s)
     between = (looks > IDLE) & (looks < BUSY)
-    return Toggling(looks.mean(axis=0), np.asarray(between.all(axis=0)), np.asarray(between.any(axis=0)))
+    sure = np.asarray(between.all(axis=0))
+    return Toggling(
+        looks.mean(axis=0),
+        sure,
+        np.asarray(between.any(axis=0)),
+        sliding(np.minimum, (sure & (np.ptp(looks, axis=0) > STEADY_SHARE)).astype(np.float64), NEAR_CELLS) > 0,
+    )
+
+
+def unwitnessed(witness: Witness | None, y: Array) -> bool:
+    """True where nothing says whether a load with readings `y` toggled inside cells.
+
+    A witness that never moves tells nothing either, unless it says idle, and readings stand still as those of an idle
+    device do.
+    """
+    if witness is None or len(witness.share) == 0:
+        return True
+    if np.ptp(witness.share) >= MOVED:
+        return False
+    return bool(witness.share.max() > IDLE or np.ptp(y) > MOVED * np.abs(y).max())
 
 
 def own_swing(y: Array) -> Array:
@@ -88,14 +115,14 @@ def restlessness(y: Array) -> Array:
     padded = np.pad(steps, (NEAR_CELLS, NEAR_CELLS), mode="reflect" if len(steps) > NEAR_CELLS else "edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, size)[: len(y)]
     # No sd is more than half of the range.
-    near = np.concatenate((np.repeat(y[:1], NEAR_CELLS), y, np.repeat(y[-1:], NEAR_CELLS)))
-    most = (_sliding(np.maximum, near, size + 1) - _sliding(np.minimum, near, size + 1)) / 2
+    most = (sliding(np.maximum, y, NEAR_CELLS) - sliding(np.minimum, y, NEAR_CELLS)) / 2
     return np.asarray(np.minimum(SD_OF_MEDIAN_STEP * row_medians(windows), most))
 
 
-def _sliding(extreme: np.ufunc, values: Array, size: int) -> Array:
-    """The largest or smallest of every `size` neighbours: of pairs, then of pairs of pairs, each pass over all."""
-    found, reach = values, 1
+def sliding(extreme: np.ufunc, values: Array, cells: int) -> Array:
+    """The largest or smallest value `cells` to either side of each: of pairs, then of pairs of pairs, all at once."""
+    found = np.concatenate((np.repeat(values[:1], cells), values, np.repeat(values[-1:], cells)))
+    reach, size = 1, 2 * cells + 1
     while reach < size:
         step = min(reach, size - reach)
         found, reach = extreme(found[:-step], found[step:]), reach + step

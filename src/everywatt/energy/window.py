@@ -31,11 +31,27 @@ def windows_energy(
 ) -> Energy:
     """Joules of several disjoint windows together; ten thousand of them cost about as much as one."""
     if len(windows) <= FEW_WINDOWS:
-        return reduce(add, (window_energy(candidates, start, end, notes=notes) for start, end in windows))
+        return together([window_energy(candidates, start, end, notes=notes) for start, end in windows], windows)
     parts = addable(candidates)
     if not parts:
         return Energy.refuse("no sensor on this tape measures power or energy", notes=notes)
     return total({source.label: _many(source, windows) for source in parts}, scope=scope_of(parts), notes=notes)
+
+
+def together(figures: Sequence[Energy], windows: Sequence[tuple[int, int]]) -> Energy:
+    """The sum of the figures of disjoint windows. One that was refused is missing from it, and a note says so."""
+    found = [figure for figure in figures if figure.joules is not None]
+    if not found:
+        return figures[0]
+    whole = reduce(add, found)
+    if len(found) == len(figures):
+        return whole
+    lengths = [(end - start) / NS for start, end in windows]
+    seen_s = sum(length for figure, length in zip(figures, lengths, strict=True) if figure.joules is not None)
+    missing = next(figure.refused for figure in figures if figure.joules is None)
+    note = f"{len(figures) - len(found)} of {len(figures)} windows have no figure: {missing}"
+    coverage = whole.coverage * seen_s / sum(lengths) if sum(lengths) else 0.0
+    return replace(whole, coverage=coverage, notes=(*whole.notes, note))
 
 
 def _many(source: Source, windows: Sequence[tuple[int, int]]) -> Energy:

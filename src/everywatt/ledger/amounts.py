@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -33,3 +35,13 @@ def apportion(whole: int, weights: npt.ArrayLike) -> list[int]:
     for index in range(abs(rest)):
         amounts[int(order[index % len(order)])] += 1 if rest > 0 else -1
     return [sign * amount for amount in amounts]
+
+
+def of_devices(whole_uj: int, joules: Sequence[float]) -> list[int]:
+    """Microjoules of each device, which add up to the total where the joules do."""
+    amounts = [microjoules(amount) for amount in joules]
+    if not amounts or abs(whole_uj - sum(amounts)) > len(amounts):
+        return amounts
+    largest = max(range(len(amounts)), key=lambda index: amounts[index])
+    amounts[largest] += whole_uj - sum(amounts)
+    return amounts

@@ -10,13 +10,14 @@ from everywatt.core.units import format_joules, format_percent
 from everywatt.energy.combine import combine
 from everywatt.ledger import idle as idling
 from everywatt.ledger.entries import Page, entries
-from everywatt.ledger.groups import grouper
+from everywatt.ledger.groups import describer, grouper
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
-from everywatt.ledger.owners import Checks, Ledger
+from everywatt.ledger.owners import Checks, Ledger, in_microjoules
 from everywatt.ledger.policy import check_policy
 from everywatt.ledger.shares import NOBODY_AT, DeviceShares, TapeShares
 from everywatt.ledger.sharing import share_tape
+from everywatt.ledger.span_book import span_book
 from everywatt.tape.reader import Tape
 
 # The two paths to a device's joules may differ by rounding, and by what sampling leaves open at the window's edges.
@@ -41,15 +42,20 @@ def ledger(
     `baseline` is idle power in watts, of all devices together or by device; without it idle is found on the tapes.
     """
     check_policy(idle_policy)
-    own = grouper(by, tapes)
     hosts = [str(tape.meta.get("host", {}).get("name", "")) for tape in tapes]
     several = len(set(hosts)) > 1
     levels = _levels(tapes, hosts, baseline)
+    if by == "span":
+        return span_book(tapes, windows, levels, idle_policy=idle_policy, notes=notes)
+    own, about = grouper(by, tapes), describer(by, tapes)
     pages = []
     for tape, host, level, asked in zip(tapes, hosts, levels, windows, strict=True):
         if asked:
             prefix = host if several else ""
-            pages.append(share_tape(tape, asked, host=prefix, own=own, levels=level, policy=idle_policy, notes=notes))
+            made = share_tape(
+                tape, asked, host=prefix, own=own, about=about, levels=level, policy=idle_policy, notes=notes
+            )
+            pages.append(made)
     return close(by, pages, [host for host, asked in zip(hosts, windows, strict=True) if asked], idle_policy)
 
 
@@ -61,6 +67,7 @@ def close(by: str, pages: Sequence[TapeShares], hosts: Sequence[str], idle_polic
     total = combine([(host, page.total) for host, page in zip(hosts, pages, strict=True)])
     if total.joules is None:
         return Ledger(by, total, (), Checks(0, 0.0, 0.0), idle_policy, notes=(total.refused or "",))
+    total = in_microjoules(total)
     told: list[str] = []
     paths_j = tolerance_j = 0.0
     idle: dict[str, object] = {}

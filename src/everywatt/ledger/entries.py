@@ -10,7 +10,7 @@ import numpy as np
 
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy, join_labels
-from everywatt.ledger.amounts import UJ, apportion, microjoules
+from everywatt.ledger.amounts import UJ, apportion, microjoules, of_devices
 from everywatt.ledger.intervals import budgets
 from everywatt.ledger.owners import IDLE, METER, OTHER, UNATTRIBUTED, Entry, Owner, OwnerKind, Part, in_order
 from everywatt.ledger.shares import IDLE_AT, NOBODY_AT, DeviceShares, TapeShares
@@ -47,7 +47,7 @@ def entries(by: str, pages: Sequence[Page], total: Energy) -> tuple[tuple[Entry,
     whole_uj = microjoules(total.value)
     accounts: dict[Owner, _Account] = {}
     pairs = [(page.shares, device) for page in pages for device in page.shares.devices]
-    amounts = _of_devices(whole_uj, [device.energy.value for _, device in pairs])
+    amounts = of_devices(whole_uj, [device.energy.value for _, device in pairs])
     for (shares, device), uj in zip(pairs, amounts, strict=True):
         _book(by, accounts, shares, device, uj)
     rest_uj = whole_uj - sum(amounts)
@@ -62,16 +62,6 @@ def entries(by: str, pages: Sequence[Page], total: Energy) -> tuple[tuple[Entry,
             accounts.setdefault(special, _Account(special))
     found = [_entry(account, total) for account in accounts.values() if _worth_telling(account)]
     return in_order(found), whole_uj - sum(entry.microjoules for entry in found)
-
-
-def _of_devices(whole_uj: int, joules: Sequence[float]) -> list[int]:
-    """Microjoules of each device, which add up to the total where the joules do."""
-    amounts = [microjoules(amount) for amount in joules]
-    if not amounts or abs(whole_uj - sum(amounts)) > len(amounts):
-        return amounts
-    largest = max(range(len(amounts)), key=lambda index: amounts[index])
-    amounts[largest] += whole_uj - sum(amounts)
-    return amounts
 
 
 def _book(by: str, accounts: dict[Owner, _Account], shares: TapeShares, device: DeviceShares, uj: int) -> None:
@@ -157,8 +147,7 @@ def _measured(by: str, accounts: dict[Owner, _Account], shares: TapeShares) -> N
         account = accounts.get(_owner(by, shares, index, ""))
         if account is not None and account.owner.kind is not OwnerKind.OTHER:
             account.processes += 1
-            if by == "process":
-                account.details |= details
+            account.details |= details
 
 
 def _worth_telling(account: _Account) -> bool:

@@ -12,7 +12,8 @@ class ProcessFacts:
     """One process of a tape as far as it was told; later rows bring it up to date.
 
     `parent` is the number of its parent in the list of processes, as of when it was first seen. `exited` marks a
-    stand-in for the children of `parent` that came and went between two reads.
+    stand-in for the children of `parent` that came and went between two reads. `moved` marks facts from before the
+    process was moved to another cgroup; other facts of the same pid and start say how it went on.
     """
 
     pid: int
@@ -26,6 +27,8 @@ class ProcessFacts:
     reaper: bool = False
     exited: bool = False
     parent: int | None = None
+    user: str | None = None
+    moved: bool = False
     more: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -54,6 +57,8 @@ class ProcessFacts:
             self.cmdline = row["cmdline"]
         if "uid" in row:
             self.uid = row["uid"]
+        if "user" in row:
+            self.user = row["user"]
         if "cgroup" in row:
             self.cgroup = row["cgroup"]
         if row.get("meter"):

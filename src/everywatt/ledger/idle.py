@@ -88,6 +88,25 @@ def from_blocks(watts: Floats, block_s: float) -> Idle | None:
     return Idle(mean, _spread(watts), "measured", noise_w=_deviation(watts) * math.sqrt(block_s))
 
 
+def without_use(measured: Idle, seen: Watched, use: float) -> Idle:
+    """Idle measured on purpose, put down to no use at all: everywatt itself was there, and whatever else ran.
+
+    Only where little was used, so that the machine did idle: what ran in a busy one cannot be taken off.
+    """
+    good = np.isfinite(seen.watts) & np.isfinite(seen.use)
+    if not 0 < use <= QUIET_USE or not good.any():
+        return measured
+    watts = _without(measured.watts, use, _slope(seen.watts[good], seen.use[good]), seen.kind)
+    bent_w = BENT * (measured.watts - watts)
+    return replace(measured, watts=watts, spread_w=math.hypot(measured.spread_w, bent_w))
+
+
+def _without(level: float, use: float, slope: float | None, kind: str) -> float:
+    """A level of power at some use, put down to none: by watts for full use, else by what is known of such devices."""
+    share = PRIORS[kind][0]
+    return level * share / (share + (1 - share) * use) if slope is None else max(level - slope * use, 0.0)
+
+
 def _by_use(seen: Watched, known: Flags) -> Idle:
     good = known & np.isfinite(seen.use)
     if not good.any():
@@ -101,9 +120,7 @@ def _by_use(seen: Watched, known: Flags) -> Idle:
 
 def _quiet(watts: Floats, use: Floats, quiet: Flags, seen: Watched) -> Idle:
     level, mean_use = float(watts[quiet].mean()), float(use[quiet].mean())
-    slope = _slope(watts, use)
-    share = PRIORS[seen.kind][0]
-    idle = level * share / (share + (1 - share) * mean_use) if slope is None else max(level - slope * mean_use, 0.0)
+    idle = _without(level, mean_use, _slope(watts, use), seen.kind)
     bent = BENT * mean_use / 0.1 * idle
     return Idle(idle, math.hypot(_spread(watts[quiet]), bent), "quiet", noise_w=_noise(watts[quiet], seen))
 
@@ -167,10 +184,19 @@ def _gpu(seen: Watched, known: Flags, measured: Idle | None) -> Idle:
         return Idle(level, HELD_SPREAD * level, "quiet, held", noise_w=_noise(watts, seen), note=note)
     if idle is None:
         return _by_use(replace(seen, held=None), known)
-    if holding.any():
-        level = float(seen.watts[holding].mean())
+    inside = _inside(holding)
+    if inside.sum() * seen.cell_s >= QUIET_S:
+        level = float(np.median(seen.watts[inside]))
         idle = replace(idle, held_w=max(level - idle.watts, 0.0))
     return idle
+
+
+def _inside(cells: Flags) -> Flags:
+    """Cells with such cells on both sides: where a load begins or ends, use and power are not of the same instant."""
+    inside = cells.copy()
+    inside[1:] &= cells[:-1]
+    inside[:-1] &= cells[1:]
+    return inside
 
 
 def _noise(watts: Floats, seen: Watched) -> float:

@@ -32,7 +32,10 @@ def find_levels(tape: Tape, measured: Mapping[str, Idle]) -> dict[str, Idle]:
     use = tape_use(tape)
     found = {}
     for source in addable(sources(tape)):
-        level = idling.find_idle(_watched(use, source), measured_idle(use, source) or measured.get(source.label))
+        seen, own = _watched(use, source), measured_idle(use, source)
+        if own is not None and seen.kind != "gpu":
+            own = idling.without_use(own, seen, _use_in_idle(use))
+        level = idling.find_idle(seen, own or measured.get(source.label))
         if level is not None:
             found[source.label] = level
     return found
@@ -42,7 +45,7 @@ def measured_idle(use: TapeUse, source: Source) -> Idle | None:
     """Idle in spans that were recorded for it; None where there is none."""
     if not use.idle_spans:
         return None
-    start_ns, end_ns = max(use.idle_spans, key=lambda span: span[1] - span[0])
+    start_ns, end_ns = _idle_span(use)
     edges = np.linspace(start_ns, end_ns, 9).astype(np.int64)
     joules, seconds = stretch_joules(source, edges[:-1], edges[1:])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -51,6 +54,16 @@ def measured_idle(use: TapeUse, source: Source) -> Idle | None:
     if found is not None and busy > idling.QUIET_USE:
         found = replace(found, note=f"it was {busy:.0%} busy while idle was measured")
     return found
+
+
+def _idle_span(use: TapeUse) -> tuple[int, int]:
+    return max(use.idle_spans, key=lambda span: span[1] - span[0])
+
+
+def _use_in_idle(use: TapeUse) -> float:
+    """Busy share of all CPUs while idle was recorded, everywatt's own part of it included; NaN where not known."""
+    start_ns, end_ns = _idle_span(use)
+    return float(use.cpu_share(np.array([start_ns]), np.array([end_ns]))[0])
 
 
 def _watched(use: TapeUse, source: Source) -> idling.Watched:

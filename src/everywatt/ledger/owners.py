@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
+from everywatt.ledger.amounts import UJ, microjoules
 
 
 class OwnerKind(StrEnum):
@@ -168,6 +169,11 @@ class Ledger:
 
 
 _SPECIAL = {OwnerKind.OTHER: 1, OwnerKind.IDLE: 2, OwnerKind.METER: 3, OwnerKind.UNATTRIBUTED: 4}
+
+
+def in_microjoules(total: Energy) -> Energy:
+    """The same figure in whole microjoules, as its owners are: what is printed of them adds up to what is of it."""
+    return total if total.joules is None else replace(total, joules=microjoules(total.joules) / UJ)
 
 
 def in_order(entries: Sequence[Entry]) -> tuple[Entry, ...]:

@@ -15,7 +15,7 @@ from everywatt.energy.window import windows_energy
 from everywatt.ledger.account import tape_use
 from everywatt.ledger.dram import memory_held, refresh
 from everywatt.ledger.energies import stretch_joules
-from everywatt.ledger.groups import Grouper
+from everywatt.ledger.groups import Describer, Grouper, about_process, by_process
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, kind_of
 from everywatt.ledger.policy import allocated_cpus, charge_idle
@@ -40,6 +40,7 @@ def share_tape(
     own: Grouper,
     levels: Mapping[str, Idle],
     policy: str,
+    about: Describer = about_process,
     notes: Sequence[str] = (),
 ) -> TapeShares:
     """Every device of the total of some windows of a tape, by process."""
@@ -56,7 +57,9 @@ def share_tape(
         maker = work.gpu if kind_of(source) == "gpu" else work.cpu
         devices.append(maker(source, part, levels[source.label]))
     owners = (*SPECIAL, *(own(tape, facts) for facts in roll.facts))
-    details: dict[int, dict[str, object]] = {FIRST + i: dict(f.to_dict()) for i, f in enumerate(roll.facts)}
+    # Of a process that moved to another cgroup there are two sets of facts, and a single process.
+    told_of = [(i, f) for i, f in enumerate(roll.facts) if not (f.moved and own is by_process)]
+    details: dict[int, dict[str, object]] = {FIRST + i: about(tape, f) for i, f in told_of}
     told = tuple(f"{host}: {note}" if host else note for note in cpu.notes) if devices else ()
     return TapeShares(host, owners, tuple(_padded(d, len(owners)) for d in devices), total, work.use(), details, told)
 

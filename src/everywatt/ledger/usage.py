@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -116,7 +116,10 @@ class ProcessUse:
         if cpu_s is None:
             return 0.0
         facts = self.processes[seen.number]
-        if len(row) > PLAIN_ROW or row.get("ppid") != facts.ppid or row.get("name") != facts.name or facts.meter:
+        if facts.cgroup is not None and row.get("cgroup", facts.cgroup) != facts.cgroup:
+            facts = self._move(seen, at_ns)
+            facts.take(row)
+        elif len(row) > PLAIN_ROW or row.get("ppid") != facts.ppid or row.get("name") != facts.name or facts.meter:
             facts.take(row)
         used_s = seen.recent_s = float(max(cpu_s - seen.cpu_s, 0.0))
         seen.cpu_s = cpu_s
@@ -127,6 +130,15 @@ class ProcessUse:
             seen.children_s = children_s
         self._sizes(seen, row, at_ns)
         return used_s
+
+    def _move(self, seen: _Seen, at_ns: int) -> ProcessFacts:
+        """A process that was moved to another cgroup: what it uses from now on belongs there."""
+        before = self.processes[seen.number]
+        self._forget(seen.number, at_ns)
+        seen.number, seen.rss_bytes = self._add(replace(before, more=dict(before.more))), None
+        before.moved = True
+        self.seen.setdefault(before.pid, []).append((at_ns, seen.number))
+        return self.processes[seen.number]
 
     def _sizes(self, seen: _Seen, row: dict[str, Any], at_ns: int) -> None:
         seen.threads = row.get("threads") or 1

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.errors import EverywattError, RecorderError, RunExists, TapeError, UsageError
@@ -42,6 +42,13 @@ class Closed:
     path: Path
     cost: Mapping[str, Any]
     notes: tuple[str, ...]
+
+
+class Mark(NamedTuple):
+    """An instant (monotonic ns) and the rows of cheap counters that were read there."""
+
+    at_ns: int
+    edges: tuple[tuple[str, Row], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,8 @@ def record(
     """Start recording to the new file `path`.
 
     `pids` are root processes whose trees are followed; with `everything` all processes of the machine are told.
-    `memory` "pss" tells proportional set sizes too. `reaper` is the process of an everywatt command that is not measured itself.
+    `memory` "pss" tells proportional set sizes too. `reaper` is the process of an everywatt command, which
+    is not measured itself.
 
     Raises RunExists, TapeError or UsageError where what is asked for cannot be. Trouble with the recorder itself raises
     nothing: the tape is then written by this process, and `notes` says what is lost by that.
@@ -134,13 +142,20 @@ def _from_the_root(options: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Map
 
 
 class Recording:
-    """An open tape. Safe from any thread. In a forked child it does nothing, since the tape is the parent's."""
+    """An open tape. Safe from any thread. In a forked child it does nothing, since the tape is the parent's.
+
+    reports   what every sensor said of itself; notes is what was remarked so far
+    tenants   rows of `nvml.processes` when the tape was opened: who was on the GPUs already
+    """
 
     def __init__(self, order: Order) -> None:
         self.path = order.path
         self.groups: tuple[GroupInfo, ...] = ()
         self.reports: list[dict[str, Any]] = []
         self.notes: list[str] = []
+        self.tenants: list[dict[str, Any]] = []
+        self.recorder_pid = 0
+        self.recorder_is_new = False
         self._order = order
         self._pid = os.getpid()
         self._lock = threading.RLock()
@@ -182,6 +197,8 @@ class Recording:
             self.groups = tuple(GroupInfo.from_dict(group) for group in reply["groups"])
             self.reports = list(reply["reports"])
             self.notes += reply.get("notes", ())
+            self.tenants = list(reply.get("tenants", ()))
+            self.recorder_pid, self.recorder_is_new = int(reply.get("pid", 0)), int(reply["tape"]) == 1
             self._inline.close()
             self._inline = Inline(self.groups, order.targets, order.request)
             return remote
@@ -247,10 +264,27 @@ class Recording:
             self._send(message, edges)
         return uid
 
-    def span_close(self, uid: str, *, attributes: Mapping[str, Any] | None = None, at_ns: int | None = None) -> int:
-        """Close a span; gives when it ended (monotonic ns): where the cheap counters were read, or `at_ns`."""
+    def mark(self) -> Mark:
+        """This instant with the cheap counters as they are now, for a span that is closed a little later."""
         with self._lock:
-            edges = self._inline.read() if at_ns is None and not self._idle() else ()
+            edges = tuple(self._inline.read()) if not self._idle() else ()
+        return Mark(edges[0][1].read_ns if edges else self._clock.monotonic_ns(), edges)
+
+    def span_close(
+        self,
+        uid: str,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        at_ns: int | None = None,
+        mark: Mark | None = None,
+    ) -> int:
+        """Close a span; gives when it ended (monotonic ns): where the cheap counters were read, `mark`, or `at_ns`."""
+        with self._lock:
+            edges: Sequence[tuple[str, Row]] = ()
+            if mark is not None:
+                at_ns, edges = mark
+            elif at_ns is None and not self._idle():
+                edges = self._inline.read()
             end_ns = at_ns if at_ns is not None else edges[0][1].read_ns if edges else self._clock.monotonic_ns()
             self._spans.pop(uid, None)
             message = {"op": "span_close", "uid": uid, "at_ns": end_ns}

@@ -11,13 +11,17 @@ import math
 from dataclasses import dataclass, field
 
 KEPT = 32
-CALM = 16
+CALM = 6
 OLDEST_NS = 90e9
 DRIFT = 5e-6
 LEAST_JITTER_NS = 60_000.0
-FIRST_JITTER_NS = 200_000.0
+FIRST_JITTER_NS = 180_000.0
 MARGIN = 2.0
-MOST_JITTER = 30  # a 1/30 of the period; what strays further has another phase
+CONFIRMS = 1.5  # a bracket up to so many times as wide as the band shows a publication inside it
+MOST_JITTER = 20  # a 1/20 of the period; what strays further has another phase
+FIRST_MOST = 30  # while there are few brackets
+FEW = 6
+DECAY = 0.993  # so that one publication in a hundred outside of its band keeps the jitter where it is
 
 
 @dataclass
@@ -39,14 +43,17 @@ class Line:
         oldest = k - OLDEST_NS / self.slowest_ns
         self.brackets = [b for b in self.brackets[1 - KEPT :] if b[0] >= oldest]
         self.brackets.append((k, early_ns, late_ns))
-        jitter = max(LEAST_JITTER_NS, self.jitter_ns * 0.99)
-        most = max(self.fastest_ns / MOST_JITTER, 2 * LEAST_JITTER_NS)
+        # Reads at a predicted instant only tell before from after, and some line always passes between. How far
+        # publications stray is told by those that were seen to happen inside their band, or outside of it.
+        inside = self._step_high > 0 and late_ns - early_ns < CONFIRMS * self.width(k)
+        jitter = max(LEAST_JITTER_NS, self.jitter_ns * (DECAY if inside else 1.0))
+        most = max(self._most_ns(), 2 * LEAST_JITTER_NS)
         while not self._solve(jitter):
             if jitter >= most:
                 self.brackets.pop()
                 return False
             jitter = min(jitter * 1.3, most)
-        self._calm = self._calm + 1 if jitter <= self.jitter_ns else 0
+        self._calm = self._calm + inside if jitter <= self.jitter_ns else 0
         self.jitter_ns = jitter
         return True
 
@@ -54,15 +61,18 @@ class Line:
         """Like `add`, for a publication outside its band: the jitter is clearly larger than thought."""
         low, high = self.band(k)
         outside = max(low - late_ns, early_ns - high, 0.0)
-        most, before = self.fastest_ns / MOST_JITTER, self.jitter_ns
+        most, before = self._most_ns(), self.jitter_ns
         if outside > most:
             return False
-        self.jitter_ns = min(2 * before + outside, most)
+        self.jitter_ns = min(3 * before + outside, most)
         self._calm = -CALM
         if self.add(k, early_ns, late_ns):
             return True
         self.jitter_ns = before
         return False
+
+    def _most_ns(self) -> float:
+        return self.fastest_ns / (MOST_JITTER if len(self.brackets) > FEW else FIRST_MOST)
 
     def _solve(self, jitter: float) -> bool:
         last = self.brackets[-1][0]
@@ -92,7 +102,7 @@ class Line:
 
     @property
     def settled(self) -> bool:
-        """True where the last brackets brought no surprise."""
+        """True where the last publications that were looked at lay inside their bands."""
         return self._calm >= CALM
 
     @property

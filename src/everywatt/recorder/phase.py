@@ -17,10 +17,8 @@ from typing import NamedTuple
 
 from everywatt.core.channels import GroupInfo, Kind, Row
 from everywatt.recorder.line import Line
+from everywatt.recorder.search import MS, Search
 
-MS = 1_000_000
-BURST_READS = 60
-UNKNOWN_SPACING_NS = 4 * MS
 TARGET_NS = 1.0 * MS
 CHECK_NS = 3_000 * MS
 SETTLE_NS = 1_000 * MS
@@ -31,6 +29,9 @@ QUIET_NS = 900 * MS  # how long a calm lock that needs no probe is left alone
 SLOW_FACTOR = 5
 PROBES_AT_START = 40.0
 PROBES_PER_PERIOD = 0.2
+LEAD = 1.5
+CLOSER, CLOSER_PERIODS = 5, 12
+FAN = 8  # steps from probe to probe at one publication at most
 
 
 class State(StrEnum):
@@ -48,7 +49,7 @@ class Window(NamedTuple):
     latest_ns: int
 
 
-def _guard_ns(line: Line) -> int:
+def guard_ns(line: Line) -> int:
     """How far from a predicted publication a read is safe."""
     return min(MS, round(line.period_ns / 10))
 
@@ -69,38 +70,38 @@ class Tracker:
         self.line: Line | None = None
         self.absent = 0
         self._counter = primary.kind is Kind.COUNTER
-        self._declared_ns = self._original_ns = None if declared is None else round(declared * 1e9)
+        declared_ns = None if declared is None else round(declared * 1e9)
+        self._seen = Search(declared_ns, self._counter, now_ns)
         self.due = Window(now_ns, now_ns)
         self._last: tuple[int, int, float] | None = None
         self._index = 0
         self._unreported = False
         self._stale = 0
         self._search = 0
-        self._doubts = self._misses = self._blurred = 0
-        self._breaks: set[int] = set()  # positions in `_changes` before which a change could not be placed
-        self._unknown_ns = UNKNOWN_SPACING_NS
+        self._misses = 0
+        self._closer_ns = now_ns  # until when polls without a lock are closer together
+        self._late_ns = 0.0  # how late probes usually are
+        self._moving = False  # the last publication read was a change
         self._awaited = False
         self._probing = self._settling = False
         self._moved, self._chances = 0.0, 0.0
-        self._changes: list[tuple[int, int]] = []
         self._recent: deque[tuple[int, int]] = deque(maxlen=5)
-        self._reads = 0
         self._told_ns = now_ns
         self._edge_ns: int | None = None
         self._guard_ns = MS
-        self._faded: Line | None = None
         self._failures = 0
-        self._next_burst_ns = self._burst_start_ns = now_ns
+        self._next_burst_ns = now_ns
         self._probes: list[int] = []
         self._tokens = PROBES_AT_START
         self._probed_ns = self._checked_ns = self._target_ns = self._locked_ns = self._quiet_ns = now_ns
+        self._planned_ns = now_ns
 
     @property
     def period_ns(self) -> int | None:
         """How often the hardware publishes, as far as is known."""
         if self.line is not None:
             return round(self.line.period_ns)
-        return self._declared_ns
+        return self._seen.declared_ns
 
     @property
     def locked(self) -> bool:
@@ -138,6 +139,8 @@ class Tracker:
             steady = self._steady(before_ns, after_ns, value, row)
             if steady is not None:
                 return [steady]
+        if self._probing:
+            self._late_ns += (min(max(before_ns - self.due.latest_ns, 0), MS) - self._late_ns) / 8
         last, self._last = self._last, (before_ns, after_ns, value)
         missing = value != value or (last is not None and last[2] != last[2])
         changed = last is not None and not missing and value != last[2]
@@ -186,150 +189,76 @@ class Tracker:
     # Unlocked: a burst, or plain polls.
 
     def _unlocked(self, since: int, after: int, row: Row, changed: bool, first: bool) -> list[Row]:
-        self._reads += 1
+        self._seen.read()
         if changed:
-            if self.state is State.FREE or after - since <= self._narrow_ns():
-                self._changes.append((since, after))
-            else:
-                self._blurred += 1
-                self._breaks.add(len(self._changes))
+            self._seen.change(since, after, certain=self.state is State.FREE)
+        searching = self.state is State.BURST or after < self._closer_ns
         if self.state is State.BURST:
-            if self._burst_over(after):
+            if self._seen.over(after):
                 self._end_burst(after)
-            # A gauge that stands still has been published all the same; a counter has not.
-            if not changed and not first and (self._counter or after - self._told_ns < self.asked_ns):
-                return []
         elif changed:
-            self._consider(after)
+            self._consider(since, after)
+        # A gauge that stands still has been published all the same; a counter has not.
+        if searching and not changed and not first and (self._counter or after - self._told_ns < self.asked_ns):
+            return []
         self._told_ns = after
-        age = self._declared_ns or (after - since if changed else max(after - since, self.asked_ns))
+        age = self._seen.declared_ns or (after - since if changed else max(after - since, self.asked_ns))
         early = after - age
         return [Row(row.read_ns, max(early, since) if changed else early, after, row.values)]
 
-    def _burst_over(self, now: int) -> bool:
-        enough = 8 if self._declared_ns is None else 2
-        if self._declared_ns is None and self._reads < 16:
-            return False
-        if len(self._changes) >= enough or self._reads >= BURST_READS:
-            return True
-        return self._declared_ns is not None and now - self._burst_start_ns > 2.3 * self._declared_ns
-
     def _start_burst(self, now: int) -> None:
         self.state, self.line = State.BURST, None
-        self._changes.clear()
+        self._seen.start(now)
         self._probes.clear()
-        self._reads = self._blurred = 0
-        self._breaks.clear()
-        self._burst_start_ns = now
-
-    def _narrow_ns(self) -> int:
-        """A change between two reads further apart than this says nothing of the phase (we were woken too late)."""
-        return self._unknown_ns * 7 // 4 if self._declared_ns is None else max(5 * MS, self._declared_ns // 3)
-
-    def _spacing_ns(self) -> int:
-        return self._unknown_ns if self._declared_ns is None else max(2 * MS, self._declared_ns // 10)
 
     def _end_burst(self, now: int) -> None:
-        everywhere = len(self._changes) >= 0.7 * self._reads and self._reads > 4
-        if self._changes and not everywhere and self._lock(now):
+        if self._seen.changes and not self._seen.everywhere and self._lock(now):
             return
-        if (
-            self._declared_ns is None
-            and self._unknown_ns == UNKNOWN_SPACING_NS
-            and len(self._changes) + self._blurred >= 4
-        ):
-            self._unknown_ns = UNKNOWN_SPACING_NS // 2  # it publishes often: look more closely, once
+        if self._seen.closer():
             self._start_burst(now)
             return
-        self._unknown_ns = UNKNOWN_SPACING_NS
         self.state = State.FREE
         self._failures += 1
+        if not self._counter and self._seen.declared_ns is not None:
+            # A gauge between two levels changes once, and then not for a while: that next change is worth some polls.
+            self._closer_ns = now + CLOSER_PERIODS * self._seen.declared_ns
         self._next_burst_ns = now + min(1_000 * MS << min(self._failures, 6), 60_000 * MS)
         self._target_ns = now
-        self._changes.clear()
+        self._seen.changes.clear()
 
     def _lock(self, now: int) -> bool:
-        """Lay a line through the changes seen; False where they do not fit one."""
-        middles = [(early + late) / 2 for early, late in self._changes]
-        # A step across a change that was seen too late to be placed may be several periods.
-        steps = [b - a for i, (a, b) in enumerate(pairwise(middles), 1) if i not in self._breaks]
-        if self._declared_ns is not None:
-            period, spread = float(self._declared_ns), 0.02
-        elif steps:
-            period = min(steps)
-            spread = max(late - early for early, late in self._changes) / period
-            if spread > 0.4:
-                return False  # too vague: another period would fit as well
-        else:
-            return False
-        line = self._revived()
+        """Lay a line through the changes seen, or look again; False where they do not fit one."""
+        line = self._seen.lay()
         if line is None:
-            line = Line(period * (1 - spread), period * (1 + spread))
-            for (early, late), middle in zip(self._changes, middles, strict=True):
-                k = round((middle - middles[0]) / period)
-                if (line.brackets and k == line.brackets[-1][0]) or not line.add(k, early, late):
-                    return self._disbelieve(now)
-                period = line.period_ns
-            if self._declared_ns is None and self._vague(line.brackets[-1][0] + 1, spread):
-                return False
+            if self._seen.again:
+                self._start_burst(now)
+            return self._seen.again
         self.line, self.state = line, State.LOCKED
         self._index = line.brackets[-1][0]
         self._stale, self._unreported, self._misses = 0, False, 0
         self._moved = self._chances = 0.0
         self._tokens = max(self._tokens, PROBES_AT_START / 2)
         self._checked_ns = self._target_ns = self._locked_ns = self._quiet_ns = now
-        self._changes.clear()
-        if period > SLOW_FACTOR * self.asked_ns:
-            self._complain(period)
-        return True
-
-    def _revived(self) -> Line | None:
-        """The line that faded for want of changes, if only one count of periods leads to the changes seen now.
-
-        Its period is then known far better, and it lasts longer the next time.
-        """
-        line, self._faded = self._faded, None
-        if line is None:
-            return None
-        fastest, slowest = line.steps
-        for early, late in self._changes:
-            k, first, last = line.brackets[-1]
-            least = math.ceil((early - last - line.jitter_ns) / slowest)
-            if least < 1 or least != math.floor((late - first + line.jitter_ns) / fastest):
-                return None
-            if not line.add(k + least, early, late):
-                return None
-        return line
-
-    def _vague(self, publications: int, spread: float) -> bool:
-        """True where a learnt period may be a wrong one: half the true one leaves every second instant unchanged."""
-        if publications < 3 and spread > 0.15:
-            return True
-        return len(self._changes) + self._blurred < (0.75 if self._counter else 0.4) * publications
-
-    def _disbelieve(self, now: int) -> bool:
-        """The period that was declared does not fit what is seen: look again, and after three times learn it."""
-        if self._declared_ns is None:
-            return False
-        self._doubts += 1
-        if self._doubts >= 3:
-            self._doubts, self._declared_ns = 0, None
-        self._start_burst(now)
+        self._seen.changes.clear()
+        if line.period_ns > SLOW_FACTOR * self.asked_ns:
+            self._complain(line.period_ns)
         return True
 
     def _complain(self, period_ns: float) -> None:
         period_s, asked_s = period_ns / 1e9, self.asked_ns / 1e9
         self.trouble = f"{self.name} changes about every {period_s:.2g} s though every {asked_s:.2g} s was asked."
 
-    def _consider(self, now: int) -> None:
+    def _consider(self, since: int, now: int) -> None:
         """A poll saw a change: enough of them far apart are a slow schedule, otherwise a burst finds the phase."""
         if self._slow(now):
             return
-        if len(self._changes) > 8:
-            del self._changes[0]
-        gaps = [b[0] - a[1] for a, b in pairwise(self._changes)]
+        if self._closer_ns > now and self._seen.place(since, now) and self._lock(now):
+            return
+        if len(self._seen.changes) > 8:
+            del self._seen.changes[0]
+        gaps = [b[0] - a[1] for a, b in pairwise(self._seen.changes)]
         if now >= self._next_burst_ns and (not gaps or min(gaps) < 3 * self.asked_ns):
-            self._declared_ns = self._original_ns
+            self._seen.declared_ns = self._seen.original_ns
             self._start_burst(now)
 
     def _slow(self, now: int) -> bool:
@@ -348,13 +277,13 @@ class Tracker:
         if not self._counter:
             # A gauge that stands still between regular changes may as well show a load that is switched on and off:
             # it is polled as before, so that nothing is missed, and doubted only where nobody knows its period.
-            if self._original_ns is None:
+            if self._seen.original_ns is None:
                 self._complain(sum(gaps) / len(gaps))
             return False
-        self._declared_ns, self._changes = round(sum(gaps) / len(gaps)), recent
+        self._seen.declared_ns, self._seen.changes = round(sum(gaps) / len(gaps)), recent
         if not self._lock(now):
             return False
-        self._complain(self._declared_ns)
+        self._complain(self._seen.declared_ns)
         return True
 
     # Locked: every read has an index on the line.
@@ -367,7 +296,7 @@ class Tracker:
             return []
         if not changed:
             return self._unchanged(line, before, row)
-        self._awaited = False
+        self._awaited, self._moving = False, True
         self._stale, self._moved = 0, self._moved * 0.98 + 1
         self._chances = self._chances * 0.98 + 1
         if self._slow(after):
@@ -400,17 +329,20 @@ class Tracker:
         index = line.sure(before)
         if index <= self._index or self._probing:  # after a probe the publication may still come
             return []
+        self._moving = False
         if self._unreported or not self._counter:
+            if not self._counter:
+                self._chances, self._moved = self._chances * 0.98 + 1, self._moved * 0.98
             return self._emit(index, *line.band(index), row)
         self._chances = self._chances * 0.98 + 1
         self._moved *= 0.98
         coarse = self._chances > 5 and self._moved < 0.9 * self._chances
-        if coarse and not self._settling and self._declared_ns is not None:  # a counter that often stands still
+        if coarse and not self._settling and self._seen.declared_ns is not None:  # a counter that often stands still
             return self._emit(index, *line.band(index), row)
         self._index = index
         self.absent += 1
         self._stale += 1
-        if self._stale >= 3 or (coarse and self._declared_ns is None):
+        if self._stale >= 3 or (coarse and self._seen.declared_ns is None):
             self._stale = 0
             self._start_burst(before)
         return []
@@ -422,7 +354,7 @@ class Tracker:
 
     def _contradicted(self, since: int, after: int, row: Row) -> list[Row]:
         self._start_burst(after)
-        self._changes.append((since, after))
+        self._seen.changes.append((since, after))
         return [Row(row.read_ns, since, after, row.values)]
 
     def _emit(self, index: int, early: int, late: int, row: Row) -> list[Row]:
@@ -445,10 +377,12 @@ class Tracker:
 
     def _plan(self, now: int) -> None:
         if self.state is State.BURST:
-            at = now + self._spacing_ns()
+            at = now + self._seen.spacing_ns
             self.due = Window(at, at)
         elif self.state is State.FREE:
-            step = max(self.asked_ns, self._declared_ns or 0)
+            step = max(self.asked_ns, self._seen.declared_ns or 0)
+            if now < self._closer_ns:
+                step = (self._seen.declared_ns or step) // CLOSER
             while self._target_ns <= now:
                 self._target_ns += step
             self.due = Window(self._target_ns, self._target_ns + step // 10)
@@ -458,9 +392,8 @@ class Tracker:
 
     def _plan_locked(self, line: Line, now: int) -> None:
         if line.width(line.possible(now)) > 0.6 * line.period_ns:
-            # Nothing has changed for so long that the phase is unknown; the next change may still fit this line.
-            self.state, self.line, self._faded = State.FREE, None, line
-            self._target_ns = now
+            self._seen.fade(line)
+            self.state, self.line, self._target_ns = State.FREE, None, now
             self._plan(now)
             return
         self._settling = now < self._locked_ns + SETTLE_NS
@@ -475,8 +408,8 @@ class Tracker:
             self._start_burst(now)
             self._plan(now)
             return
-        guard = _guard_ns(line)
-        if not self._probes:
+        guard = guard_ns(line)
+        if not self._probes and now >= self._planned_ns:
             coming = line.possible(now + guard) + 1
             if coming > self._index and (not self._dense or self._index == coming - 1):
                 self._probes = self._new_probes(line, coming, now)
@@ -494,7 +427,7 @@ class Tracker:
 
     def _between(self, line: Line, k: int, now: int) -> Window:
         """When publication k can be read safely, before the next one comes."""
-        guard = _guard_ns(line)
+        guard = guard_ns(line)
         earliest, latest = line.band(k)[1] + guard, line.band(k + 1)[0] - guard
         if earliest > latest:
             earliest = latest = (earliest + latest) // 2
@@ -509,27 +442,36 @@ class Tracker:
         self._probed_ns = now
         early, late = line.band(coming)
         cost = 0 if self._last is None else self._last[1] - self._last[0]
-        around = [early - cost, late] if self._dense else [early - cost, late, late + 2 * _guard_ns(line)]
+        # One that comes late into the band does not show what was published before it.
+        lead = cost + round(LEAD * self._late_ns)
+        around = [early - lead, late] if self._dense else [early - lead, late, late + 2 * guard_ns(line)]
         if self._search and self._tokens >= 6:
             side, self._search = self._search, 0
             self._tokens -= 6
             steps = [0, MS // 2, MS, 4 * MS, 12 * MS, 32 * MS]
-            fan = [late + step for step in steps] if side > 0 else [early - cost - step for step in reversed(steps)]
+            fan = [late + step for step in steps] if side > 0 else [early - lead - step for step in reversed(steps)]
             return [at for at in fan if abs(at - late) < line.period_ns / 3 and at > now]
         # Each probe is a wake-up of its own, so they are frequent only while the lock is young.
         calm = self._dense and now > self._locked_ns + CALM_NS
         most = (CALM_TARGET_NS if calm else TARGET_NS) + 4 * line.jitter_ns + cost
         wide = late - early > most
-        every = CALM_CHECK_NS if calm and line.settled else CHECK_NS if calm or line.settled else CHECK_NS // 3
-        check = now - self._checked_ns > max(every, 10 * line.period_ns)
+        every = CALM_CHECK_NS if calm and line.settled else CHECK_NS if calm or line.settled else CHECK_NS // 6
+        check = now - self._checked_ns > max(every, 5 * line.period_ns)
         if not wide and not check:
             ahead = coming + math.ceil(QUIET_NS / line.period_ns)
             if calm and line.width(ahead) <= most and line.period_ns <= 1.5 * self.asked_ns:
-                self._quiet_ns, self._guard_ns = now + QUIET_NS, _guard_ns(line)
+                self._quiet_ns, self._guard_ns = now + QUIET_NS, guard_ns(line)
             return []
         middle = (early + late - cost) // 2
         if check and wide and now - self._checked_ns < 4 * CHECK_NS:
             check = False  # halving comes first
+        if not self._counter and self._moved < 0.5 * self._chances:
+            # A gauge that stands still tells nothing; one that has just moved will probably move again, and that
+            # chance has to be used.
+            if self._moving and wide:
+                return self._fan(early - lead, late, most, now)
+            if not wide or self._tokens < 2 * FAN or coming % 7 not in (0, 3):
+                return []
         self._awaited = True
         probes = around if check else [middle] if self._dense else [around[0], middle, around[2]]
         if self._tokens < len(probes) or probes[0] <= now:
@@ -537,4 +479,13 @@ class Tracker:
         self._tokens -= len(probes)
         if check or not self._dense:
             self._checked_ns = now
+        return probes
+
+    def _fan(self, early: int, late: int, most: float, now: int) -> list[int]:
+        """Probes from one end of a bracket to the other, in steps of the width that is wanted."""
+        steps = min(math.ceil((late - early) / most), FAN, int(self._tokens) - 1)
+        if steps < 1:
+            return []
+        probes = [at for at in (early + (late - early) * i // steps for i in range(steps + 1)) if at > now]
+        self._tokens -= len(probes)
         return probes

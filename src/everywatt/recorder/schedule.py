@@ -98,7 +98,7 @@ class Schedule:
         slot = self.slots[key]
         if slot.period_ns != period_ns:
             slot.period_ns = period_ns
-            slot.deadline_ns = min(slot.deadline_ns, self._after(slot, now_ns))
+            slot.deadline_ns = min(slot.deadline_ns, self.after(slot, now_ns))
             if slot.tracker is not None:
                 slot.tracker.ask(period_ns, now_ns)
 
@@ -163,10 +163,10 @@ class Schedule:
         if slot.tracker is not None:
             return False, 0
         behind = began_ns - slot.deadline_ns
-        slot.deadline_ns = self._after(slot, slot.deadline_ns)
+        slot.deadline_ns = self.after(slot, slot.deadline_ns)
         missed = 0
         if slot.deadline_ns <= now_ns:
-            ahead = self._after(slot, now_ns)
+            ahead = self.after(slot, now_ns)
             missed = (ahead - slot.deadline_ns) // slot.period_ns
             slot.deadline_ns = ahead
         late = behind > max(LATE_NS, slot.period_ns // 20)
@@ -185,22 +185,24 @@ class Schedule:
             for slot in self.slots.values()
             if slot.tracker is not None and _even(slot.tracker, period_ns)
         )
-        if not phases or (min(phases) > CLEAR_NS and max(phases) < period_ns - CLEAR_NS):
+        # A group is not read in the last moments before its next publication, so more room is wanted on that side.
+        ahead_ns = period_ns // SLACK + CLEAR_NS
+        if not phases or (phases[0] > ahead_ns and phases[-1] < period_ns - CLEAR_NS // 4):
             return
         pauses = zip(phases, [*phases[1:], phases[0] + period_ns], strict=True)
         width, start = max((after - before, before) for before, after in pauses)
-        if width < 4 * CLEAR_NS:
+        if width < ahead_ns + CLEAR_NS:
             return
-        self.origin_ns += (start + width // 2) % period_ns
+        self.origin_ns += (start + (width - ahead_ns) // 2) % period_ns
         for slot in self.slots.values():
             if slot.tracker is None:
-                slot.deadline_ns = min(slot.deadline_ns, self._after(slot, now_ns))
+                slot.deadline_ns = min(slot.deadline_ns, self.after(slot, now_ns))
 
     def hold(self, key: Hashable, until_ns: int) -> None:
         """After a failure: do not read before then."""
         self.slots[key].hold_ns = until_ns
 
-    def _after(self, slot: Slot, now_ns: int) -> int:
+    def after(self, slot: Slot, now_ns: int) -> int:
         """The first instant of the grid after `now_ns`."""
         start = self.origin_ns + slot.offset_ns
         return start + ((now_ns - start) // slot.period_ns + 1) * slot.period_ns

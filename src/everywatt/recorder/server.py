@@ -16,7 +16,9 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
 from everywatt.core.jsonio import plain
 from everywatt.core.machine import Machine
-from everywatt.recorder.phase import Tracker
+from everywatt.recorder.ahead import PlannedTracker
+from everywatt.recorder.cruise import Cruise
+from everywatt.recorder.pinpoint import Pinpoint
 from everywatt.recorder.pool import Pool
 from everywatt.recorder.schedule import Schedule
 from everywatt.recorder.session import Session
@@ -29,6 +31,8 @@ PAUSE_NS = NS // 10
 SUSPEND_NS = NS // 20
 OPENING_NS = 350_000_000  # how long a client waits for a card's phase before it may start all the same
 NARROW_NS = 10_000_000  # a publication that is known as well as this is placed
+COMING_NS = 3 * NS  # how long at least it waits for what its first client, or one that is connected, has to say
+LIGHT = frozenset({"span_open", "span_close", "point", "note"})
 MOST_PAUSES = 1000  # on a machine that never lets it run the notes must come to an end
 
 
@@ -81,13 +85,17 @@ class Server:
         self.stop = False
         self.pool = Pool(self.clock)
         self.schedule = Schedule(now)
+        self.pinpoint = Pinpoint(self.clock)
         self.connections: dict[int, Connection] = {}
         self.tapes: dict[int, Tape] = {}
+        self.cruise = Cruise(self.clock, self.schedule, self._idle, self._read)
         self.reads = self.wakes = self.pauses = 0
         self._number = 0
+        self._served = False
         self._idle_ns = now
         self._boot_ns = self.clock.boottime_ns() - now
         self._last_ns = self._look_ns = now
+        self._readers: list[Any] = []
 
     def run(self) -> None:
         """Serve until it is time to leave; then seal what is open."""
@@ -98,6 +106,7 @@ class Server:
                 break
             self._wait(wake)
             self._tend()
+            self._cruise()
         now = self.clock.monotonic_ns()
         for number in list(self.tapes):
             self.tapes[number].session.remark(
@@ -114,16 +123,17 @@ class Server:
 
     def _wake_ns(self, now: int) -> int | None:
         if not self.tapes:
-            return self._idle_ns + round(self.idle_s * NS)
+            patience_ns = round(self.idle_s * NS)
+            if self.connections or not self._served:  # a client is there, or on its way, and has not said yet
+                patience_ns = max(patience_ns, COMING_NS)
+            return self._idle_ns + patience_ns
         times = [tape.session.flush_ns for tape in self.tapes.values()]
         times += [tape.closing.deadline_ns for tape in self.tapes.values() if tape.closing]
         due = self.schedule.wake_ns()
         return min(times) if due is None else min(due, *times)
 
     def _wait(self, wake: int | None) -> None:
-        readers: list[Any] = [*self.connections, *self.extra]
-        if self.listener.fileno() >= 0:
-            readers.append(self.listener)
+        readers = self._listening()
         writers = [fd for fd, connection in self.connections.items() if connection.pending]
         timeout = None if wake is None else max(0.0, (wake - self.clock.monotonic_ns()) / NS)
         ready, writable, _ = select.select(readers, writers, (), timeout)
@@ -141,6 +151,49 @@ class Server:
         for fd in writable:
             if fd in self.connections:
                 self.connections[fd].push()
+
+    def _listening(self) -> list[Any]:
+        """Whatever wakes the loop when it has something to say."""
+        readers: list[Any] = [*self.connections, *self.extra]
+        if self.listener.fileno() >= 0:
+            readers.append(self.listener)
+        return readers
+
+    def _cruise(self) -> None:
+        """While nothing is to be expected until the next flush: read as planned till then, and look at it all there."""
+        going = True
+        while going and self.tapes and not self.stop:
+            if any(tape.opening or tape.closing for tape in self.tapes.values()):
+                return
+            if any(connection.pending for connection in self.connections.values()):
+                return
+            self._readers = self._listening()
+            going = self.cruise.go(min(tape.session.flush_ns for tape in self.tapes.values()))
+            self._tend()
+
+    def _idle(self, until_ns: int) -> bool:
+        """Sleep until then; True where something has happened that nobody could foresee, or the machine was suspended.
+
+        Spans and points that come meanwhile are no such thing.
+        """
+        while True:
+            self._last_ns = now = self.clock.monotonic_ns()
+            ready = select.select(self._readers, (), (), (until_ns - now) / NS if until_ns > now else 0)[0]
+            if not ready:
+                return self.clock.boottime_ns() - self.clock.monotonic_ns() - self._boot_ns > SUSPEND_NS
+            if not all(item in self.connections and self._serve_lightly(self.connections[item]) for item in ready):
+                return True
+            if self.clock.monotonic_ns() >= until_ns:
+                return False  # reads come first
+
+    def _serve_lightly(self, connection: Connection) -> bool:
+        """Serve a client in the midst of a stretch; False where that changed more than a tape's spans and points."""
+        messages = connection.pull()
+        light = messages is not None and all(str(message.get("op")) in LIGHT for message in messages)
+        if not light:
+            self.cruise.settle()
+        self._respond(connection, messages)
+        return light and not connection.pending and not any(tape.session.full for tape in self.tapes.values())
 
     def _mind_pause(self, wake: int | None) -> None:
         """A loop that wakes up far too late was stopped; a boot clock that ran ahead shows a suspend."""
@@ -214,10 +267,13 @@ class Server:
             return
         connection = Connection(sock)
         self.connections[sock.fileno()] = connection
+        self._served = True
         self._idle_ns = self.clock.monotonic_ns()
 
     def _serve(self, connection: Connection) -> None:
-        messages = connection.pull()
+        self._respond(connection, connection.pull())
+
+    def _respond(self, connection: Connection, messages: list[dict[str, Any]] | None) -> None:
         for message in messages or ():
             self._answer(connection, message)
         if messages is None:
@@ -276,6 +332,9 @@ class Server:
                 for source in tape.session.sources:
                     if source.tracker is not None:
                         source.tracker.edge(int(message["at_ns"]), now)
+                if message.get("edges"):
+                    self.cruise.settle_plain(tape.session.sources)
+                    self.pinpoint.after_edge(tape.session.sources)
         return {}
 
     def _open(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any] | None:
@@ -294,7 +353,8 @@ class Server:
             memory=str(message.get("memory") or "rss"),
             reaper=message.get("reaper"),
         )
-        cpu_s, reads, wakes = time.process_time(), self.reads, self.wakes
+        cpu_s, cruise = time.process_time(), self.cruise
+        reads, wakes = self.reads + cruise.reads, self.wakes + cruise.wakes
         period_ns = max(round(float(message["period_s"]) * NS), 1_000_000)
         sources, reports = self.pool.choose(message["targets"], request, message.get("sensors"))
         try:
@@ -316,6 +376,7 @@ class Server:
             "groups": groups,
             "reports": plain(reports),
             "notes": session.remarks,
+            "tenants": session.tenants or [],
             "pid": os.getpid(),
         }
         if all(map(_placed, sources)):
@@ -332,7 +393,7 @@ class Server:
         asked = source.asked_ns()
         if source not in self.schedule.slots:
             if source.info.tracked and not source.info.table and source.info.channels:
-                source.tracker = Tracker(source.info, asked, now)
+                source.tracker = PlannedTracker(source.info, asked, now)
             self.schedule.add(source, asked, now, source.tracker)
             self._read(source)
             return
@@ -382,8 +443,8 @@ class Server:
             "cpu_s": round(time.process_time() - tape.cpu_s, 6),
             "seconds": (self.clock.monotonic_ns() - tape.session.started_ns) / NS,
             "rss_bytes": rss_bytes(),
-            "reads": self.reads - tape.reads,
-            "wakes": self.wakes - tape.wakes,
+            "reads": self.reads + self.cruise.reads - tape.reads,
+            "wakes": self.wakes + self.cruise.wakes - tape.wakes,
             "tapes": len(self.tapes),
             "pid": os.getpid(),
         }

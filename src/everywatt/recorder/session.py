@@ -19,6 +19,7 @@ FLUSH_NS = NS
 EARLY_NS = NS // 20  # a flush joins a wake-up that happens anyway
 SMALL_FLUSH_NS = 10 * NS
 OTHERS_NS = 10 * NS  # what carries no energy is written this often: a frame of one row is mostly frame
+LIVE_OTHERS_NS = 2 * NS
 MOST_REMARKS = 200  # in memory; the tape has all
 MOST_UNFLUSHED = 1000  # messages: a burst of spans must not fill the memory
 
@@ -38,12 +39,13 @@ class Session:
         self.figures: dict[str, Figures] = {}
         self.remarks: list[str] = []
         self.waiting: set[str] = set()
+        self.tenants: list[dict[str, Any]] | None = None
         self.flush_every_ns = SMALL_FLUSH_NS if meta.get("profile") == "small" else FLUSH_NS
         self.flush_ns = self.started_ns + self.flush_every_ns
         self._anchor_ns = self.started_ns + ANCHOR_NS
         self._others_ns = self.started_ns
-        # Somebody looks on: what carries no energy is to be seen at once, too.
-        self._others_every_ns = 0 if meta.get("live") else OTHERS_NS - EARLY_NS
+        # Somebody looks on: what carries no energy is to be seen soon, too.
+        self._others_every_ns = (LIVE_OTHERS_NS if meta.get("live") else OTHERS_NS) - EARLY_NS
         self._numbers: dict[str, int] = {}
         self._closing_ns = 0
         self._unflushed = 0
@@ -79,6 +81,8 @@ class Session:
 
     def table(self, source: Source, at_ns: int, rows: list[dict[str, Any]]) -> None:
         self.figures[source.info.name].rows += 1
+        if self.tenants is None and source.info.name == "nvml.processes":
+            self.tenants = rows
         if rows:
             self._safely(self.writer.append_table, self._numbers[source.info.name], at_ns, rows)
 
@@ -152,12 +156,17 @@ class Session:
 
     # Time passing.
 
+    @property
+    def full(self) -> bool:
+        """True where so much has come from clients that it should be written now."""
+        return self._unflushed >= MOST_UNFLUSHED
+
     def tend(self, now_ns: int) -> None:
         """Flush and anchor when it is time."""
         if now_ns >= self._anchor_ns:
             self._anchor_ns = now_ns + ANCHOR_NS
             self.anchor()
-        if now_ns >= self.flush_ns - EARLY_NS or self._unflushed >= MOST_UNFLUSHED:
+        if now_ns >= self.flush_ns - EARLY_NS or self.full:
             self._unflushed = 0
             self.flush_ns = now_ns + self.flush_every_ns
             self._flush(now_ns)

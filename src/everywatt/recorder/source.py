@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from everywatt.core.channels import NAN, Cadence, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import SensorError
-from everywatt.recorder.phase import Tracker
+from everywatt.recorder.ahead import PlannedTracker
 from everywatt.sensors.base import Group, TableGroup
 
 SLOW_NS = NS
 LONG_READ_NS = NS
+LONG_TAKE_NS = NS // 10
 FIRST_RETRY_NS = NS // 10
 LAST_RETRY_NS = 5 * NS
 
@@ -52,7 +53,7 @@ class Source:
     group: Group | TableGroup
     clock: Clock
     listeners: list[Listener] = field(default_factory=list)
-    tracker: Tracker | None = None
+    tracker: PlannedTracker | None = None
     outage: Outage | None = None
     last: Row | None = None
     reads: int = 0
@@ -60,10 +61,16 @@ class Source:
     _read_ns: int = 0
     _long: bool = False
     _trouble: str | None = None
+    _taken: list[tuple[int, int, Any]] = field(default_factory=list)
+    _primary: float | None = None  # of the read before, where publications are foreseen
     info: GroupInfo = field(init=False)  # what the group says of itself
 
     def __post_init__(self) -> None:
         self.info = self.group.info
+        whole = self.group.read_table if self.info.table else self.group.read  # type: ignore[union-attr]
+        quick = getattr(self.group, "snap", None)
+        self._snap: Callable[[], Any] = quick or whole
+        self._develop: Callable[[Sequence[Any]], Sequence[Row]] | None = self.group.develop if quick else None  # type: ignore[union-attr]
 
     @property
     def slow(self) -> bool:
@@ -104,10 +111,81 @@ class Source:
             for listener in self.listeners:
                 listener.table(self, at_ns, table)
         else:
-            self._hand_on(rows if self.tracker is None else self._track(self.tracker, before, after, rows))
+            self.hand_on(rows if self.tracker is None else self._track(self.tracker, before, after, rows))
         return True
 
-    def _track(self, tracker: Tracker, before: int, after: int, rows: list[Row]) -> list[Row]:
+    def take(self, earliest_ns: int, latest_ns: int) -> bool:
+        """Read now, and look at it when it is time to `settle`; False where that has to be at once.
+
+        Nothing was read where it is too early, or where the sensor failed: an ordinary read then finds out why. The
+        value of a tracked group must be another one than before, and read within the bounds, unless it is a probe,
+        whose bounds are one instant.
+        """
+        before = self.clock.monotonic_ns()
+        if before < earliest_ns:
+            return False
+        try:
+            raw = self._snap()
+        except Exception:  # noqa: BLE001 - a plug-in may do anything; the ordinary read tells
+            return False
+        after = self.clock.monotonic_ns()
+        if raw is None:
+            return False
+        self._taken.append((before, after, raw))
+        if self.tracker is None:
+            return after - before < LONG_TAKE_NS
+        if latest_ns == earliest_ns:
+            return True
+        value = raw[0] if self._develop is not None else raw[0].values[0] if len(raw) == 1 else None
+        primary, self._primary = self._primary, value
+        return after <= latest_ns and value != primary
+
+    def settle(self) -> list[tuple[int, int]]:
+        """Look at what was taken and hand it on; gives when each read began and ended."""
+        taken, self._taken = self._taken, []
+        if not taken:
+            return []
+        self.reads += len(taken)
+        before, after, _ = taken[-1]
+        self._read_ns, self.cost_ns = after, after - before
+        times = [(before, after) for before, after, _ in taken]
+        if self.info.table:
+            for _, _, (at_ns, table) in taken:
+                for listener in self.listeners:
+                    listener.table(self, at_ns, table)
+            return times
+        rows: list[Row] = []
+        try:
+            read = [raw for _, _, raw in taken] if self._develop is None else [(row,) for row in self._develop(taken)]
+            clean = [[checked(row, self.info) for row in fresh] for fresh in read]
+            if self.tracker is None:
+                rows = [row for fresh in clean for row in fresh]
+            elif all(len(fresh) == 1 for fresh in clean):
+                rows = self._track_all(
+                    self.tracker, [(a, b, fresh[0]) for (a, b, _), fresh in zip(taken, clean, strict=True)]
+                )
+            else:
+                for (before, after, _), fresh in zip(taken, clean, strict=True):
+                    rows += fresh if self.tracker is None else self._track(self.tracker, before, after, fresh)
+        except Exception as error:  # noqa: BLE001 - a plug-in may do anything
+            self._failed(after, error)
+        self.hand_on(rows)
+        return times
+
+    def _track_all(self, tracker: PlannedTracker, reads: list[tuple[int, int, Row]]) -> list[Row]:
+        absent = tracker.absent
+        rows = tracker.feed_all(reads)
+        self.count(0, tracker.absent - absent)
+        self._tell_trouble(tracker, reads[-1][1])
+        return rows
+
+    def _tell_trouble(self, tracker: PlannedTracker, at_ns: int) -> None:
+        if tracker.trouble != self._trouble:
+            self._trouble = tracker.trouble
+            if self._trouble:
+                self._remark(at_ns, "slow-sensor", self._trouble)
+
+    def _track(self, tracker: PlannedTracker, before: int, after: int, rows: list[Row]) -> list[Row]:
         if len(rows) == 1:
             absent = tracker.absent
             rows = tracker.feed(before, after, rows[0])
@@ -116,13 +194,12 @@ class Source:
             self.tracker = None  # the driver keeps the publications itself
         else:
             tracker.lost(after, after + self.asked_ns())
-        if tracker.trouble != self._trouble and self.tracker is not None:
-            self._trouble = tracker.trouble
-            if self._trouble:
-                self._remark(after, "slow-sensor", self._trouble)
+        if self.tracker is not None:
+            self._tell_trouble(tracker, after)
         return rows
 
-    def _hand_on(self, rows: list[Row]) -> None:
+    def hand_on(self, rows: list[Row]) -> None:
+        """Give rows to the tapes that listen."""
         if rows:
             self.last = rows[-1]
             for listener in self.listeners:

@@ -13,7 +13,7 @@ from typing import Any
 from everywatt.core.errors import RecorderError
 from everywatt.core.machine import runtime_dir
 
-PROTOCOL = 1
+PROTOCOL = 2
 SOCKET = f"recorder-{PROTOCOL}.sock"
 LOCK = f"recorder-{PROTOCOL}.lock"
 LOG = "recorder.log"

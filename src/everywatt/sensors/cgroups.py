@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from everywatt.core.cgroup_names import place
 from everywatt.sensors import procfs
 
 MADE = "everywatt-run-"  # how the names of groups begin that `everywatt run` makes for its command
@@ -30,11 +32,13 @@ class Place:
     cpuset: str | None = None
 
 
+@lru_cache(maxsize=1024)
 def parse_place(data: bytes) -> Place:
     """What /proc/PID/cgroup says.
 
-    The name is the deepest path among the hierarchies that matter for accounting, so that a job or container is found
-    whichever of them its manager uses. On a hybrid system the version 1 controllers count and version 2 only names.
+    The name is, among the hierarchies that matter for accounting, the path that names a container, job or unit, else
+    the deepest one, so that each is found whichever of them its manager uses. On a hybrid system the version 1
+    controllers count and version 2 only names.
     """
     unified = ""
     by_controller: dict[str, tuple[str, str]] = {}
@@ -54,8 +58,16 @@ def parse_place(data: bytes) -> Place:
     by_controller = {name: (joint, without_made(own)) for name, (joint, own) in by_controller.items()}
     names = ("cpuacct", "memory", "cpu", "pids", "name=systemd")
     paths = [by_controller[name][1] for name in names if name in by_controller] + [unified]
-    path = max(paths, key=lambda text: text.rstrip("/").count("/")) or "/"
+    path = _telling(frozenset(text.rstrip("/") for text in paths) - {""})
     return Place(path, 1, *(_folder(by_controller, name, path) for name in ("cpuacct", "memory", "cpu", "cpuset")))
+
+
+@lru_cache(maxsize=1024)
+def _telling(paths: frozenset[str]) -> str:
+    """Hierarchies may differ: the path that names a container, a job or a unit, else the deepest one."""
+    if len(paths) < 2:
+        return next(iter(paths), "/")
+    return max(paths, key=lambda text: (place(text) is not None, text.count("/"), text))
 
 
 def without_made(path: str) -> str:

@@ -13,7 +13,7 @@ from everywatt.sensors.base import Group, Report, Request, State, TableGroup
 from everywatt.sensors.registry import NOT_TRIED, choose, known, probe
 from everywatt.sensors.surroundings import Surroundings, look
 
-_SLOWED = {0x08: "hardware slow-down", 0x20: "too hot (software)", 0x40: "too hot (hardware)", 0x80: "power brake"}
+SLOWED = {0x08: "hardware slow-down", 0x20: "too hot (software)", 0x40: "too hot (hardware)", 0x80: "power brake"}
 
 
 class Verdict(StrEnum):
@@ -202,9 +202,9 @@ def _throttling(nvml: Report) -> list[Check]:
     masks = {name.removesuffix(".throttle"): v for name, v in nvml.samples.items() if name.endswith(".throttle")}
     known_masks = {device: int(value) for device, value in masks.items() if value is not None}
     slowed = [
-        f"{device}: {', '.join(word for bit, word in _SLOWED.items() if mask & bit)}"
+        f"{device}: {', '.join(word for bit, word in SLOWED.items() if mask & bit)}"
         for device, mask in known_masks.items()
-        if any(mask & bit for bit in _SLOWED)
+        if any(mask & bit for bit in SLOWED)
     ]
     if slowed:
         return [Check("GPU throttling", Verdict.WARN, "; ".join(slowed), "nvidia-smi -q -d PERFORMANCE,TEMPERATURE")]

@@ -36,7 +36,7 @@ def of_whom(records: Iterable[Exit], known: Iterable[int]) -> dict[int, int]:
     for record in records:
         below.setdefault(record.ppid, []).append(record)
     owner = {pid: pid for pid in known}
-    waiting = list(owner)
+    waiting = [parent for parent in below if parent in owner]
     while waiting:
         parent = waiting.pop()
         for record in below.pop(parent, ()):

@@ -12,20 +12,22 @@ import os
 import socket
 import struct
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 _GENERIC = 16  # NETLINK_GENERIC; also the number of the controller family
 _ERROR, _REQUEST, _ACK = 2, 1, 4
 _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 3, 1, 2
-_GET, _ASK_PID, _REGISTER, _LEAVE = 1, 1, 3, 4
+_GET, _ASK_PID, _REGISTER = 1, 1, 3
 _STATS, _OF_THREAD = 3, 4
+_STATS_KIND = struct.pack("=H", _STATS)
 _BUFFER_BYTES = 4 << 20
 _SO_RCVBUFFORCE = 33
 _HEAD = struct.Struct("=IHHII")
 _GENERIC_HEAD = struct.Struct("=BBH")
 _ATTRIBUTE = struct.Struct("=HH")
-# Offsets in struct taskstats: flags, CPU ns, name, uid, pid, parent, elapsed µs; the thread group since version 12.
-_FLAGS, _CPU_NS, _NAME, _WHO, _ELAPSED, _GROUP = 8, 72, 80, 120, 144, 368
+# struct taskstats since version 12: flags, CPU ns, name, uid, pid, parent, thread group, µs that the group lived.
+_RECORD = struct.Struct("=8xB63xQ32s8xI4xII232xI4xQ")
 _LAST_OF_GROUP = 0x20
 _OLDEST = 12
 _LONGEST_S = 0.2
@@ -54,9 +56,8 @@ class ExitRecords:
             self._socket.settimeout(_LONGEST_S)
             self._family = self._resolve()
             self._check()
-            self._cpus = f"0-{(os.cpu_count() or 1) - 1}\0".encode()
             self._enlarge()
-            self._ask(self._family, _GET, _attribute(_REGISTER, self._cpus))
+            self._ask(self._family, _GET, _attribute(_REGISTER, _all_cpus() + b"\0"))
             self._socket.setblocking(False)
         except BaseException:
             self._socket.close()
@@ -88,20 +89,21 @@ class ExitRecords:
 
     def _exit(self, data: bytes) -> Exit | None:
         """The process that a message tells the end of; None for a thread whose process goes on."""
-        stats = _stats_of(data)
-        if stats is None:
-            return None
-        pid, ppid = struct.unpack_from("=II", stats, _WHO + 8)
-        (group,) = struct.unpack_from("=I", stats, _GROUP)
-        (cpu_ns,) = struct.unpack_from("=Q", stats, _CPU_NS)
-        if not stats[_FLAGS] & _LAST_OF_GROUP:
+        at = self._at
+        # All messages begin alike; one that does not is looked through.
+        if data[at - 2 : at] != _STATS_KIND or len(data) < at + _RECORD.size:
+            found = _stats_at(data)
+            if found is None:
+                return None
+            at = found
+        flags, cpu_ns, name, uid, pid, ppid, group, lived_us = _RECORD.unpack_from(data, at)
+        if not flags & _LAST_OF_GROUP:
             self._threads[group] = self._threads.get(group, 0) + cpu_ns
             return None
-        cpu_ns += self._threads.pop(group, 0)
-        (uid,) = struct.unpack_from("=I", stats, _WHO)
-        (elapsed_us,) = struct.unpack_from("=Q", stats, _GROUP + 8)
-        name = stats[_NAME : _NAME + 32].split(b"\0", 1)[0].decode("utf-8", "replace")
-        return Exit(group or pid, ppid, uid, name, cpu_ns / 1e9, elapsed_us / 1e6)
+        if self._threads:
+            cpu_ns += self._threads.pop(group, 0)
+        text = name.partition(b"\0")[0].decode("utf-8", "replace")
+        return Exit(group or pid, ppid, uid, text, cpu_ns / 1e9, lived_us / 1e6)
 
     def _enlarge(self) -> None:
         for option in (_SO_RCVBUFFORCE, socket.SO_RCVBUF):
@@ -113,23 +115,22 @@ class ExitRecords:
 
     def _resolve(self) -> int:
         reply = self._ask(_GENERIC, _GET_FAMILY, _attribute(_FAMILY_NAME, b"TASKSTATS\0"))
-        for kind, value in _attributes(reply[20:]):
+        for kind, at, _ in _attributes(reply, _HEAD.size + _GENERIC_HEAD.size, len(reply)):
             if kind == _FAMILY_ID:
-                return int(struct.unpack_from("=H", value)[0])
+                return int(struct.unpack_from("=H", reply, at)[0])
         raise OSError(errno.ENOENT, "this kernel has no task statistics")
 
     def _check(self) -> None:
         """Ask for ourselves: a kernel whose record looks otherwise is not believed."""
         reply = self._ask(self._family, _GET, _attribute(_ASK_PID, struct.pack("=I", os.getpid())))
-        stats = _stats_of(reply)
-        if stats is None:
+        at = _stats_at(reply)
+        if at is None:
             raise ValueError("the kernel's task statistics are older than version 12 or not understood")
-        (pid,) = struct.unpack_from("=I", stats, _WHO + 8)
-        (group,) = struct.unpack_from("=I", stats, _GROUP)
-        (cpu_ns,) = struct.unpack_from("=Q", stats, _CPU_NS)
+        _, cpu_ns, _, _, pid, _, group, _ = _RECORD.unpack_from(reply, at)
         # The record is about the first thread; the process may have others.
         if pid != os.getpid() or group != pid or not 0 < cpu_ns <= time.process_time_ns():
             raise ValueError("the kernel's task statistics have a layout that is not known")
+        self._at = at
 
     def _ask(self, family: int, command: int, attributes: bytes) -> bytes:
         body = _GENERIC_HEAD.pack(command, 1, 0) + attributes
@@ -146,14 +147,23 @@ class ExitRecords:
             return answer
 
 
-def _stats_of(data: bytes) -> bytes | None:
-    """struct taskstats of the thread in a message, None where there is none that is understood."""
-    for kind, value in _attributes(data[20:]):
+def _all_cpus() -> bytes:
+    """All CPUs that there may be, also those that are off now, as a list such as 0-7."""
+    try:
+        return Path("/sys/devices/system/cpu/possible").read_bytes().strip()
+    except OSError:
+        return b"0-%d" % ((os.cpu_count() or 1) - 1)
+
+
+def _stats_at(data: bytes) -> int | None:
+    """Where struct taskstats of the thread is in a message, None where there is none that is understood."""
+    for kind, start, end in _attributes(data, _HEAD.size + _GENERIC_HEAD.size, len(data)):
         if kind != _OF_THREAD:
             continue
-        for inner, stats in _attributes(value):
-            if inner == _STATS and len(stats) >= _GROUP + 16 and struct.unpack_from("=H", stats)[0] >= _OLDEST:
-                return stats
+        for inner, at, last in _attributes(data, start, end):
+            known = inner == _STATS and min(last, len(data)) - at >= _RECORD.size
+            if known and struct.unpack_from("=H", data, at)[0] >= _OLDEST:
+                return at
     return None
 
 
@@ -162,12 +172,13 @@ def _attribute(kind: int, value: bytes) -> bytes:
     return _ATTRIBUTE.pack(size, kind) + value + b"\0" * (-size % 4)
 
 
-def _attributes(data: bytes) -> list[tuple[int, bytes]]:
-    found, at = [], 0
-    while at + _ATTRIBUTE.size <= len(data):
+def _attributes(data: bytes, at: int, end: int) -> list[tuple[int, int, int]]:
+    """The attributes between two places: kind, where the value starts and ends."""
+    found = []
+    while at + _ATTRIBUTE.size <= min(end, len(data)):
         size, kind = _ATTRIBUTE.unpack_from(data, at)
         if size < _ATTRIBUTE.size:
             break
-        found.append((kind & 0x3FFF, data[at + _ATTRIBUTE.size : at + size]))
+        found.append((kind & 0x3FFF, at + _ATTRIBUTE.size, at + size))
         at += (size + 3) & ~3
     return found

@@ -27,11 +27,13 @@ _NUMBER = re.compile(r"\d+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Mig:
-    """One MIG device: a compute instance of a GPU instance."""
+    """One MIG device: a compute instance of a GPU instance, with so many of the board's compute slices."""
 
     uuid: str
     gpu_instance: int
     compute_instance: int
+    slices: int | None = None
+    of_slices: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

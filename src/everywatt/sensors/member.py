@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everywatt.sensors import cgroups, procfs
+from everywatt.sensors import cgroups, container_names, procfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from everywatt.sensors.exits import Exit
 
@@ -64,6 +64,7 @@ class Reader:
         self.clocks = procfs.sees_own_namespace(proc)
         self._memory = memory
         self._open = 0
+        self._users = container_names.user_names(Path(proc).parent)
 
     def moved(self, members: Iterable[Member]) -> list[Member]:
         """Those whose clock moved since their last row, or whose clock is no more; all, where clocks cannot be read.
@@ -134,13 +135,15 @@ class Reader:
 
     def _told(self, member: Member, stat: procfs.ProcessStat, *, renamed: bool) -> dict[str, Any] | None:
         member.reads += 1
-        if renamed or not member.said or member.reads <= _SETTLING:
+        zombie = stat.state in "ZX"
+        if zombie and member.said:
+            fixed = member.said  # it has left its cgroup and forgotten its arguments
+        elif renamed or not member.said or member.reads <= _SETTLING:
             fixed = self._fixed(member)
         elif member.reads % _RECHECK == 0:
             fixed = self._placed(member, dict(member.said))
         else:
             fixed = member.said
-        zombie = stat.state in "ZX"
         numbers = (stat.ppid, stat.name, zombie, member.cpu_s, stat.children_cpu_s, stat.rss_bytes, stat.threads)
         changed = {key: value for key, value in fixed.items() if member.said.get(key, member) != value}
         if numbers == member.told and not changed:
@@ -183,6 +186,10 @@ class Reader:
         fixed = dict(member.said)
         try:
             fixed["uid"] = procfs.parse_uid(procfs.slurp(f"{folder}/status", 4096))
+            if fixed["uid"] in self._users:
+                fixed["user"] = self._users[fixed["uid"]]
+            else:
+                fixed.pop("user", None)
         except (OSError, ValueError):
             pass
         try:

@@ -26,6 +26,7 @@ from everywatt.sensors.nvml_groups import (
     without_counter,
 )
 from everywatt.sensors.nvml_processes import ProcessTable, probe_processes
+from everywatt.sensors.nvml_samples import UtilisationSamples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,7 @@ class _Card:
     state: Found
     gpm: Gpm | None
     processes: bool
+    samples: UtilisationSamples | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -75,7 +77,7 @@ class Nvml:
             return ()
         groups: list[Group | TableGroup] = []
         for card in self._cards:
-            groups.append(PowerGroup(card.device, card.power.sources, self._one_closed))
+            groups.append(PowerGroup(card.device, card.power.sources, self._one_closed, card.samples))
             if card.state.sources or card.gpm:
                 groups.append(StateGroup(card.device, card.state.sources, card.gpm, self._one_closed))
         listed = [card.device for card in self._cards if card.processes]
@@ -167,13 +169,16 @@ class Nvml:
         why = probe_processes(self._nvml, device, handle)
         if why:
             missing[f"gpu.{identity.gpu.index}.processes"] = why
-        return _Card(device, handle, power, state, gpm, why is None, missing)
+        return _Card(device, handle, power, state, gpm, why is None, missing=missing)
 
     def _add_utilisation(self, card: _Card) -> None:
         if not card.power.sources:
             return
         try:
-            probe_utilisation(card.power, card.device, card.handle)
+            if probe_utilisation(card.power, card.device, card.handle):
+                samples = UtilisationSamples(self._nvml, self._clock)
+                if samples.works(card.handle, self._nvml.nvmlDeviceGetUtilizationRates):
+                    card.samples = samples
         except Exception as error:  # noqa: BLE001 - a driver's border
             card.missing[f"gpu.{card.device.index}.utilisation"] = words_for(error)
 

@@ -64,6 +64,11 @@ class Device:
         """NVML's index of the board."""
         return self.identity.gpu.index
 
+    @property
+    def handle(self) -> Any:
+        """The handle while the GPU answers, else None."""
+        return self._handle if self._lost is None else None
+
     def call(self, function: Callable[[Any], Any]) -> Any:
         """`function(handle)`. Whatever goes wrong is a SensorError that names this GPU; a lost one is sought again."""
         handle = self._alive()
@@ -144,15 +149,22 @@ def _migs(nvml: Any, handle: Any) -> tuple[Mig, ...]:
     if not mode or mode[0] != 1:
         return ()
     found = []
-    for place in range(metric(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+    most = metric(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0  # as many as the board has slices
+    for place in range(most):
         mig = metric(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
         uuid = None if mig is None else metric(nvml.nvmlDeviceGetUUID, mig)
         if uuid is None:
             continue  # slots may be empty
         gpu_instance = metric(nvml.nvmlDeviceGetGpuInstanceId, mig)
         compute_instance = metric(nvml.nvmlDeviceGetComputeInstanceId, mig)
-        found.append(Mig(text(uuid), _or_unknown(gpu_instance), _or_unknown(compute_instance)))
+        slices = metric(_slices, nvml, mig)
+        found.append(Mig(text(uuid), _or_unknown(gpu_instance), _or_unknown(compute_instance), slices, most))
     return tuple(found)
+
+
+def _slices(nvml: Any, mig: Any) -> int | None:
+    attributes = getattr(nvml, "nvmlDeviceGetAttributes_v2", None)
+    return None if attributes is None else int(attributes(mig).computeInstanceSliceCount) or None
 
 
 def _or_unknown(number: int | None) -> int:

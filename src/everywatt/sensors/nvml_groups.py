@@ -8,7 +8,7 @@ single calls, the others than the first when a new value was published, else eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from everywatt.sensors.nvml_api import Fields, is_lost, words_for
 if TYPE_CHECKING:
     from everywatt.sensors.nvml_device import Device
     from everywatt.sensors.nvml_gpm import Gpm
+    from everywatt.sensors.nvml_samples import UtilisationSamples
 
 FIELD_ENERGY = 83
 FIELD_AVERAGE = 185
@@ -28,6 +29,7 @@ FIELD_INSTANT = 186
 COMPANION_NS = 90_000_000
 UTILISATION_NS = 160_000_000
 SLOW_RATES_NS = NS // 2
+INERT_NS = 3 * NS // 2  # every other second
 RELATED_NS = 5 * NS
 SETTING_NS = 10 * NS
 
@@ -69,7 +71,13 @@ class Found:
 class PowerGroup:
     """Energy and power of one GPU: fields in one call, single calls only where they have to be."""
 
-    def __init__(self, device: Device, sources: list[Source], closed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        device: Device,
+        sources: list[Source],
+        closed: Callable[[], None],
+        samples: UtilisationSamples | None = None,
+    ) -> None:
         self._device = device
         self._closed = closed
         index = device.index
@@ -94,6 +102,52 @@ class PowerGroup:
         self._companions_ns = 0
         period_s = sources[0].channel.facts.period_s
         self._age_ns = 0 if period_s is None else round(period_s * NS)
+        self._samples = samples
+        self._sampled_ns = 0
+        # Only where one call of the fields is all there is, beside utilisation.
+        whole = self._first > 0 and not self._calls and len(self._witnesses) == len(sources) - self._first < 2
+        self._quick = self._fields.quick() if whole else None
+        self.snap = self._snap if self._quick is not None else None
+
+    def _snap(self) -> tuple[int, tuple[int, ...], float | None] | None:
+        """The raw energy or power, all fields raw, and utilisation where it was asked for; None where the call failed.
+
+        `develop` makes rows of it later: a wake-up is the wrong time for more than the call itself.
+        """
+        handle = self._device.handle
+        raw = None if handle is None or self._quick is None else self._quick(handle)
+        if raw is None:
+            return None
+        busy = None
+        if self._samples is None and self._witnesses:
+            now_ns = self._device.clock.monotonic_ns()
+            if now_ns - self._witnessed_ns >= UTILISATION_NS:
+                self._witnessed_ns = now_ns
+                busy = _raw(self._witnesses[0][1], handle)
+        return raw[2], raw, busy
+
+    def develop(self, taken: Sequence[tuple[int, int, tuple[int, tuple[int, ...], float | None]]]) -> list[Row]:
+        """The rows of what was snapped, each with when its read began and ended."""
+        samples = self._samples
+        if samples is not None:
+            now_ns = self._device.clock.monotonic_ns()
+            if now_ns - self._sampled_ns >= UTILISATION_NS:
+                self._sampled_ns = now_ns
+                self._device.call(samples.update)
+        witness = len(self._last) > self._first
+        busy = self._last[-1]
+        rows = []
+        values = self._last
+        for before_ns, after_ns, (_, raw, asked) in taken:
+            values = self._fields.values(raw)
+            if all(value != value for value in values):
+                self._refuse_empty()
+            if witness:
+                busy = samples.at(before_ns) if samples is not None else busy if asked is None else asked
+                values.append(busy)
+            rows.append(Row((before_ns + after_ns) // 2, before_ns - self._age_ns, after_ns, tuple(values)))
+        self._last = values
+        return rows
 
     def read(self) -> list[Row]:
         """One row. Raises SensorError where the GPU is lost or gives none of its values."""
@@ -144,7 +198,8 @@ class StateGroup:
     """Memory, temperature, clocks, limit and GPM metrics of one GPU, once a second, each on its own.
 
     Each is a call into the driver. So the power limit, a setting, is asked every 10 s; memory clock and throttle
-    reasons when the SM clock changed, else every 5 s. In between their last answer stands.
+    reasons when the SM clock changed, else every 5 s; temperature and use of the memory's bandwidth every other second.
+    In between their last answer stands.
     """
 
     def __init__(self, device: Device, sources: list[Source], gpm: Gpm | None, closed: Callable[[], None]) -> None:
@@ -291,10 +346,10 @@ def _members(channel: Channel) -> dict[str, Any]:
     return {key: getattr(channel, key) for key in Channel.__dataclass_fields__}
 
 
-def probe_utilisation(found: Found, device: Device, handle: Any) -> None:
+def probe_utilisation(found: Found, device: Device, handle: Any) -> bool:
     """Add utilisation to the fast channels, where it is to be had (on a MIG board it is not)."""
     channel = _gauge(device, "utilisation", "%")
-    _try(found, Source(channel, call=lambda handle: device.rates(handle, UTILISATION_NS)[0]), handle)
+    return _try(found, Source(channel, call=lambda handle: device.rates(handle, UTILISATION_NS)[0]), handle)
 
 
 def probe_state(device: Device, handle: Any) -> Found:
@@ -316,7 +371,13 @@ def probe_state(device: Device, handle: Any) -> Found:
         ("power_limit", "W", 1e-3, nvml.nvmlDeviceGetEnforcedPowerLimit),
     ]
     clock = f"gpu.{device.index}.clock_sm"
-    seldom = {"clock_memory": (RELATED_NS, clock), "throttle": (RELATED_NS, clock), "power_limit": (SETTING_NS, "")}
+    seldom = {
+        "memory_utilisation": (INERT_NS, ""),
+        "temperature": (INERT_NS, ""),
+        "clock_memory": (RELATED_NS, clock),
+        "throttle": (RELATED_NS, clock),
+        "power_limit": (SETTING_NS, ""),
+    }
     for what, unit, scale, call in offers:
         every_ns, follows = seldom.get(what, (0, ""))
         source = Source(_gauge(device, what, unit, scale), call=call, every_ns=every_ns, follows=follows)

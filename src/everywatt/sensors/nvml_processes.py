@@ -2,7 +2,8 @@
 
 A process list costs about 500 µs of a real driver. So a list is one call into a buffer that was made once, and a GPU
 that had no process is not asked again while its used memory, which the state group reads anyway, stays the same to
-the byte: whoever opens a context takes memory. Graphics processes are looked for every 10 s while there are none.
+the byte: whoever opens a context takes memory. All the same it is asked every 30 s. Graphics processes are looked for
+then, and when memory has changed, while there are none.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from everywatt.sensors.nvml_device import Device
 
-ASK_ANYWAY_NS = 10 * NS
+ASK_ANYWAY_NS = 30 * NS
 _UNKNOWN_ID = 0xFFFFFFFF
 _UNKNOWN_MEMORY = 0xFFFFFFFFFFFFFFFF
 
@@ -101,6 +102,7 @@ class _Gpu:
 class ProcessTable:
     """Rows: gpu, uuid, pid, type (C compute, G graphics, C+G), memory_bytes, sm (% of the GPU, None where not known),
     sample_us (when the driver took it, Unix µs), gpu_instance and compute_instance (None unless MIG).
+    On a board that is cut into MIG instances also slices and of_slices: compute slices of instance and board.
 
     Only rows that are new or changed are given; a process that left has one row with `gone` true.
     """
@@ -192,7 +194,7 @@ class ProcessTable:
 
 def _row(device: Device, entry: Any, kind: str) -> dict[str, Any]:
     memory = entry.usedGpuMemory
-    return {
+    row = {
         "gpu": device.index,
         "uuid": device.identity.gpu.uuid,
         "pid": int(entry.pid),
@@ -203,6 +205,10 @@ def _row(device: Device, entry: Any, kind: str) -> dict[str, Any]:
         "gpu_instance": _instance(entry, "gpuInstanceId"),
         "compute_instance": _instance(entry, "computeInstanceId"),
     }
+    for mig in device.identity.gpu.migs:
+        if (mig.gpu_instance, mig.compute_instance) == (row["gpu_instance"], row["compute_instance"]):
+            row |= {"slices": mig.slices, "of_slices": mig.of_slices}
+    return row
 
 
 def _instance(entry: Any, name: str) -> int | None:

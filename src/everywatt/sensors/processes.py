@@ -32,6 +32,7 @@ class Trees:
                 `"meter": true`, unless it was itself asked for
     reaper      the process of the everywatt command: its own CPU time is the meter's, its children are the subject's
     everything  all processes of the machine, kernel threads too (an idle one costs one look at its clock)
+    below       the process under which all processes of a simulated machine are: then those are everything
     memory      "pss" reads the proportional set size of those that ran
     exits       whether the kernel's exit records are asked for; what came of it is in the row of pid 0
     """
@@ -44,13 +45,15 @@ class Trees:
         meter: int | None = None,
         reaper: int | None = None,
         everything: bool = False,
+        below: int | None = None,
         memory: str = "rss",
         exits: bool = False,
     ) -> None:
         self._proc = str(proc)
         self._reader = Reader(proc, memory)
         self._members: dict[int, Member] = {}
-        self._everything = everything
+        self._everything = everything and below is None
+        self._whole = everything
         self._last_pid: int | None = None
         self._looked_s = 0.0
         self._foreign: set[int] = set()
@@ -64,6 +67,8 @@ class Trees:
             self._members[meter] = Member(meter, meter=True, root=True)
         if reaper is not None:
             self._members[reaper] = Member(reaper, meter=True, root=True, reaper=True)
+        if everything and below is not None:
+            self._members.setdefault(below, Member(below, root=True))
         self.follow(tuple(pids))
 
     def follow(self, pids: Sequence[int]) -> None:
@@ -84,12 +89,19 @@ class Trees:
     @property
     def places(self) -> frozenset[cgroups.Place]:
         """The cgroups of the living members."""
-        return frozenset(m.place for m in self._members.values() if m.place is not None)
+        # Processes of one group share their place as a rule, and comparing a thousand of them takes long.
+        found = {id(member.place): member.place for member in self._members.values()}
+        return frozenset(place for place in found.values() if place is not None)
 
     @property
     def exits(self) -> bool:
         """Whether the end of every process is told, as of the last read."""
         return self._host[1]
+
+    @property
+    def running(self) -> int:
+        """How many members are there that are no zombies."""
+        return sum(member.stat is None or member.stat.state not in "ZX" for member in self._members.values())
 
     def __len__(self) -> int:
         return len(self._members)
@@ -119,12 +131,12 @@ class Trees:
     def _host_row(self, complete: bool) -> list[dict[str, Any]]:
         """What holds for the table from here on, where that changed: all processes or not, exit records or not."""
         exits = self._records is not None and complete
-        why = "" if exits else LOST if self._records is not None else self._why if self._everything else ""
-        now = (self._everything, exits, why)
+        why = "" if exits else LOST if self._records is not None else self._why if self._whole else ""
+        now = (self._whole, exits, why)
         if now == self._host:
             return []
         self._host = now
-        row = {"pid": 0, "start": 0, "name": "host", "everything": self._everything, "exits": exits}
+        row = {"pid": 0, "start": 0, "name": "host", "everything": self._whole, "exits": exits}
         return [{**row, "why": why} if why else row]
 
     # Who is there.
@@ -265,6 +277,8 @@ class Trees:
             self._records.close()
             self._records, self._why = None, f"no exit records: {error}"
             records, complete = [], False
+        # Later ones first: what a child is known to have used is its parent's to hand on.
+        self._left.sort(key=lambda member: (member.start or 0, member.pid), reverse=True)
         left = {member.pid: member for member in self._left}
         self._left = []
         unseen: dict[int, list[Exit]] = {}
@@ -276,8 +290,9 @@ class Trees:
                 self._members[record.pid] = Member(record.pid, final=record)  # not waited for yet
             else:
                 unseen.setdefault(parent, []).append(record)
-        rows += [row for member in left.values() if (row := self._last_row(member))]
-        for record in endings.completed(unseen, {**left, **self._members}):
+        completed = endings.completed(unseen, {**left, **self._members})
+        rows += [row for member in left.values() if (row := self._last_row(member, left))]
+        for record in completed:
             above = self._members.get(record.ppid) or left.get(record.ppid)
             rows.append(endings.row_of(record, meter=above is not None and above.meter and not above.reaper))
         return complete
@@ -287,11 +302,12 @@ class Trees:
         owner = endings.of_whom(records, (*self._members, *left)) if records else {}
         return [(record, owner.get(record.ppid, 0)) for record in records if self._everything or record.pid in owner]
 
-    def _last_row(self, member: Member) -> dict[str, Any] | None:
+    def _last_row(self, member: Member, left: dict[int, Member]) -> dict[str, Any] | None:
         """What a member that is gone used in all; its parent knows of it now."""
         final = member.final
         own_s = member.cpu_s if final is None else max(final.cpu_s, member.cpu_s)  # a zombie's clock has the last word
-        parent = self._members.get(member.stat.ppid) if member.stat is not None else None
+        ppid = member.stat.ppid if member.stat is not None else 0
+        parent = self._members.get(ppid) or left.get(ppid)
         if parent is not None:
             parent.known_s += own_s + member.base_s + member.known_s
         if final is None:

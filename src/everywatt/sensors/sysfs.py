@@ -82,6 +82,23 @@ class NumberFile:
             self.close()
             self.denied = isinstance(error, PermissionError)
             return self._fail(error.strerror or type(error).__name__)
+        return self.number(data)
+
+    def glance(self) -> bytes | None:
+        """The bytes for `number`; None where a careful `read` has to find out what is wrong, or whether anything is."""
+        if self._handle is None:
+            return None
+        try:
+            data = os.pread(self._handle, _LONGEST, 0)
+            if data == self._last and os.fstat(self._handle).st_nlink == 0:
+                return None
+        except OSError:
+            return None
+        self._last = data
+        return data
+
+    def number(self, data: bytes) -> float:
+        """The number that bytes of this file say, or NaN with the reason in `trouble`."""
         text = data.strip()
         if not text:
             return self._fail("empty")
@@ -135,12 +152,34 @@ class FileGroup:
         start_ns = self._clock.monotonic_ns()
         values = tuple([file.read() for file in self._files])
         end_ns = self._clock.monotonic_ns()
+        self._refuse_empty(values)
+        return [Row(end_ns, start_ns - self._age_ns, end_ns, values)]
+
+    def snap(self) -> list[bytes] | None:
+        """The files as they are now, for `develop`; None where one of them has to be looked at with care."""
+        found = []
+        for file in self._files:
+            data = file.glance()
+            if data is None:
+                return None
+            found.append(data)
+        return found
+
+    def develop(self, taken: Sequence[tuple[int, int, list[bytes]]]) -> list[Row]:
+        """The rows of what was snapped, each with when its read began and ended."""
+        rows = []
+        for start_ns, end_ns, found in taken:
+            values = tuple([file.number(data) for file, data in zip(self._files, found, strict=True)])
+            self._refuse_empty(values)
+            rows.append(Row(end_ns, start_ns - self._age_ns, end_ns, values))
+        return rows
+
+    def _refuse_empty(self, values: tuple[float, ...]) -> None:
         if all(value != value for value in values):
             reasons = "; ".join(
                 f"{file.path.name} of {file.path.parent.name}: {file.trouble}" for file in self._files[:2]
             )
             raise SensorError(f"{self._info.name} delivers nothing: {reasons}.")
-        return [Row(end_ns, start_ns - self._age_ns, end_ns, values)]
 
     def close(self) -> None:
         for file in self._files:

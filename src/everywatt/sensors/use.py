@@ -1,11 +1,11 @@
 """What is used: the host's CPU time and memory, the followed process trees, their cgroups. No power of its own.
 
 `use.processes` has rows {"pid", "start", "ppid", "name", "cpu_s", "children_cpu_s", "rss_bytes", "threads", "cpu"} of
-processes that are new or changed, with "cmdline", "uid" and "cgroup" when those are, "zombie", "meter" (everywatt
-itself) and "reaper" (the process of `everywatt run`) where true. "pss_bytes" and "uss_bytes" are there where they were
-asked for, None with "memory_why" where the kernel does not tell. {"pid", "start", "gone": true} is the last row of a
-process. pid and start together name a process. One that /proc hides has {"pid", "start": null, "hidden", "why"} and,
-where its clock can be read, "cpu_s".
+processes that are new or changed, with "cmdline", "uid", "user" (of a local account) and "cgroup" when those are,
+"zombie", "meter" (everywatt itself) and "reaper" (the process of `everywatt run`) where true. "pss_bytes" and
+"uss_bytes" are there where they were asked for, None with "memory_why" where the kernel does not tell. {"pid", "start",
+"gone": true} is the last row of a process. pid and start together name a process. One that /proc hides has {"pid",
+"start": null, "hidden", "why"} and, where its clock can be read, "cpu_s".
 
 The row of pid 0, {"pid": 0, "start": 0, "name": "host", "everything", "exits"}, says what holds from there on: whether
 all processes of the machine are in the table, and whether the end of every process is told with what it used in all:
@@ -14,7 +14,8 @@ between two reads. Without that row both are false. Exits that are false for one
 
 `use.cgroups` has rows {"cgroup", "version", "cpu_s", "memory_bytes"}, None with a "why" where nothing is counted,
 "cpus" where the group was given so many. The group that everywatt made for a command says "made": true; its members
-are told with the group that they were started in.
+are told with the group that they were started in. {"cgroup", "name": {…}} tells once what files on the host call it
+(see `container_names`), since a container takes its name along.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors import cgroups, procfs
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
+from everywatt.sensors.container_names import ContainerNames
 from everywatt.sensors.processes import Trees
 
 if TYPE_CHECKING:
@@ -48,11 +50,14 @@ _CHANNELS = (
 class HostUse:
     """CPU time and memory of the whole host: one `pread` of /proc/stat, one of /proc/meminfo.
 
+    Once a second, as processes are: on a machine with many CPUs the kernel takes long to add up /proc/stat.
+
     `host.cpu_time` is busy seconds added over all CPUs, see `procfs.parse_host_times` for what counts.
     """
 
     def __init__(self, machine: Machine) -> None:
-        self.info = GroupInfo("use.host", "use", "host", _CHANNELS, label="CPU time and memory of the host")
+        label = "CPU time and memory of the host"
+        self.info = GroupInfo("use.host", "use", "host", _CHANNELS, Cadence.SLOW, label=label)
         self._clock = machine.clock
         self._stat = procfs.KeptFile(machine.proc / "stat")
         try:
@@ -68,26 +73,46 @@ class HostUse:
             raise SensorError(f"/proc/stat cannot be read: {error}") from error
         read_ns = self._clock.monotonic_ns()
         # The kernel adds to these counters once a tick, so they may be that much behind.
-        return (fresh(read_ns, (*times, self._memory()), round(_TICK_S * NS)),)
+        return (fresh(read_ns, (*times, _memory(self._memory_bytes())), round(_TICK_S * NS)),)
 
-    def _memory(self) -> float:
+    def snap(self) -> tuple[bytes, bytes]:
+        """Both files as they are now, for `develop`."""
+        return self._stat.read(512), self._memory_bytes()
+
+    def develop(self, taken: Sequence[tuple[int, int, tuple[bytes, bytes]]]) -> list[Row]:
+        """The rows of what was snapped, each with when its read began and ended."""
+        age_ns = round(_TICK_S * NS)
+        try:
+            return [
+                fresh(read_ns, (*procfs.parse_host_times(stat), _memory(meminfo)), age_ns)
+                for _, read_ns, (stat, meminfo) in taken
+            ]
+        except ValueError as error:
+            raise SensorError(f"/proc/stat cannot be read: {error}") from error
+
+    def _memory_bytes(self) -> bytes:
         if self._meminfo is None:
-            return NAN
+            return b""
         try:
             # What is wanted stands in the first three lines, except on kernels before 3.14.
             data = self._meminfo.read(112)
-            if b"MemAvailable:" not in data:
-                data = self._meminfo.read(512)
-            used = procfs.memory_used_bytes(procfs.parse_meminfo(data))
-        except (OSError, ValueError):
-            return NAN
-        return NAN if used is None else used
+            return data if b"MemAvailable:" in data else self._meminfo.read(512)
+        except OSError:
+            return b""
 
     def close(self) -> None:
         """Close both files."""
         self._stat.close()
         if self._meminfo is not None:
             self._meminfo.close()
+
+
+def _memory(meminfo: bytes) -> float:
+    try:
+        used = procfs.memory_used_bytes(procfs.parse_meminfo(meminfo))
+    except ValueError:
+        return NAN
+    return NAN if used is None else used
 
 
 class ProcessUse:
@@ -130,6 +155,7 @@ class CgroupUse:
         self._told: dict[cgroups.Place, dict[str, Any]] = {}
         self._counted: dict[cgroups.Place, cgroups.Counted] = {}
         self._made: dict[str, float | None] = {}
+        self._names = ContainerNames(machine.proc.parent, machine.proc, self._root)
 
     def read_table(self) -> tuple[int, list[dict[str, Any]]]:
         """When, and the groups that are new or changed, or gone."""
@@ -148,6 +174,7 @@ class CgroupUse:
                 rows.append({**name, **used})
         for folder in list(self._made):
             rows += self._made_row(folder)
+        rows += self._names.rows(place.path for place in self._told)
         return self._clock.monotonic_ns(), rows
 
     def watch(self, folder: str) -> None:
@@ -184,6 +211,7 @@ class CgroupUse:
     def follow(self, pids: Sequence[int]) -> None:
         """Say everything again at the next read; which processes are followed is up to `use.processes`."""
         self._told.clear()
+        self._names.forget()
         self._made = dict.fromkeys(self._made)
 
     def close(self) -> None:
@@ -234,10 +262,17 @@ class Use:
             meter=os.getpid(),
             reaper=request.reaper,
             everything=request.everything,
+            below=_below(machine),
             memory=request.memory,
             exits=True,
         )
         return (HostUse(machine), ProcessUse(machine, trees), CgroupUse(machine, trees))
+
+
+def _below(machine: Machine) -> int | None:
+    """The process under which this simulated machine is, None for a real one."""
+    text = machine.environ.get("EVERYWATT_BELOW", "")
+    return int(text) if text.isdigit() else None
 
 
 def _hidepid(machine: Machine) -> str | None:

@@ -14,15 +14,15 @@ import select
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.errors import UsageError
 from everywatt.sim.curves import Curve, Load
 from everywatt.sim.events import EventLog
 from everywatt.sim.options import GpuProcess
 from everywatt.sim.processes import ProcessTable
+from everywatt.sim.tree import HostStat, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 STEP_S = 0.010
 AHEAD_S = 0.0005
 SCAN_EVERY = 5
+HOST_STAT = "proc-stat"
+_CPUS = os.cpu_count() or 1
 _LOADS = "loads.json"
 _OWNERS = "owners.json"
 
@@ -56,6 +58,9 @@ class Follower:
 
     def __init__(self, folder: Path, root: int) -> None:
         self._folder = folder
+        t0_ns, loads = read_loads(folder)
+        if any(name.startswith("cpu.") for name in loads):
+            HostStat(folder / HOST_STAT, t0_ns).close()  # before anybody can open the real one
         source = str(Path(__file__).parents[2])
         env = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (source, env.get("PYTHONPATH"))))
@@ -75,88 +80,138 @@ class Follower:
         return rows
 
 
-@dataclass
-class Tree:
-    """CPU time of a process and its descendants, from the kernel's per-process CPU clocks."""
+class Account:
+    """What each process of the machine used and caused: CPU seconds, joules of the packages, joules of the cards."""
 
-    root: int
-    skip: int
-    seen_ns: dict[int, int] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)
-    live: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, int | None, bool], dict[str, Any]] = {}
+        self._keys: dict[int, tuple[int, int | None, bool]] = {}
+        self.busy_s = 0.0
 
-    def scan(self) -> None:
-        """Find the processes that there are now."""
-        self.live = [pid for pid in _descendants(self.root) if pid != self.skip]
-        for pid in self.live:
-            if pid not in self.names:
-                with contextlib.suppress(OSError):
-                    self.names[pid] = Path(f"/proc/{pid}/comm").read_text().strip()
+    def name(self, tree: Tree) -> None:
+        """Learn who is there."""
+        for pid, one in tree.live.items():
+            self._keys[pid] = (pid, one.start, False)
+            self._row((pid, one.start, False))["command"] = one.name
 
-    def used_ns(self) -> dict[int, int]:
-        """CPU nanoseconds of each process since the last call."""
-        used = {}
-        for pid in self.live:
-            try:
-                now = time.clock_gettime_ns((~pid << 3) | 2)  # the kernel's name for another process's CPU clock
-            except OSError:
-                continue
-            if pid not in self.seen_ns and pid == self.root:
-                self.seen_ns[pid] = now  # what it used before the machine was started is not the machine's
-            used[pid] = now - self.seen_ns.get(pid, 0)
-            self.seen_ns[pid] = now
+    def _row(self, key: tuple[int, int | None, bool]) -> dict[str, Any]:
+        return self._rows.setdefault(key, {"command": "", "cpu_s": 0.0, "active_j": 0.0, "gpu_j": 0.0})
+
+    def add(self, who: int, what: str, amount: float) -> None:
+        """Charge a process; a negative number stands for the children of that process that were never seen."""
+        pid, start, _ = self._keys.get(abs(who), (abs(who), None, False))
+        self._row((pid, start, who < 0))[what] += amount
+        if what == "cpu_s":
+            self.busy_s += amount
+
+    def rows(self) -> list[dict[str, object]]:
+        """All of them: pid, start, name, exited (children of that process), CPU seconds and joules above idle."""
+        return [
+            {
+                "pid": pid,
+                "start": start,
+                "name": self._rows.get((pid, start, False), row)["command"] if exited else row["command"],
+                "exited": exited,
+                **row,
+                "joules": row["active_j"] + row["gpu_j"],
+            }
+            for (pid, start, exited), row in self._rows.items()
+            if row["cpu_s"] or row["gpu_j"] or not exited
+        ]
+
+
+class Following:
+    """Sets the power of every load device, step by step."""
+
+    def __init__(self, folder: Path, root: int) -> None:
+        self._t0_ns, self._loads = read_loads(folder)
+        self._logs = {name: EventLog(folder / f"events-{name}", curve) for name, curve in self._loads.items()}
+        self._cards = {
+            name: ProcessTable(folder / f"processes-{name}") for name in self._loads if name.startswith("gpu.")
+        }
+        self._cpus = [name for name in self._loads if name.startswith("cpu.")]
+        self._tree = Tree(root, os.getpid())
+        self._stat = HostStat(folder / HOST_STAT, self._t0_ns) if self._cpus else None
+        self._weights: dict[int, float] = {}
+        self._shares = {name: _shares(table) for name, table in self._cards.items()}
+        self._late: dict[int, int] = {}
+        self._joules: dict[str, float] = {}
+        self._number = 0
+        self._owed_s = self._share = self._at = 0.0
+        self.last = time.monotonic()
+        self.account = Account()
+        self._tree.scan()
+        self._tree.used_ns()
+
+    def step(self) -> None:
+        """What was used since the last step sets the power of the next one."""
+        now = time.monotonic()
+        if self._number % SCAN_EVERY == 0:
+            for pid, spent in self._tree.scan().items():
+                self._late[-pid] = self._late.get(-pid, 0) + spent
+            self.account.name(self._tree)
+        passed = now - self.last
+        self._charge(now)
+        used = self._used(passed) if self._cpus else {}
+        at = time.monotonic() - self._t0_ns / 1e9 + AHEAD_S
+        busy = sum(used.values()) / 1e9
+        # Steps differ in length on a busy host: what the last one drew too little or too much is made up for.
+        self._owed_s += busy - self._share * (at - self._at) * _CPUS
+        self._share = min(max(self._owed_s / (passed * _CPUS), 0.0), 1.0)
+        for name in self._cpus:
+            _set(self._logs[name], at, self._loads[name].at_share_w(self._share))
+        self._at = at
+        for name, table in self._cards.items():
+            table.sweep()
+            _set(self._logs[name], at, self._loads[name].at_share_w(table.share()))
+            self._shares[name] = _shares(table)
+        self._weights = {pid: spent / 1e9 / busy for pid, spent in used.items() if busy and spent}
+        if self._stat is not None:
+            self._stat.put(self.account.busy_s)
+        self._number, self.last = self._number + 1, now
+
+    def _charge(self, now: float) -> None:
+        """The joules above idle since the last step are those of the use before it."""
+        active = {name: self._active(name, now) for name in self._loads}
+        for pid, share in self._weights.items():
+            self.account.add(pid, "active_j", share * sum(active[name] for name in self._cpus))
+        for name, shares in self._shares.items():
+            for pid, sm in shares.items():
+                self.account.add(pid, "gpu_j", active[name] * sm / sum(shares.values()))
+
+    def _active(self, name: str, now: float) -> float:
+        joules = self._logs[name].joules(now - self._t0_ns / 1e9)
+        before, self._joules[name] = self._joules.get(name, joules), joules
+        return max(0.0, joules - before - self._loads[name].low_w * (now - self.last))
+
+    def _used(self, passed: float) -> dict[int, int]:
+        """Nanoseconds of each process, and of unseen children as far as the CPUs had room for them."""
+        used = self._tree.used_ns()
+        room = round(passed * _CPUS * 1e9) - sum(used.values())
+        for pid in list(self._late):
+            some = min(max(room, 0), self._late[pid])
+            used[pid] = some
+            room -= some
+            self._late[pid] -= some
+            if not self._late[pid]:
+                del self._late[pid]
+        for pid, spent in used.items():
+            self.account.add(pid, "cpu_s", spent / 1e9)
         return used
 
 
-def _descendants(root: int) -> Iterator[int]:
-    waiting = [root]
-    while waiting:
-        pid = waiting.pop()
-        yield pid
-        try:
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                waiting += map(int, (task / "children").read_text().split())
-        except OSError:
-            continue
+def _shares(table: ProcessTable) -> dict[int, float]:
+    return {row.pid: row.sm for _, row in table.rows() if row.sm > 0}
 
 
 def follow(folder: Path, root: int) -> None:
     """Set the power of every load device every 10 ms, until stdin is closed; then write who used what."""
-    t0_ns, loads = read_loads(folder)
-    logs = {name: EventLog(folder / f"events-{name}", curve) for name, curve in loads.items()}
-    cards = {name: ProcessTable(folder / f"processes-{name}") for name in loads if name.startswith("gpu.")}
-    cpus = [name for name in loads if name.startswith("cpu.")]
-    tree = Tree(root, os.getpid())
-    totals: dict[int, list[float]] = {}
-    weights: dict[int, float] = {}
-    number, last = 0, time.monotonic()
-    tree.scan()
-    tree.used_ns()
-    while not select.select([sys.stdin], [], [], max(0.0, last + STEP_S - time.monotonic()))[0]:
-        now = time.monotonic()
-        if number % SCAN_EVERY == 0:
-            tree.scan()
-        used = tree.used_ns() if cpus else {}
-        busy = sum(used.values()) / 1e9
-        active_w = sum(logs[name][-1].raw_w - loads[name].low_w for name in cpus)
-        for pid, share in weights.items():
-            totals.setdefault(pid, [0.0, 0.0])[1] += active_w * share * (now - last)
-        for pid, spent in used.items():
-            totals.setdefault(pid, [0.0, 0.0])[0] += spent / 1e9
-        at = time.monotonic() - t0_ns / 1e9 + AHEAD_S
-        share = busy / ((now - last) * (os.cpu_count() or 1))
-        for name in cpus:
-            _set(logs[name], at, loads[name].at_share_w(share))
-        for name, table in cards.items():
-            table.sweep()
-            _set(logs[name], at, loads[name].at_share_w(table.share()))
-        weights = {pid: spent / 1e9 / busy for pid, spent in used.items() if busy and spent}
-        number, last = number + 1, now
-    rows = [
-        {"pid": pid, "command": tree.names.get(pid, ""), "cpu_s": cpu_s, "active_j": joules}
-        for pid, (cpu_s, joules) in totals.items()
-    ]
-    (folder / _OWNERS).write_text(json.dumps(rows))
+    with contextlib.suppress(OSError):  # a step that comes late would change what readers have seen already
+        os.setpriority(os.PRIO_PROCESS, 0, -15)
+    following = Following(folder, root)
+    while not select.select([sys.stdin], [], [], max(0.0, following.last + STEP_S - time.monotonic()))[0]:
+        following.step()
+    (folder / _OWNERS).write_text(json.dumps(following.account.rows()))
 
 
 def _set(log: EventLog, at_s: float, raw_w: float) -> None:

@@ -139,6 +139,7 @@ class Lab:
         return env | {
             "EVERYWATT_SIM": str(self.folder),
             "EVERYWATT_SYS": str(self.folder / "sys"),
+            **({"EVERYWATT_BELOW": str(os.getpid())} if self.follows_loads else {}),
             "EVERYWATT_RUNTIME_DIR": str(self.folder / "run"),
             "LD_LIBRARY_PATH": first("LD_LIBRARY_PATH", self.folder / "lib"),
             "LD_PRELOAD": first("LD_PRELOAD", self.libraries / PRELOAD),
@@ -205,6 +206,7 @@ class Lab:
         (self.folder / "lib" / NVML).symlink_to(self.libraries / NVML)
         zones = self.machine.zones()
         powercap.write_tree(self.folder, zones)
+        (self.folder / "sys" / "fs").symlink_to("/sys/fs")  # control groups are real: so are the processes in them
         (self.folder / "nvml-calls").write_bytes(bytes(_CALL.size * _CALL_SLOTS))
         lines = [f"t0_ns {self.t0_ns}", f"driver {self.machine.driver}"]
         limits = {f"gpu.{i}": gpu.limit_w for i, gpu in enumerate(self.machine.gpus)}

@@ -312,7 +312,7 @@ API nvmlDeviceGetSamples(handle *h, int kind, unsigned long long since, int *typ
         into[n].timestamp = stamp;
         into[n].value.large = 0;
         into[n].value.number = kind == 0 ? reading_mw(g, t, g->window)
-                                         : (unsigned)(use_share(g, t - g->power.period, t) * 100 + 0.5);
+                                         : (unsigned)(busy_share(g, t - BUSY_WINDOW_S, t) * 100 + 0.5);
         n++;
     }
     *count = n;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import lt, sub
 from typing import Any, Final, NamedTuple
 
 from everywatt.core.channels import GroupInfo, Row
@@ -89,21 +90,43 @@ class Buffer:
     def append(self, group: int, rows: Sequence[Row]) -> list[Found]:
         """Accumulate rows; gives the gaps they showed."""
         state = self._group(group)
-        width = len(state.info.channels)
-        found: list[Found] = []
         ordered = rows if len(rows) < 2 else sorted(rows, key=publication_ns)
-        for row in ordered:
-            if len(row.values) != width:
-                raise UsageError(
-                    f"Group {state.info.name} has {width} channels, and a row came with {len(row.values)}."
-                )
-            at_ns = publication_ns(row)
-            if state.accumulator.last_ns is not None and at_ns <= state.accumulator.last_ns:
-                state.dropped += 1
-                continue
-            found += state.accumulator.add(row, at_ns)
-            self._take(state, group, row, at_ns)
+        found: list[Found] = []
+        for place, row in enumerate(ordered):
+            if place == 1 and self._append_rest(state, ordered[1:]):
+                break
+            found += self._append_one(state, group, row)
         return found
+
+    def _append_one(self, state: _Group, group: int, row: Row) -> list[Found]:
+        width = len(state.info.channels)
+        if len(row.values) != width:
+            raise UsageError(f"Group {state.info.name} has {width} channels, and a row came with {len(row.values)}.")
+        at_ns = publication_ns(row)
+        if state.accumulator.last_ns is not None and at_ns <= state.accumulator.last_ns:
+            state.dropped += 1
+            return []
+        found = state.accumulator.add(row, at_ns)
+        self._take(state, group, row, at_ns)
+        return found
+
+    def _append_rest(self, state: _Group, rows: Sequence[Row]) -> bool:
+        """Rows after the first of a batch in few steps; False, and none was taken, where one needs a closer look."""
+        chunk, last_ns, width = state.chunk, state.accumulator.last_ns, len(state.info.channels)
+        size = len(rows) * (width + 3)
+        if chunk is None or last_ns is None or len(chunk.rows) + len(rows) >= CHUNK_ROWS:
+            return False
+        if self._values + size > self._most_values or any(len(row.values) != width for row in rows):
+            return False
+        ats_ns = [(early_ns + late_ns) // 2 for _, early_ns, late_ns, _ in rows]
+        if not all(map(lt, (last_ns, *ats_ns), ats_ns)):
+            return False
+        if not state.accumulator.add_all(list(zip(*[row.values for row in rows], strict=True)), ats_ns):
+            return False
+        chunk.rows += rows
+        chunk.last_ns = ats_ns[-1]
+        self._values += size
+        return True
 
     def _group(self, group: int) -> _Group:
         if not 1 <= group <= len(self._groups):
@@ -235,12 +258,13 @@ class Buffer:
 def encode_chunk(chunk: Chunk) -> tuple[Any, ...]:
     """first_ns, last_ns, n, cum and data of the frame that a chunk becomes."""
     rows = chunk.rows
+    reads, earlies, lates, values = zip(*rows, strict=True)
     columns = [
-        codec.encode_ints([row.read_ns for row in rows]),
-        codec.encode_ints([row.read_ns - row.late_ns for row in rows]),
-        codec.encode_ints([row.late_ns - row.early_ns for row in rows]),
+        codec.encode_ints(reads),
+        codec.encode_ints(list(map(sub, reads, lates))),
+        codec.encode_ints(list(map(sub, lates, earlies))),
     ]
-    columns += map(codec.encode_floats, zip(*[row.values for row in rows], strict=True))
+    columns += map(codec.encode_floats, zip(*values, strict=True))
     data = codec.encode_frame(columns, len(rows), codec.BREAK if chunk.breaks else 0)
     return chunk.first_ns, chunk.last_ns, len(rows), pack_cum(chunk.cum, chunk.first_ns), data
 

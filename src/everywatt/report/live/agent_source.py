@@ -84,7 +84,9 @@ class AgentSource:
                 text = answer.read(MOST_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError) as error:  # URLError is an OSError
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise MeasurementRefused(f"{self.url} does not answer: {reason}.", cure="check the agent's address") from error
+            raise MeasurementRefused(
+                f"{self.url} does not answer: {reason}.", cure="check the agent's address"
+            ) from error
         found = [sample for sample in samples(text) if sample[0].startswith("everywatt_")]
         if not any(name in ("everywatt_power_watts", "everywatt_energy_joules_total") for name, _, _ in found):
             raise MeasurementRefused(f"{self.url} has no metric of everywatt: is it an agent?")

@@ -1,7 +1,7 @@
 """The full-screen view (Textual, extra `tui`): one widget that draws the board and redraws only lines that changed.
 
-Textual's own tables redraw every cell they are told about; at one refresh a second of a few dozen rows that costs several
-percent of a core, which is more than the recorder does.
+Textual's own tables redraw every cell they are told about; at one refresh a second of a few dozen rows that costs
+several percent of a core, which is more than the recorder does.
 """
 
 from __future__ import annotations

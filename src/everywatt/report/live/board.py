@@ -19,6 +19,7 @@ from everywatt.report.live.view import View
 
 NARROW_SPARK = 12
 LEAST_OWNERS = 4
+LEAST_NAME = 36
 KEYS = "s sort  d devices  r reverse  / filter  space freeze  u unit  ? help  q quit"
 
 HELP = (
@@ -64,17 +65,22 @@ def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     what = f"{snapshot.source} · {host.name}" if host.name else snapshot.source
     state = " FROZEN" if view.frozen else "" if snapshot.live else " ENDED"
     clock = f"{show.clock(snapshot.elapsed_s)}  {snapshot.when.astimezone():%H:%M:%S}"
-    left = show.cut(f" everywatt · {what} ", max(10, width - len(clock) - len(state) - 2))
-    title: Line = [(left, "title"), (state, "hot"), (" " * (width - len(left) - len(state) - len(clock)), ""), (clock, "")]
+    left = show.cut(f" everywatt · {what} ", max(10, width - len(clock) - len(state) - 3))
+    gap = " " * max(0, width - len(left) - len(state) - len(clock) - 1)
+    title: Line = [(left, "title"), (state, "hot"), (f"{gap}{clock} ", "title")]
     total = snapshot.total
     energy = show.energy(total.joules, view.unit)
     sure = show.half_width(total.low, total.high, total.joules)
-    averages = "  ".join(f"{name} {show.watts(value)}" for name, value in zip(("1s", "5s", "15s"), snapshot.averages_w))
+    named = zip(("1s", "5s", "15s"), snapshot.averages_w, strict=True)
+    averages = "  ".join(f"{name} {show.watts(value)}" for name, value in named)
     pieces: Line = [
         (f" {show.watts(snapshot.total_w):>8} ", "power"),
         (f"  {averages}  ", "dim"),
         (f" {energy}", "power"),
-        (f" {sure if sure != show.NOTHING else ''}  {snapshot.scope}{f' {total.pedigree}' if width >= 90 else ''}", "dim"),
+        (
+            f" {sure if sure != show.NOTHING else ''}  {snapshot.scope}{f' {total.pedigree}' if width >= 90 else ''}",
+            "dim",
+        ),
     ]
     lines = [title, _spark_after(pieces, snapshot.history_w, view, width)]
     if host.cpu_pct is not None or host.memory_bytes is not None:
@@ -87,9 +93,7 @@ def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     return lines
 
 
-def _spark_after(
-    pieces: Line, values: tuple[float, ...], view: View, width: int, *, top: float | None = None
-) -> Line:
+def _spark_after(pieces: Line, values: tuple[float, ...], view: View, width: int, *, top: float | None = None) -> Line:
     room = width - sum(len(text) for text, _ in pieces) - 1
     if room >= NARROW_SPARK:
         pieces = [*pieces, (show.sparkline(values, room, ascii_only=view.ascii, top=top), "bar")]
@@ -125,8 +129,7 @@ def _owners(snapshot: Snapshot, view: View, width: int, height: int) -> list[Lin
         return []
     if owners.refused is not None:
         return [[], [(show.cut(f" owners: {owners.refused}", width), "dim")]]
-    least = 22
-    columns = chosen(OWNER_COLUMNS, width - least - 2)
+    columns = chosen(OWNER_COLUMNS, width - LEAST_NAME - 2)
     name = owner_name(max(8, width - 2 - sum(column.width + 1 for column in columns)))
     rows = view.owners(snapshot)
     shown = rows[view.scroll : view.scroll + owner_rows(height)]

@@ -24,8 +24,9 @@ STANDING = ("edges", "quantum")
 FIRST_S = 2.0
 LONGEST_S = 120.0
 YOUNG_S = 30.0
+SETTLED_S = 10.0
 USUAL_S = 0.1
-COST_SHARE = 0.0015  # of one core
+COST_SHARE = 0.001  # of one core
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class Width:
 class Bounds:
     """95 % half-widths of each device and of the total (label "")."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, *, cpu_clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = cpu_clock
         self._tape: Tape | None = None
         self._sources: list[Source] = []
         self._widths: dict[str, Width] = {}
@@ -96,7 +97,8 @@ class Bounds:
         except TapeError:
             return
         whole = windows_energy(self._sources, [(start_ns, end_ns)])
-        self.notes = tuple(note for note in whole.notes if not (self._sparse and CROSS_CHECK in note))
+        if age_s >= SETTLED_S or now:  # at a tape's very start not all devices have been read yet
+            self.notes = tuple(note for note in whole.notes if not (self._sparse and CROSS_CHECK in note))
         counted = {source.label for source in addable(self._sources)}
         found = {"": whole, **dict(whole.parts)}
         for source in self._sources:

@@ -109,7 +109,7 @@ OWNER_COLUMNS: tuple[Column, ...] = (
     Column("cpu", "CPU", 6, lambda o, u: show.percent(o.cpu_pct), 1),
     Column("gpu", "GPU", 6, lambda o, u: show.percent(o.gpu_pct), 2),
     Column("memory", "MEMORY", 8, lambda o, u: show.gib(o.memory_bytes), 3),
-    Column("method", "BY", 12, lambda o, u: o.method, 7, left=True, style=lambda o: "dim"),
+    Column("method", "BY", 16, lambda o, u: o.method, 7, left=True, style=lambda o: "dim"),
 )
 
 

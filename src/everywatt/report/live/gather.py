@@ -127,6 +127,11 @@ class Gatherer:
         return self._before_ns + self.last_ns - self._first_ns
 
     @property
+    def tape_ns(self) -> int:
+        """Where the tape begins that is read now."""
+        return self._tape_ns
+
+    @property
     def tape_s(self) -> float:
         """How long the tape is that is read now."""
         return (self.last_ns - self._tape_ns) / NS
@@ -251,10 +256,8 @@ class Gatherer:
 
     def _utilisation(self, device: str) -> float | None:
         own = self._state.get(f"{device}.utilisation")
-        packages = [line for line in self._lines.values() if line.label.startswith("cpu.") and " " not in line.label]
-        if own is None and (device == "host" or (device == "cpu.0" and len(packages) == 1)):
-            return self._cpu_pct
-        return own
+        whole = device == "host" or (device == "cpu.0" and "cpu.1" not in self._lines)
+        return self._cpu_pct if own is None and whole else own
 
     def _amount(self, line: Line) -> Amount:
         if not line.at_ns:

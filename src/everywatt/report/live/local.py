@@ -173,7 +173,7 @@ class LocalSource:
         if self._owners is not None:
             tape = self._follower.tape
             run = Run(tape.path, [tape])
-            owners = self._owners.ask(run, gatherer.lines, tape.extent_ns()[0], gatherer.last_ns)
+            owners = self._owners.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
         return Snapshot(
             source=self.title,
             at_ns=time.time_ns(),

@@ -37,8 +37,8 @@ Floats = npt.NDArray[np.float64]
 
 SHORTEST_S = 1.9
 LONGEST_S = 15.0
-COST_SHARE = 0.004  # of one core: a view must not be what warms the machine
-LEVELS_SHARE = 0.001  # of one core, for finding idle levels again
+COST_SHARE = 0.001  # of one core: a view must not be what warms the machine
+LEVELS_SHARE = 0.0005  # of one core, for finding idle levels again
 LEVELS_MOST_S = 120.0
 SILENT_NS = 5 * NS
 MOST = 500
@@ -110,9 +110,15 @@ def _entry(entry: Entry, duration_s: float) -> OwnerNow:
 class QuickOwners:
     """Owners of the stretch since the last answer, which ends where processes were read last."""
 
-    def __init__(self, by: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        by: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
         self.by = "process" if by == "owner" else by
-        self._clock = clock
+        self._clock, self._cpu_clock = clock, cpu_clock
         self._sums = Sums()
         self._told = Owners(self.by, refused=NOT_YET)
         self._tape: Tape | None = None
@@ -125,7 +131,7 @@ class QuickOwners:
 
     def ask(self, run: Run, lines: Mapping[str, Line], start_ns: int, end_ns: int) -> Owners:
         """The newest owners; nothing is worked out before two seconds have passed."""
-        now_s = self._clock()
+        now_s, began_s = self._clock(), self._cpu_clock()
         if now_s < self._next_s:
             return self._told
         tape = run.tapes[0]
@@ -135,22 +141,25 @@ class QuickOwners:
             use = tape_use(tape)
             if self._tape is not tape:
                 self._tape, self._until_ns, self._memory, self._memory_at = tape, 0, {}, 0
-            self._find_levels(tape, now_s)
+            fresh = self._find_levels(tape, now_s)
+            began_s = self._cpu_clock() if fresh else began_s  # that is budgeted by itself
             made = self._share(tape, use, lines, end_ns)
         except EverywattError as error:
             made = Owners(self.by, refused=error.message)
         if made is not None:
             self._told = made
-            self._next_s = now_s + min(max(SHORTEST_S, (self._clock() - now_s) / COST_SHARE), LONGEST_S)
+            self._next_s = now_s + min(max(SHORTEST_S, (self._cpu_clock() - began_s) / COST_SHARE), LONGEST_S)
         return self._told
 
-    def _find_levels(self, tape: Tape, now_s: float) -> None:
+    def _find_levels(self, tape: Tape, now_s: float) -> bool:
+        """Find idle levels again where it is time; whether it did."""
         if self._levels and now_s < self._levels_s:
-            return
-        began_s = self._clock()
+            return False
+        began_s = self._cpu_clock()
         self._levels = find_levels(tape, {}) or self._levels
-        cost_s = self._clock() - began_s
+        cost_s = self._cpu_clock() - began_s
         self._levels_s = now_s + min(max(5.0, cost_s / LEVELS_SHARE), LEVELS_MOST_S)
+        return True
 
     def _share(self, tape: Tape, use: TapeUse, lines: Mapping[str, Line], end_ns: int) -> Owners | None:
         edges = use.processes.edges if use.processes is not None else []

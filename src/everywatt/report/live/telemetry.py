@@ -87,7 +87,8 @@ class _Worker:
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Count one event."""
-        details = event.get("details") if isinstance(event.get("details"), Mapping) else {}
+        told = event.get("details")
+        details: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
         self.events += 1
         self.status, self.item = str(event.get("status", "")), str(event.get("chunk_id", ""))
         self.updated = str(event.get("finished_at") or event.get("timestamp") or "")

@@ -1,0 +1,137 @@
+"""Whether the machine is quiet enough to measure on: who else is on its CPUs and GPUs, which chips are slowed down."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+from everywatt.core.machine import Machine
+from everywatt.sensors import procfs
+from everywatt.sensors.base import Request, TableGroup
+from everywatt.sensors.diagnose import SLOWED
+from everywatt.sensors.registry import choose, known
+
+BUSY_SHARE = 0.10
+"""Above this share of the machine's CPUs the work of other programs is no longer noise."""
+LOOK_S = 0.5
+SHORTEST_S = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What was seen before a measurement: a sentence for each disturbance, and whether anything measures power."""
+
+    disturbances: tuple[str, ...] = ()
+    power: bool = True
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a strict measurement is not started, None where it may be."""
+        if not self.power:
+            return "Nothing on this machine measures power"
+        if self.disturbances:
+            return "The machine is not quiet: " + "; ".join(text.rstrip(".") for text in self.disturbances)
+        return None
+
+    @property
+    def cure(self) -> str:
+        """What to do about it."""
+        return "measure when they are gone, or without --strict" if self.power else "everywatt doctor"
+
+
+class CpuLoad:
+    """How busy other programs keep the CPUs, from the moment this is made."""
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self._machine = machine or Machine.here()
+        self._before = self._now()
+
+    def others(self, own: Iterable[int] = ()) -> float | None:
+        """The share of all CPUs that others used since then, without this process and the young processes `own`.
+
+        None where the kernel does not tell, or too little time has passed for its ticks.
+        """
+        before, now = self._before, self._now()
+        if before is None or now is None or now[0] - before[0] < SHORTEST_S:
+            return None
+        own_s = now[2] - before[2]
+        for pid in own:
+            with suppress(OSError):
+                own_s += time.clock_gettime_ns(procfs.cpu_clock(pid)) / 1e9
+        spent_s = now[1] - before[1] - own_s - 2 / procfs.TICKS_PER_S  # the kernel rounds
+        return min(1.0, max(0.0, spent_s) / ((now[0] - before[0]) * (os.cpu_count() or 1)))
+
+    def _now(self) -> tuple[float, float, float] | None:
+        try:
+            busy_s = procfs.parse_host_times(procfs.slurp(self._machine.proc / "stat", 512)).busy_s
+        except (OSError, ValueError):
+            return None
+        times = os.times()
+        return time.monotonic(), busy_s, sum(times[:4])
+
+
+def look(
+    sensors: Sequence[str] | None = None,
+    *,
+    machine: Machine | None = None,
+    seconds: float = LOOK_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Preflight:
+    """Look at the machine for half a second, before there is a run."""
+    machine = machine or Machine.here()
+    choice = choose(known(machine.environ), Request(machine, estimate=False), sensors)
+    tenants: list[dict[str, Any]] = []
+    try:
+        power = any(channel.carries_energy for group in choice.groups for channel in group.info.channels)
+        for group in choice.groups:
+            if group.info.name == "nvml.processes":
+                tenants = cast("TableGroup", group).read_table()[1]
+        load, slowed = CpuLoad(machine), _throttle_counts(machine)
+        sleep(seconds)
+        hot = _throttle_counts(machine) > slowed
+        share = load.others()
+    finally:
+        for group in choice.groups:
+            group.close()
+    samples = {name: value for report in choice.reports for name, value in report.samples.items()}
+    return Preflight(sentences(share, tenants, samples, hot=hot), power)
+
+
+def sentences(
+    cpu_share: float | None,
+    tenants: Sequence[Mapping[str, Any]],
+    samples: Mapping[str, float | None],
+    *,
+    hot: bool = False,
+    own: Iterable[int] = (),
+) -> tuple[str, ...]:
+    """What disturbs, from the share of the CPUs that others use, rows of `nvml.processes`, and values of channels."""
+    found = []
+    if cpu_share is not None and cpu_share > BUSY_SHARE:
+        found.append(f"Other programs kept {cpu_share:.0%} of the CPUs busy just before the start.")
+    mine = {os.getpid(), *own}
+    others = [row for row in tenants if not row.get("gone") and row["pid"] not in mine]
+    if others:
+        shown = ", ".join(f"process {row['pid']} on gpu.{row['gpu']}" for row in others[:4])
+        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+        found.append(f"Others are on the GPUs: {shown}{more}.")
+    for name, value in samples.items():
+        words = [word for bit, word in SLOWED.items() if name.endswith(".throttle") and int(value or 0) & bit]
+        if words:
+            found.append(f"{name.removesuffix('.throttle')} is slowed down: {', '.join(words)}.")
+    if hot:
+        found.append("The CPU is slowed down by its temperature.")
+    return tuple(found)
+
+
+def _throttle_counts(machine: Machine) -> int:
+    """How often the CPUs have been slowed down by heat since boot; 0 where they do not say."""
+    count = 0
+    for file in (machine.sys / "devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count"):
+        with suppress(OSError, ValueError):
+            count += int(file.read_text())
+    return count

@@ -1,0 +1,119 @@
+"""`everywatt attach PID…`: measure processes that run already, with the children that they have and get."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from everywatt.api import preflight
+from everywatt.api.meter import Meter
+from everywatt.cli.options import DURATION, Verb, output_options, settings_options
+from everywatt.cli.output import Output
+from everywatt.cli.run import finish, note_disturbances, progress
+from everywatt.core.config import Settings
+from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, UsageError
+from everywatt.core.machine import Machine
+from everywatt.sensors import procfs
+from everywatt.sensors.processes import Trees
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOOK_S = 0.2
+LAST_PID = 1 << 22  # the most that Linux gives out
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@click.command(cls=Verb)
+@click.argument("pids", nargs=-1, required=True, type=click.IntRange(1, LAST_PID), metavar="PID...")
+@click.option("--for", "for_s", type=DURATION, default=None, help="Stop after this long; else when all have ended.")
+@settings_options
+@output_options
+def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note: str | None, output: Output) -> int:
+    """Measure processes that run already.
+
+    It records until all of them and the children that joined are gone, for the time that --for gives, or until Ctrl-C;
+    each ends with the summary. The processes are only looked at. Where nothing measures power and --no-estimate forbids
+    a model, the exit code is 4.
+    """
+    for warning in settings.warnings:
+        output.warn(warning)
+    machine = Machine.here()
+    _check(pids, machine.proc)
+    load = preflight.CpuLoad(machine)
+    meter = Meter(
+        settings.tags.get("name", ""),
+        tags=settings.tags,
+        note=note or "",
+        period=settings.period_s,
+        sensors=settings.sensors,
+        estimate=settings.estimate,
+        home=settings.home,
+        pids=pids,
+        memory=settings.memory,
+    )
+    # From here on a signal ends the recording and not this program.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    meter.start(command=["attach", *map(str, pids)], root=False, reaper=os.getpid())
+    recording = meter.recording
+    if recording is None:
+        raise MeasurementRefused(f"Nothing can be recorded: {meter.energy.refused}")
+    if meter.elsewhere:
+        output.warn(meter.elsewhere)
+    if not any(channel.carries_energy for group in recording.groups for channel in group.channels):
+        meter.discard()
+        raise NoSensor("Nothing on this machine measures power, and --no-estimate forbids a model.")
+    note_disturbances(recording, load)
+    uid = recording.span_open("attach", attributes={"role": "run", "pids": list(pids)})
+    with progress(meter, output):
+        why = wait(Trees(machine.proc, pids), for_s)
+        mark = recording.mark()
+        recording.read_tables()
+    recording.span_close(uid, attributes={"ended": why}, mark=mark)
+    run = meter.stop()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    try:
+        finish(meter, run, output, settings, ended=why)
+    except EverywattError as error:
+        output.error(error)
+        return error.exit_code
+    return 0
+
+
+def _check(pids: Sequence[int], proc: Path) -> None:
+    for pid in pids:
+        if pid == os.getpid():
+            raise UsageError(f"Process {pid} is everywatt itself.")
+        if not (proc / str(pid)).is_dir() and not _alive(pid):
+            raise UsageError(f"There is no process {pid}.", cure="ps -e, or pgrep NAME")
+
+
+def _alive(pid: int) -> bool:
+    """Also where /proc hides it."""
+    try:
+        return time.clock_gettime_ns(procfs.cpu_clock(pid)) >= 0
+    except OSError:
+        return False
+
+
+def wait(trees: Trees, for_s: float | None, clock: Callable[[], float] = time.monotonic) -> str:
+    """Until nobody is left ("gone"), the time is over ("time") or somebody ends it ("signal")."""
+    deadline = None if for_s is None else clock() + for_s
+    try:
+        while True:
+            trees.read()
+            if not trees.running:
+                return "gone"
+            left = LOOK_S if deadline is None else min(LOOK_S, deadline - clock())
+            if left <= 0:
+                return "time"
+            if signal.sigtimedwait(ENDING, left) is not None:
+                return "signal"
+    finally:
+        trees.close()

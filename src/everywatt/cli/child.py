@@ -1,0 +1,130 @@
+"""A measured command as a child process: started like a shell would, signals passed on, waited for with all it left."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+PASSED_ON = (
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+    signal.SIGWINCH,
+)
+LOOK_S = 0.5
+FROM_KERNEL = 0x80  # si_code of a signal that the terminal sent, to us and to the command alike
+_SET_CHILD_SUBREAPER = 36
+
+
+@contextmanager
+def held_signals() -> Iterator[tuple[set[int], set[int]]]:
+    """Signals wait until they are asked for, so that none is lost around the command's start. No handler is needed.
+
+    Gives the signals to wait for, and the mask that the command is to have. What was ignored for us (nohup) stays
+    ignored for the command. What arrives after its end is dropped: there is nobody left to pass it on to. A thread that
+    existed before would not hold them, and one signal could end us: no library with threads may be loaded before this.
+    """
+    caught = {int(number) for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody could wait for the command
+    before = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, caught)}
+    try:
+        yield caught, before
+    finally:
+        while signal.sigtimedwait(caught, 0) is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def adopt_orphans() -> bool:
+    """Keep processes whose parents end below this one, so that they can be waited for. False where it is refused."""
+    import ctypes
+
+    try:
+        return bool(ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def spawn(words: Sequence[str], mask: set[int], *, to_stderr: bool, join: Callable[[], None] | None = None) -> int:
+    """Start the command as a shell would, and give its process id. OSError where it cannot be started.
+
+    It gets our files too (a jobserver's, those of `3>file`), the signal mask that we were started with, and the signals
+    that Python ignores for itself back. `join` is called in the child before the command takes over.
+    """
+    if join is None:
+        moved = [(os.POSIX_SPAWN_DUP2, 2, 1)] if to_stderr else []
+        restored = [signal.SIGPIPE, signal.SIGXFSZ]
+        return os.posix_spawnp(
+            words[0], list(words), os.environ, file_actions=moved, setsigmask=mask, setsigdef=restored
+        )
+
+    def prepare() -> None:
+        with suppress(OSError):  # then it is counted otherwise
+            join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    child = subprocess.Popen(list(words), stdout=2 if to_stderr else None, close_fds=False, preexec_fn=prepare)
+    child.returncode = 0  # it is waited for here, not by its object
+    return child.pid
+
+
+@dataclass
+class Ended:
+    """How the command ended (128+n: by signal n), and what it and the orphans that were waited for have used."""
+
+    code: int = 0
+    cpu_s: float = 0.0
+    max_rss_bytes: int = 0
+    orphans: int = 0
+
+    def add(self, usage: resource.struct_rusage) -> None:
+        """One more that was waited for."""
+        self.cpu_s += usage.ru_utime + usage.ru_stime
+        self.max_rss_bytes = max(self.max_rss_bytes, usage.ru_maxrss * 1024)
+
+
+def watch(pid: int, caught: set[int], ended: Ended) -> None:
+    """Return when the command has ended; it is not waited for yet. Signals go to it, orphans are waited for.
+
+    Signals that the terminal sent have reached it already.
+    """
+    while True:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is not None and found.si_pid == pid:
+            return
+        if found is not None:
+            _reap(found.si_pid, ended)
+            continue
+        # A thread of a library may swallow SIGCHLD, so the command is also looked at now and then.
+        arrived = signal.sigtimedwait(caught, LOOK_S)
+        if arrived is not None and arrived.si_signo != signal.SIGCHLD and arrived.si_code != FROM_KERNEL:
+            with suppress(ProcessLookupError):
+                os.kill(pid, arrived.si_signo)
+
+
+def reap(pid: int, ended: Ended) -> None:
+    """Wait for the command, which has ended, and for every orphan that has."""
+    _, status, usage = os.wait4(pid, 0)
+    ended.add(usage)
+    code = os.waitstatus_to_exitcode(status)
+    ended.code = 128 - code if code < 0 else code
+    with suppress(ChildProcessError):
+        while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            _reap(found.si_pid, ended)
+
+
+def _reap(pid: int, ended: Ended) -> None:
+    with suppress(ChildProcessError):
+        _, _, usage = os.wait4(pid, 0)
+        ended.add(usage)
+        ended.orphans += 1

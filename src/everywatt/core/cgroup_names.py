@@ -1,0 +1,238 @@
+"""What the path of a cgroup says by itself: which container, pod, job or unit a process is in. Pure; reads no file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from everywatt.core.sluid import parse_sluid
+
+SHORT_ID = 12
+
+
+class PlaceKind(StrEnum):
+    """What a cgroup can be."""
+
+    CONTAINER = "container"
+    JOB = "job"
+    UNIT = "unit"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A container, job or unit. `id` is the same for all its cgroups; `label` is for people; `details` are facts.
+
+    container  runtime, container_id, pod_uid, qos, pod_id (podman), name (LXC, virtual machines), unit (inside of it)
+    job        scheduler, job_id or sluid (with submitted, UTC), step, task, uid, node
+    unit       unit, uid (of a user's own units)
+    """
+
+    kind: PlaceKind
+    id: str
+    label: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+_HEX = "[0-9a-f]{64}"
+# Container engines name a cgroup `docker-ID.scope` (systemd draws the tree) or `ID` (they do); conmon watches one.
+_SCOPE = re.compile(rf"(?P<engine>[a-z][a-z0-9]*(?:-[a-z]+)*)-(?P<id>{_HEX})(?:\.scope)?")
+_BARE = re.compile(_HEX)
+_ENGINES = {
+    "docker": "docker",
+    "libpod": "podman",
+    "libpod-conmon": "podman",
+    "libpod-payload": "podman",
+    "crio": "cri-o",
+    "crio-conmon": "cri-o",
+    "cri-containerd": "containerd",
+    "nerdctl": "containerd",
+    "buildah": "buildah",
+}
+_PARENTS = {"docker": "docker", "libpod_parent": "podman", "kubepods": "kubernetes", "actions_job": "docker"}
+_POD_SLICE = re.compile(
+    r"(?:.+-)?kubepods(?:-(?P<qos>burstable|besteffort))?-pod(?P<uid>[0-9a-f]{8}[0-9a-f_-]{24,28})\.slice"
+)
+_POD_FOLDER = re.compile(r"pod(?P<uid>[0-9a-f]{8}[0-9a-f_-]{24,28})")
+_PODMAN_POD = re.compile(rf"(?:.+-libpod_pod_|libpod_pod_)(?P<id>{_HEX})(?:\.slice)?")
+_MACHINE = re.compile(r"machine-(?P<name>.+)\.scope")
+_LIBVIRT = re.compile(r"(?P<driver>qemu|lxc)-(?P<number>\d+)-(?P<name>.+)")
+_LXC = re.compile(r"lxc\.(?:payload|monitor)\.(?P<name>.+)")
+_SLURM_SCOPE = re.compile(r"(?:(?P<node>.+)_)?slurmstepd\.scope")
+_SLURM_V1 = re.compile(r"slurm(?:_(?P<node>.+))?")
+_JOB = re.compile(r"job_(?P<id>\d+)")
+_UNIT = re.compile(r".+\.(?:service|scope|socket|mount|swap|slice)")
+_USER = re.compile(r"user(?:@|-)(?P<uid>\d+)\.(?:service|slice)")
+_SESSION = re.compile(r"session-(?P<number>.+)\.scope")
+
+
+def place(cgroup: str) -> Place | None:
+    """The container that a cgroup is in, else the job, else the systemd unit; None where it is in none of them.
+
+    >>> place("/system.slice/nginx.service").label
+    'nginx.service'
+    """
+    found = places(cgroup)
+    for kind in PlaceKind:
+        if kind in found:
+            return found[kind]
+    return None
+
+
+def places(cgroup: str) -> dict[PlaceKind, Place]:
+    """Everything that a path says, at most one of a kind: the innermost container, the job, the innermost unit."""
+    # containerd may be told `SLICE:PREFIX:ID`, and where systemd does not draw the tree that is the folder's name.
+    parts = [re.sub(r"^(.+):([^:]+):([^:]+)$", r"\1/\2-\3", part) for part in cgroup.split("/") if part]
+    parts = [piece for part in parts for piece in part.split("/")]
+    found: dict[PlaceKind, Place] = {}
+    for reader in (_container, _job, _unit):
+        one = reader(parts)
+        if one is not None:
+            found[one.kind] = one
+    return found
+
+
+def _container(parts: Sequence[str]) -> Place | None:
+    pod: dict[str, Any] = {}
+    newest: tuple[int, str, dict[str, Any]] | None = None
+    for index in range(len(parts)):
+        pod = _pod(parts, index) or pod
+        one = _engine(parts, index) or _named(parts, index)
+        if one is not None:
+            newest = (index, *one)
+    if newest is None:
+        return _pod_alone(pod) if pod else None
+    index, runtime, facts = newest
+    details = {"runtime": runtime, **facts, **pod}
+    unit = _unit(parts[index + 1 :])
+    if unit is not None:  # a system of its own, as in LXC
+        details["unit"] = unit.details["unit"]
+    name = str(details.get("container_id") or details["name"])
+    label = str(details.get("name") or name[:SHORT_ID])
+    return Place(PlaceKind.CONTAINER, f"{_family(runtime)}:{name}", label, details)
+
+
+def _family(runtime: str) -> str:
+    """Ids of containers are unique whoever runs them; names are so only for one runtime."""
+    return runtime if runtime in ("lxc", "nspawn", "qemu") else "container"
+
+
+def _pod_alone(pod: dict[str, Any]) -> Place | None:
+    if "pod_uid" not in pod:
+        return None
+    return Place(PlaceKind.CONTAINER, f"pod:{pod['pod_uid']}", f"pod {pod['pod_uid'][:SHORT_ID]}", pod)
+
+
+def _pod(parts: Sequence[str], index: int) -> dict[str, Any]:
+    """The Kubernetes or podman pod that this part of the path names."""
+    part = parts[index]
+    if match := _POD_SLICE.fullmatch(part):
+        return {"pod_uid": _uid(match["uid"]), "qos": match["qos"] or "guaranteed"}
+    if (match := _POD_FOLDER.fullmatch(part)) and index:
+        above = parts[index - 1]
+        if above in ("burstable", "besteffort"):
+            return {"pod_uid": _uid(match["uid"]), "qos": above}
+        if above == "kubepods":
+            return {"pod_uid": _uid(match["uid"]), "qos": "guaranteed"}
+    if match := _PODMAN_POD.fullmatch(part):
+        return {"pod_id": match["id"]}
+    return {}
+
+
+def _uid(text: str) -> str:
+    """systemd has no dashes within a name, so they are underscores there. Pods from files have a hash, without any."""
+    return text.replace("_", "-")
+
+
+def _engine(parts: Sequence[str], index: int) -> tuple[str, dict[str, Any]] | None:
+    """A container with an id of 64 digits: its runtime and facts."""
+    part = parts[index]
+    if match := _SCOPE.fullmatch(part):
+        return _ENGINES.get(match["engine"], match["engine"]), {"container_id": match["id"]}
+    if not _BARE.fullmatch(part):
+        return None
+    runtime = next((_PARENTS[above] for above in reversed(parts[:index]) if above in _PARENTS), "unknown")
+    return runtime, {"container_id": part}
+
+
+def _named(parts: Sequence[str], index: int) -> tuple[str, dict[str, Any]] | None:
+    """A container or virtual machine that goes by its name: its runtime and facts."""
+    part = parts[index]
+    if match := _LXC.fullmatch(part):
+        return "lxc", {"name": match["name"]}
+    if index and parts[index - 1] in ("lxc", "lxc.payload", "lxc.monitor"):
+        return "lxc", {"name": part}
+    if part.startswith("systemd-nspawn@") and part.endswith(".service"):
+        return "nspawn", {"name": unescape(part.removeprefix("systemd-nspawn@").removesuffix(".service"))}
+    if match := _MACHINE.fullmatch(part):
+        name = unescape(match["name"])
+        if virtual := _LIBVIRT.fullmatch(name):
+            return virtual["driver"], {"name": virtual["name"]}
+        return "nspawn", {"name": name}
+    if index and parts[index - 1] == "qemu.slice" and part.endswith(".scope"):
+        return "qemu", {"name": part.removesuffix(".scope")}
+    return None
+
+
+def _job(parts: Sequence[str]) -> Place | None:
+    for index, part in enumerate(parts):
+        below = list(parts[index + 1 :])
+        details: dict[str, Any] = {"scheduler": "slurm"}
+        if scope := _SLURM_SCOPE.fullmatch(part):
+            node = scope["node"]
+        elif (v1 := _SLURM_V1.fullmatch(part)) and below and re.fullmatch(r"uid_\d+", below[0]):
+            node = v1["node"]
+            details["uid"] = int(below.pop(0)[4:])
+        else:
+            continue
+        if not below:
+            continue
+        if match := _JOB.fullmatch(below[0]):
+            details["job_id"] = int(match["id"])
+        elif (sluid := parse_sluid(below[0])) is not None:
+            details |= {"sluid": sluid.text, "submitted": sluid.made.isoformat(timespec="milliseconds")}
+        else:
+            continue
+        if node:
+            details["node"] = node
+        details |= dict(_step(below[1:]))
+        job = str(details.get("job_id", details.get("sluid")))
+        return Place(PlaceKind.JOB, f"slurm:{job}", f"job {job}", details)
+    return None
+
+
+def _step(parts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for name in ("step", "task"):
+        for part in parts:
+            if part.startswith(f"{name}_"):
+                yield name, part.removeprefix(f"{name}_")
+                break
+
+
+def _unit(parts: Sequence[str]) -> Place | None:
+    """The innermost unit that is not a slice, else the innermost slice; of a user's manager, whose it is."""
+    names = [part for part in parts if _UNIT.fullmatch(part)]
+    if not names:
+        return None
+    uid = next((match["uid"] for part in names if (match := _USER.fullmatch(part))), None)
+    managers = [index for index, part in enumerate(names) if part.startswith("user@")]
+    inner = names[managers[-1] + 1 :] if managers else names
+    last = [part for part in inner if not part.endswith(".slice")] or inner[-1:] or names[-1:]
+    unit = unescape(last[-1])
+    details: dict[str, Any] = {"unit": unit}
+    if uid is None:
+        return Place(PlaceKind.UNIT, f"unit:{unit}", unit, details)
+    details["uid"] = int(uid)
+    if session := _SESSION.fullmatch(unit):
+        details["session"] = session["number"]
+        return Place(PlaceKind.UNIT, f"unit:{unit}", f"session {session['number']} of user {uid}", details)
+    if unit.startswith("user"):
+        return Place(PlaceKind.UNIT, f"unit:{unit}", unit, details)
+    return Place(PlaceKind.UNIT, f"unit:{uid}:{unit}", f"{unit} of user {uid}", details)
+
+
+def unescape(name: str) -> str:
+    r"""A name as systemd was told it: `\x2d` in a unit's name is a dash."""
+    return re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), name)

@@ -1,0 +1,100 @@
+"""`everywatt attach`: processes that run already."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from everywatt.sim.machine import SimMachine
+from everywatt.tape.reader import Tape
+
+
+@pytest.fixture(scope="module")
+def machine():
+    with SimMachine.of(packages=["constant:50W"]).start() as lab:
+        yield lab
+
+
+@pytest.fixture
+def attach(machine, tmp_path):
+    """Start `everywatt attach` in that machine."""
+
+    def start(*words, environ=None):
+        command = [sys.executable, "-m", "everywatt", "attach", *map(str, words)]
+        env = machine.environment() | {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)} | (environ or {})
+        usual = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
+        return subprocess.Popen(command, cwd=tmp_path, env=env, stdout=-1, stderr=-1, text=True, preexec_fn=usual)
+
+    return start
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def wait_for_tape(folder):
+    deadline = time.monotonic() + 30
+    while not list(folder.glob("everywatt-runs/*/*.tape")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_until_all_are_gone_with_the_children_that_joined(attach, tmp_path):
+    subject = subprocess.Popen(["sh", "-c", "read x; sleep 1.5 & read x"], stdin=-1)
+    done = attach(subject.pid, "--json")
+    wait_for_tape(tmp_path)
+    time.sleep(0.3)
+    subject.stdin.write(b"\n")
+    subject.stdin.flush()
+    time.sleep(0.5)  # a look at the child before its parent goes
+    subject.communicate(b"\n")  # it ends, and what it started goes on
+    out, err = done.communicate(timeout=60)
+    assert done.returncode == 0, err
+    data = json.loads(out)
+    assert data["ended"] == "gone" and data["kind"] == "run"
+    assert data["duration_s"] >= 1.0  # the child that was left behind counts
+    assert data["energy"]["joules"] == pytest.approx(50 * data["duration_s"], rel=0.05)
+    (path,) = tmp_path.glob("everywatt-runs/*/*.tape")
+    tape = Tape.open(path)
+    (note,) = [note for note in tape.notes() if note.kind == "follow"]
+    assert note.data["pids"] == [subject.pid] and isinstance(note.data["starts"][0], int)
+
+
+def test_for_a_time(attach, sleeper):
+    done = attach(sleeper.pid, "--for", "300ms", "--json")
+    out, err = done.communicate(timeout=60)
+    assert done.returncode == 0, err
+    assert json.loads(out)["ended"] == "time" and sleeper.poll() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_well(attach, sleeper, tmp_path, number):
+    done = attach(sleeper.pid)
+    wait_for_tape(tmp_path)
+    time.sleep(0.5)
+    os.kill(done.pid, number)
+    _, err = done.communicate(timeout=60)
+    assert done.returncode == 0 and "energy" in err and sleeper.poll() is None
+    (path,) = tmp_path.glob("everywatt-runs/*/*.tape")
+    assert Tape.open(path).sealed
+
+
+@pytest.mark.parametrize("words", [["4194303999"], ["abc"], ["0"], [], ["--for", "x", "1"]])
+def test_mistakes_are_exit_2(attach, tmp_path, words):
+    done = attach(*words)
+    _, err = done.communicate(timeout=60)
+    assert done.returncode == 2 and err and not (tmp_path / "everywatt-runs").exists()
+
+
+def test_nothing_to_measure_with_is_exit_4(attach, sleeper, tmp_path):
+    done = attach(sleeper.pid, "--no-estimate", "--sensors", "use")
+    _, err = done.communicate(timeout=60)
+    assert done.returncode == 4 and "measures power" in err
+    assert not list(tmp_path.glob("everywatt-runs/*/*.tape"))

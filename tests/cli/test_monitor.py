@@ -1,0 +1,320 @@
+"""`everywatt monitor` as a shell sees it, on a simulated machine with a known truth."""
+
+import csv
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from everywatt.sim.machine import SimMachine
+from everywatt.tape.reader import Tape
+
+CARD_W, PACKAGE_W = 100.0, 40.0
+
+
+@pytest.fixture(scope="module")
+def machine():
+    """Two cards of 100 W and a package of 40 W."""
+    made = SimMachine.of(gpus=[f"constant:{CARD_W:g}W"], replicate=2, packages=[f"constant:{PACKAGE_W:g}W"])
+    with made.start() as lab:
+        yield lab
+
+
+@pytest.fixture
+def place(machine, tmp_path):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environ = machine.environment() | {
+        "HOME": str(tmp_path), "TMPDIR": str(temporary), "TERM": "xterm-256color", "LANG": "C.UTF-8"
+    }  # fmt: skip
+    for name in ("EVERYWATT_HOME", "XDG_CONFIG_HOME", "NO_COLOR", "COLUMNS", "LINES"):
+        environ.pop(name, None)
+    return Place(tmp_path, environ)
+
+
+class Place:
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+        self.folder, self.environ = folder, environ
+
+    def words(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "everywatt", "monitor", *words]
+
+    def run(self, *words: str, check: int | None = 0, **more):
+        settings = {"cwd": self.folder, "env": self.environ, "capture_output": True, "text": True, "timeout": 60}
+        done = subprocess.run(self.words(*words), **(settings | more))
+        if check is not None:
+            assert done.returncode == check, done.stderr
+        return done
+
+    def start(self, *words: str, **more):
+        settings = {"cwd": self.folder, "env": self.environ, "stdout": -1, "stderr": -1, "text": True}
+        return subprocess.Popen(self.words(*words), **(settings | more))
+
+    def left_behind(self) -> list[Path]:
+        return list((self.folder / "tmp").glob("everywatt-monitor-*"))
+
+
+def test_once_shows_every_device_and_leaves_nothing(place):
+    done = place.run("--once")
+    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if not line.startswith("cpu.0 core")}
+    for name, watts in (("cpu.0", PACKAGE_W), ("gpu.0", CARD_W), ("gpu.1", CARD_W)):
+        assert float(rows[name][1]) == pytest.approx(watts, rel=0.02) and rows[name][2] == "W"
+    assert done.stdout.splitlines()[0].startswith("this machine on ")
+    assert place.left_behind() == []
+    assert not (place.folder / "everywatt-runs").exists()
+
+
+def test_once_json_is_one_object(place):
+    done = place.run("--once", "--json", "--gpus", "1")
+    data = json.loads(done.stdout)
+    assert (data["schema"], data["kind"]) == ("everywatt/1", "snapshot")
+    devices = {device["name"]: device for device in data["devices"]}
+    assert set(devices) == {"cpu.0", "cpu.0 core", "gpu.1"}
+    assert devices["gpu.1"]["power_w"] == pytest.approx(CARD_W, rel=0.01)
+    assert data["power_w"] == pytest.approx(CARD_W + PACKAGE_W, rel=0.01)
+    energy = data["energy"]
+    assert energy["low"] <= energy["joules"] <= energy["high"] and energy["scope"] == "cpu+gpu"
+    assert devices["gpu.1"]["memory_total_bytes"] == 16 * 2**30
+    assert data["host"]["memory_total_bytes"] > 2**28
+
+
+def test_json_lines_until_the_time_is_up(place):
+    done = place.run("--json", "--interval", "0.5s", "--for", "2s")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert 3 <= len(lines) <= 5
+    energies = [line["energy"]["joules"] for line in lines]
+    assert energies == sorted(energies) and energies[-1] > energies[0]
+    assert lines[-1]["power_w"] == pytest.approx(240, rel=0.02)
+
+
+def test_csv_has_the_truth_and_is_appended_to(place):
+    place.run("--csv", "power.csv", "--interval", "0.5s", "--for", "1.5s")
+    place.run("--csv", "power.csv", "--once")
+    rows = list(csv.DictReader((place.folder / "power.csv").open()))
+    cards = [row for row in rows if row["device"] == "gpu.0"]
+    assert len(cards) >= 4
+    assert float(cards[-1]["power_w"]) == pytest.approx(CARD_W, rel=0.02)
+    assert sum(row["device"] == "device" for row in rows) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_stream_with_whole_lines(place, number):
+    process = place.start("--json", "--interval", "0.2s", preexec_fn=_usual_signals)
+    first = process.stdout.readline()
+    process.send_signal(number)
+    rest, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    for line in [first, *rest.splitlines()]:
+        json.loads(line)
+    assert place.left_behind() == []
+
+
+def _usual_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def test_a_reader_that_leaves_ends_it(place):
+    command = " ".join(f"'{word}'" for word in place.words("--json", "--interval", "0.2s")) + " | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", f"{command}; echo ${{PIPESTATUS[0]}}"],
+        cwd=place.folder,
+        env=place.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines()[-1] == "141"
+    assert "Traceback" not in done.stderr
+    assert place.left_behind() == []
+
+
+def test_a_view_that_was_killed_is_tidied_up_by_the_next(place):
+    process = place.start("--json", "--interval", "0.2s")
+    process.stdout.readline()
+    process.kill()
+    process.communicate()
+    assert len(place.left_behind()) == 1
+    place.run("--once")
+    assert place.left_behind() == []
+
+
+def test_recording_the_whole_machine(place):
+    done = place.run("--record", "--for", "2s", "--tag", "watch")
+    (folder,) = (place.folder / "everywatt-runs").glob("2*")
+    assert folder.name.endswith("-watch")
+    (path,) = folder.glob("*.tape")
+    tape = Tape.open(path)
+    assert tape.sealed
+    assert "run" in done.stderr and folder.name in done.stderr and done.stdout == ""
+    from everywatt.api.run import load
+
+    run = load(folder)
+    assert run.energy().joules == pytest.approx(240 * run.duration_s, rel=0.05)
+    owners = run.ledger("process")
+    assert owners.checks.hold
+    assert any(entry.owner.kind == "process" for entry in owners.entries), "the whole machine is there"
+
+
+def test_owners_now(place):
+    code = "import sys\nwhile True: pass"
+    spinner = subprocess.Popen([sys.executable, "-c", code, "everywatt-spinner"], env=place.environ)
+    try:
+        done = place.run("--once", "--by", "owner", "--json")
+    finally:
+        spinner.kill()
+        spinner.wait()
+    owners = json.loads(done.stdout)["owners"]
+    assert owners["by"] == "process"
+    kinds = {entry["owner"]["kind"] for entry in owners["entries"]}
+    assert {"idle", "process", "unattributed"} <= kinds
+    mine = next(entry for entry in owners["entries"] if "everywatt-spinner" in entry["owner"]["label"])
+    assert mine["power_w"] > 1 and mine["cpu_pct"] > 10
+    whole = sum(entry["joules"] for entry in owners["entries"])
+    assert whole == pytest.approx(240 * owners["duration_s"], rel=0.05)
+
+
+def test_a_run_that_is_written_and_one_that_has_ended(place):
+    words = [sys.executable, "-m", "everywatt", "run", "--quiet", "--", "sleep", "6"]
+    process = subprocess.Popen(words, cwd=place.folder, env=place.environ)
+    try:
+        deadline = time.monotonic() + 20
+        while not list((place.folder / "everywatt-runs").glob("*/*.tape")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.5)
+        live = json.loads(place.run("last", "--once", "--json").stdout)
+    finally:
+        process.wait(timeout=30)
+    assert live["live"] and live["power_w"] == pytest.approx(240, rel=0.05)
+    done = json.loads(place.run("last", "--once", "--json").stdout)
+    assert not done["live"] and done["energy"]["joules"] > live["energy"]["joules"]
+    assert done["energy"]["joules"] == pytest.approx(240 * done["elapsed_s"], rel=0.05)
+
+
+def test_a_batch_log(place):
+    log = place.folder / "log.jsonl"
+    event = {"chunk_id": "c1", "gpu_index": 0, "gpu_name": "Q", "status": "success", "timestamp": "2026-01-02T03:04:05"}
+    log.write_text(json.dumps({**event, "runtime_s": 2.0, "details": {"attempt": 1}}) + "\n")
+    done = place.run(str(log), "--once")
+    assert "gpu.0" in done.stdout and "c1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--interval", "1ms"], 2, "0.1 s"),
+        (["--record", "last"], 2, "takes no SOURCE"),
+        (["--record", "--once"], 2, "--record --for 60s"),
+        (["--for", "0s", "--once"], 2, "above zero"),
+        (["no-such-run", "--once"], 2, "no run 'no-such-run'"),
+        (["http://127.0.0.1:9", "--once"], 3, "does not answer"),
+        ([], 2, "--once"),
+        (["--csv", "/no/such/folder/x.csv", "--for", "1s"], 2, "cannot be written"),
+    ],
+)
+def test_bad_words_are_answered_with_what_to_do(place, words, code, said):
+    done = place.run(*words, check=code)
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert place.left_behind() == []
+
+
+def test_no_sensor_and_no_estimate_is_exit_4(place, tmp_path):
+    bare = {**place.environ, "EVERYWATT_SYS": str(tmp_path / "empty"), "EVERYWATT_SENSORS": "rapl"}
+    (tmp_path / "empty").mkdir()
+    done = place.run("--once", "--no-estimate", check=4, env=bare)
+    assert "Nothing on this machine measures power" in done.stderr
+    assert place.left_behind() == []
+
+
+def test_without_the_extra_the_cure_is_named(place, tmp_path):
+    """A folder that hides Textual, as if it were not installed."""
+    (tmp_path / "hide").mkdir()
+    (tmp_path / "hide" / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'textual': raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+        "import importlib.util as u; found = u.find_spec\n"
+        "u.find_spec = lambda name, *more: None if name == 'textual' else found(name, *more)\n"
+    )
+    hidden = {**place.environ, "PYTHONPATH": f"{tmp_path / 'hide'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    code, drawn, _ = on_terminal(place, [], hidden)
+    assert code == 2 and "pip install 'everywatt[tui]'" in drawn
+    assert place.run("--once", env=hidden).stdout
+
+
+def on_terminal(place, words, environ=None, act=None):
+    """Run it in a pty; gives its exit code, what it drew, and whether the terminal was left as it was."""
+    first, second = pty.openpty()
+    before = termios.tcgetattr(second)
+    process = subprocess.Popen(
+        place.words(*words),
+        cwd=place.folder,
+        env=environ or place.environ,
+        stdin=second,
+        stdout=second,
+        stderr=second,
+        start_new_session=True,
+        preexec_fn=_usual_signals,
+    )
+    drawn, acted, deadline = b"", False, time.monotonic() + 40
+    while time.monotonic() < deadline:
+        if select.select([first], [], [], 0.1)[0]:
+            drawn += os.read(first, 65536)
+        if act is not None and not acted and b"gpu.1" in drawn:
+            acted = True
+            act(process, first)
+        if process.poll() is not None and not select.select([first], [], [], 0.3)[0]:
+            break
+    code = process.wait(timeout=10)
+    same = termios.tcgetattr(second) == before
+    os.close(first)
+    os.close(second)
+    return code, drawn.decode("utf-8", "replace"), same
+
+
+ENDINGS = {
+    "q": lambda process, terminal: os.write(terminal, b"q"),
+    "ctrl-c": lambda process, terminal: os.write(terminal, b"\x03"),
+    "SIGTERM": lambda process, terminal: process.send_signal(signal.SIGTERM),
+    "SIGHUP": lambda process, terminal: process.send_signal(signal.SIGHUP),
+}
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_the_terminal_is_left_clean(place, how):
+    pytest.importorskip("textual")
+    code, drawn, same = on_terminal(place, ["--interval", "0.5s"], act=ENDINGS[how])
+    assert code == 0
+    assert same, "echo and line mode are back"
+    assert drawn.rfind("\x1b[?1049l") > drawn.rfind("\x1b[?1049h") >= 0, "the screen from before is back"
+    assert drawn.rfind("\x1b[?25h") > drawn.rfind("\x1b[?25l"), "the cursor is back"
+    assert place.left_behind() == []
+
+
+def test_after_an_exception_too(place, tmp_path):
+    pytest.importorskip("textual")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "sitecustomize.py").write_text(
+        "import everywatt.report.live.gather as g\n"
+        "calls = []\n"
+        "def fail(self, now_ns, found=g.Gatherer.devices):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) > 4: raise ZeroDivisionError('for the test')\n"
+        "    return found(self, now_ns)\n"
+        "g.Gatherer.devices = fail\n"
+    )
+    environ = {**place.environ, "PYTHONPATH": f"{tmp_path / 'broken'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    code, drawn, same = on_terminal(place, ["--interval", "0.3s"], environ)
+    assert code != 0 and "ZeroDivisionError" in drawn
+    assert same and drawn.rfind("\x1b[?1049l") > drawn.rfind("\x1b[?1049h") >= 0
+    assert place.left_behind() == []
