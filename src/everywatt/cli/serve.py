@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,9 @@ from everywatt.cli.output import Output
 from everywatt.core.config import Settings, resolve
 from everywatt.core.errors import MissingExtra
 from everywatt.report.web.address import DEFAULT
+
+if TYPE_CHECKING:
+    from everywatt.report.live.sources import LiveSource
 
 SHORT_TOKEN = 16
 LIBRARIES = ("starlette", "uvicorn")
@@ -91,7 +96,8 @@ def _home(home: Path | None, settings: Settings) -> Path:
     return existing_home(home or settings.home).absolute()
 
 
-def _machine(settings: Settings):  # type: ignore[no-untyped-def]
+def _machine(settings: Settings) -> Callable[[], LiveSource]:
+    """What opens the live view of this machine: settings say by which sensors, and whether estimates will do."""
     from everywatt.report.live.local import LocalSource
     from everywatt.report.web.live import INTERVAL_S
 

@@ -4,13 +4,16 @@ import os
 import time
 
 import pytest
-from sites import EVIL_RUN, small_run, tree, write_home
+from sites import EVIL_RUN, HOST, FakeSource, small_run, tree, write_home
+from starlette.testclient import TestClient
 from tapes import at, counter_group, rows, write_tape
 
 from everywatt.core.clocks import Anchor
 from everywatt.core.errors import RunNotFound
 from everywatt.report.web import runs
+from everywatt.report.web.app import Site
 from everywatt.report.web.runs import RunIndex, open_run, read_row, signature
+from everywatt.report.web.security import Access
 from everywatt.tape.writer import TapeWriter
 
 
@@ -126,3 +129,23 @@ def test_long_words_are_cut(tmp_path):
     folder = small_run(tmp_path / "run", 0, project="x" * 1000)
     row = read_row(folder)
     assert len(row["tags"]["project"]) == runs.MOST_TEXT and row["tags"]["project"].endswith("…")
+
+
+def test_names_that_are_no_text_are_shown_and_found(home):
+    odd = home / os.fsdecode(b"caf\xe9.tape")
+    (home / "whole.tape").rename(odd)
+    web = TestClient(Site(RunIndex(home), Access(frozenset({HOST}), 8765), FakeSource).app(), base_url=f"http://{HOST}")
+    keys = [run["key"] for run in web.get("/api/runs").json()["runs"]]
+    assert "caf\ufffd.tape" in keys
+    assert web.get("/api/report", params={"run": "caf\ufffd.tape"}).json()["runs"][0]["energy"]["joules"] == 1700.0
+    assert web.get("/run/caf\ufffd.tape").status_code == 200
+
+
+def test_the_list_and_reports_are_sent_again_only_when_they_change(home):
+    web = TestClient(Site(RunIndex(home), Access(frozenset({HOST}), 8765), FakeSource).app(), base_url=f"http://{HOST}")
+    while web.get("/api/runs").json()["pending"]:
+        pass
+    for path in ("/api/runs", "/api/report?run=whole.tape", "/static/page.js"):
+        first = web.get(path)
+        assert web.get(path, headers={"If-None-Match": first.headers["etag"]}).status_code == 304
+        assert first.status_code == 200 and first.content

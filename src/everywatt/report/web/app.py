@@ -93,7 +93,7 @@ class Site:
         """The list as JSON. `pending` rows are not read yet: ask again."""
         rows, pending = await asyncio.to_thread(self.index.rows, LIST_BUDGET_S)
         data = {"home": str(self.index.home), "pending": pending, "token": self.access.token is not None, "runs": rows}
-        body = dumps(document("runs", data)).encode()
+        body = dumps(document("runs", data)).encode("utf-8", "replace")
         return _conditional(request, Asset(body, JSON, fingerprint(body)))
 
     async def live(self, request: Request) -> Response:

@@ -71,4 +71,4 @@ def write(paths: Sequence[Path], factors: Factors | None = None) -> bytes:
             opened.callback(close_run, run)
             runs.append(run)
         command = ["everywatt", "report", *(run.name for run in runs)]
-        return dumps(report_document(runs, factors=factors, command=command)).encode()
+        return dumps(report_document(runs, factors=factors, command=command)).encode("utf-8", "replace")

@@ -6,6 +6,7 @@ Nothing is written: unlike `everywatt.load`, what a killed recorder left is open
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
 import threading
 import time
@@ -92,6 +93,11 @@ class RunIndex:
             )
         self._found = found
         self._looked_s = time.monotonic()
+
+
+def key_of(path: Path) -> str:
+    """What a run is called in addresses: its file's name, with signs in place of bytes that are no text."""
+    return os.fsencode(path.name).decode("utf-8", "replace")
 
 
 def signature(path: Path) -> Signature:
