@@ -149,18 +149,17 @@ def close_run(run: Run) -> None:
 
 def read_row(path: Path) -> dict[str, Any]:
     """What the list shows of a run; where it cannot be read, why."""
+    run = None
     try:
         run = open_run(path, verify=False)
-    except EverywattError as error:
-        return {"name": _name(path), "trouble": error.message}
-    try:
         return dict(plain(_row(run)))
     except EverywattError as error:
-        return {"name": run.name, "trouble": error.message}
+        return {"name": _name(path), "trouble": error.message}
     except Exception as error:  # noqa: BLE001 - a file from anywhere: one that breaks the reader must not hide the others
-        return {"name": run.name, "trouble": f"It cannot be read: {type(error).__name__}."}
+        return {"name": _name(path), "trouble": f"It cannot be read: {type(error).__name__}."}
     finally:
-        close_run(run)
+        if run is not None:
+            close_run(run)
 
 
 def _name(path: Path) -> str:
