@@ -87,10 +87,9 @@ class RunIndex:
         except OSError:
             paths = []
         for path in paths:
-            now, before = signature(path), self._found.get(path.name)
-            found[path.name] = (
-                before if before is not None and before.signature == now else Listed(path.name, path, now)
-            )
+            key = key_of(path)
+            now, before = signature(path), self._found.get(key)
+            found[key] = before if before is not None and before.signature == now else Listed(key, path, now)
         self._found = found
         self._looked_s = time.monotonic()
 
