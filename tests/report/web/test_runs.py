@@ -137,7 +137,9 @@ def test_names_that_are_no_text_are_shown_and_found(home):
     web = TestClient(Site(RunIndex(home), Access(frozenset({HOST}), 8765), FakeSource).app(), base_url=f"http://{HOST}")
     keys = [run["key"] for run in web.get("/api/runs").json()["runs"]]
     assert "caf\ufffd.tape" in keys
-    assert web.get("/api/report", params={"run": "caf\ufffd.tape"}).json()["runs"][0]["energy"]["joules"] == 1700.0
+    assert web.get("/api/report", params={"run": "caf\ufffd.tape"}).json()["runs"][0]["energy"][
+        "joules"
+    ] == pytest.approx(1700.0)
     assert web.get("/run/caf\ufffd.tape").status_code == 200
 
 
