@@ -236,6 +236,7 @@ def test_runs_are_picked_with_the_keyboard_and_compared(show, pictures):
     for key in ("20261115-000000-job", "20261115-000040-job"):
         page.focus(f'tr[data-key="{key}"] input')
         page.keyboard.press("Space")
+    page.wait_for_timeout(800)  # until it has scrolled
     page.screenshot(path=str(pictures / "serve-list-picked.png"))
     page.focus(".picked a")
     page.keyboard.press("Enter")
