@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),
     "why": ("everywatt.cli.why", "Say where a run's interval comes from and what would narrow it."),
     "report": ("everywatt.cli.report", "Write runs as one HTML file, and compare them."),
+    "serve": ("everywatt.cli.serve", "Show runs and the machine now in a browser."),
     "plot": ("everywatt.cli.plot", "Draw a run as PNG, SVG or PDF."),
     "export": ("everywatt.cli.export", "Write a run as CSV, JSON lines, Parquet or Arrow."),
     "import": ("everywatt.cli.import_", "Turn recordings of other tools into runs."),

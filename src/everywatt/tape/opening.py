@@ -127,7 +127,7 @@ def _open_copy(path: Path, log: Path, header: Header) -> Opened:
 
 
 def _connect(path: Path, how: str, header: Header) -> sqlite3.Connection:
-    uri = f"file:{quote(os.path.abspath(path))}?{how}"  # noqa: PTH100 - resolve() would follow links
+    uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?{how}"  # noqa: PTH100 - resolve() would follow links
     try:
         db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
     except schema.BROKEN as error:

@@ -139,7 +139,7 @@ everywatt.Chart = class {
       },
       scales: { x: { time: false, range: () => [this.view.a, this.view.b] }, y: { range: () => this.range() } },
       axes: [
-        { ...axis, size: 34, space: 70, values: (u, ticks) => ticks.map((t) => everywatt.seconds(t, this.view.b - this.view.a)) },
+        { ...axis, size: 34, space: 70, values: (u, ticks) => ticks.map((t) => this.time(t, this.view.b - this.view.a)) },
         { ...axis, size: 60, values: (u, ticks) => ticks.map((v) => everywatt.number(v)) },
       ],
       hooks: {
@@ -151,6 +151,9 @@ everywatt.Chart = class {
       },
     };
   }
+
+  // How an instant is written where the window is `span` seconds long.
+  time(t, span) { return everywatt.seconds(t, span); }
 
   height() {
     const base = this.about.id === "power" ? 300 : 170;

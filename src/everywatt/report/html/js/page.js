@@ -19,15 +19,24 @@ everywatt.Page = class {
         several ? this.comparison() : null,
         several ? this.tabs() : null,
         this.body,
-        element("footer", {}, "Written by everywatt " + report.everywatt + " on " + report.made.replace("T", " ").replace("+00:00", " UTC") + ". Nothing in this file asks the network for anything.")));
+        element("footer", {}, this.footer())));
     await this.showRun(0);
     if (several) await this.overlay();
     document.documentElement.dataset.ready = "true";
   }
 
+  footer() {
+    const { everywatt: version, made } = this.report;
+    return "Written by everywatt " + version + " on " + made.replace("T", " ").replace("+00:00", " UTC") + ". Nothing in this file asks the network for anything.";
+  }
+
+  title() {
+    const { runs } = this.report;
+    return runs.length > 1 ? runs.length + " runs compared" : runs[0].name;
+  }
+
   top() {
-    const { element } = everywatt, run = this.report.runs[0];
-    const title = this.report.runs.length > 1 ? this.report.runs.length + " runs compared" : run.name;
+    const { element } = everywatt, title = this.title();
     this.themeButton = element("button.plain", { type: "button", onclick: () => this.turnTheme() }, this.themeLabel());
     return element("header.top", {},
       element("div.brand", {}, element("span.mark", { "aria-hidden": "true" }), "everywatt", element("span.about", {}, "energy report")),
@@ -183,7 +192,7 @@ everywatt.Page = class {
     let times = [...new Set(slices.flatMap((slice) => slice.t.filter((t) => t > a && t <= b)))].sort((x, y) => x - y);
     if (times.length > most) times = Array.from({ length: steps }, (_, i) => a + (b - a) * (i + 1) / steps);
     const heads = ["until", ...visible.map((i) => chart.lines[i].about.label + (chart.about.unit ? " (" + chart.about.unit + ")" : ""))];
-    const body = times.map((t, row) => [everywatt.seconds(t, b - a), ...slices.map((slice, k) => this.cell(chart.lines[visible[k]], slice, row ? times[row - 1] : a, t))]);
+    const body = times.map((t, row) => [chart.time(t, b - a), ...slices.map((slice, k) => this.cell(chart.lines[visible[k]], slice, row ? times[row - 1] : a, t))]);
     const table = everywatt.table(chart.about.title + " in the window shown: mean (lowest … highest)", heads, body, heads.map((_, i) => i));
     details.replaceChildren(details.firstElementChild, table);
   }
@@ -360,4 +369,5 @@ everywatt.start = function () {
   return page.show();
 };
 
-everywatt.start();
+// A page that gets its document in another way starts by itself.
+if (document.getElementById("document")) everywatt.start();

@@ -1,0 +1,106 @@
+"""`everywatt serve`: runs and the machine now, in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from everywatt.cli.options import Verb, output_options
+from everywatt.cli.output import Output
+from everywatt.core.config import Settings, resolve
+from everywatt.core.errors import MissingExtra
+from everywatt.report.web.address import DEFAULT
+
+if TYPE_CHECKING:
+    from everywatt.report.live.sources import LiveSource
+
+SHORT_TOKEN = 16
+LIBRARIES = ("starlette", "uvicorn")
+
+
+@click.command(cls=Verb)
+@click.option("--listen", "listen_on", metavar="ADDR:PORT", default=DEFAULT, show_default=True, help="Where to listen.")
+@click.option("--token", metavar="TEXT", help="Who looks has to show this. Others see it in the list of processes.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="The token is the first line of this file.")
+@click.option("--cert", type=click.Path(path_type=Path), help="TLS with this certificate (PEM).")
+@click.option("--key", type=click.Path(path_type=Path), help="The certificate's private key (PEM).")
+@click.option("--name", "names", metavar="HOST", multiple=True, help="Also answer to this name.")
+@click.option("--home", type=click.Path(path_type=Path), help="The folder of runs.")
+@click.option("--open", "open_it", is_flag=True, help="Show it in the browser.")
+@output_options
+def command(
+    listen_on: str,
+    token: str | None,
+    token_file: Path | None,
+    cert: Path | None,
+    key: Path | None,
+    names: tuple[str, ...],
+    home: Path | None,
+    open_it: bool,
+    output: Output,
+) -> None:
+    """Show runs and the machine now in a browser: list, open, compare, live charts.
+
+    Only this machine can reach it, unless --listen says otherwise; then it wants a token and TLS files. It reads and
+    never writes. Ctrl-C ends it. Needs `pip install 'everywatt[serve]'`.
+    """
+    from everywatt.report.web import address
+
+    need_libraries()
+    settings = resolve()
+    place = address.parse_listen(listen_on)
+    secret = address.read_token(token, token_file)
+    tls = address.check_tls(cert, key)
+    address.check_open(place, token=secret, tls=tls)
+    if secret is not None and len(secret) < SHORT_TOKEN:
+        output.warn(f"a token of less than {SHORT_TOKEN} letters can be guessed.")
+    for warning in settings.warnings:
+        output.warn(warning)
+    site_home = _home(home, settings)
+    sock = address.listen(place)
+    with sock:
+        port = int(sock.getsockname()[1])
+        url = address.url_of(place, port, tls=tls)
+        hosts = address.hosts_of(place, port, tls=tls, names=names)
+        output.json("serve", {"url": url, "home": str(site_home), "token": secret is not None})
+        if output.json_to is not None:
+            output.stdout.flush()
+        output.say(f"{url}  (runs in {site_home}; Ctrl-C ends)")
+        if open_it and click.launch(url) != 0:
+            output.warn(f"no browser could be started; open {url} in one.")
+
+        from everywatt.report.carbon import factors_of
+        from everywatt.report.web.app import Site
+        from everywatt.report.web.runs import RunIndex
+        from everywatt.report.web.security import Access
+        from everywatt.report.web.server import run
+
+        access = Access(hosts, port, secret, tls, own_ip=place.everywhere)
+        run(Site(RunIndex(site_home), access, _machine(settings), factors_of(settings)), sock, cert=cert, key=key)
+
+
+def need_libraries() -> None:
+    """MissingExtra, with the cure, where the extra `serve` is not installed."""
+    for library in LIBRARIES:
+        if find_spec(library) is None:
+            raise MissingExtra(library, "serve")
+
+
+def _home(home: Path | None, settings: Settings) -> Path:
+    from everywatt.tape.run_store import existing_home
+
+    return existing_home(home or settings.home).absolute()
+
+
+def _machine(settings: Settings) -> Callable[[], LiveSource]:
+    """What opens the live view of this machine: settings say by which sensors, and whether estimates will do."""
+    from everywatt.report.live.local import LocalSource
+    from everywatt.report.web.live import INTERVAL_S
+
+    return lambda: LocalSource(
+        INTERVAL_S, INTERVAL_S, by="process", sensors=settings.sensors, estimate=settings.estimate
+    )

@@ -1,0 +1,142 @@
+"""Where to listen, what that takes, and the names that a browser may call it by."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from everywatt.core.errors import UsageError
+
+DEFAULT = "127.0.0.1:8765"
+BACKLOG = 128
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address to listen on. `host` is as it was asked for, `ip` what it means."""
+
+    host: str
+    ip: str
+    port: int
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return ipaddress.ip_address(self.ip).is_loopback
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it is every address of the machine."""
+        return ipaddress.ip_address(self.ip).is_unspecified
+
+
+def parse_listen(text: str) -> Address:
+    """`127.0.0.1:8765`, `[::1]:8765`, `name:8765`, or a port alone, which is on loopback. Raises UsageError."""
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        host = "127.0.0.1"
+    host = host.removeprefix("[").removesuffix("]")
+    if not port.isdecimal() or not port.isascii() or int(port) > 65535 or not host:
+        raise UsageError(f"'{text}' is not an address to listen on.", cure=f"--listen {DEFAULT}")
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise UsageError(
+            f"'{host}' is no address and no name that is known here.", cure=f"--listen {DEFAULT}"
+        ) from None
+    ips = [str(entry[4][0]) for entry in found]
+    # A name that means several addresses is as open as the most open one of them.
+    ip = next((ip for ip in ips if not ipaddress.ip_address(ip).is_loopback), ips[0])
+    return Address(host, ip, int(port))
+
+
+def check_open(address: Address, *, token: str | None, tls: bool) -> None:
+    """UsageError unless the address is loopback, or there are a token and TLS files."""
+    if address.loopback or (token and tls):
+        return
+    lacking = " and ".join([*([] if token else ["a token"]), *([] if tls else ["TLS files"])])
+    raise UsageError(
+        f"{address.host} can be reached from other machines, and that wants {lacking}.",
+        cure=f"--token-file FILE --cert FILE --key FILE, or --listen 127.0.0.1:{address.port}",
+    )
+
+
+def check_tls(cert: Path | None, key: Path | None) -> bool:
+    """Whether TLS is asked for. UsageError where the files are not a certificate with its key."""
+    if cert is None and key is None:
+        return False
+    if cert is None or key is None:
+        raise UsageError("TLS takes a certificate and its key.", cure="--cert FILE --key FILE")
+    try:
+        # The password keeps OpenSSL from asking for one on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, FileNotFoundError | PermissionError) else str(error)
+        raise UsageError(f"{cert} and {key} cannot be used for TLS: {reason}.") from None
+    return True
+
+
+def read_token(token: str | None, file: Path | None) -> str | None:
+    """The token, from the command line or a file's first line. UsageError where it could not be sent in a header."""
+    if token is not None and file is not None:
+        raise UsageError("Give --token or --token-file, not both.")
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'not text'}.") from None
+        token = lines[0].strip() if lines else ""
+    if token is None:
+        return None
+    if not token or not all("!" <= letter <= "~" for letter in token) or len(token) > 512:
+        raise UsageError(
+            "A token is letters, digits and signs, without blanks.",
+            cure="python -c 'import secrets; print(secrets.token_urlsafe(24))'",
+        )
+    return token
+
+
+def listen(address: Address) -> socket.socket:
+    """A socket that listens there. UsageError where the port is taken or not allowed."""
+    family = socket.AF_INET6 if ":" in address.ip else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address.ip, address.port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"Port {address.port} of {address.host} is in use.", cure=f"--listen {_bracketed(address.host)}:0"
+            ) from None
+        raise UsageError(f"{address.host}:{address.port} cannot be listened on: {error.strerror}.") from None
+    return sock
+
+
+def url_of(address: Address, port: int, *, tls: bool) -> str:
+    """What to type into a browser."""
+    host = socket.gethostname() if address.everywhere else address.host
+    return f"{'https' if tls else 'http'}://{_bracketed(host)}:{port}/"
+
+
+def hosts_of(address: Address, port: int, *, tls: bool, names: Iterable[str] = ()) -> frozenset[str]:
+    """What a Host header may say: what it listens on, the names of loopback where it is that, and `names`."""
+    hosts = [address.host, address.ip, *names]
+    if address.loopback:
+        hosts += LOOPBACK_NAMES
+    elif address.everywhere:
+        hosts += [*LOOPBACK_NAMES, socket.gethostname(), socket.getfqdn()]
+    plain = {_bracketed(host).lower().rstrip(".") for host in hosts}
+    usual = {80, 443}.intersection({443 if tls else 80})
+    return frozenset({f"{host}:{port}" for host in plain} | (plain if port in usual else set()))
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

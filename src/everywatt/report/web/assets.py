@@ -1,0 +1,56 @@
+"""The files of the page: the report's own, and what the live page adds. All are in memory under fixed names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from everywatt.report.html.page import SCRIPTS, STYLES, asset
+from everywatt.report.web.runs import fingerprint
+
+OWN_STYLES = ("web/static/serve.css",)
+OWN_SCRIPTS = (
+    "web/static/shell.js",
+    "web/static/runs.js",
+    "web/static/live.js",
+    "web/static/served.js",
+    "web/static/start.js",
+)
+LOGIN_SCRIPTS = ("web/static/login.js",)
+KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+ICON = "web/static/mark.svg"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file as it is sent."""
+
+    body: bytes
+    kind: str
+    etag: str
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """Every file by the name it has under /static/."""
+    found = {}
+    for name in (*STYLES, *SCRIPTS, *OWN_STYLES, *OWN_SCRIPTS, *LOGIN_SCRIPTS, ICON):
+        short = name.rpartition("/")[2]
+        body = asset(name).encode()
+        found[short] = Asset(body, KINDS[re.sub(r".*(\.\w+)$", r"\1", short)], fingerprint(body))
+    return found
+
+
+@cache
+def shell(*, login: bool = False) -> bytes:
+    """The page before anything is in it. It holds no name of anything: scripts ask for those and write them as text."""
+    scripts = LOGIN_SCRIPTS if login else (*SCRIPTS, *OWN_SCRIPTS)
+    heads = [f'<link rel="stylesheet" href="/static/{_short(name)}">' for name in (*STYLES, *OWN_STYLES)]
+    heads += [f'<script defer src="/static/{_short(name)}"></script>' for name in scripts]
+    page = asset("web/static/login.html" if login else "web/static/shell.html")
+    return page.replace("{{files}}", "\n".join(heads)).encode()
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2]

@@ -1,0 +1,243 @@
+"""Live views for many at once: one source, polled while somebody looks, and gone with the last who leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from everywatt.core.errors import EverywattError
+from everywatt.core.jsonio import dumps
+from everywatt.core.units import format_quantity
+from everywatt.report.live.snapshot import Snapshot
+from everywatt.report.live.sources import LiveSource
+
+INTERVAL_S: Final = 1.0
+GRACE_S: Final = 2.0  # a page that is loaded again is the same viewer
+POINTS: Final = 600
+MOST_OWNERS: Final = 30
+WAITING: Final = 8
+
+Event = tuple[str, str]
+END: Final[Event] = ("", "")
+
+
+class Viewer:
+    """One who looks. What it does not take in time is dropped, the oldest first: it holds nobody up."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque(maxlen=WAITING)
+        self._ready = asyncio.Event()
+        self._ended = False
+
+    def put(self, kind: str, data: str) -> None:
+        """Something to show."""
+        self._events.append((kind, data))
+        self._ready.set()
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._ended = True
+        self._ready.set()
+
+    async def next(self, timeout_s: float) -> Event | None:
+        """The next event; END after the last; None where nothing came in time."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ready.wait(), timeout_s)
+        if self._events:
+            event = self._events.popleft()
+            if not self._events and not self._ended:
+                self._ready.clear()
+            return event
+        return END if self._ended else None
+
+
+class Hub:
+    """One source and its viewers. Lives in one event loop; the source lives in one thread."""
+
+    def __init__(
+        self, make: Callable[[], LiveSource], *, interval_s: float = INTERVAL_S, grace_s: float = GRACE_S
+    ) -> None:
+        self._make = make
+        self._interval_s, self._grace_s = interval_s, grace_s
+        self._viewers: set[Viewer] = set()
+        self._points: deque[dict[str, Any]] = deque(maxlen=POINTS)
+        self._seed: dict[str, Any] | None = None
+        self._latest: str | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+
+    @property
+    def viewers(self) -> int:
+        """How many look."""
+        return len(self._viewers)
+
+    @property
+    def running(self) -> bool:
+        """Whether the source is open, or being closed."""
+        return self._task is not None and not self._task.done()
+
+    def join(self) -> Viewer:
+        """Look too. The first one starts the source; others get what the first ones have seen."""
+        viewer = Viewer()
+        if self._closing:
+            viewer.end()
+            return viewer
+        if self._seed is not None and self._latest is not None:
+            viewer.put("start", self._start())
+            viewer.put("snapshot", self._latest)
+        self._viewers.add(viewer)
+        if not self.running:
+            self._task = asyncio.ensure_future(self._run())
+        return viewer
+
+    def leave(self, viewer: Viewer) -> None:
+        """Look no more."""
+        self._viewers.discard(viewer)
+        viewer.end()
+
+    async def close(self) -> None:
+        """Send everybody away and let go of the source."""
+        self._closing = True
+        for viewer in [*self._viewers]:
+            self.leave(viewer)
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while self._viewers and not self._closing:
+            # A thread of its own: a source that hangs holds up only those who look at it.
+            with ThreadPoolExecutor(1, "everywatt-live") as thread:
+                await self._session(thread)
+
+    async def _session(self, thread: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        source: LiveSource | None = None
+        try:
+            source = await loop.run_in_executor(thread, self._make)
+            await self._poll(thread, source)
+        except EverywattError as error:
+            self._dismiss("trouble", {"error": error.message, "cure": error.cure})
+        except Exception as error:  # noqa: BLE001 - sensors and tapes of any kind: viewers are told, others go on
+            self._dismiss("trouble", {"error": f"The live view broke: {type(error).__name__}: {error}", "cure": None})
+        finally:
+            self._seed, self._latest = None, None
+            self._points.clear()
+            if source is not None:
+                await loop.run_in_executor(thread, source.close)
+
+    async def _poll(self, thread: ThreadPoolExecutor, source: LiveSource) -> None:
+        loop = asyncio.get_running_loop()
+        due_s = empty_s = time.monotonic()
+        while not self._closing and (self._viewers or time.monotonic() - empty_s < self._grace_s):
+            snapshot = await loop.run_in_executor(thread, source.poll)
+            self._tell(snapshot)
+            if not snapshot.live:
+                self._dismiss("end", {})
+                return
+            due_s = max(due_s + self._interval_s, time.monotonic())
+            while not self._closing and (left_s := due_s - time.monotonic()) > 0:
+                if self._viewers:
+                    empty_s = time.monotonic()
+                elif time.monotonic() - empty_s >= self._grace_s:
+                    return
+                await asyncio.sleep(min(left_s, 0.1))
+
+    def _tell(self, snapshot: Snapshot) -> None:
+        self._latest = dumps(shortened(snapshot))
+        first = self._seed is None
+        if first:
+            self._seed = seed(snapshot, self._interval_s)
+        self._points.append(point(snapshot))
+        start = self._start() if first else ""
+        for viewer in self._viewers:
+            if first:
+                viewer.put("start", start)
+            viewer.put("snapshot", self._latest)
+
+    def _start(self) -> str:
+        return dumps({**(self._seed or {}), "points": list(self._points)})
+
+    def _dismiss(self, kind: str, data: dict[str, Any]) -> None:
+        text = dumps(data)
+        for viewer in [*self._viewers]:
+            viewer.put(kind, text)
+            self.leave(viewer)
+
+
+class Hubs:
+    """The hubs of a server, by what they show. There are never more than `most_hubs`, nor more than `most_viewers`."""
+
+    def __init__(self, *, most_hubs: int = 8, most_viewers: int = 32) -> None:
+        self._most_hubs, self._most_viewers = most_hubs, most_viewers
+        self._hubs: dict[str, Hub] = {}
+
+    @property
+    def viewers(self) -> int:
+        """How many look, all in all."""
+        return sum(hub.viewers for hub in self._hubs.values())
+
+    def join(self, key: str, make: Callable[[], LiveSource]) -> tuple[Hub, Viewer] | None:
+        """Look at `key`; None where there is no room."""
+        self._hubs = {name: hub for name, hub in self._hubs.items() if hub.running or hub.viewers}
+        if self.viewers >= self._most_viewers or (key not in self._hubs and len(self._hubs) >= self._most_hubs):
+            return None
+        hub = self._hubs.setdefault(key, Hub(make))
+        return hub, hub.join()
+
+    async def close(self) -> None:
+        """End all of them."""
+        await asyncio.gather(*(hub.close() for hub in self._hubs.values()))
+
+
+def point(snapshot: Snapshot) -> dict[str, Any]:
+    """What a chart keeps of an instant: t is UTC in seconds."""
+    devices = {
+        device.name: {
+            "power": device.power_w,
+            "utilisation": device.utilisation_pct,
+            "temperature": device.temperature_c,
+            "clocks": device.clock_mhz,
+            "memory": device.memory_bytes,
+        }
+        for device in snapshot.devices
+    }
+    host = {"utilisation": snapshot.host.cpu_pct, "memory": snapshot.host.memory_bytes}
+    return {"t": snapshot.at_ns / 1e9, "power": snapshot.total_w, "devices": devices, "host": host}
+
+
+def seed(snapshot: Snapshot, interval_s: float) -> dict[str, Any]:
+    """What was before the first instant: power at equal steps, oldest first, the last of them now."""
+    return {
+        "interval_s": interval_s,
+        "t": snapshot.at_ns / 1e9,
+        "history": {device.name: list(device.history_w) for device in snapshot.devices},
+        "total_history": list(snapshot.history_w),
+    }
+
+
+def shortened(snapshot: Snapshot) -> dict[str, Any]:
+    """The snapshot as `monitor --json` has it, with words for energies, and the first of the owners that owe."""
+    data = snapshot.to_dict()
+    data["t"] = snapshot.at_ns / 1e9
+    for energy in (data["energy"], *(device["energy"] for device in data["devices"])):
+        energy["shown"] = _shown(energy)
+    owners = data.get("owners")
+    if owners:
+        owing = [entry for entry in owners["entries"] if entry["power_w"] or entry["joules"]]
+        owners["count"], owners["entries"] = len(owing), owing[:MOST_OWNERS]
+    return data
+
+
+def _shown(energy: Mapping[str, Any]) -> str | None:
+    """`412.3 J ± 6.1`; without the interval until the first is worked out."""
+    joules, low, high = energy["joules"], energy["low"], energy["high"]
+    if joules is None:
+        return None
+    if low is None or high is None:
+        return format_quantity(joules, "J")
+    return format_quantity(joules, "J", joules - low, high - joules)

@@ -1,0 +1,217 @@
+"""The runs of a folder: found, looked up by name, and read for the list, each only once until its files change.
+
+Nothing is written: unlike `everywatt.load`, what a killed recorder left is opened as it is and not sealed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everywatt.api.run import Run
+from everywatt.core.errors import EverywattError, RunNotFound, TapeError
+from everywatt.core.jsonio import plain
+from everywatt.core.units import format_duration
+from everywatt.report.html.figures import shown
+from everywatt.tape.reader import Tape
+from everywatt.tape.run_store import list_runs, segments
+
+Signature = tuple[tuple[str, int, int, int], ...]
+
+QUIET_S = 30.0  # a recorder writes every few seconds
+LOOK_AGAIN_S = 0.5
+SPARK_POINTS = 40
+SPARK_BELOW_BYTES = 4 << 20  # the line of a longer run takes longer to read than a list should
+MOST_TEXT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One run of the list. `row` is what the page shows; None: not read yet."""
+
+    key: str
+    path: Path
+    signature: Signature
+    row: Mapping[str, Any] | None = None
+
+
+class RunIndex:
+    """The runs of `home`. Safe from any thread."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._lock = threading.Lock()
+        self._found: dict[str, Listed] = {}
+        self._looked_s = float("-inf")
+
+    def path_of(self, key: str) -> Path:
+        """Where the run called `key` is: looked up in the list, never made from the name. Raises RunNotFound."""
+        with self._lock:
+            self._look()
+            found = self._found.get(key)
+        if found is None:
+            raise RunNotFound("There is no run of that name.")
+        return found.path
+
+    def rows(self, budget_s: float = float("inf")) -> tuple[list[dict[str, Any]], int]:
+        """The list, newest first, and how many of it are not read yet because the time was up."""
+        deadline_s = time.monotonic() + budget_s
+        with self._lock:
+            self._look()
+            for key in reversed(self._found):
+                listed = self._found[key]
+                if listed.row is None:
+                    self._found[key] = Listed(key, listed.path, listed.signature, read_row(listed.path))
+                    if time.monotonic() > deadline_s:
+                        break
+            found = list(reversed(self._found.values()))
+        pending = sum(listed.row is None for listed in found)
+        return [{"key": one.key, **(one.row or {"pending": True}), "live": is_live(one)} for one in found], pending
+
+    def _look(self) -> None:
+        """See what is there; what has not changed keeps its row."""
+        if time.monotonic() - self._looked_s < LOOK_AGAIN_S:
+            return
+        found: dict[str, Listed] = {}
+        try:
+            paths = list_runs(self.home)
+        except OSError:
+            paths = []
+        for path in paths:
+            key = key_of(path)
+            now, before = signature(path), self._found.get(key)
+            found[key] = before if before is not None and before.signature == now else Listed(key, path, now)
+        self._found = found
+        self._looked_s = time.monotonic()
+
+
+def key_of(path: Path) -> str:
+    """What a run is called in addresses: its file's name, with signs in place of bytes that are no text."""
+    return os.fsencode(path.name).decode("utf-8", "replace")
+
+
+def signature(path: Path) -> Signature:
+    """What changes when a run does: name, time, size and inode of its tapes and of their logs."""
+    found = []
+    for tape in segments(path):
+        for file in (tape, tape.with_name(f"{tape.name}-wal")):
+            try:
+                stat = file.stat()
+            except OSError:
+                continue
+            found.append((file.name, stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return tuple(found)
+
+
+def fingerprint(*parts: object) -> str:
+    """A short name for a value, as an ETag."""
+    return f'"{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"'
+
+
+def is_live(listed: Listed) -> bool:
+    """Whether somebody is writing it: not sealed, and touched lately."""
+    if listed.row is not None and listed.row.get("sealed"):
+        return False
+    newest_ns = max((entry[1] for entry in listed.signature), default=0)
+    return any(entry[0].endswith("-wal") for entry in listed.signature) and time.time_ns() - newest_ns < QUIET_S * 1e9
+
+
+def open_run(path: Path, *, verify: bool | None = None) -> Run:
+    """The run, opened as it is. Raises TapeError or RunNotFound."""
+    tapes, failures = [], []
+    for file in segments(path):
+        try:
+            tape = Tape.open(file, verify=verify)
+            tape.extent_ns()
+            tapes.append(tape)
+        except TapeError as error:
+            failures.append(error)
+    if not tapes:
+        raise failures[0] if failures else RunNotFound(f"{path.name} holds no tape.")
+    return Run(path, tapes, [str(error) for error in failures])
+
+
+def close_run(run: Run) -> None:
+    """Let go of its files."""
+    for tape in run.tapes:
+        tape.close()
+
+
+def read_row(path: Path) -> dict[str, Any]:
+    """What the list shows of a run; where it cannot be read, why."""
+    run = None
+    try:
+        run = open_run(path, verify=False)
+        return dict(plain(_row(run)))
+    except EverywattError as error:
+        return {"name": _name(path), "trouble": error.message}
+    except Exception as error:  # noqa: BLE001 - a file from anywhere: one that breaks the reader must not hide the others
+        return {"name": _name(path), "trouble": f"It cannot be read: {type(error).__name__}."}
+    finally:
+        if run is not None:
+            close_run(run)
+
+
+def _name(path: Path) -> str:
+    return path.stem if path.is_file() else path.name
+
+
+def _row(run: Run) -> dict[str, Any]:
+    energy, meta, duration_s = run.energy(), run.meta, run.duration_s
+    tags = meta.get("tags")
+    command = meta.get("command")
+    return {
+        "name": run.name,
+        "started": run.started.isoformat(timespec="seconds"),
+        "duration_s": duration_s,
+        "duration": format_duration(duration_s),
+        "joules": energy.joules,
+        "low": energy.low,
+        "high": energy.high,
+        "shown": shown(energy) if energy.joules is not None else None,
+        "refused": energy.refused,
+        "scope": energy.scope,
+        "pedigree": energy.pedigree,
+        "coverage": energy.coverage,
+        "tags": {_cut(key): _cut(value) for key, value in tags.items()} if isinstance(tags, Mapping) else {},
+        "command": _cut(shlex.join(map(str, command)) if isinstance(command, list) else command or ""),
+        "host": _cut(_host(meta)),
+        "note": _cut(meta.get("note") or ""),
+        "sealed": all(tape.sealed for tape in run.tapes),
+        "spark": sparkline(run, duration_s),
+    }
+
+
+def _cut(text: object) -> str:
+    words = str(text)
+    return words if len(words) <= MOST_TEXT else words[: MOST_TEXT - 1] + "…"
+
+
+def _host(meta: Mapping[str, Any]) -> str:
+    host = meta.get("host")
+    return str(host.get("name", "") if isinstance(host, Mapping) else host or "")
+
+
+def sparkline(run: Run, duration_s: float) -> list[float | None] | None:
+    """Mean power in equal steps of time; None where that is not cheap to know."""
+    if len(run.tapes) != 1 or duration_s <= 0 or run.tapes[0].path.stat().st_size > SPARK_BELOW_BYTES:
+        return None
+    (windows,) = run.windows()
+    origin_ns = run.tapes[0].extent_ns()[0]
+    first_s, last_s = ((edge - origin_ns) / 1e9 for edge in (windows[0][0], windows[-1][1]))
+    edges = np.linspace(first_s, last_s, SPARK_POINTS + 1)
+    try:
+        joules = run.energies(edges[:-1], edges[1:])
+    except EverywattError:
+        return None
+    watts = joules / np.diff(edges)
+    return [round(float(value), 3) if np.isfinite(value) else None for value in watts]
