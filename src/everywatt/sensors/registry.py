@@ -18,6 +18,7 @@ from everywatt.sensors.base import Group, Report, Request, Sensor, State, TableG
 BUILT_IN: dict[str, str] = {
     "rapl": "everywatt.sensors.rapl:Rapl",
     "perf": "everywatt.sensors.perf:PerfRapl",
+    "jetson": "everywatt.sensors.jetson:Jetson",
     "hwmon": "everywatt.sensors.hwmon:Hwmon",
     "nvml": "everywatt.sensors.nvml:Nvml",
     "nvidia-smi": "everywatt.sensors.nvidia_smi:NvidiaSmi",
