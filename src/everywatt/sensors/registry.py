@@ -19,6 +19,7 @@ BUILT_IN: dict[str, str] = {
     "rapl": "everywatt.sensors.rapl:Rapl",
     "perf": "everywatt.sensors.perf:PerfRapl",
     "jetson": "everywatt.sensors.jetson:Jetson",
+    "tegrastats": "everywatt.sensors.tegrastats:Tegrastats",
     "hwmon": "everywatt.sensors.hwmon:Hwmon",
     "nvml": "everywatt.sensors.nvml:Nvml",
     "nvidia-smi": "everywatt.sensors.nvidia_smi:NvidiaSmi",
