@@ -83,8 +83,13 @@ class Source:
         return max(fastest, SLOW_NS) if self.slow else fastest
 
     def expected_s(self, period_ns: int) -> float:
-        """How often rows come for a listener that asked for this period."""
-        declared = self.info.channels[0].facts.period_s if self.info.tracked and self.info.channels else None
+        """How often rows come for a listener that asked for this period.
+
+        A group that is fed from elsewhere (a child process, a meter on the network) says so itself: `rows_every_s`.
+        """
+        declared: float | None = getattr(self.group, "rows_every_s", None)
+        if declared is None and self.info.tracked and self.info.channels:
+            declared = self.info.channels[0].facts.period_s
         return max(period_ns, SLOW_NS if self.slow else 0, round((declared or 0.0) * NS)) / NS
 
     def read(self) -> bool:

@@ -184,7 +184,7 @@ def _iio_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
         if not connected(label):
             left_out[f"{chip}/rail{index}"] = f"labelled '{label}': not connected"
             continue
-        yield Rail(chip, label, power, 1e-3, *((None, None) if power else (volts, amps)), SHUNT_OHM, None)
+        yield Rail(chip, label, power, 1e-3, *((None, None) if power else (volts, amps)), SHUNT_OHM, PERIOD_S)
 
 
 def _there(path: Path) -> Path | None:

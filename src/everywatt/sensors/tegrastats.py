@@ -75,6 +75,7 @@ class TegraGroup:
 
     def __init__(self, info: GroupInfo, takes: Sequence[Take], start: Callable[[int], Child], clock: Clock) -> None:
         self.info = info
+        self.rows_every_s = PERIOD_S
         self._takes = tuple(takes)
         self._start = start
         self._clock = clock
