@@ -111,7 +111,9 @@ def test_what_is_not_a_line(text):
 
 def words(text):
     """The fields of a line: what may be moved as a whole."""
-    pattern = r"RAM \S+ \([^)]*\)|SWAP \S+ \([^)]*\)|CPU \[[^\]]*\]|MTS fg \S+ bg \S+|\w+@\S+|IRAM \S+\([^)]*\)|\w+\s+\S+"
+    pattern = (
+        r"RAM \S+ \([^)]*\)|SWAP \S+ \([^)]*\)|CPU \[[^\]]*\]|MTS fg \S+ bg \S+|\w+@\S+|IRAM \S+\([^)]*\)|\w+\s+\S+"
+    )
     stamp = re.match(r"\d\d-\d\d-\d{4} \d\d:\d\d:\d\d ", text)
     rest = text[stamp.end() :] if stamp else text
     return (stamp.group() if stamp else ""), re.findall(pattern, rest)

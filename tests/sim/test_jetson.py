@@ -76,7 +76,7 @@ def test_a_tegrastats_that_stops_is_a_gap_and_is_started_anew(tmp_path, monkeypa
         assert sensor.probe().samples["jetson.VDD_IN.power"] == pytest.approx(7.0)
         (group,) = sensor.groups()
         told: list[str] = []
-        rows, deadline = [], time.monotonic() + 20
+        rows, lost_ns, deadline = [], 0, time.monotonic() + 20
         while time.monotonic() < deadline and not (told and rows and rows[-1].read_ns > lost_ns):
             try:
                 rows += group.read()

@@ -81,7 +81,7 @@ class Meter:
         self._home = chosen.home if home is None else Path(home)
         self._save = save
         self._append = append
-        self._options = dict(options or {})
+        self._options = {**chosen.options, **(options or {})}
         self._recording: Recording | None = None
         self._cuda: CudaSpans | None = None
         self._folder: Path | None = None

@@ -97,7 +97,7 @@ def _meter(settings: Settings, append: str | None, note: str | None) -> Meter:
 
 def _strict(settings: Settings) -> None:
     """Refuse where no sensor measures power; before there is a run, so that none is left behind."""
-    choice = choose(known(), Request(estimate=False), settings.sensors)
+    choice = choose(known(), Request(estimate=False, options=settings.options), settings.sensors)
     for group in choice.groups:
         group.close()
     if not any(channel.carries_energy for group in choice.groups for channel in group.info.channels):

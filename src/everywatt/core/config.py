@@ -21,6 +21,7 @@ PROFILES = ("normal", "small")
 SHORTEST_PERIOD_S = 0.001
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
+_SECRETS = ("password", "passwd", "secret", "token", "community", "auth", "authorization")
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 
 
@@ -57,6 +58,7 @@ class Settings:
     estimate  whether the modelled sensor may stand in where nothing measures power
     profile   "normal", or "small" for devices with little memory and slow storage
     tags      labels that every run gets
+    options   options of sensors, by their names
     """
 
     home: Path | None = None
@@ -65,6 +67,7 @@ class Settings:
     estimate: bool = True
     profile: str = "normal"
     tags: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     origins: Mapping[str, Origin] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -120,6 +123,26 @@ def _tags(value: Any, base: Path) -> dict[str, str]:
     return {str(key): str(entry) for key, entry in value.items()}
 
 
+def _sensor_options(value: Any, base: Path) -> dict[str, dict[str, Any]]:
+    """Options of sensors by name; paths are relative to the file, and secrets are not taken from here."""
+    if isinstance(value, str):
+        import json
+
+        value = json.loads(value)
+    if not isinstance(value, Mapping) or not all(isinstance(table, Mapping) for table in value.values()):
+        raise ValueError("a table for each sensor, such as [sensor.shelly] with url")
+    found: dict[str, dict[str, Any]] = {}
+    for name, table in value.items():
+        if any(str(key).lower() in _SECRETS for key in table):
+            raise ValueError(f"a file that holds the secret: [sensor.{name}] with password_file (or community_file)")
+        found[str(name)] = {str(key): _option(str(key), entry, base) for key, entry in table.items()}
+    return found
+
+
+def _option(key: str, entry: Any, base: Path) -> Any:
+    return str(_path(entry, base)) if key == "file" or key.endswith("_file") else entry
+
+
 def parse_tag(text: str) -> tuple[str, str]:
     """`project=alpha` as key and value; a bare word is the tag `name`. ValueError where the key or value is empty."""
     key, equals, value = text.partition("=")
@@ -149,6 +172,14 @@ SETTINGS: tuple[Setting, ...] = (
         "small: fewer writes and less memory, for small devices.",
         "EVERYWATT_PROFILE",
     ),
+    Setting(
+        "sensor",
+        _sensor_options,
+        {},
+        "TABLES",
+        "Options of sensors, sensor by sensor; in the environment as JSON.",
+        "EVERYWATT_SENSOR",
+    ),
     Setting("tag", _tags, {}, "KEY=VALUE", "Tags that every run gets, key by key.", "EVERYWATT_TAG"),
 )
 
@@ -160,11 +191,21 @@ VARIABLES: Mapping[str, str] = {
     "EVERYWATT_SYS": "Folder that stands in for /sys.",
     "EVERYWATT_PROC": "Folder that stands in for /proc.",
     "EVERYWATT_DEV": "Folder that stands in for /dev.",
+    "EVERYWATT_REDFISH_USER": "User name for the BMC that the redfish sensor asks.",
+    "EVERYWATT_REDFISH_PASSWORD": "Its password; password_file in the settings is surer.",
+    "EVERYWATT_IPMI_USER": "User name for the BMC that the ipmi sensor asks over the network.",
+    "EVERYWATT_IPMI_PASSWORD": "Its password; password_file in the settings is surer.",
+    "EVERYWATT_SHELLY_USER": "User name of a Shelly that asks for one.",
+    "EVERYWATT_SHELLY_PASSWORD": "Its password.",
+    "EVERYWATT_TASMOTA_USER": "User name of a Tasmota device that asks for one.",
+    "EVERYWATT_TASMOTA_PASSWORD": "Its password.",
+    "EVERYWATT_SNMP_COMMUNITY": "Community of the PDU that the snmp sensor asks; public unless set.",
     "EVERYWATT_SIM": "Folder of the simulated machine; set by `everywatt sim`.",
 }
 """Environment variables that are not settings, and what they do."""
 
-_FIELDS = {"period": "period_s", "tag": "tags"}
+_FIELDS = {"period": "period_s", "tag": "tags", "sensor": "options"}
+_MERGED = ("tag", "sensor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +242,8 @@ def resolve(
 
 
 def _settle(setting: Setting, layers: list[_Layer]) -> tuple[Any, dict[str, Origin]]:
-    """The value of the strongest layer; for tags, of the strongest layer key by key."""
-    tags: dict[str, str] = {}
+    """The value of the strongest layer; for tags and sensors, of the strongest layer key by key."""
+    merged: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     for layer in layers:
         raw = layer.values.get(setting.name)
@@ -210,14 +251,14 @@ def _settle(setting: Setting, layers: list[_Layer]) -> tuple[Any, dict[str, Orig
             continue
         origin = Origin(layer.source, layer.where(setting.name))
         value = _parsed(setting, raw, layer.base, origin)
-        if setting.name != "tag":
+        if setting.name not in _MERGED:
             return value, {setting.name: origin}
         for key, entry in value.items():
-            if key not in tags:
-                tags[key] = entry
-                origins[f"tag.{key}"] = origin
-    default = Origin("default")
-    return (tags, origins or {"tag": default}) if setting.name == "tag" else (setting.default, {setting.name: default})
+            if key not in merged:
+                merged[key] = entry
+                origins[f"{setting.name}.{key}"] = origin
+    default = {setting.name: Origin("default")}
+    return (merged, origins or default) if setting.name in _MERGED else (setting.default, default)
 
 
 def _parsed(setting: Setting, raw: Any, base: Path, origin: Origin) -> Any:
@@ -248,7 +289,10 @@ def _layers(
 
 
 def _file_layer(source: str, path: Path, warnings: list[str]) -> _Layer:
-    values = _table(path)
+    values = dict(_table(path))
+    if source == "project" and values.pop("sensor", None) is not None:
+        # A folder that somebody gave us must not name commands to run, or hosts to send credentials to.
+        warnings.append(f"{path}: [sensor] is taken from your own settings only, not from a project.")
     known = [setting.name for setting in SETTINGS]
     warnings += [
         f"{path}: there is no setting '{key}'{_meant(key, known) or '.'}" for key in values if key not in known

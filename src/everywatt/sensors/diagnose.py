@@ -48,11 +48,16 @@ class Diagnosis:
         return any(check.verdict is Verdict.FAIL for check in self.checks)
 
 
-def diagnose(machine: Machine, *, clock_synchronised: Callable[[], bool | None] | None = None) -> Diagnosis:
+def diagnose(
+    machine: Machine,
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    clock_synchronised: Callable[[], bool | None] | None = None,
+) -> Diagnosis:
     """Check the machine: surroundings, CPU, GPUs, other sensors, what a run would get, the clock. Changes nothing."""
     around = look(machine)
     targets = known(machine.environ)
-    request = Request(machine=machine)
+    request = Request(machine=machine, options=options or {})
     choice = choose(targets, request)
     reports = {report.sensor: _tried(report, targets, request) for report in choice.reports}
     tenants = _gpu_processes(choice.groups)

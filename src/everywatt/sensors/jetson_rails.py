@@ -121,7 +121,8 @@ def _is_tegra(machine: Machine) -> bool:
 def _address(folder: Path) -> str:
     """The place of a chip on its bus (`1-0040`), its folder's name where that is not told."""
     device = folder / "device"
-    for path in (folder.resolve(), *((device.resolve(),) if device.exists() else ())):
+    places: list[Path] = [folder.resolve(), *([device.resolve()] if device.exists() else [])]
+    for path in places:
         for part in reversed(path.parts):
             if _ADDRESS.fullmatch(part):
                 return part

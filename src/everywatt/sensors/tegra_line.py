@@ -88,14 +88,12 @@ def parse_line(text: str) -> TegraLine | None:
         return None
     # Only now the words: inside brackets and parentheses stand others that look like them.
     bare = re.sub(r"\([^)]*\)", " ", text)
-    engines = {name: engine for name, engine in _engines(bare)}
+    engines = dict(_engines(bare))
     mts = _MTS.search(text)
     return TegraLine(
         time=_time(text),
         rails=rails,
-        temperatures_c={
-            match[1]: float(match[2]) for match in _TEMPERATURE.finditer(text) if float(match[2]) > _OFF_C
-        },
+        temperatures_c={match[1]: float(match[2]) for match in _TEMPERATURE.finditer(text) if float(match[2]) > _OFF_C},
         cores=_cores(cores[1]) if cores else (),
         gpu=engines.pop("GR3D_FREQ", None) or engines.pop("GR3D", None),
         emc=engines.pop("EMC_FREQ", None) or engines.pop("EMC", None),

@@ -39,17 +39,17 @@ def line_channels(line: TegraLine) -> list[tuple[Channel, Take]]:
     found: list[tuple[Channel, Take]] = []
     taken: set[str] = set()
     labels = [rail.label for rail in line.rails if connected(rail.label)]
-    for label in first_the_total(dict.fromkeys(labels)):
-        found.append((rail_channel("jetson", label, _FACTS, taken), _rail(label)))
+    found += [
+        (rail_channel("jetson", label, _FACTS, taken), _rail(label)) for label in first_the_total(dict.fromkeys(labels))
+    ]
     if line.gpu is not None and line.gpu.percent is not None:
         found.append((_gauge("gpu.utilisation", "%"), lambda later: later.gpu.percent if later.gpu else None))
     if line.emc is not None and line.emc.percent is not None:
         found.append((_gauge("memory_utilisation", "%"), lambda later: later.emc.percent if later.emc else None))
     if line.ram is not None:
         found.append((_gauge("memory", "B"), lambda later: later.ram.used_bytes if later.ram else None))
-    for sensor in line.temperatures_c:
-        found.append((_gauge(f"{sensor}.temperature", "°C"), _temperature(sensor)))
-    return found
+    warm = [(_gauge(f"{sensor}.temperature", "°C"), _temperature(sensor)) for sensor in line.temperatures_c]
+    return [*found, *warm]
 
 
 def _gauge(what: str, unit: str) -> Channel:

@@ -1,6 +1,6 @@
 """`tegrastats` of a simulated board: `python -m everywatt.sim.tegrastats BOARD.json [--interval MS]`.
 
-EVERYWATT_SIM_TEGRASTATS=silent:SECONDS has it hang after so long, end:SECONDS has it end, for tests of what then happens.
+For tests of faults, EVERYWATT_SIM_TEGRASTATS=silent:SECONDS has it hang after so long, end:SECONDS has it end.
 """
 
 from __future__ import annotations
