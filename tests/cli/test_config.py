@@ -32,6 +32,7 @@ def test_json(project, capsys):
         "sensors": (["rapl"], "project", path),
         "estimate": (True, "default", None),
         "profile": ("small", "project", path),
+        "sensor": ({}, "default", None),
         "tag.project": ("alpha", "project", path),
     }
     assert data["warnings"] == [f"{path}: there is no setting 'speed'."]

@@ -174,13 +174,24 @@ def test_only_the_whole_machine_counts():
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            ["PowerControl", "PowerConsumedWatts", "PowerWatts", "Reading", "ReadingType", "Members", "@odata.id", "Id"]
-        ),
-        inner,
-        max_size=4,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "PowerControl",
+                    "PowerConsumedWatts",
+                    "PowerWatts",
+                    "Reading",
+                    "ReadingType",
+                    "Members",
+                    "@odata.id",
+                    "Id",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=4,
 )
@@ -197,7 +208,12 @@ def test_any_json_gives_a_number_or_none(data):
         if path == CHASSIS:
             return {"Members": [link(ONE)]}
         if path == ONE:
-            return {"Power": link("/p"), "Sensors": link("/s"), "PowerSubsystem": data, "EnvironmentMetrics": link("/p")}
+            return {
+                "Power": link("/p"),
+                "Sensors": link("/s"),
+                "PowerSubsystem": data,
+                "EnvironmentMetrics": link("/p"),
+            }
         if len(path) > 60:
             raise SensorError("far")
         return data

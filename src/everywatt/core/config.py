@@ -128,7 +128,10 @@ def _sensor_options(value: Any, base: Path) -> dict[str, dict[str, Any]]:
     if isinstance(value, str):
         import json
 
-        value = json.loads(value)
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ValueError('JSON such as {"shelly": {"url": "http://…"}}') from None
     if not isinstance(value, Mapping) or not all(isinstance(table, Mapping) for table in value.values()):
         raise ValueError("a table for each sensor, such as [sensor.shelly] with url")
     found: dict[str, dict[str, Any]] = {}
@@ -267,7 +270,8 @@ def _parsed(setting: Setting, raw: Any, base: Path, origin: Origin) -> Any:
     except (ValueError, TypeError, EverywattError) as error:
         wanted = getattr(error, "cure", None) or str(error)
         place = origin.where or origin.source
-        shown = raw if isinstance(raw, str) else repr(raw)
+        # Somebody may have written a secret there.
+        shown = "…" if setting.name == "sensor" else raw if isinstance(raw, str) else repr(raw)
         raise ConfigError(f"{place}: {setting.name} = '{shown}' cannot be used.", cure=wanted) from error
 
 

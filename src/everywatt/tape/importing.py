@@ -37,6 +37,7 @@ def kinds() -> dict[str, str]:
         "parquet": "everywatt.tape.importing:import_ours",
         "arrow": "everywatt.tape.importing:import_ours",
         "tegrastats": "everywatt.tape.import_tegrastats:import_tegrastats",
+        "powermetrics": "everywatt.tape.import_powermetrics:import_powermetrics",
         "nvidia-smi": "everywatt.api.import_nvidia_smi:import_nvidia_smi",
     }
     found.update({entry.name: entry.value for entry in entry_points(group=GROUP)})
