@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_rows_come_with_the_time_at_which_they_were_asked_for():
     assert until(lambda: rows.extend(group.read()) or len(rows) >= 5)
     group.close()
     assert [row.values[0] for row in rows] == [float(n) for n in range(len(rows))]
-    assert all(a.read_ns < b.read_ns for a, b in zip(rows, rows[1:], strict=False))
+    assert all(a.read_ns < b.read_ns for a, b in pairwise(rows))
     assert all(row.late_ns - row.early_ns >= 500_000_000 for row in rows)
     assert group.rows_every_s == 0.02
 

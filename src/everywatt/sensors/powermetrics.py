@@ -12,7 +12,7 @@ from everywatt.sensors.web import number
 
 _HEAD = re.compile(r"\*{3} Sampled system activity \(([^)]{10,60})\) \((\d{1,9}(?:\.\d{1,6})?)ms elapsed\) \*{3}")
 _TIME = re.compile(r"\w{3} (\w{3}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4}) ([+-])(\d\d)(\d\d)")
-_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _LINE = re.compile(
     r"^\s*([A-Z][\w .()+-]{1,60}?)\s*(?:\([^)]{1,40}\))?: (\d{1,7}(?:\.\d{1,6})?) ?(m?W)\s*$", re.MULTILINE
 )
