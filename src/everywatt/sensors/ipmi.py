@@ -19,7 +19,8 @@ from everywatt.sensors.web import login_of
 
 Run = Callable[[Sequence[str], Mapping[str, str], float], tuple[list[str], int | None]]
 _READING = re.compile(
-    r"^\s*(?:Instantaneous power reading|Current Power)\s*:\s*(\d{1,6})\s*watts?\s*$", re.IGNORECASE | re.MULTILINE
+    r"^[ \t]*(?:Instantaneous power reading|Current Power)[ \t]*:[ \t]*(\d{1,6})[ \t]*watts?[ \t\r]*$",
+    re.IGNORECASE | re.MULTILINE,
 )
 _COMMANDS = {
     "ipmitool": ("dcmi", "power", "reading"),

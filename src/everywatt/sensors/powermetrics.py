@@ -14,7 +14,7 @@ _HEAD = re.compile(r"\*{3} Sampled system activity \(([^)]{10,60})\) \((\d{1,9}(
 _TIME = re.compile(r"\w{3} (\w{3}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4}) ([+-])(\d\d)(\d\d)")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _LINE = re.compile(
-    r"^\s*([A-Z][\w .()+-]{1,60}?)\s*(?:\([^)]{1,40}\))?: (\d{1,7}(?:\.\d{1,6})?) ?(m?W)\s*$", re.MULTILINE
+    r"^[ \t]*([A-Z][\w .()+-]{1,60}?)[ \t]*(?:\([^)\n]{1,40}\))?: (\d{1,7}(?:\.\d{1,6})?) ?(m?W)[ \t\r]*$", re.MULTILINE
 )
 # What each program version calls the same thing.
 _NAMES = {

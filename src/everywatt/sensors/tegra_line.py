@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 MIB = 2**20
+# Real lines have some 1,000 characters.
+_LONGEST = 20_000
 # A sensor that is switched off says −256 °C.
 _OFF_C = -200.0
 _TIME = re.compile(r"(\d\d)-(\d\d)-(\d{4}) (\d\d):(\d\d):(\d\d)(?=\s|$)")
@@ -81,13 +83,15 @@ class TegraLine:
 
 def parse_line(text: str) -> TegraLine | None:
     """What a line says, None for one that is not of tegrastats."""
+    if len(text) > _LONGEST:
+        return None
     ram, swap = _ram(text), _swap(text)
     cores = _CORES.search(text)
     rails = _rails(text)
     if ram is None and cores is None and not (rails and _TEMPERATURE.search(text)):
         return None
     # Only now the words: inside brackets and parentheses stand others that look like them.
-    bare = re.sub(r"\([^)]*\)", " ", text)
+    bare = re.sub(r"\([^)]{0,200}\)", " ", text)
     engines = dict(_engines(bare))
     mts = _MTS.search(text)
     return TegraLine(
