@@ -40,7 +40,7 @@ class Login:
 
 
 def login_of(name: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> Login | None:
-    """A sensor's credentials: `user` and `password_file` of its options, else EVERYWATT_NAME_USER and _PASSWORD."""
+    """A sensor's credentials: `user` and `password_file` of its options, else two variables of the environment."""
     prefix = f"EVERYWATT_{name.upper()}_"
     user = options.get("user") or environ.get(prefix + "USER")
     password = secret(options.get("password_file"), environ.get(prefix + "PASSWORD"))

@@ -23,6 +23,7 @@ from everywatt.sim.curves import Curve, parse_curve
 NS = 1_000_000_000
 PERIOD_S = 0.43
 MILLIVOLTS = 5000
+DITHER_W = 0.005
 _LAYOUTS = ("hwmon", "iio", "tegrastats")
 _SCRIPT = """#!/bin/sh
 PYTHONPATH="{source}" exec "{python}" -m everywatt.sim.tegrastats "{facts}" "$@"
@@ -30,18 +31,29 @@ PYTHONPATH="{source}" exec "{python}" -m everywatt.sim.tegrastats "{facts}" "$@"
 
 
 class Board:
-    """A running board. `layout` is what shows its power: `hwmon`, `iio`, or nothing but `tegrastats`."""
+    """A running board. `layout` is what shows its power: `hwmon`, `iio`, or nothing but `tegrastats`.
+
+    `fault` is one of tegrastats: `silent:SECONDS` or `end:SECONDS` after its start.
+    """
 
     def __init__(
-        self, folder: Path, rails: Mapping[str, str], *, layout: str = "hwmon", period_s: float = PERIOD_S
+        self,
+        folder: Path,
+        rails: Mapping[str, str],
+        *,
+        layout: str = "hwmon",
+        period_s: float = PERIOD_S,
+        fault: str = "",
     ) -> None:
         if layout not in _LAYOUTS:
             raise ValueError(f"layout is one of {', '.join(_LAYOUTS)}")
         self.folder = folder
         self.layout = layout
         self.period_s = period_s
+        self.fault = fault
         self.t0_ns = time.monotonic_ns()
         self._curves: dict[str, Curve] = {label: parse_curve(text) for label, text in rails.items()}
+        self._odd = 1
         self._amps: list[tuple[Curve, int]] = []
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -80,7 +92,8 @@ class Board:
         programs.mkdir()
         facts = self.folder / "board.json"
         texts = {label: curve.text for label, curve in self._curves.items()}
-        facts.write_text(json.dumps({"t0_ns": self.t0_ns, "period_s": self.period_s, "rails": texts}))
+        told = {"t0_ns": self.t0_ns, "period_s": self.period_s, "fault": self.fault, "rails": texts}
+        facts.write_text(json.dumps(told))
         if self.layout == "tegrastats":
             source = Path(__file__).resolve().parents[2]
             script = programs / "tegrastats"
@@ -118,8 +131,10 @@ class Board:
             self._publish(number * self.period_s)
 
     def _publish(self, end_s: float) -> None:
+        # A real chip's last digit is never still: a publication is seen by its change.
+        self._odd = -self._odd
         for curve, handle in self._amps:
-            watts = mean_w(curve, end_s, self.period_s)
+            watts = mean_w(curve, end_s, self.period_s) + self._odd * DITHER_W
             # In place and always as long: a reader never sees a half-written file.
             os.pwrite(handle, f"{round(watts / MILLIVOLTS * 1e6):>9d}\n".encode(), 0)
 

@@ -1,12 +1,11 @@
 """`tegrastats` of a simulated board: `python -m everywatt.sim.tegrastats BOARD.json [--interval MS]`.
 
-For tests of faults, EVERYWATT_SIM_TEGRASTATS=silent:SECONDS has it hang after so long, end:SECONDS has it end.
+A board's fault `silent:SECONDS` has it hang after so long, `end:SECONDS` has it end.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -28,7 +27,7 @@ def main(words: list[str]) -> int:
     facts = json.loads(Path(words[0]).read_text(encoding="utf-8"))
     interval_s = int(words[words.index("--interval") + 1]) / 1000 if "--interval" in words else 1.0
     curves = {label: parse_curve(text) for label, text in facts["rails"].items()}
-    what, _, after = os.environ.get("EVERYWATT_SIM_TEGRASTATS", "").partition(":")
+    what, _, after = str(facts.get("fault", "")).partition(":")
     start_s = time.monotonic()
     while True:
         if what and time.monotonic() - start_s > float(after):
