@@ -193,6 +193,13 @@ def test_options_of_sensors_are_joined_sensor_by_sensor(place):
     assert found.origins["sensor.redfish"].source == "user"
 
 
+def test_options_in_the_wrong_table_are_told_and_not_repeated(place):
+    write_user(place[0], '[sensors.redfish]\npassword = "hidden-word"\n')
+    with pytest.raises(ConfigError) as caught:
+        settings(place)
+    assert "[sensor.NAME]" in caught.value.cure and "hidden-word" not in f"{caught.value} {caught.value.cure}"
+
+
 def test_a_project_names_neither_hosts_nor_commands(place):
     (place[1] / "everywatt.toml").write_text('[sensor.exec]\ncommand = "reboot"\n')
     found = settings(place)

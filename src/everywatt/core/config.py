@@ -92,6 +92,8 @@ def _period(value: Any, base: Path) -> float:
 
 
 def _names(value: Any, base: Path) -> tuple[str, ...]:
+    if isinstance(value, Mapping):
+        raise ValueError("a list of sensor names (options of a sensor are in [sensor.NAME])")
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise ValueError("a list of sensor names")
@@ -271,7 +273,8 @@ def _parsed(setting: Setting, raw: Any, base: Path, origin: Origin) -> Any:
         wanted = getattr(error, "cure", None) or str(error)
         place = origin.where or origin.source
         # Somebody may have written a secret there.
-        shown = "…" if setting.name == "sensor" else raw if isinstance(raw, str) else repr(raw)
+        hidden = setting.name == "sensor" or (setting.name == "sensors" and isinstance(raw, Mapping))
+        shown = "…" if hidden else raw if isinstance(raw, str) else repr(raw)
         raise ConfigError(f"{place}: {setting.name} = '{shown}' cannot be used.", cure=wanted) from error
 
 
