@@ -11,9 +11,9 @@ from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.jetson_rails import (
     GAIN_PCT,
+    OFFSET_V,
     PERIOD_S,
     SHUNT_OHM,
-    STEP_V,
     connected,
     first_the_total,
     rail_channel,
@@ -28,7 +28,7 @@ SILENCE_S = 5.0
 BACKOFF_S = 1.0
 # tegrastats does not tell a rail's voltage: 5 V and 20 V occur, and the offset is that of the larger.
 _FACTS = Facts(
-    period_s=PERIOD_S, window_s=PERIOD_S, quantum=0.001, gain_pct=GAIN_PCT, offset_w=20.0 * STEP_V / SHUNT_OHM
+    period_s=PERIOD_S, window_s=PERIOD_S, quantum=0.001, gain_pct=GAIN_PCT, offset_w=20.0 * OFFSET_V / SHUNT_OHM
 )
 Start = Callable[[Sequence[str], Mapping[str, str], int], Child]
 Take = Callable[[TegraLine], float | None]
