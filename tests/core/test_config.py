@@ -179,3 +179,37 @@ def test_an_empty_variable_is_not_set(place):
 @pytest.mark.parametrize(("text", "value"), [("0", False), ("no", False), ("OFF", False), ("1", True), ("True", True)])
 def test_switches(place, text, value):
     assert settings(place, environ={"EVERYWATT_ESTIMATE": text}).estimate is value
+
+
+def test_options_of_sensors_are_joined_sensor_by_sensor(place):
+    text = '[sensor.redfish]\nurl = "https://bmc"\npassword_file = "bmc.pass"\n[sensor.ipmi]\nlocal = true\n'
+    file = write_user(place[0], text)
+    found = settings(place, environ={"EVERYWATT_SENSOR": '{"ipmi": {"host": "10.0.0.7"}}'})
+    assert found.options == {
+        "redfish": {"url": "https://bmc", "password_file": str(file.parent / "bmc.pass")},
+        "ipmi": {"host": "10.0.0.7"},
+    }
+    assert found.origins["sensor.ipmi"].source == "environment"
+    assert found.origins["sensor.redfish"].source == "user"
+
+
+def test_options_in_the_wrong_table_are_told_and_not_repeated(place):
+    write_user(place[0], '[sensors.redfish]\npassword = "hidden-word"\n')
+    with pytest.raises(ConfigError) as caught:
+        settings(place)
+    assert "[sensor.NAME]" in caught.value.cure and "hidden-word" not in f"{caught.value} {caught.value.cure}"
+
+
+def test_a_project_names_neither_hosts_nor_commands(place):
+    (place[1] / "everywatt.toml").write_text('[sensor.exec]\ncommand = "reboot"\n')
+    found = settings(place)
+    assert found.options == {}
+    assert "taken from your own settings only" in found.warnings[0]
+
+
+@pytest.mark.parametrize("text", ['{"redfish": {"password": "hidden-word"}}', '{"redfish": 3}', "hidden-word", "[1]"])
+def test_secrets_and_nonsense_are_refused_and_not_repeated(place, text):
+    with pytest.raises(ConfigError) as caught:
+        settings(place, environ={"EVERYWATT_SENSOR": text})
+    assert "EVERYWATT_SENSOR" in str(caught.value)
+    assert "hidden-word" not in f"{caught.value} {caught.value.cure}"

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from everywatt.core.machine import Machine, runtime_dir
 from everywatt.core.units import format_bytes
@@ -26,10 +27,11 @@ def check_up(
     home: Path | None = None,
     *,
     cwd: Path | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
     clock_synchronised: Callable[[], bool | None] | None = None,
 ) -> Diagnosis:
     """Check everything that a run needs. `home` is the configured folder of runs, None for ./everywatt-runs."""
-    found = diagnose(machine, clock_synchronised=clock_synchronised)
+    found = diagnose(machine, options=options, clock_synchronised=clock_synchronised)
     more = (check_recorder(machine.environ), *check_home(home or (cwd or Path.cwd()) / FOLDER, machine.environ))
     return replace(found, checks=(*found.checks, *more))
 

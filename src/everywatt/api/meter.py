@@ -87,7 +87,7 @@ class Meter:
         self._home = chosen.home if home is None else Path(home)
         self._save = save
         self._append = append
-        self._options = dict(options or {})
+        self._options = {**chosen.options, **(options or {})}
         self._pids = None if pids is None else tuple(pids)
         self._everything = everything
         self._memory = chosen.memory if memory is None else memory

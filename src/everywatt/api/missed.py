@@ -11,7 +11,10 @@ _INSTEAD = {"rapl": "perf", "nvml": "nvidia-smi"}
 
 
 def missed(reports: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One sentence for each broken sensor, with the cure; none for one whose stand-in works, or that is just absent."""
+    """One sentence for each broken sensor, with the cure; none for one whose stand-in works, or that is just absent.
+
+    A device that works may have a note: what its figure does not cover.
+    """
     states = {report["sensor"]: report["state"] for report in reports}
     found = []
     for report in reports:
@@ -25,4 +28,6 @@ def missed(reports: Sequence[Mapping[str, Any]]) -> list[str]:
         elif report["state"] == State.USABLE:
             lost = [device for device in report.get("devices", ()) if device.get("error")]
             found += [f"{device.get('device', sensor)} is not measured: {device['error']}" for device in lost]
+            noted = [device for device in report.get("devices", ()) if device.get("note")]
+            found += [f"{device.get('device', sensor)}: {device['note']}" for device in noted]
     return found

@@ -77,13 +77,14 @@ class CpuLoad:
 def look(
     sensors: Sequence[str] | None = None,
     *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
     machine: Machine | None = None,
     seconds: float = LOOK_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Preflight:
     """Look at the machine for half a second, before there is a run."""
     machine = machine or Machine.here()
-    choice = choose(known(machine.environ), Request(machine, estimate=False), sensors)
+    choice = choose(known(machine.environ), Request(machine, estimate=False, options=options or {}), sensors)
     tenants: list[dict[str, Any]] = []
     try:
         power = any(channel.carries_energy for group in choice.groups for channel in group.info.channels)

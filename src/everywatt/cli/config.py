@@ -34,12 +34,12 @@ def show(output: Output) -> None:
 
 
 def setting_rows(settings: Settings) -> list[dict[str, Any]]:
-    """Each setting, and each tag by itself, as plain data."""
+    """Each setting, and each tag and each sensor by itself, as plain data."""
     rows: list[dict[str, Any]] = []
     for setting in SETTINGS:
         value = settings.value(setting.name)
-        if setting.name == "tag" and value:
-            rows += [_row(settings, f"tag.{key}", entry) for key, entry in value.items()]
+        if setting.name in ("tag", "sensor") and value:
+            rows += [_row(settings, f"{setting.name}.{key}", entry) for key, entry in value.items()]
         else:
             rows.append(_row(settings, setting.name, value))
     return rows

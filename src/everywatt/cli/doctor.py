@@ -54,7 +54,8 @@ def command(
         return _characterise(source, marks, column, time_s, load, output)
     machine = Machine.here()
     fixed = _fix(machine, output) if mend else []
-    diagnosis = check_up(machine, resolve().home)
+    settings = resolve()
+    diagnosis = check_up(machine, settings.home, options=settings.options)
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     if output.json_to is None:
         rows = [[check.verdict, check.name, check.seen, check.cure] for check in diagnosis.checks]

@@ -32,13 +32,14 @@ def command(
 ) -> None:
     """Turn recordings of other tools into a run.
 
-    KIND is csv, jsonl, parquet or arrow (what `export` wrote, and any other csv), nvidia-smi (a log of that command),
-    or what a plug-in offers.
+    KIND is csv, jsonl, parquet or arrow (what `export` wrote, and any other csv), nvidia-smi, tegrastats or
+    powermetrics (logs of those commands), or what a plug-in offers.
 
     Any other csv has to be told its columns: --set time=COLUMN --set values=COLUMN,COLUMN --set unit=W
     --set kind=gauge --set device=gpu.0 --set domain=gpu, and perhaps scale, delimiter and time_format (iso, s, ms, ns
     or a strptime pattern). What is known of the meter goes into the interval: gain_pct, offset_w, quantum, wrap, max_w,
-    window_s. For nvidia-smi: card, driver, limit_w, zone_h, column. Values may be JSON.
+    window_s. For nvidia-smi: card, driver, limit_w, zone_h, column. For tegrastats: zone_h,
+    interval_s, start. Values may be JSON.
     """
     if kind not in kinds():
         raise UsageError(f"'{kind}' is not something to import.", cure=f"one of: {', '.join(sorted(kinds()))}")

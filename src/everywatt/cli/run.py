@@ -57,7 +57,7 @@ def command(
     for warning in settings.warnings:
         output.warn(warning)
     if strict:
-        found = preflight.look(settings.sensors)
+        found = preflight.look(settings.sensors, options=settings.options)
         if found.refusal:
             raise MeasurementRefused(f"{found.refusal} (--strict).", cure=found.cure)
     load = preflight.CpuLoad()

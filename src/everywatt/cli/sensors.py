@@ -27,7 +27,11 @@ def command(sensors: str | None, estimate: bool | None, output: Output) -> int:
     settings = resolve({"sensors": sensors, "estimate": estimate})
     for warning in settings.warnings:
         output.warn(warning)
-    reports = probe_all(known(), Request(estimate=settings.estimate), settings.sensors)
+    reports = probe_all(
+        known(),
+        Request(estimate=settings.estimate, options=settings.options, sensors=settings.sensors),
+        settings.sensors,
+    )
     power = any(report.usable and report.power for report in reports)
     output.json("sensors", {"sensors": [report_row(report) for report in reports], "power": power})
     if output.json_to is None:

@@ -23,6 +23,7 @@ MEMORIES = ("rss", "pss")
 SHORTEST_PERIOD_S = 0.001
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
+_SECRETS = ("password", "passwd", "secret", "token", "community", "auth", "authorization")
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 
 
@@ -62,6 +63,7 @@ class Settings:
     tags      labels that every run gets
     country, intensity, intensity_file, pue, price   factors for carbon and cost; None: not asked for. `price` is an
               amount per kWh and its currency
+    options   options of sensors, by their names
     """
 
     home: Path | None = None
@@ -76,6 +78,7 @@ class Settings:
     intensity_file: Path | None = None
     pue: float | None = None
     price: tuple[float, str] | None = None
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     origins: Mapping[str, Origin] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -100,6 +103,8 @@ def _period(value: Any, base: Path) -> float:
 
 
 def _names(value: Any, base: Path) -> tuple[str, ...]:
+    if isinstance(value, Mapping):
+        raise ValueError("a list of sensor names (options of a sensor are in [sensor.NAME])")
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise ValueError("a list of sensor names")
@@ -168,6 +173,29 @@ def _price(value: Any, base: Path) -> tuple[float, str]:
     return _number(digits, 0.0, "a price per kWh such as 0.25 or '0.25 EUR'"), text[len(digits) :].strip()
 
 
+def _sensor_options(value: Any, base: Path) -> dict[str, dict[str, Any]]:
+    """Options of sensors by name; paths are relative to the file, and secrets are not taken from here."""
+    if isinstance(value, str):
+        import json
+
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ValueError('JSON such as {"shelly": {"url": "http://…"}}') from None
+    if not isinstance(value, Mapping) or not all(isinstance(table, Mapping) for table in value.values()):
+        raise ValueError("a table for each sensor, such as [sensor.shelly] with url")
+    found: dict[str, dict[str, Any]] = {}
+    for name, table in value.items():
+        if any(str(key).lower() in _SECRETS for key in table):
+            raise ValueError(f"a file that holds the secret: [sensor.{name}] with password_file (or community_file)")
+        found[str(name)] = {str(key): _option(str(key), entry, base) for key, entry in table.items()}
+    return found
+
+
+def _option(key: str, entry: Any, base: Path) -> Any:
+    return str(_path(entry, base)) if key == "file" or key.endswith("_file") else entry
+
+
 def parse_tag(text: str) -> tuple[str, str]:
     """`project=alpha` as key and value; a bare word is the tag `name`. ValueError where the key or value is empty."""
     key, equals, value = text.partition("=")
@@ -205,6 +233,14 @@ SETTINGS: tuple[Setting, ...] = (
         "How memory of processes is told; pss adds proportional and unique set sizes, at 77 µs a process.",
         "EVERYWATT_MEMORY",
     ),
+    Setting(
+        "sensor",
+        _sensor_options,
+        {},
+        "TABLES",
+        "Options of sensors, sensor by sensor; in the environment as JSON.",
+        "EVERYWATT_SENSOR",
+    ),
     Setting("tag", _tags, {}, "KEY=VALUE", "Tags that every run gets, key by key.", "EVERYWATT_TAG"),
     Setting(
         "country", _country, None, "CODE", "Country whose yearly grid intensity gives carbon.", "EVERYWATT_COUNTRY"
@@ -226,11 +262,21 @@ VARIABLES: Mapping[str, str] = {
     "EVERYWATT_PROC": "Folder that stands in for /proc.",
     "EVERYWATT_DEV": "Folder that stands in for /dev.",
     "EVERYWATT_BELOW": "Process under which all processes of a simulated machine are; set by `everywatt sim`.",
+    "EVERYWATT_REDFISH_USER": "User name for the BMC that the redfish sensor asks.",
+    "EVERYWATT_REDFISH_PASSWORD": "Its password; password_file in the settings is surer.",
+    "EVERYWATT_IPMI_USER": "User name for the BMC that the ipmi sensor asks over the network.",
+    "EVERYWATT_IPMI_PASSWORD": "Its password; password_file in the settings is surer.",
+    "EVERYWATT_SHELLY_USER": "User name of a Shelly that asks for one.",
+    "EVERYWATT_SHELLY_PASSWORD": "Its password.",
+    "EVERYWATT_TASMOTA_USER": "User name of a Tasmota device that asks for one.",
+    "EVERYWATT_TASMOTA_PASSWORD": "Its password.",
+    "EVERYWATT_SNMP_COMMUNITY": "Community of the PDU that the snmp sensor asks; public unless set.",
     "EVERYWATT_SIM": "Folder of the simulated machine; set by `everywatt sim`.",
 }
 """Environment variables that are not settings, and what they do."""
 
-_FIELDS = {"period": "period_s", "tag": "tags", "intensity-file": "intensity_file"}
+_FIELDS = {"period": "period_s", "tag": "tags", "intensity-file": "intensity_file", "sensor": "options"}
+_MERGED = ("tag", "sensor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +313,8 @@ def resolve(
 
 
 def _settle(setting: Setting, layers: list[_Layer]) -> tuple[Any, dict[str, Origin]]:
-    """The value of the strongest layer; for tags, of the strongest layer key by key."""
-    tags: dict[str, str] = {}
+    """The value of the strongest layer; for tags and sensors, of the strongest layer key by key."""
+    merged: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     for layer in layers:
         raw = layer.values.get(setting.name)
@@ -276,14 +322,14 @@ def _settle(setting: Setting, layers: list[_Layer]) -> tuple[Any, dict[str, Orig
             continue
         origin = Origin(layer.source, layer.where(setting.name))
         value = _parsed(setting, raw, layer.base, origin)
-        if setting.name != "tag":
+        if setting.name not in _MERGED:
             return value, {setting.name: origin}
         for key, entry in value.items():
-            if key not in tags:
-                tags[key] = entry
-                origins[f"tag.{key}"] = origin
-    default = Origin("default")
-    return (tags, origins or {"tag": default}) if setting.name == "tag" else (setting.default, {setting.name: default})
+            if key not in merged:
+                merged[key] = entry
+                origins[f"{setting.name}.{key}"] = origin
+    default = {setting.name: Origin("default")}
+    return (merged, origins or default) if setting.name in _MERGED else (setting.default, default)
 
 
 def _parsed(setting: Setting, raw: Any, base: Path, origin: Origin) -> Any:
@@ -292,7 +338,9 @@ def _parsed(setting: Setting, raw: Any, base: Path, origin: Origin) -> Any:
     except (ValueError, TypeError, EverywattError) as error:
         wanted = getattr(error, "cure", None) or str(error)
         place = origin.where or origin.source
-        shown = raw if isinstance(raw, str) else repr(raw)
+        # Somebody may have written a secret there.
+        hidden = setting.name == "sensor" or (setting.name == "sensors" and isinstance(raw, Mapping))
+        shown = "…" if hidden else raw if isinstance(raw, str) else repr(raw)
         raise ConfigError(f"{place}: {setting.name} = '{shown}' cannot be used.", cure=wanted) from error
 
 
@@ -314,7 +362,10 @@ def _layers(
 
 
 def _file_layer(source: str, path: Path, warnings: list[str]) -> _Layer:
-    values = _table(path)
+    values = dict(_table(path))
+    if source == "project" and values.pop("sensor", None) is not None:
+        # A folder that somebody gave us must not name commands to run, or hosts to send credentials to.
+        warnings.append(f"{path}: [sensor] is taken from your own settings only, not from a project.")
     known = [setting.name for setting in SETTINGS]
     warnings += [
         f"{path}: there is no setting '{key}'{_meant(key, known) or '.'}" for key in values if key not in known

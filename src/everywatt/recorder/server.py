@@ -27,6 +27,7 @@ from everywatt.recorder.wire import Connection
 from everywatt.sensors.base import Request
 
 LINGER_NS = 1_200_000_000
+FED_LINGER_NS = 5 * NS // 2  # the same for a meter that is asked now and then
 PAUSE_NS = NS // 10
 SUSPEND_NS = NS // 20
 OPENING_NS = 350_000_000  # how long a client waits for a card's phase before it may start all the same
@@ -413,7 +414,7 @@ class Server:
         tape.closing = Closing(connection, message.get("id"), now)
         if message.get("linger", True):
             tape.session.linger(now)
-            tape.closing.deadline_ns = now + LINGER_NS
+            tape.closing.deadline_ns = now + max(LINGER_NS, min(tape.session.patience_ns(), FED_LINGER_NS))
 
     def _finish(self, number: int) -> None:
         tape = self.tapes.pop(number)

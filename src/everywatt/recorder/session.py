@@ -194,9 +194,14 @@ class Session:
             del self.remarks[:-MOST_REMARKS]
 
     def linger(self, now_ns: int) -> None:
-        """From here on wait for one more publication of every tracked group that answers."""
+        """From here on wait for one more publication of every tracked group, and every fed one, that answers."""
         self._closing_ns = now_ns
-        self.waiting = {s.info.name for s in self.sources if s.tracker is not None and s.outage is None}
+        coming = [s for s in self.sources if (s.tracker is not None or s.fed_s is not None) and s.outage is None]
+        self.waiting = {source.info.name for source in coming}
+
+    def patience_ns(self) -> int:
+        """How long the rows of fed groups may take to come: two of their periods."""
+        return round(2 * NS * max((source.fed_s or 0.0 for source in self.sources), default=0.0))
 
     def finish(self, meter: Mapping[str, Any]) -> str | None:
         """Seal the tape; gives why it could not be sealed, or None."""

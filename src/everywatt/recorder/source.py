@@ -82,9 +82,19 @@ class Source:
         fastest = min((listener.period_ns for listener in self.listeners), default=SLOW_NS)
         return max(fastest, SLOW_NS) if self.slow else fastest
 
+    @property
+    def fed_s(self) -> float | None:
+        """How often rows come to a group that is fed from elsewhere (a child process, a meter on the network).
+
+        Such a group says so itself, by an attribute `rows_every_s`.
+        """
+        return getattr(self.group, "rows_every_s", None)
+
     def expected_s(self, period_ns: int) -> float:
         """How often rows come for a listener that asked for this period."""
-        declared = self.info.channels[0].facts.period_s if self.info.tracked and self.info.channels else None
+        declared = self.fed_s
+        if declared is None and self.info.tracked and self.info.channels:
+            declared = self.info.channels[0].facts.period_s
         return max(period_ns, SLOW_NS if self.slow else 0, round((declared or 0.0) * NS)) / NS
 
     def read(self) -> bool:

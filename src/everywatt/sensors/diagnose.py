@@ -48,11 +48,16 @@ class Diagnosis:
         return any(check.verdict is Verdict.FAIL for check in self.checks)
 
 
-def diagnose(machine: Machine, *, clock_synchronised: Callable[[], bool | None] | None = None) -> Diagnosis:
+def diagnose(
+    machine: Machine,
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    clock_synchronised: Callable[[], bool | None] | None = None,
+) -> Diagnosis:
     """Check the machine: surroundings, CPU, GPUs, other sensors, what a run would get, the clock. Changes nothing."""
     around = look(machine)
     targets = known(machine.environ)
-    request = Request(machine=machine)
+    request = Request(machine=machine, options=options or {})
     choice = choose(targets, request)
     reports = {report.sensor: _tried(report, targets, request) for report in choice.reports}
     tenants = _gpu_processes(choice.groups)
@@ -118,15 +123,17 @@ def _surroundings(around: Surroundings, reports: Mapping[str, Report]) -> list[C
         )
         checks.append(Check("container", verdict, f"this is a container ({around.container}); {rest}", cure))
     if around.jetson:
-        checks.append(_jetson(around.jetson, reports.get("hwmon")))
+        rails = [reports[name] for name in ("jetson", "tegrastats") if name in reports]
+        checks.append(_jetson(around.jetson, rails))
     return checks or [Check("machine", Verdict.PASS, "no sign of a virtual machine or a container")]
 
 
-def _jetson(model: str, hwmon: Report | None) -> Check:
-    seen = f"{model}: NVML measures no power here, the board's INA rails do"
-    if hwmon is not None and hwmon.usable:
-        return Check("Jetson", Verdict.PASS, f"{seen} ({_example(hwmon)})")
-    why = hwmon.why if hwmon is not None else "the hwmon sensor is not installed"
+def _jetson(model: str, rails: Sequence[Report]) -> Check:
+    seen = f"{model}: power comes from the board's INA rails"
+    works = next((report for report in rails if report.usable), None)
+    if works is not None:
+        return Check("Jetson", Verdict.PASS, f"{seen} ({_example(works)})")
+    why = rails[0].why if rails else "the jetson sensor is not installed"
     return Check("Jetson", Verdict.WARN, f"{seen}, but none is found: {why}", "sudo modprobe ina3221")
 
 

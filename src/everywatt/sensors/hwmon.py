@@ -13,6 +13,7 @@ from pathlib import Path
 
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.jetson_rails import hwmon_chips
 from everywatt.sensors.perf import PerfRapl
 from everywatt.sensors.rapl import Rapl
 from everywatt.sensors.raplfacts import PERIOD_S, Cpu, energy_channel, name_of
@@ -134,6 +135,7 @@ class Hwmon:
         """Which values can be read, with one reading of each. Takes at most 30 ms beside the reads themselves."""
         self._found = []
         values, missing = find_values(self._machine.sys)
+        values = self._not_of_others(values)
         if not values:
             why = "No hwmon chip reports power or energy."
             return Report(self.name, State.ABSENT, why=why, missing=missing)
@@ -183,6 +185,14 @@ class Hwmon:
             age_s = max((c.facts.period_s or c.facts.window_s or 0.0 for c in channels), default=0.0)
             groups.append(FileGroup(info, [file for _, _, file in members], self._machine.clock, age_s=age_s))
         return groups
+
+    def _not_of_others(self, values: list[Value]) -> list[Value]:
+        """Without the chips that the `jetson` sensor of the same run reads."""
+        wanted = self._request.sensors
+        if wanted is not None and "jetson" not in wanted:
+            return values
+        theirs = {folder.name for folder in hwmon_chips(self._machine)}
+        return [v for v in values if v.folder.name not in theirs and v.folder.parent.name not in theirs]
 
     def _watch(self, values: Sequence[Value], files: Sequence[NumberFile]) -> tuple[list[float], list[float]]:
         """Only counters at zero are looked at again: a chip on a slow bus is read once."""

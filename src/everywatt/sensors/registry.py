@@ -8,6 +8,7 @@ recorder can import just what it needs.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +19,34 @@ from everywatt.sensors.base import Group, Report, Request, Sensor, State, TableG
 BUILT_IN: dict[str, str] = {
     "rapl": "everywatt.sensors.rapl:Rapl",
     "perf": "everywatt.sensors.perf:PerfRapl",
+    "jetson": "everywatt.sensors.jetson:Jetson",
+    "tegrastats": "everywatt.sensors.tegrastats:Tegrastats",
     "hwmon": "everywatt.sensors.hwmon:Hwmon",
+    "cray": "everywatt.sensors.cray:Cray",
+    "raspberry": "everywatt.sensors.raspberry:Raspberry",
     "nvml": "everywatt.sensors.nvml:Nvml",
     "nvidia-smi": "everywatt.sensors.nvidia_smi:NvidiaSmi",
+    "amdsmi": "everywatt.sensors.amdsmi:AmdSmi",
+    "rocm-smi": "everywatt.sensors.rocm_smi:RocmSmi",
+    "ipmi": "everywatt.sensors.ipmi:Ipmi",
+    "redfish": "everywatt.sensors.redfish:Redfish",
+    "shelly": "everywatt.sensors.shelly:Shelly",
+    "tasmota": "everywatt.sensors.tasmota:Tasmota",
+    "snmp": "everywatt.sensors.snmp:Snmp",
+    "exec": "everywatt.sensors.execute:Execute",
     "use": "everywatt.sensors.use:Use",
     "modelled": "everywatt.sensors.modelled:Modelled",
     "replay": "everywatt.tape.replay:Replay",
+}
+# What has to be there before a sensor's module is worth loading: a program, a library, a folder of /sys, or settings.
+# The recorder stays small by what it does not load, and nothing on a network is asked that nobody configured.
+NEEDS: dict[str, str] = {
+    "tegrastats": "program tegrastats",
+    "rocm-smi": "program rocm-smi",
+    "raspberry": "program vcgencmd",
+    "amdsmi": "library amdsmi",
+    "cray": "sys cray/pm_counters",
+    **dict.fromkeys(("ipmi", "redfish", "shelly", "tasmota", "snmp", "exec"), "settings"),
 }
 ANY_POWER = "*power"
 NOT_TRIED = "not tried"
@@ -81,6 +104,10 @@ def choose(
     used: set[str] = set()
     power = False
     for name in _ordered(targets, wanted):
+        lacking = _lacking(name, targets[name], request)
+        if lacking is not None:
+            reports.append(lacking)
+            continue
         preferred = _preferred(targets[name], used) if wanted is None else None
         if preferred is not None:
             # Trying it costs time (a child process, or seconds where that hangs) that every run would pay.
@@ -98,6 +125,25 @@ def choose(
             used.add(name)
             power = power or any(channel.carries_energy for group in opened for channel in group.info.channels)
     return Choice(tuple(groups), tuple(reports))
+
+
+def _lacking(name: str, target: str, request: Request) -> Report | None:
+    """The report of a sensor of ours that cannot be here, without loading it; None where it has to be asked."""
+    if BUILT_IN.get(name) != target or name not in NEEDS or (request.sensors is not None and name in request.sensors):
+        return None
+    kind, _, what = NEEDS[name].partition(" ")
+    machine = request.machine
+    if kind == "settings":
+        there, why = bool(request.options.get(name)), f"not configured: [sensor.{name}] in your settings"
+    elif kind == "program":
+        folders = machine.environ.get("PATH", "").split(os.pathsep)
+        there = any(os.access(os.path.join(folder, what), os.X_OK) for folder in folders if folder)  # noqa: PTH118
+        why = f"There is no {what} on the path."
+    elif kind == "library":
+        there, why = importlib.util.find_spec(what) is not None, f"The library {what} is not installed."
+    else:
+        there, why = (machine.sys / what).exists(), f"There is no {machine.sys / what}."
+    return None if there else Report(name, State.ABSENT, why, power=False)
 
 
 def _preferred(target: str, used: set[str]) -> str | None:
@@ -118,6 +164,9 @@ def _ordered(targets: Mapping[str, str], wanted: Sequence[str] | None) -> list[s
 
 def probe(name: str, target: str, request: Request) -> tuple[Sensor | None, Report]:
     """Make one sensor and ask it. Whatever a plug-in does wrong ends in the report."""
+    lacking = _lacking(name, target, request)
+    if lacking is not None:
+        return None, lacking
     try:
         sensor = make(target, request)
         return sensor, sensor.probe()

@@ -36,6 +36,8 @@ def kinds() -> dict[str, str]:
         "jsonl": "everywatt.tape.importing:import_ours",
         "parquet": "everywatt.tape.importing:import_ours",
         "arrow": "everywatt.tape.importing:import_ours",
+        "tegrastats": "everywatt.tape.import_tegrastats:import_tegrastats",
+        "powermetrics": "everywatt.tape.import_powermetrics:import_powermetrics",
         "nvidia-smi": "everywatt.api.import_nvidia_smi:import_nvidia_smi",
     }
     found.update({entry.name: entry.value for entry in entry_points(group=GROUP)})

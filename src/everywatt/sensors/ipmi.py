@@ -1,0 +1,101 @@
+"""Power of the whole machine from its BMC by IPMI DCMI: ipmitool, else FreeIPMI's ipmi-dcmi.
+
+Only the instantaneous reading is used. The "average" of most BMCs is since their last reset, which may be weeks ago.
+`deactivated` says nothing about the reading beside it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+
+from everywatt.core.channels import Domain
+from everywatt.core.errors import SensorError
+from everywatt.sensors.base import Request
+from everywatt.sensors.meters import Meter, SlowMeters, power_channel
+from everywatt.sensors.smi_child import run_once
+from everywatt.sensors.web import login_of
+
+Run = Callable[[Sequence[str], Mapping[str, str], float], tuple[list[str], int | None]]
+_READING = re.compile(
+    r"^[ \t]*(?:Instantaneous power reading|Current Power)[ \t]*:[ \t]*(\d{1,6})[ \t]*watts?[ \t\r]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_COMMANDS = {
+    "ipmitool": ("dcmi", "power", "reading"),
+    "ipmi-dcmi": ("--get-system-power-statistics",),
+}
+
+
+def parse_dcmi(text: str) -> float:
+    """Watts from the output of ipmitool, FreeIPMI or ipmiutil. SensorError where it holds no reading, or several."""
+    found = {int(match[1]) for match in _READING.finditer(text)}
+    if not found:
+        said = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+        raise SensorError(f"The BMC gives no power reading: {said[:120]}.")
+    if len(found) > 1:
+        raise SensorError("The BMC's answer holds several readings.")
+    (watts,) = found
+    if watts == 0:
+        raise SensorError("The BMC reads 0 W of a machine that runs: it does not measure.")
+    return float(watts)
+
+
+class Ipmi(SlowMeters):
+    """The sensor. Options: local (true: this machine's own BMC), or host, user and password_file; command; interface.
+
+    Without options it takes part where it is named.
+    """
+
+    name = "ipmi"
+    needs = "local or host"
+    period_s = 2.0
+
+    def __init__(self, request: Request, *, run: Run = run_once) -> None:
+        super().__init__(request)
+        self._run = run
+
+    def configured(self) -> bool:
+        """Where it is in the settings, or named."""
+        named = self.request.sensors is not None and self.name in self.request.sensors
+        return named or bool(self.options.get("local") or self.options.get("host"))
+
+    def meters(self) -> list[Meter]:
+        """The one BMC."""
+        command, environ = self._command()
+
+        def ask() -> tuple[float, ...]:
+            try:
+                lines, code = self._run(command, environ, self.timeout_s)
+            except OSError as error:
+                raise SensorError(f"{command[0]} cannot be run: {error.strerror}.") from None
+            if code is None:
+                raise SensorError(f"{command[0]} did not answer in {self.timeout_s:g} s.")
+            return (parse_dcmi("\n".join(lines)),)
+
+        channel = power_channel("bmc", Domain.PSU, self.facts(quantum=1.0))
+        return [Meter("bmc", (channel,), ask, str(self.options.get("host") or "this machine's BMC"))]
+
+    def _command(self) -> tuple[list[str], dict[str, str]]:
+        path = self.machine.environ.get("PATH", "")
+        asked = self.options.get("command")
+        names = [str(asked)] if asked else list(_COMMANDS)
+        binary = next((found for name in names if (found := shutil.which(name, path=path))), None)
+        if binary is None:
+            raise SensorError(f"There is no {' or '.join(names)} on the path.", cure="install ipmitool")
+        kind = "ipmi-dcmi" if binary.endswith("ipmi-dcmi") else "ipmitool"
+        environ = dict(self.machine.environ)
+        host = self.options.get("host")
+        if not host:
+            return [binary, *_COMMANDS[kind]], environ
+        if kind != "ipmitool":
+            raise SensorError("A BMC on the network is asked with ipmitool.", cure="install ipmitool")
+        login = login_of(self.name, self.options, environ)
+        if login is None:
+            raise SensorError("A BMC on the network needs user and password_file.", cure=f"[sensor.{self.name}] user")
+        if str(host).startswith("-") or login.user.startswith("-"):
+            raise SensorError("host and user do not begin with '-'.")
+        interface = str(self.options.get("interface", "lanplus"))
+        environ["IPMI_PASSWORD"] = login.password  # not an argument: everybody can read those
+        return [binary, "-I", interface, "-H", str(host), "-U", login.user, "-E", *_COMMANDS[kind]], environ

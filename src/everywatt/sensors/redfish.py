@@ -1,0 +1,191 @@
+"""Power of the whole machine from its BMC by Redfish: old schemas (Power) and new (EnvironmentMetrics, PowerSubsystem).
+
+The BMC is asked over verified TLS with a session, which is ended again. Credentials are sent to no other host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from everywatt.core.channels import Domain
+from everywatt.core.errors import SensorError
+from everywatt.sensors.meters import Meter, SlowMeters, power_channel
+from everywatt.sensors.web import Answer, Login, Site, good, login_of, number
+
+ROOT = "/redfish/v1"
+SESSIONS = f"{ROOT}/SessionService/Sessions"
+MOST_MEMBERS = 64
+_TOTAL_WORDS = ("total", "system", "consum", "chassis", "input power", "pwr consumption")
+Get = Callable[[str], Any]
+
+
+class Session:
+    """A BMC that is logged in to as soon as it asks for it, and once more where the session has run out."""
+
+    def __init__(self, site: Site, login: Login | None) -> None:
+        if login is not None and urlsplit(site.url).scheme != "https":
+            raise SensorError("Credentials are sent over https only.", cure="url = https://…")
+        self.site = site
+        self._login = login
+        self._token: str | None = None
+        self._place: str | None = None
+
+    def get(self, path: str) -> Any:
+        """The object at `path`. Raises SensorError."""
+        answer = self.site.get(path, self._headers())
+        if answer.status == 401 and self._login is not None:
+            self._enter()
+            answer = self.site.get(path, self._headers())
+        return good(answer, self.site.host)
+
+    def _headers(self) -> dict[str, str]:
+        return {"X-Auth-Token": self._token} if self._token else {}
+
+    def _enter(self) -> None:
+        assert self._login is not None
+        body = {"UserName": self._login.user, "Password": self._login.password}
+        answer: Answer = self.site.request("POST", SESSIONS, body)
+        token = answer.headers.get("x-auth-token")
+        if answer.status not in (200, 201) or not token:
+            raise SensorError(f"{self.site.host} does not let us in: status {answer.status}.")
+        self._token = token
+        self._place = urlsplit(answer.headers.get("location", "")).path or None
+
+    def close(self) -> None:
+        """Log out; a BMC has few sessions."""
+        if self._token and self._place:
+            try:
+                self.site.request("DELETE", self._place, None, self._headers())
+            except SensorError:
+                pass
+        self._token = self._place = None
+
+
+def environment_w(data: Any) -> float | None:
+    """Watts of an EnvironmentMetrics object."""
+    return _reading(_table(data).get("PowerWatts"))
+
+
+def power_w(data: Any) -> float | None:
+    """Watts of a Power object: what its first control consumes. Averages and limits are something else."""
+    controls = _table(data).get("PowerControl")
+    first = controls[0] if isinstance(controls, list) and controls else controls
+    return number(_table(first).get("PowerConsumedWatts"))
+
+
+def supply_w(data: Any) -> float | None:
+    """Watts that go into a power supply, from its metrics."""
+    return _reading(_table(data).get("InputPowerWatts"))
+
+
+def sensor_w(data: Any) -> float | None:
+    """Watts of a Sensor object that is about the whole machine."""
+    table = _table(data)
+    words = f"{table.get('Id', '')} {table.get('Name', '')}".lower()
+    whole = table.get("PhysicalContext") == "Chassis" or any(word in words for word in _TOTAL_WORDS)
+    power = table.get("ReadingType") == "Power" and table.get("ReadingUnits") in ("W", "Watts", None)
+    return number(table.get("Reading")) if whole and power else None
+
+
+def _reading(value: Any) -> float | None:
+    return number(value.get("Reading")) if isinstance(value, Mapping) else number(value)
+
+
+def _table(data: Any) -> Mapping[str, Any]:
+    return data if isinstance(data, Mapping) else {}
+
+
+def _link(data: Any, name: str) -> str | None:
+    found = _table(_table(data).get(name)).get("@odata.id")
+    return found if isinstance(found, str) and found.startswith("/") else None
+
+
+def _members(get: Get, path: str | None) -> list[str]:
+    if path is None:
+        return []
+    entries = _table(get(path)).get("Members")
+    found = [_table(entry).get("@odata.id") for entry in (entries if isinstance(entries, list) else ())[:MOST_MEMBERS]]
+    return [place for place in found if isinstance(place, str) and place.startswith("/")]
+
+
+def find_power(get: Get, chassis: str | None = None) -> tuple[str, Callable[[], float | None]] | None:
+    """Where a BMC tells the power of its machine, and a function that asks there: the first that gives a number."""
+    for place in _members(get, f"{ROOT}/Chassis"):
+        if chassis is not None and place.rstrip("/").rpartition("/")[2] != chassis:
+            continue
+        for where, ask in _ways(get, get(place)):
+            try:
+                watts = ask()
+            except SensorError:
+                continue  # a schema that is listed and not there
+            if watts is not None and watts > 0:
+                return where, ask
+    return None
+
+
+def _ways(get: Get, chassis: Any) -> Iterator[tuple[str, Callable[[], float | None]]]:
+    metrics = _link(chassis, "EnvironmentMetrics")
+    if metrics:
+        yield metrics, lambda: environment_w(get(metrics))
+    power = _link(chassis, "Power")
+    if power:
+        yield power, lambda: power_w(get(power))
+    supplies = _supplies(get, _link(chassis, "PowerSubsystem"))
+    if supplies:
+        yield f"{len(supplies)} power supplies", lambda: _sum(get, supplies)
+    try:
+        sensors = _members(get, _link(chassis, "Sensors"))
+    except SensorError:
+        sensors = []
+    for place in sensors:
+        yield place, lambda place=place: sensor_w(get(place))  # type: ignore[misc]
+
+
+def _supplies(get: Get, subsystem: str | None) -> list[str]:
+    """The metrics of every supply of a subsystem; none where one of them has none, since a part is no total."""
+    if subsystem is None:
+        return []
+    try:
+        links = [_link(get(place), "Metrics") for place in _members(get, _link(get(subsystem), "PowerSupplies"))]
+    except SensorError:
+        return []
+    found = [link for link in links if link is not None]
+    return found if len(found) == len(links) else []
+
+
+def _sum(get: Get, places: list[str]) -> float | None:
+    watts = [supply_w(get(place)) for place in places]
+    known = [value for value in watts if value is not None]
+    return sum(known) if known and len(known) == len(watts) else None
+
+
+class Redfish(SlowMeters):
+    """The sensor. Options: url, user, password_file, ca_file (to trust), chassis (its id, where there are several)."""
+
+    name = "redfish"
+    period_s = 2.0
+
+    def meters(self) -> list[Meter]:
+        """The one BMC."""
+        login = login_of(self.name, self.options, self.machine.environ)
+        ca_file = self.options.get("ca_file")
+        site = Site(str(self.options["url"]), str(ca_file) if ca_file else None, self.timeout_s)
+        session = Session(site, login)
+        try:
+            found = find_power(session.get, self.options.get("chassis"))
+        except BaseException:
+            session.close()
+            raise
+        if found is None:
+            session.close()
+            raise SensorError(f"{site.host} tells the power of no chassis.")
+        where, ask_watts = found
+
+        def ask() -> tuple[float, ...]:
+            watts = ask_watts()
+            return (float("nan") if watts is None else watts,)
+
+        channel = power_channel("bmc", Domain.PSU, self.facts(quantum=1.0))
+        return [Meter("bmc", (channel,), ask, f"{site.host} {where}", session.close)]

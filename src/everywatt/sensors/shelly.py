@@ -1,0 +1,96 @@
+"""Shelly plugs and meters, generation 1 and later, by HTTP: watts at the wall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everywatt.core.channels import Channel, Domain, Kind
+from everywatt.core.errors import SensorError
+from everywatt.sensors.meters import Meter, SlowMeters, power_channel
+from everywatt.sensors.web import Login, Site, good, login_of, number
+
+WH_J = 3600.0
+_POWER = ("apower", "act_power", "total_act_power")
+
+
+def channels_of(status: Any) -> dict[str, tuple[float, float | None]]:
+    """Watts, and the joules counted so far, of each channel of a status: `switch:0`, or `meter:0` of the first ones.
+
+    Generation 1 counts watt-minutes for relays and watt-hours for clamps, later ones watt-hours.
+    """
+    found: dict[str, tuple[float, float | None]] = {}
+    if not isinstance(status, Mapping):
+        return found
+    for kind, unit_j in (("meters", 60.0), ("emeters", WH_J)):
+        entries = status.get(kind)
+        for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+            if isinstance(entry, Mapping) and entry.get("is_valid", True) is True:
+                _add(found, f"{kind[:-1]}:{index}", number(entry.get("power")), number(entry.get("total")), unit_j)
+    for key, entry in status.items():
+        if not isinstance(entry, Mapping) or key.partition(":")[0] not in (
+            "switch",
+            "pm1",
+            "em1",
+            "em",
+            "cover",
+            "light",
+        ):
+            continue
+        watts = next((number(entry[word]) for word in _POWER if word in entry), None)
+        energy = entry.get("aenergy")
+        _add(found, key, watts, number(energy.get("total")) if isinstance(energy, Mapping) else None, WH_J)
+    return found
+
+
+def _add(
+    found: dict[str, tuple[float, float | None]], key: str, watts: Any, total: float | None, unit_j: float
+) -> None:
+    if watts is not None:
+        found[key] = (watts, None if total is None else total * unit_j)
+
+
+class Shelly(SlowMeters):
+    """The sensor. Options: url (one or several), channel (`switch:0`, `em1:1`, `meter:0`, … where there are more)."""
+
+    name = "shelly"
+
+    def meters(self) -> list[Meter]:
+        """One meter for each address."""
+        urls = self.several("url")
+        login = login_of(self.name, self.options, self.machine.environ)
+        return [self._meter(url, f"wall.shelly{f'-{n}' if n else ''}", login) for n, url in enumerate(urls)]
+
+    def _meter(self, url: str, device: str, login: Login | None) -> Meter:
+        site = Site(url, timeout_s=self.timeout_s)
+        headers = {"Authorization": login.basic} if login else {}
+        told = good(site.get("/shelly", headers), site.host)
+        if not isinstance(told, Mapping):
+            raise SensorError(f"{site.host} is no Shelly.")
+        later = "gen" in told
+        path = "/rpc/Shelly.GetStatus" if later else "/status"
+        wanted = self.options.get("channel")
+
+        def ask() -> tuple[float, ...]:
+            found = channels_of(good(site.get(path, headers), site.host))
+            watts, joules = _one(found, wanted, site.host)
+            return (watts, float("nan") if joules is None else joules)
+
+        power = power_channel(device, Domain.WALL, self.facts(quantum=0.1 if later else 0.01))
+        # Its own count moves once a minute: kept as a witness, too coarse for a window.
+        energy = Channel(f"{device}.energy", "J", Kind.COUNTER, device)
+        label = str(told.get("name") or told.get("model") or told.get("type") or "Shelly")
+        return Meter(device, (power, energy), ask, label)
+
+
+def _one(found: Mapping[str, tuple[float, float | None]], wanted: Any, host: str) -> tuple[float, float | None]:
+    if wanted is not None and wanted in found:
+        return found[wanted]
+    if wanted is None and len(found) == 1:
+        return next(iter(found.values()))
+    listed = ", ".join(found) or "none"
+    if wanted is not None:
+        raise SensorError(f"{host} has no channel '{wanted}'; it has: {listed}.")
+    if not found:
+        raise SensorError(f"{host} tells no power.")
+    raise SensorError(f"{host} has several channels: {listed}.", cure="[sensor.shelly] channel")

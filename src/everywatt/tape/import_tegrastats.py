@@ -1,0 +1,112 @@
+"""Logs of tegrastats become tapes: with the time stamps of JetPack 5 and later, or counted from a start."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping, Sequence
+from datetime import UTC
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.channels import Channel, GroupInfo
+from everywatt.core.clocks import NS
+from everywatt.core.errors import UsageError
+from everywatt.sensors.jetson_rails import total_note
+from everywatt.sensors.tegra_line import TegraLine, parse_line
+from everywatt.sensors.tegrastats import Take, line_channels, values_of
+from everywatt.tape.importing import parse_utc_ns, write_utc_table
+
+# A log may rest for days and be gone on with; a stamp that is farther away is a clock that was set.
+PAUSE_NS = 7 * 86_400 * NS
+
+
+def import_tegrastats(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
+    """A tape from logs of `tegrastats` (also .gz).
+
+    options: zone_h (hours to subtract from the log's local time to get UTC; 0 if left out), interval_s (between lines
+    that have no time; 1), start (UTC time of the first line, where lines have none; else the file's own time counts
+    backwards from its last line).
+    """
+    try:
+        interval_ns = round(float(options.get("interval_s", 1.0)) * NS)
+        shift_ns = round(float(options.get("zone_h", 0)) * 3600 * NS)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"interval_s and zone_h are numbers: {error}.") from None
+    if interval_ns <= 0:
+        raise UsageError("interval_s is more than 0.")
+    timed: list[tuple[int, TegraLine]] = []
+    lines = odd = stepped = 0
+    for path in paths:
+        texts = [text for text in _texts(path) if text.strip() and not text.lstrip().startswith("#")]
+        found = [line for line in map(parse_line, texts) if line is not None]
+        lines, odd = lines + len(found), odd + len(texts) - len(found)
+        placed, steps = _times(found, path, interval_ns, shift_ns, options)
+        timed, stepped = timed + placed, stepped + steps
+    if not timed:
+        raise UsageError(f"{paths[0]} holds no line of tegrastats.")
+    timed.sort(key=lambda pair: pair[0])
+    channels = _channels([line for _, line in timed])
+    if not any(channel.unit == "W" for channel, _ in channels):
+        raise UsageError(f"{paths[0]} tells of no power.", cure="record tegrastats with sudo")
+    takes = [take for _, take in channels]
+    info = GroupInfo("tegrastats", "tegrastats", "jetson", tuple(channel for channel, _ in channels))
+    meta = {"lines": lines, "lines_not_understood": odd, "clock_steps": stepped, **dict(options.get("meta", {}))}
+    note = total_note([rail.label for _, line in timed for rail in line.rails])
+    if note:
+        meta["note"] = f"jetson: {note}"
+    table = [(at, values_of(line, takes)) for at, line in timed]
+    return write_utc_table(out, [(info, table)], source=paths, meta=meta)
+
+
+def _texts(path: Path) -> list[str]:
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8", errors="replace") as file:
+            return file.read().split("\n")
+    except (OSError, EOFError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+
+
+def _channels(lines: Sequence[TegraLine]) -> list[tuple[Channel, Take]]:
+    """The channels of all lines, the input first: a field may be absent at first (a GPU that sleeps)."""
+    found: dict[str, tuple[Channel, Take]] = {}
+    for line in lines:
+        for channel, take in line_channels(line):
+            found.setdefault(channel.name, (channel, take))
+    return sorted(found.values(), key=lambda pair: (pair[0].unit != "W", pair[0].domain != "soc"))
+
+
+def _times(
+    lines: Sequence[TegraLine], path: Path, interval_ns: int, shift_ns: int, options: Mapping[str, Any]
+) -> tuple[list[tuple[int, TegraLine]], int]:
+    """A UTC time for each line, and how often the board's clock was set meanwhile.
+
+    Stamps tell whole seconds: lines of one second are spread over it. A board without a battery starts its clock in the
+    past and sets it later; summer time does so too. Such a step is not time that has passed.
+    """
+    placed: list[tuple[int, TegraLine]] = []
+    steps = correction_ns = 0
+    for stamp, same in groupby(lines, key=lambda line: line.time):
+        group = list(same)
+        next_ns = placed[-1][0] + interval_ns if placed else _start_ns(len(lines), path, interval_ns, options)
+        if stamp is None:
+            placed += [(next_ns + n * interval_ns, line) for n, line in enumerate(group)]
+            continue
+        at_ns = _utc_ns(group[0]) - shift_ns + correction_ns
+        if placed and not placed[-1][0] < at_ns < placed[-1][0] + PAUSE_NS:
+            steps, correction_ns, at_ns = steps + 1, correction_ns + next_ns - at_ns, next_ns
+        placed += [(at_ns + n * NS // len(group), line) for n, line in enumerate(group)]
+    return placed, steps
+
+
+def _start_ns(count: int, path: Path, interval_ns: int, options: Mapping[str, Any]) -> int:
+    """When the first line was written, for lines that do not tell."""
+    if options.get("start") is not None:
+        return parse_utc_ns(str(options["start"]), "iso", "start")
+    return path.stat().st_mtime_ns - interval_ns * (count - 1)
+
+
+def _utc_ns(line: TegraLine) -> int:
+    assert line.time is not None
+    return round(line.time.replace(tzinfo=UTC).timestamp()) * NS

@@ -1,0 +1,53 @@
+"""Which sensors a run loads: none whose program, library, files or settings are not there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from scripts import play, request_with
+
+from everywatt.sensors.base import State
+from everywatt.sensors.registry import BUILT_IN, NEEDS, choose, probe
+
+
+def test_what_cannot_be_here_is_not_loaded(tree):
+    code = (
+        "import sys\n"
+        "from everywatt.core.machine import Machine\n"
+        "from everywatt.sensors.base import Request\n"
+        "from everywatt.sensors.registry import BUILT_IN, NEEDS, choose\n"
+        "request = Request(machine=Machine(environ={'PATH': '/nonexistent'}), estimate=False)\n"
+        "choice = choose({name: BUILT_IN[name] for name in NEEDS}, request)\n"
+        "assert {r.state for r in choice.reports} == {'absent'}, choice.reports\n"
+        "loaded = [m for m in sys.modules if m.startswith('everywatt.sensors.')]\n"
+        "print(*sorted(loaded))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["everywatt.sensors.base", "everywatt.sensors.registry"]
+
+
+def test_every_need_is_of_a_sensor():
+    assert set(NEEDS) <= set(BUILT_IN)
+
+
+def test_settings_or_a_name_have_it_asked(tmp_path, tree):
+    play(tmp_path / "bin", "ipmitool", "Instantaneous power reading: 215 Watts\n")
+    targets = {"ipmi": BUILT_IN["ipmi"]}
+    assert choose(targets, request_with(tmp_path / "bin", "ipmi")).reports[0].state is State.ABSENT
+    choice = choose(targets, request_with(tmp_path / "bin", "ipmi", {"local": True}))
+    assert choice.reports[0].usable and len(choice.groups) == 1
+    assert choose(targets, request_with(tmp_path / "bin", "ipmi"), ["ipmi"]).reports[0].usable
+    request = request_with(tmp_path / "bin", "rocm-smi", machine=tree.machine)
+    assert probe("rocm-smi", BUILT_IN["rocm-smi"], request)[1].why == "There is no rocm-smi on the path."
+
+
+def test_jetson_stands_before_tegrastats(tmp_path, tree):
+    play(tmp_path / "bin", "tegrastats", "RAM 1/2MB VDD_IN 4000/4000\n")
+    for name, text in {"name": "ina3221", "in1_label": "VDD_IN", "in1_input": 5000, "curr1_input": 900}.items():
+        tree.write(f"sys/class/hwmon/hwmon1/{name}", text)
+    targets = {name: BUILT_IN[name] for name in ("jetson", "tegrastats", "hwmon")}
+    request = request_with(tmp_path / "bin", "jetson", machine=tree.machine)
+    choice = choose(targets, request)
+    assert [group.info.sensor for group in choice.groups] == ["jetson"]
+    assert choice.reports[1].why == "not tried: jetson is used"
