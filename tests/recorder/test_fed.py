@@ -41,8 +41,8 @@ def test_a_tape_waits_for_the_row_that_covers_its_end(tmp_path):
     end = clock.monotonic_ns()
     session.linger(end)
     assert session.waiting == {fed.info.name}
-    fed._hand_on([Row(end, end - NS, end, (100.0,))])
+    fed.hand_on([Row(end, end - NS, end, (100.0,))])
     assert session.waiting, "published before the end"
-    fed._hand_on([Row(end + NS, end + NS // 2, end + NS, (100.0,))])
+    fed.hand_on([Row(end + NS, end + NS // 2, end + NS, (100.0,))])
     assert not session.waiting
     assert session.finish({}) is None

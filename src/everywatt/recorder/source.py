@@ -155,32 +155,49 @@ class Source:
         taken, self._taken = self._taken, []
         if not taken:
             return []
-        self.reads += len(taken)
-        before, after, _ = taken[-1]
-        self._read_ns, self.cost_ns = after, after - before
         times = [(before, after) for before, after, _ in taken]
         if self.info.table:
+            self._took(taken[-1])
+            self.reads += len(taken)
             for _, _, (at_ns, table) in taken:
                 for listener in self.listeners:
                     listener.table(self, at_ns, table)
             return times
-        rows: list[Row] = []
         try:
-            read = [raw for _, _, raw in taken] if self._develop is None else [(row,) for row in self._develop(taken)]
-            clean = [[checked(row, self.info) for row in fresh] for fresh in read]
-            if self.tracker is None:
-                rows = [row for fresh in clean for row in fresh]
-            elif all(len(fresh) == 1 for fresh in clean):
-                rows = self._track_all(
-                    self.tracker, [(a, b, fresh[0]) for (a, b, _), fresh in zip(taken, clean, strict=True)]
-                )
-            else:
-                for (before, after, _), fresh in zip(taken, clean, strict=True):
-                    rows += fresh if self.tracker is None else self._track(self.tracker, before, after, fresh)
+            rows = self._developed(taken)
         except Exception as error:  # noqa: BLE001 - a plug-in may do anything
-            self._failed(after, error)
+            if len(taken) > 1:  # what came before the one that cannot be read is good
+                for one in taken:
+                    self._taken = [one]
+                    self.settle()
+                    if self.outage is not None:
+                        break
+            else:
+                self._failed(taken[-1][1], error)
+            return times
+        self.reads += len(taken)
+        self._took(taken[-1])
         self.hand_on(rows)
         return times
+
+    def _took(self, last: tuple[int, int, Any]) -> None:
+        before, after, _ = last
+        self._read_ns, self.cost_ns = after, after - before
+
+    def _developed(self, taken: list[tuple[int, int, Any]]) -> list[Row]:
+        """The rows of what was taken, as publications where the group is tracked."""
+        read = [raw for _, _, raw in taken] if self._develop is None else [(row,) for row in self._develop(taken)]
+        clean = [[checked(row, self.info) for row in fresh] for fresh in read]
+        if self.tracker is None:
+            return [row for fresh in clean for row in fresh]
+        if all(len(fresh) == 1 for fresh in clean):
+            return self._track_all(
+                self.tracker, [(a, b, fresh[0]) for (a, b, _), fresh in zip(taken, clean, strict=True)]
+            )
+        rows: list[Row] = []
+        for (before, after, _), fresh in zip(taken, clean, strict=True):
+            rows += fresh if self.tracker is None else self._track(self.tracker, before, after, fresh)
+        return rows
 
     def _track_all(self, tracker: PlannedTracker, reads: list[tuple[int, int, Row]]) -> list[Row]:
         absent = tracker.absent
