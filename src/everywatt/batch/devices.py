@@ -105,18 +105,21 @@ def find(environ: Mapping[str, str], wanted: Sequence[str] | None = None, *, nvm
 def take_inventory(environ: Mapping[str, str], *, nvml: Any = None) -> Inventory:
     """Every GPU that NVML lists, else nvidia-smi."""
     try:
-        if nvml is None:
-            import pynvml as nvml
-        nvml.nvmlInit()
+        library = nvml
+        if library is None:
+            import pynvml
+
+            library = pynvml
+        library.nvmlInit()
     except Exception as error:  # noqa: BLE001 - a driver's border
         if code_of(error) == NO_PERMISSION:
             return _denied(words_for(error))
         absent = isinstance(error, ImportError) or code_of(error) == LIBRARY_NOT_FOUND
         return _by_command(environ, "NVML was not found" if absent else f"NVML: {words_for(error)}")
     try:
-        return _by_nvml(nvml)
+        return _by_nvml(library)
     finally:
-        nvml.nvmlShutdown()
+        library.nvmlShutdown()
 
 
 def _by_nvml(nvml: Any) -> Inventory:

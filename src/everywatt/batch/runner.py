@@ -8,13 +8,13 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from everywatt.batch.devices import Device
 from everywatt.batch.items import Item, fill
-from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, RUNNING, Attempt, Journal, State, now
+from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, PENDING, RUNNING, Attempt, Journal, State, now
 from everywatt.batch.lane import Lane
 from everywatt.batch.oom import out_of_memory
 from everywatt.batch.plan import Pace, in_order
@@ -68,13 +68,13 @@ class Progress:
     running: int = 0
     pace: Pace = field(default_factory=Pace)
     began: float = field(default_factory=time.monotonic)
-    left: list[Item] = field(default_factory=list)
+    left: Callable[[], list[Item]] = list
     lanes: int = 1
 
     @property
     def eta_s(self) -> float | None:
         """Seconds that the rest will take; None while nothing is known."""
-        seconds = self.pace.seconds(self.left)
+        seconds = self.pace.seconds(self.left())
         return None if seconds is None else seconds / self.lanes
 
 
@@ -108,6 +108,7 @@ class Runner:
         os.set_blocking(self._wake[0], False)
         self._selector = selectors.DefaultSelector()
         self._progress = Progress(len(states), pace=pace or Pace(), lanes=len(devices))
+        self._progress.left = lambda: [*self._queue, *(item for *_, item in self._later)]
         self._shared = _shared_devices(recording)
 
     def stop(self, how: str) -> None:
@@ -212,7 +213,7 @@ class Runner:
                 "devices": [lane.device.name, *self._shared] if lane.device.is_gpu else self._shared,
                 "command_pid": lane.command_pid,
             }
-            self._recording.span_open(ITEM, attributes=attributes, uid=attempt.span)
+            self._recording.span_open(item.id, attributes=attributes, uid=attempt.span)
 
     def _ended(self, lane: Lane, told: Mapping[str, Any]) -> None:
         mark = self._recording.mark() if self._recording is not None else None
@@ -246,11 +247,9 @@ class Runner:
             ended = {**ended, "backoff_s": again_s}
         final = status == DONE or (again_s is None and status == FAILED)
         self._journal.end(item, attempt.number, status, ended, final=final)
-        closed = Attempt(
-            attempt.number, attempt.device, attempt.lane, attempt.span, status, attempt.at, dict(ended)
-        )  # fmt: skip
+        closed = replace(attempt, status=status, ended=dict(ended))
         state.attempts[-1] = closed
-        state.status = status if final else INTERRUPTED if status == INTERRUPTED else "pending"
+        state.status = status if final else INTERRUPTED if status == INTERRUPTED else PENDING
         state.file = ended.get("file") or state.file
         if self._recording is not None and attempt.span is not None:
             self._recording.span_close(attempt.span, attributes=_for_tape(status, ended), mark=mark)
@@ -278,7 +277,6 @@ class Runner:
     def _tell(self, event: Event) -> None:
         progress = self._progress
         progress.running = sum(lane.item is not None for lane in self._lanes)
-        progress.left = [*self._queue, *(item for *_, item in self._later)]
         self._watch(event, progress)
 
 
@@ -293,5 +291,6 @@ def _shared_devices(recording: Recording | None) -> list[str]:
     """What measures the machine besides GPUs: every item that runs has a share of it."""
     if recording is None:
         return []
-    named = dict.fromkeys(group.device for group in recording.groups if group.device)
-    return [name for name in named if not name.startswith("gpu.")]
+    measuring = [channel.device for group in recording.groups for channel in group.channels if channel.carries_energy]
+    # An empty list would mean all devices; an item of the CPU must not owe what GPUs draw.
+    return [name for name in dict.fromkeys(measuring) if name.split(".")[0] != "gpu"] or ["host"]

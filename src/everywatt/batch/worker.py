@@ -1,8 +1,8 @@
 """The worker: a small process that runs one command at a time and tells its parent how it went.
 
-It is started by its path, so it imports the standard library alone. Messages are JSON lines on stdin and stdout. When its
-parent is gone it ends what it runs, with all that this started, and itself: a resumed batch then finds nothing of the
-earlier one still at work. A worker that is killed takes its command with it.
+It is started by its path, so it imports the standard library alone. Messages are JSON lines on stdin and stdout. When
+its parent is gone it ends what it runs, with all that this started, and itself: a resumed batch then finds nothing of
+the earlier one still at work. A worker that is killed takes its command with it.
 
     in    {"run": {"words": […], "timeout_s": 5.0, "file": "a.wav"}}      {"kill": true}
     out   {"started": pid, "file": {…}}     {"ended": {"exit_code": 0, "runtime_s": …, …}}
@@ -17,7 +17,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from typing import Any
 
@@ -162,9 +161,7 @@ class Worker:
                     _signal(pid, signal.SIGKILL)  # what the command left behind
                 return timed_out, os.waitstatus_to_exitcode(status), usage
             now = time.monotonic()
-            if self.ended:
-                _signal(pid, signal.SIGKILL)
-            elif asked is not None and now - asked > GRACE_S:
+            if self.ended or (asked is not None and now - asked > GRACE_S):
                 _signal(pid, signal.SIGKILL)
             elif asked is None and (self.kill_asked or (timeout_s is not None and now - began >= timeout_s)):
                 timed_out = not self.kill_asked
@@ -208,7 +205,7 @@ def _start(job: dict[str, Any]) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         process_group=0,
-        preexec_fn=prepare,  # noqa: PLW1509 - this process has one thread
+        preexec_fn=prepare,  # this process has one thread
     )
 
 
@@ -237,4 +234,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
