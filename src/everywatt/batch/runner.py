@@ -18,7 +18,7 @@ from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, PENDING, RUNNING,
 from everywatt.batch.lane import Lane
 from everywatt.batch.oom import out_of_memory
 from everywatt.batch.plan import Pace, in_order
-from everywatt.recorder.client import Recording
+from everywatt.recorder.client import Mark, Recording
 
 ITEM = "item"
 MOST_BACKOFF_S = 60.0
@@ -110,6 +110,7 @@ class Runner:
         self._progress = Progress(len(states), pace=pace or Pace(), lanes=len(devices))
         self._progress.left = lambda: [*self._queue, *(item for *_, item in self._later)]
         self._shared = _shared_devices(recording)
+        self._inline = recording is not None and any(group.inline for group in recording.groups)
 
     def stop(self, how: str) -> None:
         """Begin nothing more: `finish` what runs, or `kill` it too. The second call kills in any case."""
@@ -213,12 +214,14 @@ class Runner:
                 "devices": [lane.device.name, *self._shared] if lane.device.is_gpu else self._shared,
                 "command_pid": lane.command_pid,
             }
-            self._recording.span_open(item.id, attributes=attributes, uid=attempt.span)
+            at_ns = None if self._inline else message.get("at_ns")
+            self._recording.span_open(item.id, attributes=attributes, uid=attempt.span, at_ns=at_ns)
 
     def _ended(self, lane: Lane, told: Mapping[str, Any]) -> None:
-        mark = self._recording.mark() if self._recording is not None else None
+        mark = self._mark(told.get("ended_ns"))
         text = f"{told.get('stdout', '')}\n{told.get('stderr', '')}"
         oom = out_of_memory(told["exit_code"], text, oom_kills=told.get("oom_kills", 0))
+        told = {key: value for key, value in told.items() if key != "ended_ns"}
         ended = {**told, **({"oom": oom} if oom else {}), **({"file": lane.file} if lane.file else {})}
         if self._killed and (told.get("killed") or told["exit_code"]):
             status = INTERRUPTED
@@ -233,10 +236,15 @@ class Runner:
         if lane.item is not None:
             lost = self._lost[lane.item.id] = self._lost.get(lane.item.id, 0) + 1
             status = INTERRUPTED if lost < MOST_LOST else FAILED
-            mark = self._recording.mark() if self._recording is not None else None
-            self._settle(lane, status, {"error": "its worker died"}, mark)
+            self._settle(lane, status, {"error": "its worker died"}, self._mark(None))
 
-    def _settle(self, lane: Lane, status: str, ended: Mapping[str, Any], mark: Any) -> None:
+    def _mark(self, at_ns: int | None) -> Mark | None:
+        """Where a span ends: when the worker saw it, or now where cheap counters are read for it."""
+        if self._recording is None:
+            return None
+        return self._recording.mark() if self._inline or at_ns is None else Mark(at_ns, ())
+
+    def _settle(self, lane: Lane, status: str, ended: Mapping[str, Any], mark: Mark | None) -> None:
         item, attempt = lane.item, lane.attempt
         lane.free()
         if item is None or attempt is None:

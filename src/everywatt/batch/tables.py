@@ -25,6 +25,7 @@ HEADERS = (
 RIGHT = (1, 2, 3, 4, 5, 6, 7, 8, 10)
 ITEM_HEADERS = ("item", "status", "attempts", "device", "runtime", "energy", "use min/mean/max", "why")
 ITEM_RIGHT = (2, 4)
+SCALING_HEADERS = ("run", "GPUs", "done", "failed", "time", "items/s", "J an item", "use", "power")
 
 
 def device_rows(found: BatchFigures) -> list[list[str]]:
@@ -136,6 +137,29 @@ def stragglers(found: BatchFigures, times: float = 3.0) -> list[ItemFigures]:
     middle = sorted(seconds or 0.0 for seconds, _ in known)[len(known) // 2]
     slow = [(seconds or 0.0, one) for seconds, one in known if (seconds or 0.0) > times * middle]
     return [one for _, one in sorted(slow, key=lambda pair: -pair[0])]
+
+
+def scaling_rows(found: Sequence[BatchFigures]) -> list[list[str]]:
+    """One row for each batch: throughput and energy against the number of GPUs."""
+    return [_scaling(one) for one in sorted(found, key=lambda one: sum(d.device != "cpu" for d in one.devices))]
+
+
+def _scaling(one: BatchFigures) -> list[str]:
+    gpus = [device for device in one.devices if device.device != "cpu"]
+    each, done = one.joules_per_item(), one.count(DONE)
+    use = [during.mean for device in gpus if (during := device.use.get("utilisation")) is not None]
+    watts = [during.mean for device in gpus if (during := device.use.get("power")) is not None]
+    return [
+        one.run,
+        str(len(gpus)),
+        str(done),
+        str(one.count(FAILED)),
+        format_duration(one.duration_s),
+        f"{done / one.duration_s:.3g}" if one.duration_s else "-",
+        "-" if each is None else f"{each:.4g}",
+        f"{sum(use) / len(use):.0f} %" if use else "-",
+        f"{sum(watts):.0f} W" if watts else "-",
+    ]
 
 
 def to_markdown(found: BatchFigures, drift: Sequence[str] = ()) -> str:

@@ -137,6 +137,7 @@ class Worker:
         ended: dict[str, Any] = {
             "exit_code": 128 - code if code < 0 else code,
             "runtime_s": (ended_ns - began_ns) / 1e9,
+            "ended_ns": ended_ns,
             "cpu_s": usage.ru_utime + usage.ru_stime,
             "max_rss_bytes": usage.ru_maxrss * 1024,
             "stdout": tails[0].text,

@@ -21,6 +21,9 @@ from everywatt.batch.plan import Pace, shares
 from everywatt.batch.runner import FINISH, KILL, Event, Progress, Runner
 from everywatt.batch.runner import Settings as RunnerSettings
 from everywatt.batch.session import Work, take_up, what_is_left, work_off
+from everywatt.batch.telemetry import TelemetryLog, write_summary
+from everywatt.cli.batch_summary import command as summary_command
+from everywatt.cli.batch_summary import show_batch
 from everywatt.cli.options import DURATION, RUN, Verb, output_options, settings_options
 from everywatt.cli.output import Output
 from everywatt.core.clocks import SystemClock
@@ -127,6 +130,9 @@ gpus_option = click.option("--gpus", metavar="0,1", help="Only these GPUs, by in
 @click.option("--timeout", "timeout_s", type=DURATION, default=None, help="An item that takes longer has failed.")
 @click.option("--size", "size_column", metavar="COLUMN", help="The column that tells how large an item is.")
 @click.option("--no-hash", "hashed", flag_value=False, default=True, help="Do not keep the content hash of files.")
+@click.option(
+    "--telemetry", type=click.Path(path_type=Path), metavar="FILE", help="Also write BADC's telemetry (JSON lines)."
+)
 @click.option("--resume", type=RUN, metavar="RUN", help="Go on with an earlier batch; what is done is not run again.")
 @click.option("--plan", "plan_only", is_flag=True, help="Print who would run what, and do nothing.")
 @click.option(
@@ -147,6 +153,7 @@ def command(
     timeout_s: float | None,
     size_column: str | None,
     hashed: bool,
+    telemetry: Path | None,
     resume: str | None,
     plan_only: bool,
     on_interrupt: str,
@@ -180,9 +187,9 @@ def command(
         output.say(text)
     if not work.todo and folder is not None:
         output.say(f"Nothing is left to do in {folder.name}.")
-        return _finish(folder, output)
+        return show_batch(folder, output)[0]
     runner = RunnerSettings(words, max_retries, backoff_s, timeout_s, hashed)
-    return run_batch(work, lanes.devices, runner, settings, note, output, folder, history, on_interrupt)
+    return run_batch(work, lanes.devices, runner, settings, note, output, folder, history, on_interrupt, telemetry)
 
 
 def run_batch(
@@ -195,8 +202,10 @@ def run_batch(
     folder: Path | None,
     history: History | None,
     on_interrupt: str,
+    telemetry: Path | None,
 ) -> int:
     """Record, work off, print; gives the exit code."""
+    log = None if telemetry is None else TelemetryLog(telemetry)
     meter = batch_meter("batch", devices, settings, note, folder)
     meter.start(command=["everywatt", "batch", "--", *runner.command], reaper=os.getpid())
     if meter.elsewhere:
@@ -211,10 +220,13 @@ def run_batch(
             meter,
             folder=lambda: folder or new_run(runs_home(settings.home).path, "batch", SystemClock().utc_ns()),
             history=history,
-            watch=_watcher(output),
+            watch=_watcher(output, log),
             ready=ready,
         )
-    code = _finish(outcome.folder, output)
+    code, found = show_batch(outcome.folder, output)
+    if log is not None:
+        log.close()
+        write_summary(log.path, found)
     if outcome.stopped:
         output.say(f"Interrupted. Go on with: everywatt batch --resume {outcome.folder.name}")
         return 128 + (caught[0] if caught else signal.SIGINT)
@@ -283,10 +295,12 @@ def _items(items: str | None, history: History | None, size_column: str | None) 
     return read_items(Path(items), size_column=size_column)
 
 
-def _watcher(output: Output) -> Callable[[Event, Progress], None]:
+def _watcher(output: Output, log: TelemetryLog | None = None) -> Callable[[Event, Progress], None]:
     show = output.progress()
 
     def watch(event: Event, progress: Progress) -> None:
+        if log is not None:
+            log.event(event)
         if event.kind == "end" and event.final and event.attempt.status != DONE:
             output.detail(f"{event.state.item.id} failed on {event.device.name}")
         eta = progress.eta_s
@@ -318,7 +332,4 @@ def _show_plan(work: Work, lanes: Lanes, history: History | None, output: Output
     output.json("batch-plan", data)
 
 
-def _finish(folder: Path, output: Output) -> int:
-    from everywatt.cli.batch_summary import show_batch
-
-    return show_batch(folder, output)
+Batch.members["summary"] = summary_command
