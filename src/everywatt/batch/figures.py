@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.api.run import Run
-from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, Attempt, History, State
+from everywatt.batch.journal import DONE, FAILED, Attempt, History, State
 from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, join_labels
@@ -326,7 +326,7 @@ def _devices(
                 sum(item.state.status == DONE for item in last),
                 sum(item.state.status == FAILED for item in last),
                 len(mine),
-                sum(one.attempt.status in (FAILED, INTERRUPTED) for one in mine),
+                sum(one.attempt.number > 1 for one in mine),
                 sum(one.attempt.runtime_s or 0.0 for one in mine),
                 added(known) if known else Energy.refuse(ledger.total.refused or "nothing ran there"),
                 sum(entry.microjoules for one in mine if (entry := entries.get(one.attempt.span or "")) is not None),

@@ -6,22 +6,22 @@ import os
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import click
 
-from everywatt.api.meter import Meter
 from everywatt.batch.devices import Device, Lanes, lay_out
 from everywatt.batch.items import Item, check_words, parse_items, read_items
 from everywatt.batch.journal import DONE, History
 from everywatt.batch.plan import Pace, shares
-from everywatt.batch.runner import FINISH, KILL, Event, Progress, Runner
+from everywatt.batch.runner import FINISH, KILL, Event, Progress
 from everywatt.batch.runner import Settings as RunnerSettings
 from everywatt.batch.session import Work, take_up, what_is_left, work_off
 from everywatt.batch.telemetry import TelemetryLog, write_summary
+from everywatt.cli.batch_common import WORDS, apart, batch_meter, gpus_option, stopping, wanted_gpus, words_of
+from everywatt.cli.batch_probe import command as probe_command
 from everywatt.cli.batch_summary import command as summary_command
 from everywatt.cli.batch_summary import show_batch
 from everywatt.cli.options import DURATION, RUN, Verb, output_options, settings_options
@@ -32,8 +32,6 @@ from everywatt.core.errors import ConfigError, UsageError
 from everywatt.core.units import format_duration
 from everywatt.tape.run_store import existing_home, find_run, new_run
 from everywatt.tape.run_store import home as runs_home
-
-WORDS = "everywatt.batch.words"
 
 
 class Batch(Verb):
@@ -56,31 +54,6 @@ class Batch(Verb):
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "-- CMD..."]
-
-
-class WithCommand(Verb):
-    """A verb whose command comes after `--`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, apart(ctx, args))
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "-- CMD..."]
-
-
-def apart(ctx: click.Context, args: Sequence[str]) -> list[str]:
-    """The words before the first `--`; those after it are kept as the command."""
-    if "--" not in args:
-        return list(args)
-    place = list(args).index("--")
-    ctx.meta[WORDS] = tuple(args[place + 1 :])
-    return list(args[:place])
-
-
-def words_of() -> tuple[str, ...]:
-    """The command after `--`, or that of the configuration file; () where there is none."""
-    words: tuple[str, ...] = click.get_current_context().meta.get(WORDS, ())
-    return words
 
 
 def _from_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
@@ -116,7 +89,6 @@ config_option = click.option(
     callback=_from_file,
     help="A TOML file whose keys are these options, with items and command.",
 )
-gpus_option = click.option("--gpus", metavar="0,1", help="Only these GPUs, by index or UUID; none: the CPU alone.")
 
 
 @click.command(cls=Batch)
@@ -233,58 +205,6 @@ def run_batch(
     return code
 
 
-def batch_meter(
-    name: str, devices: Sequence[Device], settings: Settings, note: str | None, append: Path | None = None
-) -> Meter:
-    """The recording of a batch: its own GPUs and the machine."""
-    return Meter(
-        settings.tags.get("name", name),
-        tags=settings.tags,
-        note=note or "",
-        period=settings.period_s,
-        sensors=settings.sensors,
-        devices=",".join(dict.fromkeys(device.uuid or device.visible for device in devices if device.is_gpu)),
-        estimate=settings.estimate,
-        home=settings.home,
-        append=append,
-        pids=(),
-        memory=settings.memory,
-    )
-
-
-@contextmanager
-def stopping(how: str, output: Output) -> Iterator[tuple[Callable[[Runner], None], list[int]]]:
-    """Ctrl-C and SIGTERM stop the batch as asked; gives what takes the runner, and the signals that came."""
-    runners: list[Runner] = []
-    caught: list[int] = []
-
-    def stop(number: int, frame: object) -> None:
-        caught.append(number)
-        for runner in runners:
-            runner.stop(how)
-        if how == FINISH and len(caught) == 1:
-            output.say("Items that run are finished first; once more kills them.")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield runners.append, caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def wanted_gpus(text: str | None) -> list[str] | None:
-    """The GPUs that --gpus names; [] for none, None where it was left out."""
-    if text is None:
-        return None
-    if text.strip().lower() == "none":
-        return []
-    words = [word.strip() for word in text.split(",")]
-    if not all(words):
-        raise UsageError(f"'{text}' is not a list of GPUs.", cure="--gpus 0,1")
-    return words
-
-
 def _items(items: str | None, history: History | None, size_column: str | None) -> list[Item]:
     if items is None and history is not None:
         return [state.item for state in history.states.values()]
@@ -332,4 +252,5 @@ def _show_plan(work: Work, lanes: Lanes, history: History | None, output: Output
     output.json("batch-plan", data)
 
 
+Batch.members["probe"] = probe_command
 Batch.members["summary"] = summary_command

@@ -1,4 +1,4 @@
-"""`everywatt batch summary RUN`: what a batch came to, for notes and programs; a drift; several batches side by side."""
+"""`everywatt batch summary RUN`: what a batch came to, a drift, several batches side by side."""
 
 from __future__ import annotations
 
