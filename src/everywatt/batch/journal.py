@@ -174,7 +174,7 @@ def _apply(history: History, record: Mapping[str, Any]) -> None:
                 state.attempts[place] = replace(attempt, status=record["status"], ended=record.get("ended", {}))
                 state.file = state.attempts[place].ended.get("file") or state.file
         status = str(record["status"])
-        state.status = status if record.get("final") or status == DONE else PENDING
+        state.status = status if record.get("final") or status in (DONE, INTERRUPTED) else PENDING
 
 
 def _ends_whole(path: Path) -> bool:

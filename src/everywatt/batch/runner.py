@@ -257,7 +257,7 @@ class Runner:
         self._journal.end(item, attempt.number, status, ended, final=final)
         closed = replace(attempt, status=status, ended=dict(ended))
         state.attempts[-1] = closed
-        state.status = status if final else INTERRUPTED if status == INTERRUPTED else PENDING
+        state.status = status if final or status == INTERRUPTED else PENDING
         state.file = ended.get("file") or state.file
         if self._recording is not None and attempt.span is not None:
             self._recording.span_close(attempt.span, attributes=_for_tape(status, ended), mark=mark)

@@ -166,7 +166,7 @@ def to_markdown(found: BatchFigures, drift: Sequence[str] = ()) -> str:
     """The batch for notes: the headline, the table by device, what failed, who was slow."""
     lines = [f"## {found.run}", "", headline(found), "", f"Energy: {found.total}", ""]
     lines += _markdown(HEADERS, device_rows(found))
-    failed = [item for item in found.items if item.state.status != DONE]
+    failed = [item for item in found.items if item.state.status != DONE and item.attempts]
     if failed:
         lines += ["", "### Not done", "", *_markdown(ITEM_HEADERS, item_rows(failed))]
     if slow := stragglers(found):

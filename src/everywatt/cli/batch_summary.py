@@ -149,10 +149,13 @@ def _show(found: BatchFigures, output: Output) -> None:
 
 
 def _show_items(found: BatchFigures, output: Output) -> None:
-    failed = [item for item in found.items if item.state.status != DONE]
+    failed = [item for item in found.items if item.state.status != DONE and item.attempts]
+    untouched = sum(not item.attempts for item in found.items)
     if failed:
         output.table(ITEM_HEADERS, item_rows(failed[:MOST_ROWS]), right=ITEM_RIGHT, title="not done")
         if len(failed) > MOST_ROWS:
             output.text(f"and {len(failed) - MOST_ROWS} more; --json has all")
+    if untouched:
+        output.text(f"{untouched} items were not begun")
     if slow := stragglers(found):
         output.table(ITEM_HEADERS, item_rows(slow[:MOST_ROWS]), right=ITEM_RIGHT, title="stragglers")
