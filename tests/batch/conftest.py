@@ -33,7 +33,8 @@ class Place:
         return done
 
     def found(self, *more, code=0, **environ):
-        return json.loads(self.batch("--json", *more, code=code, **environ).stdout)
+        first = more[:1] if more and more[0] in ("probe", "summary") else ()
+        return json.loads(self.batch(*first, "--json", *more[len(first) :], code=code, **environ).stdout)
 
     def items(self, *names):
         (self.folder / "items.txt").write_text("".join(f"{name}\n" for name in names))

@@ -60,7 +60,7 @@ def test_items_know_what_their_gpu_did_during_them(place):
     for item in found["items"]:
         power = item["during"]["power"]
         assert power["min"] < power["mean"] < power["max"]
-        assert power["min"] == pytest.approx(50, abs=5) and power["max"] == pytest.approx(250, abs=5)
+        assert power["min"] < 100 and power["max"] > 200
         (attempt,) = item["tries"]
         span = spans[attempt["span"]]
         truth = here.lab.truth(item["device"], span.start_ns, span.end_ns)

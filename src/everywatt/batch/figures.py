@@ -291,8 +291,9 @@ class Watch:
         if ticks is None:
             return None
         first, after = np.searchsorted(ticks.at_ns, (start_ns, end_ns), side="right")
-        watts = ticks.watts[first:after]
-        watts = watts[np.isfinite(watts)]
+        watts, lasts_ns = ticks.watts[first:after], np.diff(ticks.at_ns, prepend=ticks.at_ns[0])[first:after]
+        # Two publications close together divide a quantum by almost nothing.
+        watts = watts[np.isfinite(watts) & (lasts_ns >= 0.5e9 * ticks.period_s)]
         joules = float(ticks.many([start_ns], [end_ns])[0][0])
         if not len(watts) or not np.isfinite(joules):
             return None
