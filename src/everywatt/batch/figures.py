@@ -43,6 +43,11 @@ class During:
         return {"min": self.low, "mean": self.mean, "max": self.high, "samples": self.samples}
 
 
+def plain_use(use: Mapping[str, During | None]) -> dict[str, Any]:
+    """Plain data for JSON; None where no reading fell into the time."""
+    return {name: None if value is None else value.to_dict() for name, value in use.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptFigures:
     """An attempt with its energy, what its GPU did during it (None: no reading fell into it), and its memory curve."""
@@ -64,7 +69,7 @@ class AttemptFigures:
             "started": one.at,
             **{key: value for key, value in one.ended.items() if key != "file"},
             "energy": self.energy.to_dict(),
-            "during": {name: None if value is None else value.to_dict() for name, value in self.use.items()},
+            "during": plain_use(self.use),
         }
         if self.memory_curve is not None:
             data["memory_curve"] = [list(point) for point in self.memory_curve]
@@ -98,7 +103,7 @@ class ItemFigures:
             "exit_code": None if last is None else last.attempt.exit_code,
             "runtime_s": None if last is None else last.attempt.runtime_s,
             "energy": self.energy.to_dict(),
-            "during": {} if last is None else last.to_dict()["during"],
+            "during": {} if last is None else plain_use(last.use),
             "file": self.state.file,
             "tries": [one.to_dict() for one in self.attempts],
         }
@@ -135,7 +140,7 @@ class DeviceFigures:
             "microjoules": self.microjoules,
             "energy_own": None if self.own is None else self.own.to_dict(),
             "energy_own_idle": None if self.idle is None else self.idle.to_dict(),
-            "during": {name: None if value is None else value.to_dict() for name, value in self.use.items()},
+            "during": plain_use(self.use),
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ from everywatt.core.errors import ConfigError, UsageError
 from everywatt.core.units import format_duration
 from everywatt.tape.run_store import existing_home, find_run, new_run
 from everywatt.tape.run_store import home as runs_home
+
+SHOW_EVERY_S = 0.2
 
 
 class Batch(Verb):
@@ -217,12 +220,17 @@ def _items(items: str | None, history: History | None, size_column: str | None) 
 
 def _watcher(output: Output, log: TelemetryLog | None = None) -> Callable[[Event, Progress], None]:
     show = output.progress()
+    shown = [0.0]
 
     def watch(event: Event, progress: Progress) -> None:
         if log is not None:
             log.event(event)
         if event.kind == "end" and event.final and event.attempt.status != DONE:
             output.detail(f"{event.state.item.id} failed on {event.device.name}")
+        moment = time.monotonic()
+        if moment - shown[0] < SHOW_EVERY_S and progress.running:
+            return
+        shown[0] = moment
         eta = progress.eta_s
         rest = "" if eta is None else f" · about {format_duration(eta)} left"
         failed = f" · {progress.failed} failed" if progress.failed else ""
