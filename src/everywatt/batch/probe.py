@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 from everywatt.api.meter import Meter
@@ -25,6 +27,7 @@ from everywatt.core.errors import EverywattError, UsageError
 LOOK_S = 0.02
 WAIT_S = 3.0  # for the tape to reach the end of an attempt
 NO_COMMAND = (126, 127)
+CERTAIN = 2.0  # standard errors between runs that make a difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class SizeFigures:
-    """All attempts at one size: whether it fits, why not, peak memory, seconds and energy of one run."""
+    """All attempts at one size: whether it fits, why not, peak memory, seconds and energy of one run.
+
+    `error_j` is the standard error of the mean over several runs, 0 where there was one: then nothing is known of it.
+    """
 
     size: int
     fits: bool
@@ -53,6 +59,7 @@ class SizeFigures:
     runtime_s: float | None
     peak_bytes: float | None
     energy: Energy
+    error_j: float = 0.0
 
     @property
     def joules_per_unit(self) -> float | None:
@@ -74,6 +81,7 @@ class SizeFigures:
             "runtime_s": self.runtime_s,
             "peak_memory_bytes": self.peak_bytes,
             "energy": self.energy.to_dict(),
+            "standard_error_j": self.error_j if self.trials > 1 else None,
             "joules_per_unit": self.joules_per_unit,
             "units_per_s": self.units_per_s,
         }
@@ -254,6 +262,7 @@ class Probe:
             sum(times) / len(times) if times else None,
             _peak(mine, tried.peak, self._device),
             energy or Energy.refuse("it never ran"),
+            stdev(one.value for one in known) / math.sqrt(len(known)) if len(known) > 1 else 0.0,
         )
 
 
@@ -298,6 +307,9 @@ def _peak(mine: Sequence[ItemFigures], seen: float | None, device: Device) -> fl
 
 def _near(one: SizeFigures, best: SizeFigures) -> bool:
     """Whether the two cannot be told apart: what they share, a card's gain, cancels in the ratio."""
+    more = (one.joules_per_unit or 0.0) - (best.joules_per_unit or 0.0)
+    if more <= CERTAIN * math.hypot(one.error_j / one.size, best.error_j / best.size):
+        return True
     try:
         return (one.energy / one.size).ratio(best.energy / best.size).low <= 1.0
     except EverywattError:

@@ -8,6 +8,7 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,8 @@ class Runner:
     def stop(self, how: str) -> None:
         """Begin nothing more: `finish` what runs, or `kill` it too. The second call kills in any case."""
         self._stop = KILL if self._stop is not None else how
-        os.write(self._wake[1], b"!")
+        with suppress(OSError):  # it has ended already
+            os.write(self._wake[1], b"!")
 
     @property
     def stopped(self) -> bool:

@@ -86,9 +86,14 @@ def stopping(how: str, output: Output) -> Iterator[tuple[Callable[[Stoppable], N
         if how == FINISH and len(caught) == 1:
             output.say("Items that run are finished first; once more kills them.")
 
+    def ready(runner: Stoppable) -> None:
+        runners.append(runner)
+        if caught:
+            runner.stop(how)
+
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield runners.append, caught
+        yield ready, caught
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
