@@ -45,7 +45,7 @@ def device_rows(found: BatchFigures) -> list[list[str]]:
 def _device(one: DeviceFigures) -> list[str]:
     memory, power = one.use.get("memory"), one.use.get("power")
     return [
-        f"{one.device} {one.title}".strip() if one.title and one.device != "cpu" else one.device,
+        one.device,
         str(one.done),
         str(one.failed),
         str(one.retries),
@@ -126,7 +126,14 @@ def headline(found: BatchFigures) -> str:
     each = found.joules_per_item()
     pace = f", {found.count(DONE) / found.duration_s:.3g} items/s" if found.duration_s and found.count(DONE) else ""
     cost = f", {format_joules(each)} an item" if each is not None else ""
-    return f"{len(found.items)} items: {', '.join(counts)} in {format_duration(found.duration_s)}{pace}{cost}"
+    where = f" on {cards(found)}" if cards(found) else ""
+    return f"{len(found.items)} items: {', '.join(counts)} in {format_duration(found.duration_s)}{pace}{cost}{where}"
+
+
+def cards(found: BatchFigures) -> str:
+    """`4 × NVIDIA A100-SXM4-40GB`; empty where no GPU took part."""
+    titles = [one.title for one in found.devices if one.device != "cpu" and one.title]
+    return ", ".join(f"{titles.count(title)} × {title}" for title in dict.fromkeys(titles))
 
 
 def stragglers(found: BatchFigures, times: float = 3.0) -> list[ItemFigures]:

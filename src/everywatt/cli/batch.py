@@ -21,7 +21,16 @@ from everywatt.batch.runner import FINISH, KILL, Event, Progress
 from everywatt.batch.runner import Settings as RunnerSettings
 from everywatt.batch.session import Work, take_up, what_is_left, work_off
 from everywatt.batch.telemetry import TelemetryLog, write_summary
-from everywatt.cli.batch_common import WORDS, apart, batch_meter, gpus_option, stopping, wanted_gpus, words_of
+from everywatt.cli.batch_common import (
+    WORDS,
+    apart,
+    batch_meter,
+    clear_line,
+    gpus_option,
+    stopping,
+    wanted_gpus,
+    words_of,
+)
 from everywatt.cli.batch_probe import command as probe_command
 from everywatt.cli.batch_summary import command as summary_command
 from everywatt.cli.batch_summary import show_batch
@@ -198,6 +207,7 @@ def run_batch(
             watch=_watcher(output, log),
             ready=ready,
         )
+    clear_line(output)
     code, found = show_batch(outcome.folder, output)
     if log is not None:
         log.close()
@@ -232,7 +242,7 @@ def _watcher(output: Output, log: TelemetryLog | None = None) -> Callable[[Event
             return
         shown[0] = moment
         eta = progress.eta_s
-        rest = "" if eta is None else f" · about {format_duration(eta)} left"
+        rest = "" if not eta else f" · about {format_duration(eta)} left"
         failed = f" · {progress.failed} failed" if progress.failed else ""
         show(f"{progress.done}/{progress.total} done{failed} · {progress.running} running{rest}")
 

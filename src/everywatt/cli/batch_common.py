@@ -14,7 +14,7 @@ from everywatt.api.meter import Meter
 from everywatt.batch.devices import Device
 from everywatt.batch.runner import FINISH
 from everywatt.cli.options import Verb
-from everywatt.cli.output import Output
+from everywatt.cli.output import Output, style_of
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 
@@ -109,3 +109,10 @@ def wanted_gpus(text: str | None) -> list[str] | None:
     if not all(words):
         raise UsageError(f"'{text}' is not a list of GPUs.", cure="--gpus 0,1")
     return words
+
+
+def clear_line(output: Output) -> None:
+    """Take the progress line away before a table is printed."""
+    if style_of(output.stderr, output.environ).rich and not output.quiet:
+        output.stderr.write("\r\x1b[K")
+        output.stderr.flush()

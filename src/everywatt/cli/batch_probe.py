@@ -12,7 +12,15 @@ from everywatt.batch.probe import Plan, Probe, Result
 from everywatt.batch.runner import KILL
 from everywatt.batch.runner import Settings as RunnerSettings
 from everywatt.batch.tables import interval
-from everywatt.cli.batch_common import WithCommand, batch_meter, gpus_option, stopping, wanted_gpus, words_of
+from everywatt.cli.batch_common import (
+    WithCommand,
+    batch_meter,
+    clear_line,
+    gpus_option,
+    stopping,
+    wanted_gpus,
+    words_of,
+)
 from everywatt.cli.options import DURATION, output_options, settings_options
 from everywatt.cli.output import Output
 from everywatt.core.config import Settings
@@ -74,6 +82,7 @@ def command(
         run = meter.stop()
     if run is None:
         raise MeasurementRefused(f"no recording: {meter.energy.refused}")
+    clear_line(output)
     result = probe.result(run)
     _show(result, output)
     if caught:

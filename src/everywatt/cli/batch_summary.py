@@ -64,13 +64,14 @@ def command(runs: tuple[str, ...], form: str | None, baseline: str | None, toler
         told, notes = drifts(found, steady, tolerance)
     code = 1 if found.count(DONE) < len(found.items) or any(one.drifted for one in told) else 0
     lines = [*map(str, told), *notes]
-    data = {**found.to_dict(), **({"drift": [one.to_dict() for one in told]} if baseline is not None else {})}
+    more = {"drift": [one.to_dict() for one in told]} if baseline is not None else {}
     if form == "json":
-        output.text(dumps(document("batch", data), indent=2))
+        output.text(dumps(document("batch", {**found.to_dict(), **more}), indent=2))
     elif form == "md":
         output.text(to_markdown(found, lines).rstrip("\n"))
     else:
-        output.json("batch", data)
+        if output.json_to is not None:  # thousands of items take a while
+            output.json("batch", {**found.to_dict(), **more})
         _show(found, output)
         for line in lines:
             output.text(line)
@@ -131,7 +132,8 @@ def show_batch(folder: Path, output: Output) -> tuple[int, BatchFigures | None]:
         output.json("batch", {"run": folder.name, "items": items, "by_device": [], "energy": None, "refused": why})
         output.text(f"{len(statuses)} items: {statuses.count(DONE)} done, {statuses.count(FAILED)} failed")
         return code, None
-    output.json("batch", found.to_dict())
+    if output.json_to is not None:
+        output.json("batch", found.to_dict())
     _show(found, output)
     run = found.run
     output.say(f"  run     {run}   (everywatt ledger {run} --by span, everywatt batch summary {run})")
