@@ -138,7 +138,9 @@ def test_workers_of_the_cpu_see_no_gpu(place):
     assert set((here.folder / "seen").read_text().split()) == {"[]", "[0]"}
     for item in found["items"]:
         if item["device"] == "cpu":
-            assert "gpu.0" not in item["energy"]["parts"], "an item without a GPU owes nothing that a GPU drew"
+            assert item["energy"]["joules"] is None, "an item without a GPU owes nothing that a GPU drew"
+            assert item["energy"]["refused"] == "nothing measures the device it ran on"
+    assert found["adds_up"]
 
 
 def test_without_a_gpu_items_run_on_the_cpu_with_its_joules(place):
@@ -151,6 +153,16 @@ def test_without_a_gpu_items_run_on_the_cpu_with_its_joules(place):
     for item in found["items"]:
         span = spans[item["tries"][0]["span"]]
         assert item["energy"]["joules"] == pytest.approx(40 * span.duration_s, rel=0.03)
+
+
+def test_where_nothing_measures_there_is_no_figure_and_no_zero(place):
+    here = place(gpus=["constant:100W"])
+    found = here.found("--sensors", "use", "--no-estimate", here.items("a", "b"), "--", "true")
+    assert [item["status"] for item in found["items"]] == ["done", "done"]
+    assert found["energy"]["joules"] is None and found["joules_per_item"] is None
+    assert found["by_device"][0]["energy"]["joules"] is None
+    assert all(item["energy"]["joules"] is None for item in found["items"])
+    assert "0.000000" not in here.batch("summary", "last").stdout
 
 
 def test_columns_sizes_and_the_plan(place):

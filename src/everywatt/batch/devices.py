@@ -194,7 +194,7 @@ def _devices(inventory: Inventory, boards: Sequence[int], migs: Sequence[str], *
         name, memory = f"gpu.{gpu.index}", inventory.memory.get(gpu.index)
         if gpu.migs:
             parts = [mig.uuid for mig in gpu.migs if not migs or mig.uuid in migs]
-            devices += [Device(name, uuid, f"{gpu.name} {uuid[:12]}", uuid) for uuid in parts]
+            devices += [Device(name, uuid, gpu.name, uuid) for uuid in parts]
         else:
             devices.append(Device(name, gpu.uuid if by_uuid else str(gpu.index), gpu.name, gpu.uuid, memory))
     return devices

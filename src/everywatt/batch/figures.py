@@ -25,6 +25,7 @@ from everywatt.tape.reader import Tape
 GAUGES = ("utilisation", "memory", "temperature")
 CURVE_POINTS = 200
 OUTSIDE = "outside of items"
+NOT_MEASURED = "nothing measures the device it ran on"
 
 Floats = npt.NDArray[np.float64]
 
@@ -231,8 +232,7 @@ def _attempt(
     span = spans.get(one.span or "")
     entry = entries.get(one.span or "")
     if span is None or entry is None:
-        why = ledger.total.refused or "it was not recorded"
-        return AttemptFigures(one, Energy.refuse(why))
+        return AttemptFigures(one, Energy.refuse(ledger.total.refused or "it was not recorded"))
     use: dict[str, During | None] = {}
     curve = None
     for watch in watches:
@@ -242,7 +242,9 @@ def _attempt(
             use = watch.during(one.device, span.start_ns, end_ns)
             curve = watch.memory_curve(one.device, span.start_ns, end_ns) if one.oom else None
             break
-    return AttemptFigures(one, entry.energy, use, curve)
+    # A share of nothing that measures is no figure, and not zero.
+    energy = entry.energy if entry.energy.parts else Energy.refuse(ledger.total.refused or NOT_MEASURED)
+    return AttemptFigures(one, energy, use, curve)
 
 
 class Watch:
