@@ -25,7 +25,7 @@ def states(folder):
 
 
 def test_states_follow_from_the_lines(tmp_path):
-    write(tmp_path).close()
+    assert write(tmp_path).close() == ""
     assert states(tmp_path) == {"a": DONE, "b": FAILED, "c": PENDING, "d": RUNNING}
     work = what_is_left(ITEMS, read_journal(tmp_path))
     assert [item.id for item in work.todo] == ["b", "c", "d"]
@@ -50,6 +50,13 @@ def test_every_cut_leaves_a_journal_that_is_read_and_goes_on(tmp_path):
         journal.end(ITEMS[0], 2, INTERRUPTED, {}, final=False)
         journal.close()
         assert states(folder)["a"] == INTERRUPTED
+
+
+def test_a_full_disk_stops_nobody(tmp_path):
+    """/dev/full takes nothing; what waits is told at the end."""
+    (tmp_path / JOURNAL).symlink_to("/dev/full")
+    said = write(tmp_path).close()
+    assert "No space left" in said and "run some items again" in said
 
 
 def test_one_batch_at_a_time(tmp_path):

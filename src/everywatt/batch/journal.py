@@ -89,8 +89,7 @@ class Journal:
         except OSError:
             os.close(self._file)
             raise UsageError(f"{folder.name} is being worked on by another everywatt batch.") from None
-        if torn:
-            os.write(self._file, b"\n")
+        self._unwritten = b"\n" if torn else b""
 
     def batch(self, command: Sequence[str], items: Sequence[Item], devices: Sequence[Mapping[str, Any]]) -> None:
         """A session begins; the items are those that the journal does not have yet."""
@@ -108,13 +107,28 @@ class Journal:
         data = {"attempt": number, "status": status, "final": final, "ended": dict(ended)}
         self._write({"kind": "end", "at": now(), "id": item.id, **data})
 
-    def close(self) -> None:
-        """Have everything on the disk."""
-        os.fsync(self._file)
+    def close(self) -> str:
+        """Have everything on the disk; gives a sentence where that is not possible, else nothing."""
+        why = self._flush()
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            why = why or error.strerror or str(error)
         os.close(self._file)
+        return why and f"{self.path} could not be written ({why}): a resumed batch will run some items again."
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        os.write(self._file, dumps(record).encode() + b"\n")
+        self._unwritten += dumps(record).encode() + b"\n"
+        self._flush()
+
+    def _flush(self) -> str:
+        """Write what waits. On a full disk it goes on waiting: the items' work is worth more than its record."""
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(self._file, self._unwritten) :]
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
 
 
 def read_journal(folder: Path) -> History:

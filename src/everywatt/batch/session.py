@@ -75,11 +75,15 @@ def take_up(folder: Path, command: Sequence[str]) -> History:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a session: the run (None: nothing was recorded), where its journal is, whether it was stopped."""
+    """What came of a session: the run (None: nothing was recorded), where its journal is, whether it was stopped.
+
+    `trouble` is a sentence where the journal is not whole.
+    """
 
     run: Run | None
     folder: Path
     stopped: bool
+    trouble: str = ""
 
 
 def work_off(
@@ -114,9 +118,9 @@ def work_off(
             ready(runner)
         runner.run()
     finally:
-        journal.close()
+        trouble = journal.close()
         run = _stopped(meter)
-    return Outcome(run, place, runner.stopped)
+    return Outcome(run, place, runner.stopped, trouble)
 
 
 def _stopped(meter: Meter) -> Run | None:

@@ -208,6 +208,8 @@ def run_batch(
             ready=ready,
         )
     clear_line(output)
+    if outcome.trouble:
+        output.warn(outcome.trouble)
     code, found = show_batch(outcome.folder, output)
     if log is not None:
         log.close()
