@@ -206,7 +206,9 @@ def test_ctrl_c_finishes_or_kills_and_resume_goes_on(place, how):
     assert statuses.count("interrupted") == 0 if how == "finish" else statuses.count("interrupted") >= 1
     lines = _text(here.folder / "seen").split("\n")
     done = {item["id"] for item in found["items"] if item["status"] == "done"}
-    assert {f"end {name}" for name in done} == {line for line in lines if line.startswith("end")}
+    ends = {line for line in lines if line.startswith("end")}
+    assert {f"end {name}" for name in done} <= ends
+    assert how == "kill" or len(ends) == len(done)
     again = here.found("--resume", found["run"])
     assert again["counts"] == {"items": 8, "done": 8, "failed": 0, "left": 0} and again["adds_up"]
     starts = [line for line in _text(here.folder / "seen").split("\n") if line.startswith("start")]
