@@ -29,6 +29,7 @@ ORDER = (
     "monitor_cost",
     "report_time",
     "verdicts",
+    "batch_cost",
 )
 
 

@@ -84,3 +84,14 @@ def test_built_tapes_are_what_recording_would_leave(tmp_path, monkeypatch):
     assert run.energy(between=(10.0, 850.0), device="gpu.0").joules == pytest.approx(truth, rel=1e-12)
     watts = columns.values["gpu.0.power"][1:]
     assert columns.accumulated["gpu.0.power"][-1] == pytest.approx(float(watts.sum()) * 1e8, rel=1e-12)
+
+
+@pytest.mark.serial
+def test_batch_cost_in_short():
+    done = _bench("batch_cost", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "200 items of 5 ms" in done.stdout
+    ours = next(line for line in done.stdout.splitlines() if line.startswith("everywatt batch  "))
+    theirs = next(line for line in done.stdout.splitlines() if line.startswith("power before and after"))
+    worst = [float(line.split("%")[2]) for line in (ours, theirs)]
+    assert worst[0] < worst[1]

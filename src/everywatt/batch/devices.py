@@ -1,0 +1,247 @@
+"""The GPUs that a batch may use: found through NVML, else nvidia-smi, and never more than the caller's mask leaves."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from everywatt.core.errors import SensorError, UsageError
+from everywatt.sensors.gpu_select import Gpu, Mig, select
+from everywatt.sensors.nvml_api import LIBRARY_NOT_FOUND, NO_PERMISSION, code_of, text, words_for
+from everywatt.sensors.nvml_device import identify
+
+ORDER = "PCI_BUS_ID"
+SMI_TIMEOUT_S = 30.0
+_LINE = re.compile(r"GPU (\d+): (.*) \(UUID: (GPU-[^)]+)\)")
+_MIG_LINE = re.compile(r"\s+MIG .* \(UUID: (MIG-[^)]+)\)")
+
+
+class Why(StrEnum):
+    """Why there is no GPU."""
+
+    DENIED = "denied"
+    NO_TOOL = "no tool"
+    NO_DEVICE = "no device"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where items run. `visible` is its CUDA_VISIBLE_DEVICES, "" for the CPU; `name` is its name on the tape."""
+
+    name: str
+    visible: str = ""
+    title: str = ""
+    uuid: str = ""
+    memory_bytes: float | None = None
+
+    @property
+    def index(self) -> str:
+        """What `{gpu}` becomes: the number of the board in PCI bus order; empty for the CPU."""
+        return self.name.removeprefix("gpu.") if self.is_gpu else ""
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU or a part of one."""
+        return self.name.startswith("gpu.")
+
+    def environment(self) -> dict[str, str]:
+        """What a command there has to see: this device alone."""
+        return {"CUDA_VISIBLE_DEVICES": self.visible, "CUDA_DEVICE_ORDER": ORDER}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"device": self.name, "name": self.title, "uuid": self.uuid, "memory_bytes": self.memory_bytes}
+
+
+CPU = Device("cpu", title="CPU")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The GPUs that may be used, or the reason why there are none; `note` is what a reader has to know of the mask."""
+
+    devices: tuple[Device, ...]
+    why: Why | None = None
+    message: str = ""
+    cure: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All GPUs of the machine, whoever may use them, with their memory by index."""
+
+    gpus: tuple[Gpu, ...]
+    memory: Mapping[int, float | None]
+    why: Why | None = None
+    message: str = ""
+    cure: str | None = None
+
+
+def find(environ: Mapping[str, str], wanted: Sequence[str] | None = None, *, nvml: Any = None) -> Found:
+    """The GPUs that `environ`'s CUDA_VISIBLE_DEVICES leaves, and of those the `wanted` ones (indices or UUIDs).
+
+    Raises UsageError where one is wanted that is not among them: a mask is never widened.
+    """
+    inventory = take_inventory(environ, nvml=nvml)
+    if not inventory.gpus:
+        return Found((), inventory.why, inventory.message, inventory.cure)
+    mask = environ.get("CUDA_VISIBLE_DEVICES")
+    chosen = select(mask, inventory.gpus, environ.get("CUDA_DEVICE_ORDER"))
+    devices = _devices(inventory, chosen.gpus, chosen.migs, by_uuid="GPU-" in (mask or ""))
+    if not devices:
+        message = chosen.note or f"CUDA_VISIBLE_DEVICES='{mask}' leaves none of {len(inventory.gpus)} GPUs."
+        return Found((), Why.NO_DEVICE, message)
+    if wanted is not None:
+        devices = _wanted(devices, wanted, mask)
+    return Found(tuple(devices), note=chosen.note)
+
+
+def take_inventory(environ: Mapping[str, str], *, nvml: Any = None) -> Inventory:
+    """Every GPU that NVML lists, else nvidia-smi."""
+    try:
+        library = nvml
+        if library is None:
+            import pynvml
+
+            library = pynvml
+        library.nvmlInit()
+    except Exception as error:  # noqa: BLE001 - a driver's border
+        if code_of(error) == NO_PERMISSION:
+            return _denied(words_for(error))
+        absent = isinstance(error, ImportError) or code_of(error) == LIBRARY_NOT_FOUND
+        return _by_command(environ, "NVML was not found" if absent else f"NVML: {words_for(error)}")
+    try:
+        return _by_nvml(library)
+    finally:
+        library.nvmlShutdown()
+
+
+def _by_nvml(nvml: Any) -> Inventory:
+    gpus: list[Gpu] = []
+    memory: dict[int, float | None] = {}
+    failures: list[str] = []
+    denied = False
+    try:
+        count = int(nvml.nvmlDeviceGetCount())
+        driver = text(nvml.nvmlSystemGetDriverVersion())
+    except Exception as error:  # noqa: BLE001 - a driver's border
+        return Inventory((), {}, Why.NO_DEVICE, f"NVML lists no GPU: {words_for(error)}.")
+    for index in range(count):
+        try:
+            found = identify(nvml, index, nvml.nvmlDeviceGetHandleByIndex(index), driver)
+        except Exception as error:  # noqa: BLE001 - a driver's border
+            denied |= code_of(error) == NO_PERMISSION
+            failures.append(f"GPU {index}: {words_for(error)}")
+            continue
+        gpus.append(found.gpu)
+        memory[index] = found.memory_bytes
+    if gpus:
+        return Inventory(tuple(gpus), memory)
+    if denied:
+        return _denied(failures[0])
+    why = failures[0] if failures else "the NVIDIA driver runs and lists no GPU"
+    return Inventory((), {}, Why.NO_DEVICE, f"There is no GPU to use: {why}.")
+
+
+def _denied(detail: str) -> Inventory:
+    message = f"There are NVIDIA GPUs, and no permission to use them ({detail})."
+    cure = "ls -l /dev/nvidia*, join the group that owns them; or --gpus none to go without"
+    return Inventory((), {}, Why.DENIED, message, cure)
+
+
+def _by_command(environ: Mapping[str, str], nvml: str) -> Inventory:
+    """By `nvidia-smi -L`, where NVML cannot be used from here."""
+    program = shutil.which("nvidia-smi", path=environ.get("PATH"))
+    if program is None:
+        return Inventory((), {}, Why.NO_TOOL, f"No GPU could be looked for: {nvml}, and nvidia-smi is not installed.")
+    try:
+        done = subprocess.run(
+            [program, "-L"], env=dict(environ), capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Inventory((), {}, Why.NO_TOOL, f"No GPU could be looked for: {nvml}, and nvidia-smi failed: {error}.")
+    said = (done.stdout + done.stderr).strip()
+    if "insufficient permission" in said.lower():
+        return _denied("nvidia-smi: Insufficient Permissions")
+    gpus = parse_listing(done.stdout)
+    if gpus:
+        return Inventory(gpus, dict.fromkeys((gpu.index for gpu in gpus), None))
+    reason = said.splitlines()[0] if said else f"nvidia-smi ended with {done.returncode}"
+    return Inventory((), {}, Why.NO_DEVICE, f"There is no GPU to use: {nvml}; nvidia-smi: {reason}")
+
+
+def parse_listing(listing: str) -> tuple[Gpu, ...]:
+    """The GPUs of `nvidia-smi -L`, with their MIG devices."""
+    found: list[tuple[int, str, str, list[Mig]]] = []
+    for line in listing.splitlines():
+        if match := _LINE.match(line):
+            found.append((int(match[1]), match[3], match[2], []))
+        elif found and (match := _MIG_LINE.match(line)):
+            found[-1][3].append(Mig(match[1], -1, -1))
+    return tuple(Gpu(index, uuid, name, migs=tuple(migs)) for index, uuid, name, migs in found)
+
+
+def _devices(inventory: Inventory, boards: Sequence[int], migs: Sequence[str], *, by_uuid: bool) -> list[Device]:
+    """A device for each board, and for each MIG device of a board that is divided."""
+    devices = []
+    for gpu in (gpu for number in boards for gpu in inventory.gpus if gpu.index == number):
+        name, memory = f"gpu.{gpu.index}", inventory.memory.get(gpu.index)
+        if gpu.migs:
+            parts = [mig.uuid for mig in gpu.migs if not migs or mig.uuid in migs]
+            devices += [Device(name, uuid, gpu.name, uuid) for uuid in parts]
+        else:
+            devices.append(Device(name, gpu.uuid if by_uuid else str(gpu.index), gpu.name, gpu.uuid, memory))
+    return devices
+
+
+def _wanted(devices: Sequence[Device], wanted: Sequence[str], mask: str | None) -> list[Device]:
+    chosen = []
+    for word in wanted:
+        matching = [d for d in devices if word in (d.index, d.name, d.uuid) or (len(word) > 8 and word in d.uuid)]
+        if not matching:
+            left = ", ".join(dict.fromkeys(device.index for device in devices))
+            limits = f" that CUDA_VISIBLE_DEVICES={mask} leaves" if mask is not None else " of this machine"
+            raise UsageError(f"GPU {word} is not among the GPUs{limits}: {left}.")
+        chosen += [device for device in matching if device not in chosen]
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Where items run at the same time, one entry for each worker, and what has to be said about it."""
+
+    devices: tuple[Device, ...]
+    notes: tuple[str, ...] = ()
+
+
+def lay_out(
+    environ: Mapping[str, str],
+    *,
+    gpus: Sequence[str] | None = None,
+    per_gpu: int = 1,
+    cpu_workers: int | None = None,
+    nvml: Any = None,
+) -> Lanes:
+    """The lanes: `per_gpu` for each GPU, first one of each, then the CPU's; without a GPU at least one on the CPU.
+
+    `gpus` are the wanted ones, () for none. Raises UsageError where a wanted one is not there, and SensorError where
+    there are GPUs that may not be used: a batch that quietly ran on the CPU would be worse.
+    """
+    cpu = [CPU] * (cpu_workers or 0)
+    if gpus is not None and not gpus:
+        return Lanes(tuple(cpu or [CPU]))
+    found = find(environ, gpus, nvml=nvml)
+    notes = [found.note] if found.note else []
+    if found.devices:
+        return Lanes((*found.devices * per_gpu, *cpu), tuple(notes))
+    if found.why is Why.DENIED:
+        raise SensorError(found.message, cure=found.cure)
+    if gpus is not None:
+        raise UsageError(found.message, cure="leave --gpus out, or --gpus none, to run on the CPU")
+    return Lanes(tuple(cpu or [CPU]), (f"{found.message.rstrip('.')}. Items run on the CPU.",))

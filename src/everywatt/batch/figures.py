@@ -1,0 +1,389 @@
+"""What each item cost and what its device did meanwhile, from the tape: during the item, not before and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.api.run import Run
+from everywatt.batch.journal import DONE, FAILED, Attempt, History, State
+from everywatt.core.budget import Budget
+from everywatt.core.clocks import NS
+from everywatt.core.energy import Energy, join_labels
+from everywatt.core.spans import Span
+from everywatt.energy.loading import load_ticks
+from everywatt.energy.sources import sources
+from everywatt.energy.ticks import Ticks
+from everywatt.ledger.owners import Entry, Ledger, OwnerKind
+from everywatt.ledger.series import Series, find
+from everywatt.tape.reader import Tape
+
+GAUGES = ("utilisation", "memory", "temperature")
+CURVE_POINTS = 200
+OUTSIDE = "outside of items"
+NOT_MEASURED = "nothing measures the device it ran on"
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class During:
+    """Lowest, mean and highest reading inside an attempt; `samples` is how many there were."""
+
+    low: float
+    mean: float
+    high: float
+    samples: int
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain data for JSON."""
+        return {"min": self.low, "mean": self.mean, "max": self.high, "samples": self.samples}
+
+
+def plain_use(use: Mapping[str, During | None]) -> dict[str, Any]:
+    """Plain data for JSON; None where no reading fell into the time."""
+    return {name: None if value is None else value.to_dict() for name, value in use.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFigures:
+    """An attempt with its energy, what its GPU did during it (None: no reading fell into it), and its memory curve."""
+
+    attempt: Attempt
+    energy: Energy
+    use: Mapping[str, During | None] = field(default_factory=dict)
+    memory_curve: tuple[tuple[float, float], ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        one = self.attempt
+        data: dict[str, Any] = {
+            "attempt": one.number,
+            "status": one.status,
+            "device": one.device,
+            "lane": one.lane,
+            "span": one.span,
+            "started": one.at,
+            **{key: value for key, value in one.ended.items() if key != "file"},
+            "energy": self.energy.to_dict(),
+            "during": plain_use(self.use),
+        }
+        if self.memory_curve is not None:
+            data["memory_curve"] = [list(point) for point in self.memory_curve]
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFigures:
+    """An item with all its attempts; its energy is that of all of them."""
+
+    state: State
+    attempts: tuple[AttemptFigures, ...]
+    energy: Energy
+
+    @property
+    def last(self) -> AttemptFigures | None:
+        """The attempt that decided."""
+        return self.attempts[-1] if self.attempts else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        last = self.last
+        return {
+            "id": self.state.item.id,
+            "index": self.state.item.index,
+            "input": self.state.item.input,
+            "size": self.state.item.size,
+            "status": self.state.status,
+            "attempts": len(self.attempts),
+            "device": self.state.device,
+            "exit_code": None if last is None else last.attempt.exit_code,
+            "runtime_s": None if last is None else last.attempt.runtime_s,
+            "energy": self.energy.to_dict(),
+            "during": {} if last is None else plain_use(last.use),
+            "file": self.state.file,
+            "tries": [one.to_dict() for one in self.attempts],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFigures:
+    """All attempts that ran on one device. `idle` is what the device itself drew outside of items."""
+
+    device: str
+    title: str
+    done: int
+    failed: int
+    attempts: int
+    retries: int
+    busy_s: float
+    energy: Energy
+    microjoules: int
+    own: Energy | None
+    idle: Energy | None
+    use: Mapping[str, During | None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "device": self.device,
+            "name": self.title,
+            "done": self.done,
+            "failed": self.failed,
+            "attempts": self.attempts,
+            "retries": self.retries,
+            "busy_s": self.busy_s,
+            "energy": self.energy.to_dict(),
+            "microjoules": self.microjoules,
+            "energy_own": None if self.own is None else self.own.to_dict(),
+            "energy_own_idle": None if self.idle is None else self.idle.to_dict(),
+            "during": plain_use(self.use),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFigures:
+    """The whole batch. `outside` are joules of no item; with those of the devices they are the ledger's total."""
+
+    run: str
+    duration_s: float
+    items: tuple[ItemFigures, ...]
+    devices: tuple[DeviceFigures, ...]
+    total: Energy
+    total_microjoules: int
+    outside_microjoules: int
+    notes: tuple[str, ...] = ()
+
+    def count(self, status: str) -> int:
+        """How many items ended like this."""
+        return sum(item.state.status == status for item in self.items)
+
+    @property
+    def left(self) -> int:
+        """How many items are neither done nor failed."""
+        return len(self.items) - self.count(DONE) - self.count(FAILED)
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether devices and what lies outside of items are the total, to the microjoule."""
+        owned = sum(device.microjoules for device in self.devices) + self.outside_microjoules
+        return owned == self.total_microjoules
+
+    def joules_per_item(self) -> float | None:
+        """All joules of the batch for each item that was done; None where there is no figure."""
+        done = self.count(DONE)
+        return None if self.total.joules is None or not done else self.total.joules / done
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; `cli` puts schema and kind around it."""
+        return {
+            "run": self.run,
+            "duration_s": self.duration_s,
+            "counts": {"items": len(self.items), DONE: self.count(DONE), FAILED: self.count(FAILED), "left": self.left},
+            "energy": self.total.to_dict(),
+            "energy_outside_j": self.outside_microjoules / 1e6,
+            "adds_up": self.adds_up,
+            "items_per_s": self.count(DONE) / self.duration_s if self.duration_s else None,
+            "joules_per_item": self.joules_per_item(),
+            "items": [item.to_dict() for item in self.items],
+            "by_device": [device.to_dict() for device in self.devices],
+            "notes": list(self.notes),
+        }
+
+
+def figures(run: Run, history: History) -> BatchFigures:
+    """Every item, every device and the whole, from a finished or live run and its journal."""
+    ledger = run.ledger("span")
+    entries = {entry.owner.id: entry for entry in ledger.entries if entry.owner.kind is OwnerKind.SPAN}
+    spans = {span.id: span for span in run.spans}
+    watches = [Watch(tape) for tape in run.tapes]
+    items = []
+    for state in history.states.values():
+        tries = tuple(_attempt(one, entries, spans, watches, ledger) for one in state.attempts)
+        known = [one.energy for one in tries if one.energy.joules is not None]
+        energy = (
+            added(known) if known else Energy.refuse("it never ran" if not tries else tries[-1].energy.refused or "")
+        )
+        items.append(ItemFigures(state, tries, energy))
+    devices = tuple(_devices(items, entries, ledger, run, history))
+    ours = {one.span for state in history.states.values() for one in state.attempts}
+    outside = sum(entry.microjoules for entry in ledger.entries if entry.owner.id not in ours)
+    notes = dict.fromkeys((*history.trouble, *run.trouble, *ledger.notes, *_tape_notes(run)))
+    return BatchFigures(
+        run.name, run.duration_s, tuple(items), devices, ledger.total, ledger.microjoules, outside, tuple(notes)
+    )
+
+
+def _tape_notes(run: Run) -> list[str]:
+    return [note.text for tape in run.tapes for note in tape.notes() if note.kind in ("gap", "warning")]
+
+
+def _attempt(
+    one: Attempt,
+    entries: Mapping[str, Entry],
+    spans: Mapping[str, Span],
+    watches: Sequence[Watch],
+    ledger: Ledger,
+) -> AttemptFigures:
+    span = spans.get(one.span or "")
+    entry = entries.get(one.span or "")
+    if span is None or entry is None:
+        return AttemptFigures(one, Energy.refuse(ledger.total.refused or "it was not recorded"))
+    use: dict[str, During | None] = {}
+    curve = None
+    for watch in watches:
+        low_ns, high_ns = watch.extent_ns
+        end_ns = high_ns if span.end_ns is None else span.end_ns
+        if low_ns <= span.start_ns <= high_ns and one.device.startswith("gpu."):
+            use = watch.during(one.device, span.start_ns, end_ns)
+            curve = watch.memory_curve(one.device, span.start_ns, end_ns) if one.oom else None
+            break
+    # A share of nothing that measures is no figure, and not zero.
+    energy = entry.energy if entry.energy.parts else Energy.refuse(ledger.total.refused or NOT_MEASURED)
+    return AttemptFigures(one, energy, use, curve)
+
+
+class Watch:
+    """The gauges of one tape's GPUs, each read once for all items."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self.extent_ns = tape.extent_ns()
+        self._series: dict[str, Series | None] = {}
+        self._ticks: dict[str, Ticks | None] = {}
+        self._sources = {source.label: source for source in sources(tape)}
+
+    def during(self, device: str, start_ns: int, end_ns: int) -> dict[str, During | None]:
+        """Utilisation (%), memory (bytes), temperature (°C) and power (W) between two instants."""
+        use = {name: self._gauge(f"{device}.{name}", start_ns, end_ns) for name in GAUGES}
+        use["power"] = self._power(device, start_ns, end_ns)
+        return use
+
+    def memory_curve(self, device: str, start_ns: int, end_ns: int) -> tuple[tuple[float, float], ...]:
+        """Seconds after the start and bytes in use: what led to the end."""
+        series = self._channel(f"{device}.memory")
+        if series is None:
+            return ()
+        first, after = np.searchsorted(series.at_ns, (start_ns, end_ns), side="right")
+        index = np.unique(np.linspace(max(first - 1, 0), max(after - 1, 0), CURVE_POINTS).astype(np.int64))
+        return tuple(((int(series.at_ns[i]) - start_ns) / NS, float(series.values[i])) for i in index)
+
+    def _channel(self, name: str) -> Series | None:
+        if name not in self._series:
+            series = find(self._tape, name)
+            if series is not None:
+                series.update(self._tape)
+            self._series[name] = series
+        return self._series[name]
+
+    def _gauge(self, name: str, start_ns: int, end_ns: int) -> During | None:
+        series = self._channel(name)
+        if series is None:
+            return None
+        first, after = np.searchsorted(series.at_ns, (start_ns, end_ns), side="right")
+        return _during(series.values[first:after])
+
+    def _power(self, device: str, start_ns: int, end_ns: int) -> During | None:
+        """Power at each publication, and the mean from the joules themselves."""
+        source = self._sources.get(device)
+        if source is None or end_ns <= start_ns:
+            return None
+        if device not in self._ticks:
+            self._ticks[device] = load_ticks(source.tape, source.group, source.channel, *self.extent_ns, whole=True)
+        ticks = self._ticks[device]
+        if ticks is None:
+            return None
+        first, after = np.searchsorted(ticks.at_ns, (start_ns, end_ns), side="right")
+        watts, lasts_ns = ticks.watts[first:after], np.diff(ticks.at_ns, prepend=ticks.at_ns[0])[first:after]
+        # Two publications close together divide a quantum by almost nothing.
+        watts = watts[np.isfinite(watts) & (lasts_ns >= 0.5e9 * ticks.period_s)]
+        joules = float(ticks.many([start_ns], [end_ns])[0][0])
+        if not len(watts) or not np.isfinite(joules):
+            return None
+        mean = joules / ((end_ns - start_ns) / NS)
+        return During(min(float(watts.min()), mean), mean, max(float(watts.max()), mean), len(watts))
+
+
+def _during(values: Floats) -> During | None:
+    if not len(values):
+        return None
+    return During(float(values.min()), float(values.mean()), float(values.max()), len(values))
+
+
+def _devices(
+    items: Sequence[ItemFigures], entries: Mapping[str, Entry], ledger: Ledger, run: Run, history: History
+) -> list[DeviceFigures]:
+    titles = {str(one.get("device")): str(one.get("name", "")) for one in history.devices}
+    names = dict.fromkeys([*titles, *(a.attempt.device for item in items for a in item.attempts)])
+    outside = [entry for entry in ledger.entries if entry.owner.kind is OwnerKind.OTHER]
+    parts = dict(ledger.total.parts)
+    found = []
+    for name in names:
+        mine = [one for item in items for one in item.attempts if one.attempt.device == name]
+        last = [item for item in items if item.state.device == name]
+        known = [one.energy for one in mine if one.energy.joules is not None]
+        idle = [part for entry in outside for label, part in entry.energy.parts if label == name]
+        found.append(
+            DeviceFigures(
+                name,
+                titles.get(name, ""),
+                sum(item.state.status == DONE for item in last),
+                sum(item.state.status == FAILED for item in last),
+                len(mine),
+                sum(one.attempt.number > 1 for one in mine),
+                sum(one.attempt.runtime_s or 0.0 for one in mine),
+                added(known) if known else Energy.refuse(ledger.total.refused or "nothing ran there"),
+                sum(entry.microjoules for one in mine if (entry := entries.get(one.attempt.span or "")) is not None),
+                parts.get(name),
+                idle[0] if idle else None,
+                _together([one.use for one in mine], [one.attempt.runtime_s or 0.0 for one in mine]),
+            )
+        )
+    return found
+
+
+def _together(uses: Sequence[Mapping[str, During | None]], seconds: Sequence[float]) -> dict[str, During | None]:
+    """All attempts of a device in one: the lowest of the lowest, the mean weighted by time, the highest."""
+    found: dict[str, During | None] = {}
+    for name in (*GAUGES, "power"):
+        known = [(d, s) for use, s in zip(uses, seconds, strict=True) if (d := use.get(name)) is not None]
+        weight = sum(s for _, s in known)
+        if not known:
+            found[name] = None
+            continue
+        mean = sum(d.mean * s for d, s in known) / weight if weight else known[0][0].mean
+        found[name] = During(
+            min(d.low for d, _ in known), mean, max(d.high for d, _ in known), sum(d.samples for d, _ in known)
+        )
+    return found
+
+
+def added(energies: Iterable[Energy]) -> Energy:
+    """The sum of energies of one tape or several; thousands of budgets are joined at once."""
+    found = list(energies)
+    parts: dict[str, list[Energy]] = {}
+    for one in found:
+        for name, part in one.parts:
+            if part.joules is not None:
+                parts.setdefault(name, []).append(part)
+    return _sum(found, tuple((name, _sum(same, ())) for name, same in parts.items()))
+
+
+def _sum(found: Sequence[Energy], parts: tuple[tuple[str, Energy], ...]) -> Energy:
+    budget = Budget() + Budget(
+        tuple(term for one in found for term in one.budget.terms),
+        tuple(bound for one in found for bound in one.budget.bounds),
+    )
+    return Energy(
+        round(sum(one.value for one in found), 6),
+        budget,
+        join_labels(one.scope for one in found),
+        join_labels(one.pedigree for one in found),
+        min(one.coverage for one in found),
+        parts,
+        tuple(dict.fromkeys(note for one in found for note in one.notes)),
+    )

@@ -1,0 +1,205 @@
+"""The journal: what became of each item, as JSON lines in the run's folder.
+
+A line is written by one call, at the end of the file, so a kill loses no line that was written and a torn last one is
+recognised. The newest state of an item is its last line.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from everywatt.batch.items import Item
+from everywatt.core.errors import RunNotFound, UsageError
+from everywatt.core.jsonio import dumps
+
+JOURNAL = "batch.jsonl"
+DONE, FAILED, INTERRUPTED = "done", "failed", "interrupted"
+PENDING, RUNNING = "pending", "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of an item: where, in which span, and how it ended. `status` is running, done, failed or interrupted."""
+
+    number: int
+    device: str
+    lane: int
+    span: str | None = None
+    status: str = RUNNING
+    at: str = ""
+    ended: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the command; 128+n where signal n ended it; None while it runs or where it was lost."""
+        return self.ended.get("exit_code")
+
+    @property
+    def runtime_s(self) -> float | None:
+        """Seconds from its start to its end."""
+        return self.ended.get("runtime_s")
+
+    @property
+    def oom(self) -> str | None:
+        """Whose memory ran out, None where none did."""
+        return self.ended.get("oom")
+
+
+@dataclass(slots=True)
+class State:
+    """What is known of one item."""
+
+    item: Item
+    status: str = PENDING
+    attempts: list[Attempt] = field(default_factory=list)
+    file: Mapping[str, Any] | None = None
+
+    @property
+    def device(self) -> str | None:
+        """Where it ran last."""
+        return self.attempts[-1].device if self.attempts else None
+
+
+@dataclass(slots=True)
+class History:
+    """A journal as read: the command, the items with their states, the lanes' devices, and sentences on what is off."""
+
+    command: list[str] = field(default_factory=list)
+    states: dict[str, State] = field(default_factory=dict)
+    devices: list[dict[str, Any]] = field(default_factory=list)
+    trouble: list[str] = field(default_factory=list)
+
+
+class Journal:
+    """Appends lines; safe against a kill between any two of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / JOURNAL
+        torn = self.path.exists() and not _ends_whole(self.path)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise UsageError(f"{folder.name} is being worked on by another everywatt batch.") from None
+        self._unwritten = b"\n" if torn else b""
+
+    def batch(self, command: Sequence[str], items: Sequence[Item], devices: Sequence[Mapping[str, Any]]) -> None:
+        """A session begins; the items are those that the journal does not have yet."""
+        self._write({"kind": "batch", "at": now(), "command": list(command), "devices": list(devices)})
+        for item in items:
+            self._write({"kind": "item", **item.to_dict()})
+
+    def start(self, item: Item, attempt: Attempt) -> None:
+        """An attempt begins."""
+        data = {"attempt": attempt.number, "device": attempt.device, "lane": attempt.lane, "span": attempt.span}
+        self._write({"kind": "start", "at": attempt.at or now(), "id": item.id, **data})
+
+    def end(self, item: Item, number: int, status: str, ended: Mapping[str, Any], *, final: bool) -> None:
+        """An attempt has ended; `final`: the item will not be tried again in this session."""
+        data = {"attempt": number, "status": status, "final": final, "ended": dict(ended)}
+        self._write({"kind": "end", "at": now(), "id": item.id, **data})
+
+    def close(self) -> str:
+        """Have everything on the disk; gives a sentence where that is not possible, else nothing."""
+        why = self._flush()
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            why = why or error.strerror or str(error)
+        os.close(self._file)
+        return why and f"{self.path} could not be written ({why}): a resumed batch will run some items again."
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        self._unwritten += dumps(record).encode() + b"\n"
+        self._flush()
+
+    def _flush(self) -> str:
+        """Write what waits. On a full disk it goes on waiting: the items' work is worth more than its record."""
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(self._file, self._unwritten) :]
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+
+def read_journal(folder: Path) -> History:
+    """What the journal of a run tells. RunNotFound where the run has none: it is no batch."""
+    path = folder / JOURNAL
+    try:
+        data = path.read_bytes()
+    except OSError:
+        raise RunNotFound(f"{folder} is not a batch: it has no {JOURNAL}.", cure="everywatt list") from None
+    history = History()
+    for record in _records(data, history.trouble):
+        _apply(history, record)
+    return history
+
+
+def _records(data: bytes, trouble: list[str]) -> Iterator[dict[str, Any]]:
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            trouble.append(f"line {number} of the journal was torn off and is left out")
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def _apply(history: History, record: Mapping[str, Any]) -> None:
+    kind = record.get("kind")
+    if kind == "batch":
+        history.command = [str(word) for word in record.get("command", ())]
+        known = {(d.get("device"), d.get("uuid")) for d in history.devices}
+        history.devices += [d for d in record.get("devices", ()) if (d.get("device"), d.get("uuid")) not in known]
+        return
+    if kind == "item":
+        item = Item.from_dict(record)
+        history.states.setdefault(item.id, State(item)).item = item
+        return
+    state = history.states.get(str(record.get("id")))
+    if state is None:
+        return
+    if kind == "start":
+        attempt = Attempt(
+            int(record["attempt"]),
+            str(record["device"]),
+            int(record["lane"]),
+            record.get("span"),
+            at=str(record.get("at", "")),
+        )
+        state.attempts.append(attempt)
+        state.status = RUNNING
+    elif kind == "end":
+        for place, attempt in enumerate(state.attempts):
+            if attempt.number == record["attempt"]:
+                state.attempts[place] = replace(attempt, status=record["status"], ended=record.get("ended", {}))
+                state.file = state.attempts[place].ended.get("file") or state.file
+        status = str(record["status"])
+        state.status = status if record.get("final") or status in (DONE, INTERRUPTED) else PENDING
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        if file.tell() == 0:
+            return True
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def now() -> str:
+    """UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

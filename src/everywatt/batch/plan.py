@@ -1,0 +1,98 @@
+"""Who runs what, and in which order: the longest first where sizes are known, so that no GPU waits for a straggler."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everywatt.batch.items import Item
+from everywatt.batch.journal import DONE, State
+
+
+def in_order(items: Sequence[Item]) -> list[Item]:
+    """Largest first; items without a size come first of all, since they may be anything, in their own order."""
+    if all(item.size is None for item in items):
+        return list(items)
+    return sorted(items, key=lambda item: (item.size is not None, -(item.size or 0.0), item.index))
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one lane is expected to get. `seconds` is None until something is known of how long items take."""
+
+    lane: int
+    device: str
+    items: tuple[Item, ...]
+    size: float | None
+    seconds: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "lane": self.lane,
+            "device": self.device,
+            "items": [item.id for item in self.items],
+            "size": self.size,
+            "seconds": self.seconds,
+        }
+
+
+def shares(items: Sequence[Item], devices: Sequence[str], pace: Pace | None = None) -> list[Share]:
+    """How the items would spread over lanes if each took its next one when free; really they do just that."""
+    pace = pace or Pace()
+    free = [(0.0, lane) for lane in range(len(devices))]
+    given: list[list[Item]] = [[] for _ in devices]
+    for item in in_order(items):
+        at, lane = heapq.heappop(free)
+        given[lane].append(item)
+        heapq.heappush(free, (at + pace.weight(item), lane))
+    return [
+        Share(
+            lane,
+            device,
+            tuple(mine),
+            sum(item.size or 0.0 for item in mine) if any(item.size is not None for item in mine) else None,
+            pace.seconds(mine),
+        )
+        for lane, (device, mine) in enumerate(zip(devices, given, strict=True))
+    ]
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long items take: seconds a unit of size, or seconds an item, learnt from those that are done."""
+
+    seconds_done: float = 0.0
+    items_done: int = 0
+    sized_s: float = 0.0
+    size_done: float = 0.0
+
+    def learn(self, item: Item, seconds: float) -> None:
+        """An item took so long."""
+        self.seconds_done += seconds
+        self.items_done += 1
+        if item.size is not None and item.size > 0:
+            self.sized_s += seconds
+            self.size_done += item.size
+
+    def weight(self, item: Item) -> float:
+        """A number that grows with how long the item takes; seconds where these are known."""
+        if item.size is not None and item.size > 0:
+            return item.size * (self.sized_s / self.size_done if self.size_done else 1.0)
+        return self.seconds_done / self.items_done if self.items_done else 1.0
+
+    def seconds(self, items: Sequence[Item]) -> float | None:
+        """Seconds of these items one after the other; None while nothing is known."""
+        return sum(self.weight(item) for item in items) if self.items_done else None
+
+    @classmethod
+    def of(cls, states: Mapping[str, State]) -> Pace:
+        """What an earlier session tells."""
+        pace = cls()
+        for state in states.values():
+            last = state.attempts[-1] if state.attempts else None
+            if state.status == DONE and last is not None and last.runtime_s is not None:
+                pace.learn(state.item, last.runtime_s)
+        return pace

@@ -1,0 +1,316 @@
+"""The probe: which size fits the device, and which is the cheapest in joules a unit. Every attempt is a real run."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+from everywatt.api.meter import Meter
+from everywatt.api.run import Run, load
+from everywatt.batch.devices import Device
+from everywatt.batch.figures import BatchFigures, ItemFigures, added, figures
+from everywatt.batch.items import Item
+from everywatt.batch.journal import DONE, Journal, State, read_journal
+from everywatt.batch.runner import Runner, Settings
+from everywatt.batch.search import Largest, cheapest, largest
+from everywatt.batch.tables import why
+from everywatt.batch.telemetry import MIB, GpuNow
+from everywatt.core.energy import Energy
+from everywatt.core.errors import EverywattError, UsageError
+
+LOOK_S = 0.02
+WAIT_S = 3.0  # for the tape to reach the end of an attempt
+NO_COMMAND = (126, 127)
+CERTAIN = 2.0  # standard errors between runs that make a difference
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to try. `trials` is how often each size runs where its energy counts."""
+
+    first: int = 1
+    most: int | None = None
+    tolerance: int = 1
+    trials: int = 1
+    energy: bool = True
+
+    def __post_init__(self) -> None:
+        if self.most is not None and self.most < self.first:
+            raise UsageError(f"The largest size, {self.most}, is smaller than the first, {self.first}.")
+
+
+@dataclass(frozen=True, slots=True)
+class SizeFigures:
+    """All attempts at one size: whether it fits, why not, peak memory, seconds and energy of one run.
+
+    `error_j` is the standard error of the mean over several runs, 0 where there was one: then nothing is known of it.
+    """
+
+    size: int
+    fits: bool
+    reason: str
+    trials: int
+    runtime_s: float | None
+    peak_bytes: float | None
+    energy: Energy
+    error_j: float = 0.0
+
+    @property
+    def joules_per_unit(self) -> float | None:
+        """Joules of one run over its size."""
+        return None if self.energy.joules is None or not self.fits else self.energy.joules / self.size
+
+    @property
+    def units_per_s(self) -> float | None:
+        """How much of it is done in a second."""
+        return self.size / self.runtime_s if self.fits and self.runtime_s else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "size": self.size,
+            "fits": self.fits,
+            "reason": self.reason,
+            "trials": self.trials,
+            "runtime_s": self.runtime_s,
+            "peak_memory_bytes": self.peak_bytes,
+            "energy": self.energy.to_dict(),
+            "standard_error_j": self.error_j if self.trials > 1 else None,
+            "joules_per_unit": self.joules_per_unit,
+            "units_per_s": self.units_per_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the probe found. `undecided` are sizes whose interval reaches below the cheapest one's upper end."""
+
+    run: str
+    device: Device
+    largest: Largest
+    cheapest: int | None
+    undecided: tuple[int, ...]
+    sizes: tuple[SizeFigures, ...]
+    ended: str = "found"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; `cli` puts schema and kind around it."""
+        return {
+            "run": self.run,
+            "device": self.device.to_dict(),
+            "ended": self.ended,
+            "largest": self.largest.fits,
+            "smallest_that_fails": self.largest.fails,
+            "cheapest": self.cheapest,
+            "undecided": list(self.undecided),
+            "sizes": [one.to_dict() for one in self.sizes],
+        }
+
+
+@dataclass(slots=True)
+class _Tried:
+    states: list[State] = field(default_factory=list)
+    peak: float | None = None
+
+
+class Probe:
+    """Tries sizes on one device, each try an item of a batch run. `stop` ends it after the attempt that runs."""
+
+    def __init__(
+        self,
+        device: Device,
+        settings: Settings,
+        plan: Plan,
+        meter: Meter,
+        folder: Path,
+        watch: Callable[[str], None] | None = None,
+    ) -> None:
+        self._device, self._settings, self._plan, self._meter = device, settings, plan, meter
+        self._folder = folder
+        self._watch = watch or (lambda text: None)
+        self._tried: dict[int, _Tried] = {}
+        self._runner: Runner | None = None
+        self._tape: Run | None = None
+        self._found = Largest(None, None)
+        self._stopped = False
+        self._count = 0
+
+    def stop(self, how: str) -> None:
+        """As `Runner.stop`; no further size is tried."""
+        self._stopped = True
+        if self._runner is not None:
+            self._runner.stop(how)
+
+    def work(self) -> None:
+        """Find the largest size, then try what the search for the cheapest one asks for."""
+        plan = self._plan
+        journal = Journal(self._folder)
+        try:
+            journal.batch(self._settings.command, [], [self._device.to_dict()])
+            self._found = largest(lambda size: self._try(journal, size), plan.first, plan.most, plan.tolerance)
+            if plan.energy and self._found.fits is not None:
+                known = {size: cost for size in sorted(self._tried) if (cost := self._cost(journal, size)) is not None}
+                cheapest(lambda size: self._cost(journal, size), known, 1, self._found.fits)
+        except _Stopped:
+            pass
+        finally:
+            journal.close()
+
+    def result(self, run: Run) -> Result:
+        """Everything from the finished tape."""
+        found = figures(run, read_journal(self._folder))
+        sizes = tuple(self._size(size, tried, found) for size, tried in sorted(self._tried.items()))
+        costs = {one.size: one for one in sizes if one.joules_per_unit is not None}
+        best = min(costs.values(), key=lambda one: one.joules_per_unit or 0.0) if costs else None
+        return Result(
+            found.run,
+            self._device,
+            self._found,
+            None if best is None else best.size,
+            () if best is None else tuple(one.size for one in costs.values() if one is not best and _near(one, best)),
+            sizes,
+            "interrupted" if self._stopped else "found",
+        )
+
+    def _try(self, journal: Journal, size: int) -> bool:
+        """One run of a size, and whether it ended well."""
+        self._check()
+        self._watch(f"size {size}")
+        tried = self._tried.setdefault(size, _Tried())
+        self._count += 1
+        item = Item(
+            self._count - 1, f"size-{size}#{len(tried.states) + 1}", str(size), {"size": str(size)}, float(size)
+        )
+        journal.batch(self._settings.command, [item], [self._device.to_dict()])
+        state = State(item)
+        tried.states.append(state)
+        self._runner = Runner([state], [self._device], self._settings, journal, self._meter.recording)
+        with _Peak(self._device) as peak:
+            self._runner.run()
+        tried.peak = max(filter(None, (tried.peak, peak.bytes)), default=None)
+        code = state.attempts[-1].exit_code
+        if code in NO_COMMAND:
+            raise UsageError(str(state.attempts[-1].ended.get("stderr") or f"The command ended with {code}."))
+        if state.status != DONE:
+            self._check()
+        return state.status == DONE
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise _Stopped
+
+    def _cost(self, journal: Journal, size: int) -> float | None:
+        """Joules a unit of a size, which is tried as often as asked; None where it does not fit or has no figure."""
+        tried = self._tried.get(size)
+        while tried is None or len(tried.states) < self._plan.trials:
+            if not self._try(journal, size):
+                return None
+            tried = self._tried[size]
+        if any(state.status != DONE for state in tried.states):
+            return None
+        joules = [self._joules(state) for state in tried.states]
+        known = [one for one in joules if one is not None]
+        return sum(known) / len(known) / size if known else None
+
+    def _joules(self, state: State) -> float | None:
+        """What the tape has of an attempt by now; waits until it has all of it."""
+        recording = self._meter.recording
+        span = state.attempts[-1].span
+        if recording is None or span is None:
+            return None
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                run = self._live(recording.path.parent)
+                ends = {one.id: one.end_ns for one in run.spans}
+                end_ns = ends.get(span)
+                reached = end_ns is not None and all(
+                    tape.extent_ns()[1] > end_ns + 300_000_000 for tape in run.tapes[-1:]
+                )
+                if reached or (end_ns is not None and time.monotonic() > deadline):
+                    return run.energy(span).joules
+            except EverywattError:
+                pass
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.1)
+
+    def _live(self, folder: Path) -> Run:
+        if self._tape is None or len(list(folder.glob("*.tape"))) != len(self._tape.tapes):
+            self._tape = load(folder)
+        for tape in self._tape.tapes:
+            tape.refresh()
+        return self._tape
+
+    def _size(self, size: int, tried: _Tried, found: BatchFigures) -> SizeFigures:
+        mine = [item for item in found.items if item.state.item.row.get("size") == str(size)]
+        fits = bool(mine) and all(item.state.status == DONE for item in mine)
+        known = [item.energy for item in mine if item.energy.joules is not None]
+        energy = added(known) / len(known) if known else Energy.refuse(mine[-1].energy.refused or "") if mine else None
+        times = [seconds for item in mine if item.last and (seconds := item.last.attempt.runtime_s)]
+        return SizeFigures(
+            size,
+            fits,
+            "" if fits else next((text for item in mine if (text := why(item))), "it was interrupted"),
+            len(mine),
+            sum(times) / len(times) if times else None,
+            _peak(mine, tried.peak, self._device),
+            energy or Energy.refuse("it never ran"),
+            stdev(one.value for one in known) / math.sqrt(len(known)) if len(known) > 1 else 0.0,
+        )
+
+
+class _Stopped(Exception):
+    """The probe was asked to end."""
+
+
+class _Peak:
+    """The most memory that a GPU had in use inside the block: looked at fifty times a second, by NVML."""
+
+    def __init__(self, device: Device) -> None:
+        self.bytes: float | None = None
+        self._device, self._gpus, self._done = device, GpuNow(), threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while not self._done.is_set():
+            seen: Mapping[str, Any] | None = self._gpus.read(self._device)
+            if seen is None:
+                return
+            self.bytes = max(self.bytes or 0.0, float(seen["memory_used_mb"]) * MIB)
+            self._done.wait(LOOK_S)
+
+    def __enter__(self) -> _Peak:
+        if self._device.is_gpu:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        if self._device.is_gpu:
+            self._thread.join(timeout=5.0)
+
+
+def _peak(mine: Sequence[ItemFigures], seen: float | None, device: Device) -> float | None:
+    """Of the GPU's memory, by NVML and by the tape; of the process on the CPU."""
+    if not device.is_gpu:
+        return max((one.attempt.ended.get("max_rss_bytes") or 0 for i in mine for one in i.attempts), default=0) or None
+    told = [during.high for i in mine for one in i.attempts if (during := one.use.get("memory")) is not None]
+    return max([*told, *([] if seen is None else [seen])], default=None)
+
+
+def _near(one: SizeFigures, best: SizeFigures) -> bool:
+    """Whether the two cannot be told apart: what they share, a card's gain, cancels in the ratio."""
+    more = (one.joules_per_unit or 0.0) - (best.joules_per_unit or 0.0)
+    if more <= CERTAIN * math.hypot(one.error_j / one.size, best.error_j / best.size):
+        return True
+    try:
+        return (one.energy / one.size).ratio(best.energy / best.size).low <= 1.0
+    except EverywattError:
+        return False

@@ -1,0 +1,145 @@
+"""A batch from its beginning to its end, or from where an earlier one was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from everywatt.api.meter import Meter
+from everywatt.api.run import Run
+from everywatt.batch.devices import Device
+from everywatt.batch.items import Item
+from everywatt.batch.journal import DONE, INTERRUPTED, RUNNING, History, Journal, State, read_journal
+from everywatt.batch.plan import Pace
+from everywatt.batch.runner import Event, Progress, Runner, Settings
+from everywatt.batch.worker import describe_file
+from everywatt.core.errors import EverywattError, UsageError
+
+Watcher = Callable[[Event, Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done: the items that are left, those that the journal does not know as they are now, and notes."""
+
+    todo: tuple[Item, ...]
+    new: tuple[Item, ...]
+    cut_off: tuple[State, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def what_is_left(items: Sequence[Item], history: History | None) -> Work:
+    """Which items have to run: not those that are done, unless their row or their file has changed since."""
+    if history is None:
+        return Work(tuple(items), tuple(items))
+    todo, new, notes = [], [], []
+    for item in items:
+        state = history.states.get(item.id)
+        if state is None or state.item != item:
+            new.append(item)
+        if state is None or state.status != DONE:
+            todo.append(item)
+        elif state.item.row != item.row:
+            todo.append(item)
+            notes.append(f"{item.id} is done, but its row has changed: it runs again")
+        elif file_changed(item, state):
+            todo.append(item)
+            notes.append(f"{item.id} is done, but the content of {item.input} has changed: it runs again")
+    cut_off = tuple(state for state in history.states.values() if state.status == RUNNING)
+    return Work(tuple(todo), tuple(new), cut_off, tuple(notes))
+
+
+def file_changed(item: Item, state: State) -> bool:
+    """Whether the item's file has other content than when it was done; one with the old size and time is not read."""
+    before = state.file
+    if not before:
+        return False
+    try:
+        facts = Path(item.input).stat()
+    except OSError:
+        return False  # it may have been moved away once it was done
+    if (facts.st_size, facts.st_mtime_ns) == (before.get("bytes"), before.get("mtime_ns")):
+        return False
+    now = describe_file(item.input)
+    return now is not None and now["sha256"] != before.get("sha256")
+
+
+def take_up(folder: Path, command: Sequence[str]) -> History:
+    """The journal of an earlier session. UsageError where it ran another command."""
+    history = read_journal(folder)
+    if command and history.command and list(command) != history.command:
+        raise UsageError(f"{folder.name} ran another command: {' '.join(history.command)}.")
+    return history
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a session: the run (None: nothing was recorded), where its journal is, whether it was stopped.
+
+    `trouble` is a sentence where the journal is not whole.
+    """
+
+    run: Run | None
+    folder: Path
+    stopped: bool
+    trouble: str = ""
+
+
+def work_off(
+    work: Work,
+    devices: Sequence[Device],
+    settings: Settings,
+    meter: Meter,
+    *,
+    folder: Callable[[], Path],
+    history: History | None = None,
+    watch: Watcher | None = None,
+    ready: Callable[[Runner], None] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Run what is left, in a recording of its own. `meter` has been started; `folder` gives a place without a tape.
+
+    `ready` gets the runner before it starts, to be able to stop it.
+    """
+    place = meter.recording.path.parent if meter.recording is not None else folder()
+    states = _states(work, history)
+    journal = Journal(place)
+    try:
+        for state in work.cut_off:
+            last = state.attempts[-1]
+            journal.end(state.item, last.number, INTERRUPTED, {"error": "the batch was cut off"}, final=False)
+        journal.batch(settings.command, work.new, _described(devices))
+        pace = Pace.of(history.states) if history is not None else None
+        runner = Runner(
+            states, devices, settings, journal, meter.recording, environ=environ, watch=watch, pace=pace
+        )  # fmt: skip
+        if ready is not None:
+            ready(runner)
+        runner.run()
+    finally:
+        trouble = journal.close()
+        run = _stopped(meter)
+    return Outcome(run, place, runner.stopped, trouble)
+
+
+def _stopped(meter: Meter) -> Run | None:
+    try:
+        return meter.stop()
+    except EverywattError:
+        return None
+
+
+def _states(work: Work, history: History | None) -> list[State]:
+    known = {} if history is None else history.states
+    states = []
+    for item in work.todo:
+        state = known.get(item.id) or State(item)
+        state.item = item
+        states.append(state)
+    return states
+
+
+def _described(devices: Sequence[Device]) -> list[dict[str, object]]:
+    seen = {(device.name, device.visible): device for device in devices}
+    return [device.to_dict() for device in seen.values()]

@@ -1,0 +1,246 @@
+"""Telemetry in BADC's layout: JSON lines of events, a summary of jobs and workers, and the workers as CSV.
+
+All its field names are written and read; ours are added beside them. A torn last line is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everywatt.batch.devices import Device
+from everywatt.batch.figures import BatchFigures
+from everywatt.batch.journal import DONE, now
+from everywatt.batch.runner import Event
+from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import dumps
+
+MIB = 2**20
+MOST_OUTPUT = 500
+START, SUCCESS, FAILURE = "start", "success", "failure"
+WORKER_COLUMNS = ("worker", "jobs", "success", "failure", "retries", "failed_retries")
+
+
+class GpuNow:
+    """Utilisation and memory of a GPU at this instant, by NVML; None where that cannot be had."""
+
+    def __init__(self, nvml: Any = None) -> None:
+        self._nvml = nvml
+        self._handles: dict[str, Any] = {}
+        self._works: bool | None = None
+
+    def read(self, device: Device) -> dict[str, Any] | None:
+        """In BADC's names: index, utilization (%), memory_used_mb, memory_total_mb."""
+        if not device.is_gpu or not self._ready():
+            return None
+        try:
+            handle = self._handles.get(device.name)
+            if handle is None:
+                handle = self._handles[device.name] = self._nvml.nvmlDeviceGetHandleByIndex(int(device.index))
+            memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+            return {
+                "index": int(device.index),
+                "utilization": int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+                "memory_used_mb": round(memory.used / MIB),
+                "memory_total_mb": round(memory.total / MIB),
+            }
+        except Exception:  # noqa: BLE001 - a driver's border; the tape has the figures that count
+            return None
+
+    def _ready(self) -> bool:
+        if self._works is None:
+            try:
+                if self._nvml is None:
+                    import pynvml
+
+                    self._nvml = pynvml
+                self._nvml.nvmlInit()
+                self._works = True
+            except Exception:  # noqa: BLE001 - a driver's border
+                self._works = False
+        return self._works
+
+
+class TelemetryLog:
+    """Writes one line for each start and end of an attempt."""
+
+    def __init__(self, path: Path, gpus: GpuNow | None = None) -> None:
+        self.path = path
+        self._gpus = gpus or GpuNow()
+        self._before: dict[int, dict[str, Any] | None] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+
+    def event(self, event: Event) -> None:
+        """One line."""
+        os.write(self._file, dumps(self._record(event)).encode() + b"\n")
+
+    def close(self) -> None:
+        """No more lines."""
+        os.close(self._file)
+
+    def _record(self, event: Event) -> dict[str, Any]:
+        attempt, item, device = event.attempt, event.state.item, event.device
+        seen = self._gpus.read(device)
+        ended = attempt.ended
+        details: dict[str, Any] = {"attempt": attempt.number, "output": item.row.get("output"), "runner": "custom"}
+        if event.kind == "start":
+            self._before[event.lane] = seen
+            details["gpu_metrics"] = {"before": seen, "after": None}
+        else:
+            details["gpu_metrics"] = {"before": self._before.pop(event.lane, None), "after": seen}
+            details["stdout"] = str(ended.get("stdout", ""))[-MOST_OUTPUT:]
+        status = START if event.kind == "start" else SUCCESS if attempt.status == DONE else FAILURE
+        if status == FAILURE:
+            details["returncode"] = attempt.exit_code
+            details["stderr"] = str(ended.get("stderr", ended.get("error", "")))[-MOST_OUTPUT:]
+            details["backoff_s"] = event.backoff_s
+            details |= {key: ended[key] for key in ("timed_out", "oom") if key in ended}
+        return {
+            "chunk_id": item.id,
+            "gpu_index": int(device.index) if device.is_gpu else None,
+            "gpu_name": device.title if device.is_gpu else None,
+            "status": status,
+            "timestamp": attempt.at,
+            "finished_at": None if status == START else now(),
+            "runtime_s": attempt.runtime_s,
+            "details": details,
+        }
+
+
+def read_telemetry(path: Path) -> list[dict[str, Any]]:
+    """The events of a log; a torn last line is left out, and so is what is not an event. Raises UsageError."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    events = []
+    for line in data.split(b"\n"):
+        try:
+            record = json.loads(line) if line.strip() else None
+        except ValueError:
+            continue
+        if isinstance(record, dict) and {"chunk_id", "status"} <= record.keys():
+            events.append(record)
+    if not events:
+        raise UsageError(f"{path} holds no telemetry events.")
+    return events
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`workers` and `jobs` as in BADC's summary.json."""
+
+    log: str
+    workers: Mapping[str, Mapping[str, int]]
+    jobs: Mapping[str, Mapping[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The layout of summary.json."""
+        return {
+            "telemetry_log": self.log,
+            "workers": {name: dict(counts) for name, counts in self.workers.items()},
+            "jobs": {name: dict(job) for name, job in self.jobs.items()},
+        }
+
+    def workers_csv(self) -> str:
+        """The layout of summary.json.workers.csv."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(WORKER_COLUMNS)
+        for name, counts in self.workers.items():
+            jobs = sum(job.get("worker") == name for job in self.jobs.values())
+            writer.writerow([name, jobs, *(counts.get(key, 0) for key in WORKER_COLUMNS[2:])])
+        return text.getvalue()
+
+
+def summarise(events: Iterable[Mapping[str, Any]], log: str = "") -> Summary:
+    """Jobs and workers from events. Failures are counted, one each; attempt numbers are never added up."""
+    workers: dict[str, dict[str, int]] = {}
+    jobs: dict[str, dict[str, Any]] = {}
+    for event in events:
+        details = event.get("details") or {}
+        index = event.get("gpu_index")
+        worker = "cpu" if index is None else f"gpu-{index}"
+        counts = workers.setdefault(worker, dict.fromkeys(WORKER_COLUMNS[2:], 0))
+        job = jobs.setdefault(
+            str(event["chunk_id"]),
+            {
+                "status": "",
+                "attempts": 0,
+                "retries": 0,
+                "output": None,
+                "worker": worker,
+                "recording_id": None,
+                "last_backoff_s": None,
+                "last_error": None,
+            },
+        )
+        _count(event, details, counts, job)
+        job["worker"] = worker
+        job["output"] = details.get("output") or job["output"]
+    return Summary(log, workers, jobs)
+
+
+def _count(event: Mapping[str, Any], details: Mapping[str, Any], counts: dict[str, int], job: dict[str, Any]) -> None:
+    status, again = event["status"], int(details.get("attempt") or 1) > 1
+    job["status"] = {START: "in_progress", SUCCESS: "completed", FAILURE: "failed"}.get(status, status)
+    if status == START:
+        job["attempts"] += 1
+        job["retries"] += again
+        counts["retries"] += again
+    elif status == SUCCESS:
+        counts["success"] += 1
+        job["last_error"] = None
+    elif status == FAILURE:
+        counts["failure"] += 1
+        counts["failed_retries"] += again
+        job["last_backoff_s"] = details.get("backoff_s")
+        job["last_error"] = details.get("stderr") or f"exit code {details.get('returncode')}"
+
+
+def with_figures(summary: Summary, found: BatchFigures) -> Summary:
+    """The summary with the joules of each job, beside BADC's fields."""
+    energies = {item.state.item.id: item for item in found.items}
+    jobs = {}
+    for name, job in summary.jobs.items():
+        item = energies.get(name)
+        more: dict[str, Any] = {}
+        if item is not None:
+            recording = item.state.item.row.get("recording_id")
+            more = {"recording_id": recording, "energy_j": item.energy.joules}
+            more |= {"energy_low_j": item.energy.low, "energy_high_j": item.energy.high}
+        jobs[name] = {**job, **more}
+    return Summary(summary.log, summary.workers, jobs)
+
+
+def write_summary(path: Path, found: BatchFigures | None) -> Sequence[Path]:
+    """Write `LOG.summary.json` and `LOG.summary.json.workers.csv` beside a log; gives the two paths."""
+    summary = summarise(read_telemetry(path), str(path))
+    if found is not None:
+        summary = with_figures(summary, found)
+    target = path.with_name(f"{path.name}.summary.json")
+    table = target.with_name(f"{target.name}.workers.csv")
+    for file, text in ((target, dumps(summary.to_dict(), indent=2) + "\n"), (table, summary.workers_csv())):
+        partial = file.with_name(f".{file.name}.{os.getpid()}.part")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file)
+    return target, table
+
+
+def read_summary(path: Path) -> Summary:
+    """A summary.json. UsageError where it is something else."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return Summary(str(data.get("telemetry_log", "")), dict(data["workers"]), dict(data["jobs"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is not a summary of telemetry: {error}.") from None

@@ -1,0 +1,238 @@
+"""The worker: a small process that runs one command at a time and tells its parent how it went.
+
+It is started by its path, so it imports the standard library alone. Messages are JSON lines on stdin and stdout. When
+its parent is gone it ends what it runs, with all that this started, and itself: a resumed batch then finds nothing of
+the earlier one still at work. A worker that is killed takes its command with it.
+
+    in    {"run": {"words": […], "timeout_s": 5.0, "file": "a.wav"}}      {"kill": true}
+    out   {"started": pid, "file": {…}}     {"ended": {"exit_code": 0, "runtime_s": …, …}}
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from typing import Any
+
+TAIL_BYTES = 4000
+GRACE_S = 5.0  # between being asked to end and being ended
+LINGER_S = 0.2  # for output of processes that outlive their command
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class Tail:
+    """The last bytes of a stream, and how many there were."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor, self.data, self.count, self.open = descriptor, b"", 0, True
+
+    def take(self) -> None:
+        """What has arrived."""
+        while self.open:
+            try:
+                chunk = os.read(self.descriptor, 1 << 16)
+            except BlockingIOError:
+                return
+            self.open = bool(chunk)
+            self.count += len(chunk)
+            self.data = (self.data + chunk)[-TAIL_BYTES:]
+
+    @property
+    def text(self) -> str:
+        """As text; bytes that are none are replaced."""
+        return self.data.decode("utf-8", "replace")
+
+
+def describe_file(path: str) -> dict[str, Any] | None:
+    """Size, change time and SHA-256 of a file; None where it is none."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib would double the time to start
+            facts = os.fstat(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns, "sha256": digest}
+
+
+def oom_kills() -> int | None:
+    """How many processes the kernel has ended for want of memory; None where it does not say."""
+    try:
+        with open("/proc/vmstat", encoding="ascii") as file:  # noqa: PTH123 - as above
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), None)
+    except OSError:
+        return None
+
+
+class Worker:
+    """The loop. `wake` is a pipe on which the end of a child shows."""
+
+    def __init__(self) -> None:
+        self.wake, write = os.pipe()
+        for end in (self.wake, write):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self.rest = b""
+        self.ended = False
+        self.kill_asked = False
+        self.job: dict[str, Any] | None = None
+
+    def serve(self) -> None:
+        """Until the parent is gone."""
+        while not self.ended:
+            self._wait([0], None)
+            while self.job is not None and not self.ended:
+                job, self.job, self.kill_asked = self.job, None, False
+                self._run(job)
+
+    def _wait(self, descriptors: list[int], timeout_s: float | None) -> None:
+        ready, _, _ = select.select(descriptors, [], [], timeout_s)
+        if 0 in ready:
+            self._listen()
+
+    def _listen(self) -> None:
+        data = os.read(0, 1 << 16)
+        if not data:
+            self.ended = True
+            return
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if "run" in message:
+                self.job = message["run"]
+            elif message.get("kill"):
+                self.kill_asked = True
+
+    def _run(self, job: dict[str, Any]) -> None:
+        about = describe_file(job["file"]) if job.get("file") else None
+        before = oom_kills()
+        began_ns = time.monotonic_ns()
+        try:
+            child = _start(job)
+        except (OSError, ValueError) as error:
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            why = getattr(error, "strerror", None) or str(error)
+            tell({"started": None, "file": about})
+            tell({"ended": {"exit_code": code, "runtime_s": 0.0, "stderr": f"{job['words'][0]}: {why}"}})
+            return
+        tell({"started": child.pid, "file": about, "at_ns": began_ns})
+        assert child.stdout is not None and child.stderr is not None
+        tails = Tail(child.stdout.fileno()), Tail(child.stderr.fileno())
+        timed_out, code, usage = self._follow(child.pid, tails, job.get("timeout_s"))
+        ended_ns = time.monotonic_ns()
+        child.returncode = code
+        self._linger(tails)
+        for stream in (child.stdout, child.stderr):
+            stream.close()
+        after = oom_kills()
+        ended: dict[str, Any] = {
+            "exit_code": 128 - code if code < 0 else code,
+            "runtime_s": (ended_ns - began_ns) / 1e9,
+            "ended_ns": ended_ns,
+            "cpu_s": usage.ru_utime + usage.ru_stime,
+            "max_rss_bytes": usage.ru_maxrss * 1024,
+            "stdout": tails[0].text,
+            "stderr": tails[1].text,
+        }
+        if timed_out:
+            ended["timed_out"] = True
+        if self.kill_asked:
+            ended["killed"] = True
+        if before is not None and after is not None and after > before:
+            ended["oom_kills"] = after - before
+        tell({"ended": ended})
+
+    def _follow(self, pid: int, tails: tuple[Tail, Tail], timeout_s: float | None) -> tuple[bool, int, Any]:
+        """Until the command has ended; whether it took too long, its code (negative: a signal), what it used."""
+        began = time.monotonic()
+        timed_out, asked = False, None
+        while True:
+            found, status, usage = os.wait4(pid, os.WNOHANG)
+            if found:
+                if timed_out or self.kill_asked or self.ended:
+                    _signal(pid, signal.SIGKILL)  # what the command left behind
+                return timed_out, os.waitstatus_to_exitcode(status), usage
+            now = time.monotonic()
+            if self.ended or (asked is not None and now - asked > GRACE_S):
+                _signal(pid, signal.SIGKILL)
+            elif asked is None and (self.kill_asked or (timeout_s is not None and now - began >= timeout_s)):
+                timed_out = not self.kill_asked
+                asked = now
+                _signal(pid, signal.SIGTERM)
+            until = [0.5 if self.ended or asked is not None else 10.0]
+            if timeout_s is not None and asked is None:
+                until.append(max(timeout_s - (now - began), 0.0))
+            listened = [] if self.ended else [0]
+            self._wait([*listened, self.wake, *(tail.descriptor for tail in tails if tail.open)], min(until))
+            for tail in tails:
+                tail.take()
+            try:
+                os.read(self.wake, 1 << 12)
+            except BlockingIOError:
+                pass
+
+    def _linger(self, tails: tuple[Tail, Tail]) -> None:
+        """The rest of the output. A process that was left behind may keep it open for ever."""
+        deadline = time.monotonic() + LINGER_S
+        for tail in tails:
+            tail.take()
+        while any(tail.open for tail in tails) and (left := deadline - time.monotonic()) > 0:
+            select.select([tail.descriptor for tail in tails if tail.open], [], [], left)
+            for tail in tails:
+                tail.take()
+
+
+def _start(job: dict[str, Any]) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
+
+    def prepare() -> None:
+        # The command must not outlive its worker; if that is gone already, it must not even start.
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return subprocess.Popen(
+        job["words"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        process_group=0,
+        preexec_fn=prepare,  # this process has one thread
+    )
+
+
+def _signal(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def tell(message: dict[str, Any]) -> None:
+    """One line to the parent. Where it is gone, stdin says so too."""
+    data = json.dumps(message).encode() + b"\n"
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except BrokenPipeError:
+        pass
+
+
+def main() -> None:
+    """Serve until the parent is gone. Ctrl-C is the parent's to decide on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    Worker().serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""`everywatt batch ITEMS -- CMD {input}`: many items, a few GPUs, and what each item cost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import click
+
+from everywatt.batch.devices import Device, Lanes, lay_out
+from everywatt.batch.items import Item, check_words, parse_items, read_items
+from everywatt.batch.journal import DONE, History
+from everywatt.batch.plan import Pace, shares
+from everywatt.batch.runner import FINISH, KILL, Event, Progress
+from everywatt.batch.runner import Settings as RunnerSettings
+from everywatt.batch.session import Work, take_up, what_is_left, work_off
+from everywatt.batch.telemetry import TelemetryLog, write_summary
+from everywatt.cli.batch_common import (
+    WORDS,
+    apart,
+    batch_meter,
+    clear_line,
+    gpus_option,
+    stopping,
+    wanted_gpus,
+    words_of,
+)
+from everywatt.cli.batch_probe import command as probe_command
+from everywatt.cli.batch_summary import command as summary_command
+from everywatt.cli.batch_summary import show_batch
+from everywatt.cli.options import DURATION, RUN, Verb, output_options, settings_options
+from everywatt.cli.output import Output
+from everywatt.core.clocks import SystemClock
+from everywatt.core.config import Settings
+from everywatt.core.errors import ConfigError, UsageError
+from everywatt.core.units import format_duration
+from everywatt.tape.run_store import existing_home, find_run, new_run
+from everywatt.tape.run_store import home as runs_home
+
+SHOW_EVERY_S = 0.2
+
+
+class Batch(Verb):
+    """A verb whose first word may be one of `members`, and whose command comes after `--`."""
+
+    members: ClassVar[dict[str, click.Command]] = {}
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and args[0] in self.members:
+            return self.members[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
+        return super().make_context(info_name, args, parent=parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return ctx.command.invoke(ctx) if ctx.command is not self else super().invoke(ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, apart(ctx, args))
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "-- CMD..."]
+
+
+def _from_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """A TOML file whose keys are the options; flags are stronger."""
+    if value is None:
+        return None
+    try:
+        data = tomllib.loads(value.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{value} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    table = data.get("batch", data)
+    known = {name.lstrip("-"): p for p in ctx.command.params for name in p.opts}
+    defaults: dict[str, Any] = {}
+    for key, setting in table.items():
+        name = key.replace("_", "-")
+        if name == "command":
+            command = setting if isinstance(setting, list) else str(setting).split()
+            ctx.meta.setdefault(WORDS, tuple(str(word) for word in command))
+        elif name in known and known[name] is not param and known[name].name is not None:
+            joined = isinstance(setting, list) and not known[name].multiple
+            defaults[str(known[name].name)] = ",".join(map(str, setting)) if joined else setting
+        else:
+            raise ConfigError(f"{value}: there is no setting '{key}'.", cure=", ".join(sorted({*known, "command"})))
+    ctx.default_map = {**defaults, **(ctx.default_map or {})}
+    return value
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=_from_file,
+    help="A TOML file whose keys are these options, with items and command.",
+)
+
+
+@click.command(cls=Batch)
+@click.argument("items", required=False, metavar="ITEMS")
+@config_option
+@gpus_option
+@click.option("--per-gpu", type=click.IntRange(1), default=1, help="Items at the same time on each GPU (1).")
+@click.option("--cpu-workers", type=click.IntRange(0), default=None, help="Items at the same time without a GPU.")
+@click.option("--max-retries", type=click.IntRange(0), default=2, help="Try an item that failed so often again (2).")
+@click.option("--backoff", "backoff_s", type=DURATION, default=1.0, help="Wait before a retry, doubled each time (1s).")
+@click.option("--timeout", "timeout_s", type=DURATION, default=None, help="An item that takes longer has failed.")
+@click.option("--size", "size_column", metavar="COLUMN", help="The column that tells how large an item is.")
+@click.option("--no-hash", "hashed", flag_value=False, default=True, help="Do not keep the content hash of files.")
+@click.option(
+    "--telemetry", type=click.Path(path_type=Path), metavar="FILE", help="Also write BADC's telemetry (JSON lines)."
+)
+@click.option("--resume", type=RUN, metavar="RUN", help="Go on with an earlier batch; what is done is not run again.")
+@click.option("--plan", "plan_only", is_flag=True, help="Print who would run what, and do nothing.")
+@click.option(
+    "--on-interrupt",
+    type=click.Choice([FINISH, KILL]),
+    default=FINISH,
+    help="What Ctrl-C does with items that run (finish); a second one kills them.",
+)
+@settings_options
+@output_options
+def command(
+    items: str | None,
+    gpus: str | None,
+    per_gpu: int,
+    cpu_workers: int | None,
+    max_retries: int,
+    backoff_s: float,
+    timeout_s: float | None,
+    size_column: str | None,
+    hashed: bool,
+    telemetry: Path | None,
+    resume: str | None,
+    plan_only: bool,
+    on_interrupt: str,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+) -> int:
+    """Run a command for each item, spread over the GPUs; every item with its energy and what its GPU did meanwhile.
+
+    ITEMS is a .csv or .jsonl file or one item a line, `-` for standard input. In the command {input}, {index}, {gpu}
+    and any {column} are replaced. An item that fails does not stop the others: the batch then ends with 1. --resume RUN
+    goes on, and needs neither items nor command again.
+    """
+    for warning in settings.warnings:
+        output.warn(warning)
+    words = words_of()
+    folder = None if resume is None else find_run(resume, existing_home(settings.home))
+    history = None if folder is None else take_up(folder, words)
+    if history is not None and not words:
+        words = tuple(history.command)
+    chosen = _items(items, history, size_column)
+    check_words(words, chosen)
+    lanes = lay_out(os.environ, gpus=wanted_gpus(gpus), per_gpu=per_gpu, cpu_workers=cpu_workers)
+    for text in lanes.notes:
+        output.say(text)
+    work = what_is_left(chosen, history)
+    if plan_only:
+        _show_plan(work, lanes, history, output)
+        return 0
+    for text in work.notes:
+        output.say(text)
+    if not work.todo and folder is not None:
+        output.say(f"Nothing is left to do in {folder.name}.")
+        return show_batch(folder, output)[0]
+    runner = RunnerSettings(words, max_retries, backoff_s, timeout_s, hashed)
+    return run_batch(work, lanes.devices, runner, settings, note, output, folder, history, on_interrupt, telemetry)
+
+
+def run_batch(
+    work: Work,
+    devices: Sequence[Device],
+    runner: RunnerSettings,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+    folder: Path | None,
+    history: History | None,
+    on_interrupt: str,
+    telemetry: Path | None,
+) -> int:
+    """Record, work off, print; gives the exit code."""
+    log = None if telemetry is None else TelemetryLog(telemetry)
+    meter = batch_meter("batch", devices, settings, note, folder)
+    meter.start(command=["everywatt", "batch", "--", *runner.command], reaper=os.getpid())
+    if meter.elsewhere:
+        output.warn(meter.elsewhere)
+    if meter.recording is None:
+        output.warn(f"no recording: {meter.energy.refused}")
+    with stopping(on_interrupt, output) as (ready, caught):
+        outcome = work_off(
+            work,
+            devices,
+            runner,
+            meter,
+            folder=lambda: folder or new_run(runs_home(settings.home).path, "batch", SystemClock().utc_ns()),
+            history=history,
+            watch=_watcher(output, log),
+            ready=ready,
+        )
+    clear_line(output)
+    if outcome.trouble:
+        output.warn(outcome.trouble)
+    code, found = show_batch(outcome.folder, output)
+    if log is not None:
+        log.close()
+        write_summary(log.path, found)
+    if outcome.stopped:
+        output.say(f"Interrupted. Go on with: everywatt batch --resume {outcome.folder.name}")
+        return 128 + (caught[0] if caught else signal.SIGINT)
+    return code
+
+
+def _items(items: str | None, history: History | None, size_column: str | None) -> list[Item]:
+    if items is None and history is not None:
+        return [state.item for state in history.states.values()]
+    if items is None:
+        raise UsageError("There are no items.", cure="everywatt batch ITEMS -- CMD {input}")
+    if items == "-":
+        return parse_items(sys.stdin.read(), "", size_column=size_column, what="standard input")
+    return read_items(Path(items), size_column=size_column)
+
+
+def _watcher(output: Output, log: TelemetryLog | None = None) -> Callable[[Event, Progress], None]:
+    show = output.progress()
+    shown = [0.0]
+
+    def watch(event: Event, progress: Progress) -> None:
+        if log is not None:
+            log.event(event)
+        if event.kind == "end" and event.final and event.attempt.status != DONE:
+            output.detail(f"{event.state.item.id} failed on {event.device.name}")
+        moment = time.monotonic()
+        if moment - shown[0] < SHOW_EVERY_S and progress.running:
+            return
+        shown[0] = moment
+        eta = progress.eta_s
+        rest = "" if not eta else f" · about {format_duration(eta)} left"
+        failed = f" · {progress.failed} failed" if progress.failed else ""
+        show(f"{progress.done}/{progress.total} done{failed} · {progress.running} running{rest}")
+
+    return watch
+
+
+def _show_plan(work: Work, lanes: Lanes, history: History | None, output: Output) -> None:
+    pace = Pace.of(history.states) if history is not None else Pace()
+    found = shares(work.todo, [device.name for device in lanes.devices], pace)
+    data: dict[str, Any] = {"lanes": [share.to_dict() for share in found], "items": len(work.todo)}
+    seconds = [share.seconds for share in found if share.seconds is not None]
+    data["eta_s"] = max(seconds) if seconds else None
+    rows = [
+        [
+            share.lane,
+            share.device,
+            len(share.items),
+            "-" if share.size is None else f"{share.size:g}",
+            "-" if share.seconds is None else format_duration(share.seconds),
+            ", ".join(item.id for item in share.items[:3]) + (" …" if len(share.items) > 3 else ""),
+        ]
+        for share in found
+    ]
+    output.table(("lane", "device", "items", "size", "time", "first"), rows, right=(0, 2, 3, 4))
+    output.json("batch-plan", data)
+
+
+Batch.members["probe"] = probe_command
+Batch.members["summary"] = summary_command

@@ -1,0 +1,110 @@
+"""The worker by itself: output, codes, what is left behind, and its end when its parent is gone."""
+
+import os
+import select
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from everywatt.batch.devices import CPU
+from everywatt.batch.items import Item
+from everywatt.batch.journal import Attempt
+from everywatt.batch.lane import Lane
+
+
+@pytest.fixture
+def lane():
+    made = Lane(0, CPU, os.environ)
+    made.start()
+    yield made
+    made.close()
+
+
+def told(lane, key, wait_s=30.0):
+    """The next message of a kind."""
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        if not hasattr(lane, "told"):
+            lane.told = []
+        for place, message in enumerate(lane.told):
+            if key in message:
+                return lane.told.pop(place)[key]
+        if select.select([lane], [], [], 0.5)[0]:
+            lane.told += lane.messages() or []
+    raise AssertionError(f"the worker did not say {key}")
+
+
+def run(lane, script, **job):
+    lane.give(Item(0, "a", "a"), Attempt(1, "cpu", 0), {"words": ["sh", "-c", script], **job})
+    told(lane, "started")
+    return told(lane, "ended")
+
+
+def test_output_is_kept_to_its_end(lane):
+    ended = run(lane, "seq 1 20000; printf 'caf\\303\\251 \\377' >&2")
+    assert ended["stdout"].endswith("19999\n20000\n") and len(ended["stdout"]) == 4000
+    assert ended["stderr"] == "café \ufffd"
+    assert ended["exit_code"] == 0 and ended["cpu_s"] >= 0 and ended["max_rss_bytes"] > 0
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 9", 9), ("kill -11 $$", 139)])
+def test_codes_are_a_shells(lane, script, code):
+    assert run(lane, script)["exit_code"] == code
+
+
+def test_what_is_left_behind_does_not_hold_the_lane_up(lane, tmp_path):
+    ended = run(lane, f"sleep 30 & echo $! > {tmp_path}/pid; echo said")
+    assert ended["stdout"] == "said\n" and ended["runtime_s"] < 20
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert run(lane, "echo next")["stdout"] == "next\n"
+
+
+def test_one_that_will_not_end_is_ended(lane):
+    lane.give(
+        Item(0, "a", "a"), Attempt(1, "cpu", 0), {"words": ["sh", "-c", "trap '' TERM; while :; do sleep 0.2; done"]}
+    )
+    told(lane, "started")
+    time.sleep(0.3)
+    lane.kill()
+    ended = told(lane, "ended")
+    assert ended["exit_code"] == 137 and ended["killed"]
+
+
+def test_files_are_described(lane, tmp_path):
+    (tmp_path / "f").write_bytes(b"abc")
+    lane.give(Item(0, "a", "a"), Attempt(1, "cpu", 0), {"words": ["true"], "file": str(tmp_path / "f")})
+    deadline = time.monotonic() + 30
+    messages = []
+    while not messages and time.monotonic() < deadline:
+        select.select([lane], [], [], 0.5)
+        messages = lane.messages() or []
+    assert messages[0]["file"]["bytes"] == 3
+    assert messages[0]["file"]["sha256"].startswith("ba7816bf8f01cfea414140de5dae2223")
+
+
+def test_its_command_ends_when_the_parent_is_gone(lane):
+    lane.give(Item(0, "a", "a"), Attempt(1, "cpu", 0), {"words": ["sh", "-c", "sleep 60; :"]})
+    pid = told(lane, "started")
+    lane.close()
+    for _ in range(100):
+        if not Path(f"/proc/{pid}").exists():
+            return
+        time.sleep(0.05)
+    raise AssertionError("the command outlives its batch")
+
+
+def test_its_command_ends_when_the_worker_is_killed(lane):
+    lane.give(Item(0, "a", "a"), Attempt(1, "cpu", 0), {"words": ["sleep", "60"]})
+    pid = told(lane, "started")
+    os.kill(lane.worker_pid, signal.SIGKILL)
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError("the command outlives its worker")
