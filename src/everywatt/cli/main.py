@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("everywatt.cli.run", "Measure the energy of a command."),
     "compare": ("everywatt.cli.compare", "Compare the energy of commands, with a verdict."),
     "sweep": ("everywatt.cli.sweep", "Measure a command at several power limits or parameters."),
+    "bench": ("everywatt.cli.bench", "Benchmarks of models: precisions, training."),
     "show": ("everywatt.cli.show", "Show a run: energy, devices, spans, quality."),
     "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),
     "why": ("everywatt.cli.why", "Say where a run's interval comes from and what would narrow it."),
