@@ -125,5 +125,3 @@ def weights_of(model: Any) -> tuple[dict[str, int], int]:
 def parameter_count(model: Any) -> int:
     """How many weights there are, in whatever type."""
     return sum(tensor.numel() for tensor in tensors_of(model) if tensor.numel() > 1)
-
-

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 ISA_CURES = ("AVX512_CORE_FP16", "AVX2")
-"""What to hold oneDNN to where the CPU faults on an instruction that it says it has: first without AMX, then plainly."""
+"""What to hold oneDNN to where the CPU faults on an instruction that it says it has: first without AMX, then AVX2."""
 MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate")
 
 

@@ -20,7 +20,7 @@ from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, in
 from everywatt.bench.precision.data import Dataset, load_data
 from everywatt.bench.precision.endings import ISA_VARIABLE, next_isa
 from everywatt.bench.precision.layers import apportion
-from everywatt.bench.precision.plan import TARGET, Job, iterations
+from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer
 from everywatt.bench.precision.workers import Worker, WorkerFailed
@@ -28,6 +28,8 @@ from everywatt.bench.trials import Trial, with_energy
 from everywatt.core.energy import Energy
 
 FEWEST = 3
+LEAST = 2
+"""Batches in a timed loop, however long they take."""
 Show = Callable[[str], None]
 
 
@@ -56,7 +58,7 @@ class Arm:
     notes: list[str] = field(default_factory=list)
     computed: Computed | None = None
     emulated: str | None = None
-    iters: int = 0
+    batches: list[int] = field(default_factory=list)
     seq_length: int | None = None
     latencies_s: list[float] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
@@ -101,6 +103,11 @@ class PrecisionLab:
             for arm in self.arms:
                 self._guarded(arm, self._layers)
 
+    @property
+    def _loop_s(self) -> float:
+        """How long a loop lasts: where batches are counted, as long as they take."""
+        return 0.0 if self.job.iters is not None else self.job.loop_s
+
     def close(self) -> None:
         """End the workers."""
         for arm in self.arms:
@@ -138,8 +145,7 @@ class PrecisionLab:
         file = self.folder / f"{arm.index}.npz"
         self._step(arm, "score", file=str(file), limit=self.job.limit)
         self.scorer.add(arm.precision, file)
-        warm = self._step(arm, "warmup", iters=max(1, self.job.warmup))
-        arm.iters = self.job.iters or iterations(self.job.loop_s, [ns / 1e9 for ns in warm["latency_ns"][1:]])
+        self._step(arm, "warmup", iters=self.job.warmup)
 
     def _check(self, arm: Arm, told: dict[str, Any]) -> None:
         """Refuse a label that is not true; say what is emulated."""
@@ -167,17 +173,17 @@ class PrecisionLab:
                 return "time"
             for place, index in enumerate(order):
                 if arms[index].usable:
-                    self._guarded(arms[index], lambda arm, b=block, p=place: self._trial(arm, b, p))
+                    self._guarded(arms[index], self._trial, block, place)
             if conduct.trials is None and block + 1 >= FEWEST and self._decided(arms):
                 return "decided"
         raise AssertionError("blocks never end")
 
-    def _guarded(self, arm: Arm, step: Callable[[Arm], None]) -> None:
+    def _guarded(self, arm: Arm, step: Callable[..., None], *more: int) -> None:
         """A worker that fails later on is a row with its reason; the others go on."""
         if not arm.usable:
             return
         try:
-            step(arm)
+            step(arm, *more)
         except WorkerFailed as error:
             arm.failure, arm.cure = f"after {len(arm.trials)} trials: {error.reason}", error.cure
 
@@ -185,23 +191,24 @@ class PrecisionLab:
         """One timed loop. Only the worker's own window is charged; the parent's reads lie around it."""
         if self.conduct.cool and any(one.trials for one in self.arms):
             self._cooling.wait(self._show)
-        self._show(f"trial {block + 1} of {arm.precision} ({arm.iters} batches)")
+        self._show(f"trial {block + 1} of {arm.precision}")
         recording = self._meter.recording
-        about = {"precision": arm.precision, "block": block, "place": place, "iters": arm.iters}
+        about = {"precision": arm.precision, "block": block, "place": place}
         outer = recording.span_open("trial", attributes={"role": "trial", **about}) if recording is not None else None
         told: dict[str, Any] = {}
         try:
             assert arm.worker is not None
-            told = arm.worker.ask("loop", iters=arm.iters)
+            told = arm.worker.ask("loop", iters=self.job.iters or LEAST, seconds=self._loop_s)
         finally:
             if recording is not None and outer is not None:
                 inner = None
                 if told:
                     inner = recording.span_open("loop", parent=outer, attributes=about, at_ns=told["start_ns"])
-                    recording.span_close(inner, at_ns=told["end_ns"])
+                    recording.span_close(inner, at_ns=told["end_ns"], attributes={"batches": len(told["latency_ns"])})
                 recording.span_close(outer)
         seconds = (told["end_ns"] - told["start_ns"]) / 1e9
         arm.latencies_s += [ns / 1e9 for ns in told["latency_ns"]]
+        arm.batches.append(len(told["latency_ns"]))
         arm.peak_bytes = max(arm.peak_bytes or 0, told["peak_bytes"])
         arm.hooks = max(arm.hooks, told["hooks"])
         arm.trials.append(
@@ -215,7 +222,9 @@ class PrecisionLab:
         run = self._cooling.live()
         if run is None:
             return True
-        found = figures(*self._per_batch([arm for arm in arms if arm.usable], run, live=True), target=self.conduct.target)
+        found = figures(
+            *self._per_batch([arm for arm in arms if arm.usable], run, live=True), target=self.conduct.target
+        )
         if any(any(t.energy is None for t in one.trials) for one in found):
             return False
         return all(one.energy is None for one in found) or (len(found) > 1 and decided(found))
@@ -255,7 +264,7 @@ class PrecisionLab:
         found = []
         for arm in arms:
             filled = arm.trials if run is None else with_energy(arm.trials, run, live=live)
-            found += [_divided(trial, arm.iters) for trial in filled]
+            found += [_divided(trial, count) for trial, count in zip(filled, arm.batches, strict=True)]
         return [Candidate(arm.index, arm.precision, arm.precision, ()) for arm in arms], found
 
     def result(self, run: Run | None) -> Result:
@@ -276,7 +285,7 @@ class PrecisionLab:
                 tuple(dict.fromkeys((*arm.notes, *(one.notes if one is not None else ())))),
                 arm.computed,
                 arm.emulated,
-                arm.iters or None,
+                sum(arm.batches) or None,
                 arm.seq_length,
                 latency,
                 one,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -94,12 +94,3 @@ def task_of(model: str, task: str | None, entry: str | None) -> str:
     if entry is not None:
         return "classify"
     return PRESETS.get(model, "classify")
-
-
-def iterations(loop_s: float, latency_s: Sequence[float], *, least: int = 2, most: int = 1_000_000) -> int:
-    """How many batches last `loop_s`, judged by the faster half of some latencies."""
-    if not latency_s:
-        return least
-    ordered = sorted(latency_s)
-    typical = ordered[(len(ordered) - 1) // 2]
-    return max(least, min(most, round(loop_s / max(typical, 1e-7))))

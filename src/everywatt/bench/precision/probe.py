@@ -26,14 +26,19 @@ class Probe:
         return np.asarray(standard @ self.weights + self.bias)
 
 
-def train_probe(vectors: npt.ArrayLike, labels: npt.NDArray[np.int64], *, penalty: float = 1e-2) -> Probe:
+PENALTY = 1.0
+"""Strong, because a few hundred sentences with hundreds of features each would else be learnt by heart."""
+
+
+def train_probe(vectors: npt.ArrayLike, labels: npt.NDArray[np.int64], *, penalty: float = PENALTY) -> Probe:
     """Fit by Newton steps on the penalised log loss, one class against the rest: no random start, no learning rate."""
     raw = np.asarray(vectors, dtype=np.float64)
     mean, scale = raw.mean(axis=0), np.maximum(raw.std(axis=0), 1e-6)
     features = np.hstack([(raw - mean) / scale, np.ones((len(raw), 1))])
     classes = int(labels.max()) + 1
-    found = [_one(features, (labels == which).astype(np.float64), penalty) for which in range(classes)]
-    joined = np.stack(found, axis=1)
+    wanted = range(1, 2) if classes == 2 else range(classes)
+    found = [_one(features, (labels == which).astype(np.float64), penalty) for which in wanted]
+    joined = np.stack([np.zeros_like(found[0]), *found] if classes == 2 else found, axis=1)
     return Probe(mean, scale, joined[:-1], joined[-1])
 
 

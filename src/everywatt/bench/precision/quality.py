@@ -114,7 +114,7 @@ def mcnemar(one: int, other: int) -> float:
     n, fewer = one + other, min(one, other)
     if n == 0:
         return 1.0
-    tail = sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n
+    tail: float = sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n
     return min(1.0, 2 * tail)
 
 

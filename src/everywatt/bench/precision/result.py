@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,7 +117,9 @@ class Row:
         mean = self.energy_per_batch
         if mean is None:
             return None
-        return Mean(*(value / batch_size for value in (mean.value, mean.low, mean.high, mean.sd)), mean.n)
+        return Mean(
+            mean.value / batch_size, mean.low / batch_size, mean.high / batch_size, mean.sd / batch_size, mean.n
+        )
 
     def samples_per_joule(self, batch_size: int) -> float | None:
         """Items that a joule pays for."""
@@ -182,7 +184,7 @@ class Result:
         }
 
 
-def pareto(points: dict[str, tuple[float, ...]]) -> list[str]:
+def pareto(points: Mapping[str, tuple[float, ...]]) -> list[str]:
     """Names whose point no other is at least as small as everywhere and smaller somewhere."""
 
     def beaten(mine: tuple[float, ...], other: tuple[float, ...]) -> bool:

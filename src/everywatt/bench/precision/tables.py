@@ -16,9 +16,9 @@ COST = (
     "precision", "trials", "energy / sample", "energy / batch", "power", "mean", "p50", "p95", "p99", "samples / s",
     "samples / J",
 )  # fmt: skip
-WORTH = ("precision", "accuracy", "beside the baseline", "same answers", "on disk", "in memory", "right / J", "Pareto")
+WORTH = ("precision", "quality", "beside the baseline", "same answers", "on disk", "in memory", "right / J", "Pareto")
 SHARES = (
-    "% of the baseline", "energy / sample", "power", "mean", "p50", "p95", "p99", "samples / s", "accuracy", "on disk",
+    "% of the baseline", "energy / sample", "power", "mean", "p50", "p95", "p99", "samples / s", "quality", "on disk",
     "in memory", "samples / J", "right / J",
 )  # fmt: skip
 SHARE_KEYS = (
@@ -85,11 +85,11 @@ def share_rows(result: Result) -> list[list[str]]:
 
 def failures(result: Result) -> list[str]:
     """A line for each precision without figures."""
-    lines = []
-    for row in result.rows:
-        if row.failure is not None:
-            lines.append(f"{row.precision}: {row.failure}" + (f" (try: {row.cure})" if row.cure else ""))
-    return lines
+    return [
+        f"{row.precision}: {row.failure}" + (f" (try: {row.cure})" if row.cure else "")
+        for row in result.rows
+        if row.failure is not None
+    ]
 
 
 def computed_lines(result: Result) -> list[str]:

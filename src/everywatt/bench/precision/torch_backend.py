@@ -126,7 +126,7 @@ class TorchBackend:
         return operators, compute
 
 
-class _Types(torch.utils._python_dispatch.TorchDispatchMode):
+class _Types(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
     """Notes the types of what matrix products get."""
 
     def __init__(self) -> None:

@@ -52,15 +52,19 @@ class Lab:
         return self.loop(told)
 
     def loop(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        """The timed loop: nothing but forward passes, each with its latency."""
+        """The timed loop: nothing but forward passes, at least `iters` and until `seconds` are over; each latency."""
         hooks, run, batches, count = self.model.hooks(), self.model.run, self._timed, len(self._timed)
-        clock, latencies = time.perf_counter_ns, []
+        clock = time.perf_counter_ns
+        latencies: list[int] = []
         used = time.process_time()
         start_ns = time.monotonic_ns()
-        for turn in range(int(told["iters"])):
-            began = clock()
-            run(batches[turn % count])
-            latencies.append(clock() - began)
+        least, until = int(told["iters"]), clock() + int(float(told.get("seconds", 0.0)) * 1e9)
+        began = clock()
+        while len(latencies) < least or began < until:
+            run(batches[len(latencies) % count])
+            ended = clock()
+            latencies.append(ended - began)
+            began = ended
         end_ns = time.monotonic_ns()
         used = time.process_time() - used
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -80,7 +84,7 @@ class Lab:
         if told.get("part") == "train":
             items = halves(len(data), job.seed)[0]
         answers = _in_order(items, [(part, self._answers(part)) for part in by_length(data, items, SCORING_BATCH)])
-        np.savez(told["file"], items=items, **answers)
+        _save(Path(told["file"]), items, answers)
         return {"items": len(items)}
 
     def facts(self, told: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +103,7 @@ class Lab:
         found = self.model.sensitivity([self.model.prepare(data.batch(part)) for part in parts])
         for place, answers in enumerate(found.values()):
             ordered = _in_order(items, list(zip(parts, answers, strict=True)))
-            np.savez(Path(told["folder"]) / f"{place}.npz", items=items, **ordered)
+            _save(Path(told["folder"]) / f"{place}.npz", items, ordered)
         return {"layers": list(found)}
 
     @property
@@ -134,6 +138,11 @@ def _in_order(items: Any, parts: Sequence[tuple[Any, Arrays]]) -> Arrays:
             found[name] = np.concatenate(arrays)[order]
     assert len(order) == len(items)
     return found
+
+
+def _save(file: Path, items: Any, answers: Arrays) -> None:
+    arrays: dict[str, Any] = {"items": items, **answers}
+    np.savez(file, **arrays)
 
 
 def serve(lines: Iterable[str], out: TextIO, lab: Any) -> None:

@@ -30,7 +30,7 @@ class Worker:
     """A process for one precision. Ctrl-C does not reach it: the parent ends it, or its own death does."""
 
     def __init__(self, environ: Mapping[str, str] | None = None, module: str = MODULE) -> None:
-        self._said: IO[bytes] = tempfile.TemporaryFile()
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the worker
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
