@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.bench.precision.backend import Unsupported, build
-from everywatt.bench.precision.computed import INT8_OPERATORS
+from everywatt.bench.precision.computed import INT8_OPERATORS, cpu_flags, int8_note
 from everywatt.bench.precision.data import Arrays
 from everywatt.bench.precision.models import load_model
 from everywatt.bench.precision.plan import Job
@@ -143,7 +143,9 @@ def _export(job: Job, precision: str, example: Arrays, folder: Path) -> Path:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     small = folder / "int8.onnx"
-    quantize_dynamic(str(file), str(small), weight_type=QuantType.QInt8)
+    # Without dot-product instructions pairs of products are added in 16 bits, which 8 full bits would overflow.
+    narrow = int8_note(cpu_flags()) is not None
+    quantize_dynamic(str(file), str(small), weight_type=QuantType.QInt8, reduce_range=narrow)
     return small
 
 
