@@ -8,6 +8,7 @@ import click
 
 MEMBERS: dict[str, tuple[str, str]] = {
     "precision": ("everywatt.cli.bench_precision", "Measure a model at several precisions."),
+    "train": ("everywatt.cli.bench_train", "Measure a training, epoch by epoch."),
 }
 """Each member with the module that holds its `command`, and one line of help."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 from everywatt.api.meter import Meter
 from everywatt.bench.precision import tables
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
+from everywatt.bench.precision.old import FORMS, aggregated_csv, layers_csv, read_old, sheet_csv
 from everywatt.bench.precision.plan import DEFAULT_MODEL, RUNTIMES, TASKS, Job, parse_precisions, task_of
 from everywatt.bench.precision.result import Result
 from everywatt.cli.compare import INTERRUPTED, Share
@@ -44,6 +46,10 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 @click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
 @click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trials.")
 @click.option("--layers", is_flag=True, help="Also energy by layer.")
+@click.option(
+    "--from", "old", multiple=True, type=click.Path(path_type=Path, exists=True), help="Show old result files."
+)
+@click.option("--old-format", type=click.Choice(FORMS), help="Write -o FILE.csv in the columns of an old file.")
 @click.option("--quick", is_flag=True, help="Loops of 2 s, three trials, 128 scored items.")
 @out_option
 @settings_options
@@ -68,6 +74,8 @@ def command(
     idle_s: float,
     cool: bool,
     layers: bool,
+    old: tuple[Path, ...],
+    old_format: str | None,
     quick: bool,
     out: Path | None,
     settings: Settings,
@@ -81,6 +89,10 @@ def command(
     """
     for warning in settings.warnings:
         output.warn(warning)
+    if old:
+        return _old(old, output)
+    if old_format is not None and (out is None or out.suffix != ".csv"):
+        raise UsageError("--old-format says how -o FILE.csv is written.")
     chosen = QUICK if quick else USUAL
     kind = task_of(model, task, entry)
     job = Job(
@@ -98,11 +110,11 @@ def command(
         seq_length=seq_length,
         limit=limit or chosen["limit"],
     )
-    conduct = Conduct(trials or chosen["trials"], target, max_s, idle_s, cool, layers)
+    conduct = Conduct(trials or chosen["trials"], target, max_s, idle_s, cool, layers or old_format == "layers")
     result = experiment(job, conduct, settings, note, output)
     show(result, output)
     if out is not None:
-        write(out, result)
+        write(out, result, old_format)
     output.json(KIND, result.to_dict())
     return _ending(result, settings)
 
@@ -179,8 +191,17 @@ def _remarks(result: Result, output: Output) -> None:
         output.say(f"  run     {result.run}")
 
 
-def write(out: Path, result: Result) -> None:
-    """Write the file that -o names, in the form that its ending names."""
+def write(out: Path, result: Result, old_format: str | None = None) -> None:
+    """Write the file that -o names, in the form that its ending names, or in an old one's columns."""
+    if old_format is not None:
+        base = result.baseline
+        old_texts = {
+            "sheet": lambda: sheet_csv(result, datetime.now().astimezone()),
+            "aggregated": lambda: aggregated_csv(result),
+            "layers": lambda: "" if base is None else layers_csv(base),
+        }
+        write_text(out, old_texts[old_format]())
+        return
     texts = {
         ".csv": lambda: tables.to_csv(result),
         ".md": lambda: tables.to_markdown(result),
@@ -189,6 +210,44 @@ def write(out: Path, result: Result) -> None:
     if out.suffix not in texts:
         raise UsageError(f"{out} ends with none of {', '.join(texts)}.")
     write_text(out, texts[out.suffix]())
+
+
+def _old(paths: tuple[Path, ...], output: Output) -> int:
+    found = read_old(paths)
+    headers = (
+        "precision",
+        "file",
+        "energy / sample",
+        "energy / batch",
+        "power",
+        "latency",
+        "samples / s",
+        "accuracy",
+        "size",
+    )
+    rows = [
+        [
+            one.precision,
+            one.source,
+            _unit(one.energy_per_sample_j, 1e3, "mJ"),
+            _unit(one.energy_per_batch_j, 1e3, "mJ"),
+            _unit(one.power_w, 1, "W"),
+            _unit(one.latency_s, 1e3, "ms"),
+            _unit(one.throughput, 1, ""),
+            _unit(one.accuracy, 100, "%"),
+            _unit(one.size_mb, 1, "MB"),
+        ]
+        for one in found
+    ]
+    output.table(headers, rows, right=tuple(range(2, 9)))
+    for note in dict.fromkeys(f"{one.source}: {one.note}" for one in found if one.note):
+        output.say(note)
+    output.json("old-results", {"figures": [one.to_dict() for one in found]})
+    return 0
+
+
+def _unit(value: float | None, factor: float, unit: str) -> str:
+    return "-" if value is None else f"{value * factor:.4g} {unit}".strip()
 
 
 def _ending(result: Result, settings: Settings) -> int:

@@ -107,7 +107,7 @@ def test_gpt2_shows_its_attention_and_mlp(gpt2):
 
 
 def test_no_hook_stays_and_none_is_there_when_measured(gpt2):
-    _, model, prepared, _ = gpt2
+    _, model, _prepared, _ = gpt2
     assert model.hooks() == 0
     handle = model.model.register_forward_hook(lambda *_: None)
     assert model.hooks() == 1, "hooks would be seen"
@@ -118,7 +118,7 @@ def test_no_hook_stays_and_none_is_there_when_measured(gpt2):
 
 
 def test_gpt2_in_int8_has_all_its_products_in_int8(gpt2):
-    job, model, prepared, batch = gpt2
+    job, model, prepared, _ = gpt2
     small = make(job, "int8", [], None)
     facts = small.facts(prepared)
     assert facts["operators"]["quantized::linear_dynamic"] == 4 * 4 + 1
