@@ -46,6 +46,7 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 @click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
 @click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trials.")
 @click.option("--layers", is_flag=True, help="Also energy by layer.")
+@click.option("--sensitivity", is_flag=True, help="Also which layers to quantise first, and a mixed plan, measured.")
 @click.option(
     "--from", "old", multiple=True, type=click.Path(path_type=Path, exists=True), help="Show old result files."
 )
@@ -74,6 +75,7 @@ def command(
     idle_s: float,
     cool: bool,
     layers: bool,
+    sensitivity: bool,
     old: tuple[Path, ...],
     old_format: str | None,
     quick: bool,
@@ -110,7 +112,9 @@ def command(
         seq_length=seq_length,
         limit=limit or chosen["limit"],
     )
-    conduct = Conduct(trials or chosen["trials"], target, max_s, idle_s, cool, layers or old_format == "layers")
+    conduct = Conduct(
+        trials or chosen["trials"], target, max_s, idle_s, cool, layers or old_format == "layers", sensitivity
+    )
     result = experiment(job, conduct, settings, note, output)
     show(result, output)
     if out is not None:
@@ -176,6 +180,9 @@ def show(result: Result, output: Output) -> None:
                 right=(2, 3),
                 title=f"{row.precision}: {tables.part_line(row)}",
             )
+    if result.sensitivity:
+        output.text()
+        output.table(tables.SENSITIVITY, tables.sensitivity_rows(result), right=(1, 2, 3, 4))
     _remarks(result, output)
 
 

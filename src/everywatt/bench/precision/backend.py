@@ -42,8 +42,8 @@ class Backend(Protocol):
         """How many hooks the model's modules have now."""
         ...
 
-    def layers(self, prepared: Any, passes: int) -> list[dict[str, Any]]:
-        """For each module its own time, from passes of their own with hooks that are gone afterwards."""
+    def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
+        """For each module its own time, and the seconds of a pass, from passes with hooks that are gone afterwards."""
         ...
 
     def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:
@@ -107,7 +107,7 @@ class PlainBackend:
     def hooks(self) -> int:
         return 0
 
-    def layers(self, prepared: Any, passes: int) -> list[dict[str, Any]]:
+    def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
         raise Unsupported("a plain callable has no layers that can be seen")
 
     def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:

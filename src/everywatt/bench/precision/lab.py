@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -22,12 +23,14 @@ from everywatt.bench.precision.endings import ISA_VARIABLE, next_isa
 from everywatt.bench.precision.layers import apportion
 from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.result import Latency, Result, Row, Window
-from everywatt.bench.precision.scoring import Scorer
+from everywatt.bench.precision.scoring import Scorer, read_answers
+from everywatt.bench.precision.sensitivity import Sensitivity, plan, ranked, savings
 from everywatt.bench.precision.workers import Worker, WorkerFailed
 from everywatt.bench.trials import Trial, with_energy
 from everywatt.core.energy import Energy
 
 FEWEST = 3
+SENSITIVITY_ITEMS = 64
 LEAST = 2
 """Batches in a timed loop, however long they take."""
 Show = Callable[[str], None]
@@ -43,6 +46,7 @@ class Conduct:
     idle_s: float = 2.0
     cool: bool = True
     layers: bool = False
+    sensitivity: bool = False
 
 
 @dataclass(slots=True)
@@ -65,6 +69,12 @@ class Arm:
     peak_bytes: int | None = None
     hooks: int = 0
     times: list[dict[str, Any]] = field(default_factory=list)
+    pass_s: float = 0.0
+
+    @property
+    def batch_s(self) -> float:
+        """Seconds of a batch to which layers are held: the loop's mean, or a hooked pass where that was shorter."""
+        return min(math.fsum(self.latencies_s) / len(self.latencies_s), self.pass_s)
 
     @property
     def usable(self) -> bool:
@@ -86,6 +96,9 @@ class PrecisionLab:
         self._cooling = Cooling(meter)
         self._folder = tempfile.TemporaryDirectory(prefix="everywatt-")
         self._ended = "interrupted"
+        self._sensitive: list[Sensitivity] = []
+        self._plan: list[str] = []
+        self._remarks: list[str] = []
         self._began = time.monotonic()
 
     @property
@@ -99,9 +112,11 @@ class PrecisionLab:
         for arm in self.arms:
             self.ready(arm)
         self._ended = self._blocks(self.arms)
-        if self.conduct.layers:
+        if self.conduct.layers or self.conduct.sensitivity:
             for arm in self.arms:
                 self._guarded(arm, self._layers)
+        if self.conduct.sensitivity:
+            self._mixed()
 
     @property
     def _loop_s(self) -> float:
@@ -162,19 +177,55 @@ class PrecisionLab:
         if not arm.computed.visible:
             arm.notes.append("a plain callable: its precision is the caller's word")
 
-    def _blocks(self, arms: Sequence[Arm]) -> str:
+    def _mixed(self) -> None:
+        """Try each layer alone, make a plan from that, and measure the plan beside the baseline."""
+        base = next((arm for arm in self.arms if arm.usable), None)
+        if base is None or base.precision != "fp32" or not base.times:
+            self._remarks.append("no sensitivity: it needs fp32 of torch as the baseline, with its layers")
+            return
+        self._guarded(base, self._sensitivity)
+        self._plan = plan(self._sensitive)
+        if not self._plan or not base.usable:
+            return
+        arm = Arm("mixed", len(self.arms), tuple(self._plan))
+        arm.notes.append(f"{len(self._plan)} of {len(self._sensitive)} layers in int8, the others in fp32")
+        self.arms.append(arm)
+        self.ready(arm)
+        if arm.usable:
+            first = 1 + max((trial.block for one in self.arms for trial in one.trials), default=-1)
+            self._ended = self._blocks([base, arm], first)
+            self._guarded(arm, self._layers)
+
+    def _sensitivity(self, arm: Arm) -> None:
+        items = min(SENSITIVITY_ITEMS, self.job.limit or SENSITIVITY_ITEMS)
+        folder = self.folder / "layers"
+        folder.mkdir()
+        self._step(arm, "score", file=str(folder / "base.npz"), limit=items)
+        names = self._step(arm, "sensitivity", folder=str(folder), limit=items)["layers"]
+        base = read_answers(folder / "base.npz")
+        int8 = next((one.times for one in self.arms if one.precision == "int8" and one.usable), [])
+        known = savings(arm.times, int8, arm.batch_s)
+        for place, name in enumerate(names):
+            mine = read_answers(folder / f"{place}.npz")
+            _, beside = self.scorer.compared(mine, base)
+            change = None if beside is None else beside.change
+            share, saved = known.get(name, (0.0, 0.0))
+            self._sensitive.append(Sensitivity(name, self.scorer.divergence(mine, base), change, share, saved))
+
+    def _blocks(self, arms: Sequence[Arm], first: int = 0) -> str:
         conduct = self.conduct
         if not any(arm.usable for arm in arms):
             return "failures"
-        for block, order in enumerate(blocks(len(arms))):
-            if conduct.trials is not None and block >= conduct.trials:
+        for number, order in enumerate(blocks(len(arms))):
+            block = first + number
+            if conduct.trials is not None and number >= conduct.trials:
                 return "trials"
-            if conduct.trials is None and block and time.monotonic() - self._began > conduct.max_s:
+            if conduct.trials is None and number and time.monotonic() - self._began > conduct.max_s:
                 return "time"
             for place, index in enumerate(order):
                 if arms[index].usable:
                     self._guarded(arms[index], self._trial, block, place)
-            if conduct.trials is None and block + 1 >= FEWEST and self._decided(arms):
+            if conduct.trials is None and number + 1 >= FEWEST and self._decided(arms):
                 return "decided"
         raise AssertionError("blocks never end")
 
@@ -232,7 +283,8 @@ class PrecisionLab:
     def _layers(self, arm: Arm) -> None:
         if arm.computed is None or not arm.computed.visible:
             return
-        arm.times = self._step(arm, "layers", passes=5)["layers"]
+        told = self._step(arm, "layers", passes=5)
+        arm.times, arm.pass_s = told["layers"], told["whole_s"]
 
     def _step(self, arm: Arm, do: str, **more: Any) -> dict[str, Any]:
         """One step of a worker in a span of its own, which is not charged to the precision."""
@@ -303,8 +355,14 @@ class PrecisionLab:
             self._ended,
             None if run is None else run.name,
             tuple(self.arms[trial.candidate].precision for trial in order),
-            (*self.scorer.notes, *(() if run is None else dict.fromkeys(run.trouble))),
+            (*self.scorer.notes, *self._remarks, *(() if run is None else dict.fromkeys(run.trouble))),
+            self._sensitivity_dict(),
         )
+
+    def _sensitivity_dict(self) -> dict[str, Any]:
+        if not self._sensitive:
+            return {}
+        return {"layers": [one.to_dict() for one in ranked(self._sensitive)], "plan": self._plan}
 
     def _window(self, arm: Arm, run: Run | None) -> Window | None:
         if run is None or not arm.trials:
@@ -326,6 +384,6 @@ def _with_layers(row: Row, arm: Arm) -> Row:
     if not arm.times or row.latency is None:
         return row
     mean = row.energy_per_batch
-    found, note = apportion(arm.times, row.latency.mean_s, None if mean is None else mean.value)
+    found, note = apportion(arm.times, arm.batch_s, None if mean is None else mean.value)
     notes = row.notes if note is None else (*row.notes, note)
     return replace(row, layers=tuple(one.to_dict() for one in found), notes=notes)

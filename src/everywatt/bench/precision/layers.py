@@ -42,25 +42,26 @@ def part_of(layer: str) -> str:
 
 
 def apportion(
-    times: Sequence[Mapping[str, Any]], batch_s: float, batch_j: float | None
+    times: Sequence[Mapping[str, Any]], whole_s: float, batch_j: float | None
 ) -> tuple[list[LayerRow], str | None]:
     """Rows of all layers and of the remainder, which add up to the batch; and a note where they had to be scaled.
 
-    `batch_s` and `batch_j` are those of the measured loop, in which nothing was hooked. Where the hooked layers took
-    longer than the whole batch did without hooks, they are scaled down to it.
+    `whole_s` is how long a batch takes: the shorter of the loop without hooks and the pass with them, so that neither
+    hooks nor other programs on the machine make layers look small. `batch_j` is the joules of a batch in the loop.
+    Where the hooked layers took longer than that, they are scaled down to it.
     """
-    whole = math.fsum(float(one["seconds"]) for one in times)
-    scale = min(1.0, batch_s / whole) if whole > 0 else 1.0
+    hooked = math.fsum(float(one["seconds"]) for one in times)
+    scale = min(1.0, whole_s / hooked) if hooked > 0 else 1.0
     rows = []
     for one in times:
         seconds = float(one["seconds"]) * scale
-        share = seconds / batch_s
+        share = seconds / whole_s
         joules = None if batch_j is None else batch_j * share
         name = str(one["layer"])
         rows.append(LayerRow(name, str(one["type"]), part_of(name), seconds, float(one["calls"]), share, joules))
-    left_s = batch_s - math.fsum(row.seconds for row in rows)
+    left_s = whole_s - math.fsum(row.seconds for row in rows)
     left_j = None if batch_j is None else batch_j - math.fsum(row.joules or 0.0 for row in rows)
-    rows.append(LayerRow(REMAINDER, "", "other", left_s, 0.0, left_s / batch_s, left_j))
+    rows.append(LayerRow(REMAINDER, "", "other", left_s, 0.0, left_s / whole_s, left_j))
     note = None
     if scale < 1.0:
         note = f"layers took {1 / scale:.2f} times as long with hooks as the whole batch without; they are scaled"

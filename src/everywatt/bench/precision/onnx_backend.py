@@ -88,7 +88,7 @@ class OnnxBackend:
     def hooks(self) -> int:
         return 0
 
-    def layers(self, prepared: Any, passes: int) -> list[dict[str, Any]]:
+    def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
         raise Unsupported("energy by layer is for the torch runtime")
 
     def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:

@@ -49,12 +49,12 @@ class Scorer:
         """Train the probe on the vectors of the first half, at the precision that came first."""
         assert self.data.labels is not None
         items = halves(len(self.data), self._seed)[0]
-        self._probe = train_probe(_read(file)["outputs"], self.data.labels[items])
+        self._probe = train_probe(read_answers(file)["outputs"], self.data.labels[items])
         self.notes.append(f"accuracy of a linear probe that was trained on the other {len(items)} items")
 
     def add(self, precision: str, file: Path) -> None:
         """The answers of one precision."""
-        self._answers[precision] = _read(file)
+        self._answers[precision] = read_answers(file)
 
     def logits(self, answers: Answers) -> npt.NDArray[Any]:
         """Scores of each class for each item."""
@@ -104,6 +104,7 @@ class Scorer:
         return divergence(self.logits(first), self.logits(mine))
 
 
-def _read(file: Path) -> Answers:
+def read_answers(file: Path) -> Answers:
+    """What a worker left in a file."""
     with np.load(file, allow_pickle=False) as found:
         return {name: found[name] for name in found.files}

@@ -21,6 +21,7 @@ SHARES = (
     "% of the baseline", "energy / sample", "power", "mean", "p50", "p95", "p99", "samples / s", "quality", "on disk",
     "in memory", "samples / J", "right / J",
 )  # fmt: skip
+SENSITIVITY = ("what to quantise first", "share", "saves", "divergence", "change", "plan")
 SHARE_KEYS = (
     "energy_per_sample", "power", "latency_mean", "latency_p50", "latency_p95", "latency_p99", "throughput", "accuracy",
     "disk", "memory", "samples_per_joule", "accuracy_per_joule",
@@ -129,6 +130,22 @@ def layer_rows(row: Row, most: int = 12) -> list[list[str]]:
         shown.append([f"{len(rest)} other layers", "", f"{sum(one.share for one in rest):.1%}", _joules(joined)])
     shown.append([rows[-1].layer, "", f"{rows[-1].share:.1%}", _joules(rows[-1].joules)])
     return shown
+
+
+def sensitivity_rows(result: Result, most: int = 12) -> list[list[str]]:
+    """What to quantise first, with what it does to the answers."""
+    told = result.sensitivity
+    return [
+        [
+            one["layer"],
+            f"{one['share']:.1%}",
+            f"{one['saved']:+.1%}",
+            f"{one['kl']:.2e}",
+            "-" if one["change"] is None else f"{one['change']:+.4f}",
+            "int8" if one["layer"] in told["plan"] else "fp32",
+        ]
+        for one in told["layers"][:most]
+    ]
 
 
 def part_line(row: Row) -> str:

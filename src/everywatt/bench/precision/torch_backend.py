@@ -73,7 +73,7 @@ class TorchBackend:
     def hooks(self) -> int:
         return torch_layers.hooks(self.model)
 
-    def layers(self, prepared: Any, passes: int) -> list[dict[str, Any]]:
+    def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
         return torch_layers.times(self.model, lambda: self.run(prepared), passes, self._synchronise)
 
     def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:

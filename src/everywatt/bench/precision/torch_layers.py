@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+Times = tuple[list[dict[str, Any]], float]
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -17,8 +18,8 @@ def hooks(model: Any) -> int:
     return sum(len(getattr(module, table, ())) for module in model.modules() for table in HOOK_TABLES)
 
 
-def times(model: Any, run: Callable[[], Any], passes: int, synchronise: Callable[[], None]) -> list[dict[str, Any]]:
-    """For each module that ran, the seconds a pass spends in it and not in modules inside it.
+def times(model: Any, run: Callable[[], Any], passes: int, synchronise: Callable[[], None]) -> Times:
+    """For each module that ran, the seconds a pass spends in it and not in modules inside it; and those of a pass.
 
     So a leaf of any class has a row, and what an attention module does itself between its projections has one too.
     """
@@ -39,10 +40,11 @@ def times(model: Any, run: Callable[[], Any], passes: int, synchronise: Callable
     finally:
         for handle in handles:
             handle.remove()
-    return [
+    found = [
         {"layer": name, "type": kinds[name], "seconds": seconds, "calls": clock.calls[name] / passes}
         for name, seconds in clock.medians().items()
     ]
+    return found, clock.whole_s()
 
 
 class _Stopwatch:
@@ -54,13 +56,21 @@ class _Stopwatch:
         self._last = 0
         self._now: dict[str, int] = {}
         self._passes: list[dict[str, int]] = []
+        self._began = 0
+        self._wholes: list[int] = []
         self.calls: dict[str, int] = {}
 
     def begin(self) -> None:
         self._stack, self._now, self._last = [], {}, self._tick()
+        self._began = self._last
 
     def end(self) -> None:
         self._passes.append(self._now)
+        self._wholes.append(self._tick() - self._began)
+
+    def whole_s(self) -> float:
+        """Seconds of a whole pass, the median."""
+        return _median(self._wholes) / 1e9
 
     def enter(self, name: str) -> Callable[..., None]:
         def hook(*_: Any) -> None:
@@ -82,13 +92,7 @@ class _Stopwatch:
 
     def medians(self) -> dict[str, float]:
         """Seconds of each module, the median over passes, in the order in which they first ran."""
-        found = {}
-        for name in self.calls:
-            values = sorted(one.get(name, 0) for one in self._passes)
-            middle = len(values) // 2
-            both = values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
-            found[name] = both / 1e9
-        return found
+        return {name: _median([one.get(name, 0) for one in self._passes]) / 1e9 for name in self.calls}
 
     def _charge(self) -> None:
         now = self._tick()
@@ -99,3 +103,9 @@ class _Stopwatch:
     def _tick(self) -> int:
         self._synchronise()
         return time.perf_counter_ns()
+
+
+def _median(values: list[int]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

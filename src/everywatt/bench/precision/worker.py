@@ -93,7 +93,8 @@ class Lab:
 
     def layers(self, told: Mapping[str, Any]) -> dict[str, Any]:
         """Where the time goes, from passes of their own."""
-        return {"layers": self.model.layers(self._timed[0], int(told.get("passes", 5))), "hooks": self.model.hooks()}
+        found, whole_s = self.model.layers(self._timed[0], int(told.get("passes", 5)))
+        return {"layers": found, "whole_s": whole_s, "hooks": self.model.hooks()}
 
     def sensitivity(self, told: Mapping[str, Any]) -> dict[str, Any]:
         """Answers with one layer in int8, layer after layer, in .npz files of a folder."""
