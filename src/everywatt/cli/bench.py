@@ -25,11 +25,6 @@ class _Bench(click.Group):
         found: click.Command = import_module(MEMBERS[cmd_name][0]).command
         return found
 
-    @property
-    def members(self) -> dict[str, click.Command]:
-        """All of them, for the reference."""
-        return {name: import_module(module).command for name, (module, _) in MEMBERS.items()}
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in MEMBERS.items()])
