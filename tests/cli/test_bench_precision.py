@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -154,3 +155,12 @@ def test_nothing_measured_ends_with_3(place):
     assert "no such kernel" in bench(place, "--precisions", "broken", code=3).stdout
     done = bench(place, "--entry", "mymodels:missing", "--precisions", "x", code=3)
     assert "cannot be imported" in done.stdout
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
+@pytest.mark.parametrize("what", ["precision", "train"])
+def test_without_torch_it_says_what_to_install(place, what):
+    done = subprocess.run(
+        [sys.executable, "-m", "everywatt", "bench", what], env=place, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2 and "pip install 'everywatt[precision]'" in done.stderr

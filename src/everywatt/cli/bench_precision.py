@@ -12,7 +12,7 @@ from everywatt.api.meter import Meter
 from everywatt.bench.precision import tables
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
 from everywatt.bench.precision.old import FORMS, aggregated_csv, layers_csv, read_old, sheet_csv
-from everywatt.bench.precision.plan import DEFAULT_MODEL, RUNTIMES, TASKS, Job, parse_precisions, task_of
+from everywatt.bench.precision.plan import DEFAULT_MODEL, RUNTIMES, TASKS, Job, parse_precisions, require_torch, task_of
 from everywatt.bench.precision.result import Result
 from everywatt.cli.compare import INTERRUPTED, Share
 from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options
@@ -110,6 +110,8 @@ def command(
         seq_length=seq_length,
         limit=limit or chosen["limit"],
     )
+    if entry is None:
+        require_torch()
     conduct = Conduct(
         trials or chosen["trials"], target, max_s, idle_s, cool, layers or old_format == "layers", sensitivity
     )

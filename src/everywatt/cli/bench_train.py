@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from everywatt.api.meter import Meter
-from everywatt.bench.precision.plan import parse_precisions
+from everywatt.bench.precision.plan import parse_precisions, require_torch
 from everywatt.bench.precision.training import Epoch, Trained, TrainJob, TrainLab
 from everywatt.cli.compare import INTERRUPTED
 from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options
@@ -63,6 +63,7 @@ def command(
     """
     for warning in settings.warnings:
         output.warn(warning)
+    require_torch()
     items = limit or (QUICK_ITEMS if quick else None)
     job = TrainJob(model, data, parse_precisions(precisions), epochs, batch_size, lr, items, entry, device)
     meter = Meter(

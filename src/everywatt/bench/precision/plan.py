@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from everywatt.core.errors import UsageError
+from everywatt.core.errors import MissingExtra, UsageError
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int8-static")
 TASKS = ("classify", "causal-lm", "encode")
@@ -78,6 +79,12 @@ class Job:
 def job_from(told: Mapping[str, Any]) -> Job:
     """The job that `to_dict` told of."""
     return Job(**{**told, "precisions": tuple(told["precisions"])})
+
+
+def require_torch() -> None:
+    """MissingExtra where torch is not installed; it is not loaded, which takes seconds and belongs to workers."""
+    if find_spec("torch") is None:
+        raise MissingExtra("torch", "precision")
 
 
 def parse_precisions(text: str) -> tuple[str, ...]:
