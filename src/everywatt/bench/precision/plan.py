@@ -36,7 +36,6 @@ class Job:
     iters: int | None = None
     loop_s: float = 10.0
     warmup: int = 3
-    trials: int = 5
     runtime: str = "torch"
     entry: str | None = None
     device: str = "auto"
