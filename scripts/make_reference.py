@@ -42,7 +42,12 @@ def _tree(name: str, command: click.Command) -> Iterator[tuple[str, click.Comman
     yield name, command
     if isinstance(command, LazyGroup):
         return
-    members = command.commands if isinstance(command, click.Group) else getattr(command, "members", {})
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=name)
+        found = {word: command.get_command(context, word) for word in command.list_commands(context)}
+        members = {word: member for word, member in found.items() if member is not None}
+    else:
+        members = getattr(command, "members", {})
     for word, member in members.items():
         yield from _tree(f"{name} {word}", member)
 

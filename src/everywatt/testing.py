@@ -10,6 +10,9 @@
         pynvml.nvmlInit()  # the simulated card, 100 W
         ...
 
+    @pytest.mark.max_energy("5 J")
+    def test_cheap(): ...
+
 Programs inside a machine say with `use_gpu` and `gpu_work` what they do on a card; cards with a `load:` curve draw
 power for it.
 """
@@ -22,10 +25,31 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everywatt.integrations.pytest_energy import (
+    EnergyWarning,
+    energy,
+    pytest_addoption,
+    pytest_configure,
+    pytest_runtest_call,
+    pytest_terminal_summary,
+)
+
 if TYPE_CHECKING:
     from everywatt.sim.machine import Lab
 
-__all__ = ["gpu_work", "sim_machine", "simulated_gpu", "simulated_package", "use_gpu"]
+__all__ = [
+    "EnergyWarning",
+    "energy",
+    "gpu_work",
+    "pytest_addoption",
+    "pytest_configure",
+    "pytest_runtest_call",
+    "pytest_terminal_summary",
+    "sim_machine",
+    "simulated_gpu",
+    "simulated_package",
+    "use_gpu",
+]
 
 MakeMachine = Callable[..., "Lab"]
 

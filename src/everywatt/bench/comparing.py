@@ -9,18 +9,15 @@ from itertools import islice
 from typing import Any
 
 from everywatt.api.meter import Meter
-from everywatt.api.run import Run, load
+from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate, words_of
+from everywatt.bench.cooling import Cooling
 from everywatt.bench.figures import Figures, decided, figures, narrow
 from everywatt.bench.order import blocks
 from everywatt.bench.trials import Trial, execute, from_span, run_trial, with_energy
-from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.errors import UsageError
 
 FEWEST = 3
-COOL_WITHIN = 0.10
-COOL_MOST_S = 300.0
-LOOK_S = 0.25
-RECENT_S = 0.5
 LOOK_AGAIN_S = 1.0
 
 
@@ -106,7 +103,7 @@ class Comparing:
         self._watch = watch or (lambda progress: None)
         self._apply = apply
         self._progress = Progress()
-        self._tape: Run | None = None
+        self._cooling = Cooling(meter)
         self._ended = "interrupted"
         self._first_block = 0
         self._looked = 0.0
@@ -207,7 +204,7 @@ class Comparing:
         if time.monotonic() - self._looked < LOOK_AGAIN_S:
             return False
         self._looked = time.monotonic()
-        run = self._live()
+        run = self._cooling.live()
         if run is None:
             return sum(not t.warmup for t in self._progress.trials) >= FEWEST * len(self._candidates)
         self._progress.trials = with_energy(self._progress.trials, run, live=True)
@@ -220,35 +217,9 @@ class Comparing:
             return True  # nothing measures anything: more trials would not either
         return decided(found) if len(found) > 1 else narrow(found[0], self._plan.target)
 
-    def _live(self) -> Run | None:
-        """The run as it is on the disk now."""
-        recording = self._meter.recording
-        if recording is None:
-            return None
-        try:
-            if self._tape is None:
-                self._tape = load(recording.path.parent)
-            for tape in self._tape.tapes:
-                tape.refresh()
-        except (EverywattError, OSError):
-            return None
-        return self._tape
-
     def _cool_down(self) -> None:
-        """Wait until the machine draws no more than a tenth above idle; not where nothing measures that."""
-        if not self._plan.cool or not self._progress.trials:
-            return
-        began = time.monotonic()
-        while time.monotonic() - began < COOL_MOST_S:
-            run = self._live()
-            idle_w = None if run is None else _idle_w(run)
-            if run is None or idle_w is None:
-                return
-            now_w = _recent_w(run, time.monotonic() - began)
-            if now_w is not None and now_w <= idle_w * (1 + COOL_WITHIN):
-                return
-            self._show("cooling down" if now_w is None else f"cooling down: {now_w:.1f} W, idle {idle_w:.1f} W")
-            time.sleep(LOOK_S)
+        if self._plan.cool and self._progress.trials:
+            self._cooling.wait(self._show)
 
     def _show(self, doing: str) -> None:
         self._progress.doing = doing
@@ -259,30 +230,6 @@ def _whole_blocks(trials: Sequence[Trial]) -> list[Trial]:
     """Trials of blocks that are complete with their energies, so that every candidate has the same number."""
     open_blocks = {trial.block for trial in trials if trial.energy is None}
     return [trial for trial in trials if trial.block not in open_blocks]
-
-
-def _idle_w(run: Run) -> float | None:
-    """The measured idle power; None where there is none, or where it is only modelled."""
-    spans = [s for s in run.spans if s.attributes.get("role") == "idle" and s.duration_s]
-    if not spans:
-        return None
-    energy = run.energy(spans[-1])
-    if energy.joules is None or "modelled" in energy.pedigree:
-        return None
-    return energy.joules / (spans[-1].duration_s or 1.0)
-
-
-def _recent_w(run: Run, waited_s: float) -> float | None:
-    """Mean power of the newest half second on the tape; None where that is older than our waiting."""
-    if waited_s < RECENT_S:
-        return None
-    tape = run.tapes[-1]
-    end_ns = tape.extent_ns()[1]
-    if time.monotonic_ns() - end_ns > (waited_s - RECENT_S) * 1e9:
-        return None
-    end_s = (tape.to_utc_ns(end_ns) - run.tapes[0].to_utc_ns(run.tapes[0].extent_ns()[0])) / 1e9
-    energy = run.energy(between=(end_s - RECENT_S, end_s))
-    return None if energy.joules is None else energy.joules / RECENT_S
 
 
 def _must(command: str | None, name: str) -> None:

@@ -1,0 +1,75 @@
+"""Waiting until a machine is back at its idle power, so that a trial does not pay for the one before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from everywatt.api.meter import Meter
+from everywatt.api.run import Run, load
+from everywatt.core.errors import EverywattError
+
+COOL_WITHIN = 0.10
+COOL_MOST_S = 300.0
+LOOK_S = 0.25
+RECENT_S = 0.5
+
+
+class Cooling:
+    """Looks at the recording while it is written."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._tape: Run | None = None
+
+    def live(self) -> Run | None:
+        """The run as it is on the disk now; None where there is none."""
+        recording = self._meter.recording
+        if recording is None:
+            return None
+        try:
+            if self._tape is None:
+                self._tape = load(recording.path.parent)
+            for tape in self._tape.tapes:
+                tape.refresh()
+        except (EverywattError, OSError):
+            return None
+        return self._tape
+
+    def wait(self, show: Callable[[str], None]) -> None:
+        """Until the machine draws no more than a tenth above idle, five minutes at most; not where nothing measures."""
+        began = time.monotonic()
+        while time.monotonic() - began < COOL_MOST_S:
+            run = self.live()
+            idle_w = None if run is None else _idle_w(run)
+            if run is None or idle_w is None:
+                return
+            now_w = _recent_w(run, time.monotonic() - began)
+            if now_w is not None and now_w <= idle_w * (1 + COOL_WITHIN):
+                return
+            show("cooling down" if now_w is None else f"cooling down: {now_w:.1f} W, idle {idle_w:.1f} W")
+            time.sleep(LOOK_S)
+
+
+def _idle_w(run: Run) -> float | None:
+    """The measured idle power; None where there is none, or where it is only modelled."""
+    spans = [s for s in run.spans if s.attributes.get("role") == "idle" and s.duration_s]
+    if not spans:
+        return None
+    energy = run.energy(spans[-1])
+    if energy.joules is None or "modelled" in energy.pedigree:
+        return None
+    return energy.joules / (spans[-1].duration_s or 1.0)
+
+
+def _recent_w(run: Run, waited_s: float) -> float | None:
+    """Mean power of the newest half second on the tape; None where that is older than our waiting."""
+    if waited_s < RECENT_S:
+        return None
+    tape = run.tapes[-1]
+    end_ns = tape.extent_ns()[1]
+    if time.monotonic_ns() - end_ns > (waited_s - RECENT_S) * 1e9:
+        return None
+    end_s = (tape.to_utc_ns(end_ns) - run.tapes[0].to_utc_ns(run.tapes[0].extent_ns()[0])) / 1e9
+    energy = run.energy(between=(end_s - RECENT_S, end_s))
+    return None if energy.joules is None else energy.joules / RECENT_S

@@ -1,0 +1,114 @@
+"""What a worker needs of a runtime: make a model at a precision, run batches, say what was computed."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.bench.precision.data import Arrays
+from everywatt.bench.precision.plan import Job
+from everywatt.core.errors import UsageError
+
+
+class Unsupported(Exception):
+    """The model or the runtime cannot do this precision; the message says why."""
+
+
+class Backend(Protocol):
+    """A model at one precision."""
+
+    def prepare(self, batch: Arrays) -> Any:
+        """The batch as the model takes it, on its device, so that the timed loop does nothing but run."""
+        ...
+
+    def run(self, prepared: Any) -> Any:
+        """One forward pass, finished when it returns."""
+        ...
+
+    def answers(self, prepared: Any) -> dict[str, npt.NDArray[Any]]:
+        """Run and give what can be scored: `outputs` (vectors or logits), or `loss` and `tokens` of each item."""
+        ...
+
+    def facts(self, prepared: Any) -> dict[str, Any]:
+        """The fields of `computed.Computed`, from a separate pass under the profiler."""
+        ...
+
+    def hooks(self) -> int:
+        """How many hooks the model's modules have now."""
+        ...
+
+    def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
+        """For each module its own time, and the seconds of a pass, from passes with hooks that are gone afterwards."""
+        ...
+
+    def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:
+        """Answers when only one layer is int8, by the layer's name."""
+        ...
+
+
+def make(job: Job, precision: str, calibration: Sequence[Arrays], int8_layers: Sequence[str] | None) -> Backend:
+    """The model of the job at that precision."""
+    if job.runtime == "onnxruntime":
+        from everywatt.bench.precision.onnx_backend import OnnxBackend
+
+        return OnnxBackend(job, precision, calibration)
+    if job.entry is not None:
+        model = build(job.entry, precision)
+        if not hasattr(model, "named_modules"):
+            return PlainBackend(model)
+    from everywatt.bench.precision.torch_backend import TorchBackend
+
+    return TorchBackend(job, precision, calibration, int8_layers)
+
+
+def build(entry: str, precision: str) -> Any:
+    """Call `module:function`; it gets the precision where it takes an argument, and then converts by itself."""
+    return entry_function(entry)[0](*([precision] if converts(entry) else []))
+
+
+def converts(entry: str) -> bool:
+    """Whether the entry takes the precision and converts its model by itself."""
+    return bool(entry_function(entry)[1])
+
+
+def entry_function(entry: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Parameter]]:
+    """The function that `module:function` names, and its parameters."""
+    module, _, name = entry.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"'{entry}' cannot be imported: {error}.") from error
+    return function, inspect.signature(function).parameters
+
+
+class PlainBackend:
+    """Any callable that takes arrays by name and gives logits: measured and scored, but not looked into."""
+
+    def __init__(self, model: Callable[..., Any]) -> None:
+        self._model = model
+
+    def prepare(self, batch: Arrays) -> Any:
+        return batch
+
+    def run(self, prepared: Any) -> Any:
+        return self._model(**prepared)
+
+    def answers(self, prepared: Any) -> dict[str, npt.NDArray[Any]]:
+        return {"outputs": np.asarray(self.run(prepared), dtype=np.float32)}
+
+    def facts(self, prepared: Any) -> dict[str, Any]:
+        return {"visible": False}
+
+    def hooks(self) -> int:
+        return 0
+
+    def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
+        raise Unsupported("a plain callable has no layers that can be seen")
+
+    def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:
+        raise Unsupported("a plain callable has no layers that can be seen")

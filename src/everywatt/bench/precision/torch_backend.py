@@ -1,0 +1,176 @@
+"""Models of PyTorch at a precision. Only a worker imports this: torch is loaded here."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from everywatt.bench.precision import convert, torch_layers
+from everywatt.bench.precision.backend import build, converts
+from everywatt.bench.precision.data import Arrays
+from everywatt.bench.precision.models import load_model
+from everywatt.bench.precision.plan import Job
+
+PRODUCTS = ("addmm", "mm", "bmm", "linear", "matmul", "baddbmm", "conv", "scaled_dot_product")
+
+
+class TorchBackend:
+    """A torch module in inference mode."""
+
+    def __init__(
+        self, job: Job, precision: str, calibration: Sequence[Arrays], int8_layers: Sequence[str] | None
+    ) -> None:
+        self.task = job.task
+        self.device = _device(job.device)
+        torch.manual_seed(job.seed)
+        if job.entry is not None and converts(job.entry):
+            model = build(job.entry, precision)
+        else:
+            model = build(job.entry, precision) if job.entry is not None else load_model(job.model, job.task)
+            batches = [self.prepare(batch) for batch in calibration]
+            model = convert.converted(model.eval(), precision, self.device, batches, self._call, int8_layers)
+        self.model: Any = model.eval()
+
+    def prepare(self, batch: Arrays) -> Any:
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()}
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+
+    def run(self, prepared: Any) -> Any:
+        with torch.inference_mode():
+            out = self._output(self._call(self.model, prepared), prepared)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return out
+
+    def answers(self, prepared: Any) -> dict[str, npt.NDArray[Any]]:
+        out = self.run(prepared)
+        if self.task != "causal-lm":
+            return {"outputs": out.float().cpu().numpy()}
+        return language_loss(out, prepared["input_ids"], prepared["attention_mask"])
+
+    def facts(self, prepared: Any) -> dict[str, Any]:
+        weights, memory = convert.weights_of(self.model)
+        operators, compute = self._watched(prepared)
+        return {
+            "weights": weights,
+            "compute": compute,
+            "operators": operators,
+            "disk_bytes": _disk_bytes(self.model),
+            "memory_bytes": memory,
+            "parameters": convert.parameter_count(self.model),
+            "device": _device_name(self.device),
+            "capability": list(torch.cuda.get_device_capability(self.device)) if self.device.type == "cuda" else None,
+        }
+
+    def hooks(self) -> int:
+        return torch_layers.hooks(self.model)
+
+    def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
+        return torch_layers.times(self.model, lambda: self.run(prepared), passes, self._synchronise)
+
+    def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:
+        whole = self.model
+        found = {}
+        try:
+            for name in convert.linear_names(whole):
+                self.model = convert.dynamic_int8(copy.deepcopy(whole), [name]).eval()
+                found[name] = [self.answers(batch) for batch in prepared]
+        finally:
+            self.model = whole
+        return found
+
+    def _call(self, model: Any, prepared: Any) -> Any:
+        if set(prepared) == {"inputs"}:
+            inputs = prepared["inputs"]
+            return model(inputs.to(_float_of(model)) if inputs.is_floating_point() else inputs)
+        return model(**prepared)
+
+    def _output(self, out: Any, prepared: Any) -> Any:
+        """Logits, or for an encoder the mean vector of each sentence."""
+        hidden = getattr(out, "last_hidden_state", None)
+        if self.task == "encode" and hidden is not None:
+            mask = prepared["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+            return (hidden * mask).sum(1) / mask.sum(1)
+        logits = getattr(out, "logits", out)
+        return logits[0] if isinstance(logits, tuple) else logits
+
+    def _synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _watched(self, prepared: Any) -> tuple[dict[str, int], dict[str, int]]:
+        """Operators from the profiler, the most expensive first; and the types that products got."""
+        from torch.profiler import ProfilerActivity, profile
+
+        activities = [ProfilerActivity.CPU]
+        if self.device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        with profile(activities=activities) as seen:
+            self.run(prepared)
+        events = sorted(seen.key_averages(), key=lambda event: -event.self_cpu_time_total)
+        operators = {event.key: int(event.count) for event in events if "::" in event.key}
+        with _Types() as types, torch.no_grad():
+            self._call(self.model, prepared)
+        compute = dict(types.seen)
+        for name, count in operators.items():
+            if name.startswith("quantized::"):
+                compute["int8"] = compute.get("int8", 0) + count
+        return operators, compute
+
+
+class _Types(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+    """Notes the types of what matrix products get."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__.split(".")[0]
+        if any(product in name for product in PRODUCTS) and not str(func).startswith("quantized"):
+            dtypes = {str(a.dtype).removeprefix("torch.") for a in args if isinstance(a, torch.Tensor)}
+            self.seen.update(dtypes)
+        return func(*args, **(kwargs or {}))
+
+
+def language_loss(logits: Any, ids: Any, mask: Any) -> dict[str, npt.NDArray[Any]]:
+    """For each item the summed loss of its next tokens, and how many they are."""
+    wanted, counts = ids[:, 1:], mask[:, 1:].to(torch.float32)
+    shares = torch.log_softmax(logits[:, :-1].float(), dim=-1)
+    loss = -shares.gather(-1, wanted.unsqueeze(-1)).squeeze(-1) * counts
+    return {
+        "loss": loss.sum(1).double().cpu().numpy(),
+        "tokens": counts.sum(1).long().cpu().numpy(),
+        "best": (shares.argmax(-1) * mask[:, 1:]).cpu().numpy(),
+    }
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def _device_name(device: torch.device) -> str:
+    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else "cpu"
+
+
+def _float_of(model: Any) -> torch.dtype:
+    """The floating type of the model's own parameters; float32 where it has none (all are quantised)."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def _disk_bytes(model: Any) -> int:
+    """How large the weights are as a file."""
+    with tempfile.TemporaryDirectory(prefix="everywatt-") as folder:
+        file = Path(folder) / "weights.pt"
+        torch.save(model.state_dict(), file)
+        return file.stat().st_size

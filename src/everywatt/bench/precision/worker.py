@@ -1,0 +1,172 @@
+"""One precision in a process of its own: `python -m everywatt.bench.precision.worker`, JSON lines in and out.
+
+Whatever libraries print goes to stderr; the answers have a descriptor of their own. A worker whose parent is gone reads
+the end of its input and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from everywatt.bench.precision.backend import Backend, make
+from everywatt.bench.precision.data import Arrays, Dataset, by_length, halves, load_data, scored_items, timed_batches
+from everywatt.bench.precision.plan import Job, job_from
+from everywatt.core.errors import UsageError
+
+CALIBRATION_ITEMS = 64
+SCORING_BATCH = 16
+
+
+class Lab:
+    """The model of this process and the steps that can be asked of it. Each gives plain data."""
+
+    def __init__(self) -> None:
+        self._job = Job()
+        self._data: Dataset | None = None
+        self._model: Backend | None = None
+        self._timed: list[Any] = []
+
+    def setup(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        """Load the data, make the model at its precision."""
+        self._job = job_from(told["job"])
+        self._data = load_data(self._job.data)
+        layers: Sequence[str] | None = told.get("int8_layers")
+        self._model = make(self._job, told["precision"], self._calibration(), layers)
+        length = self._job.seq_length or self._data.fitting_length()
+        timed = timed_batches(self._data, self._job.batch_size, length)
+        self._timed = [self.model.prepare(batch) for batch in timed]
+        shape = next(iter(timed[0].values())).shape
+        return {"seq_length": length, "shape": list(shape)}
+
+    def warmup(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        """A few batches that do not count."""
+        return self.loop(told)
+
+    def loop(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        """The timed loop: nothing but forward passes, at least `iters` and until `seconds` are over; each latency."""
+        hooks, run, batches, count = self.model.hooks(), self.model.run, self._timed, len(self._timed)
+        clock = time.perf_counter_ns
+        latencies: list[int] = []
+        used = time.process_time()
+        start_ns = time.monotonic_ns()
+        least, until = int(told["iters"]), clock() + int(float(told.get("seconds", 0.0)) * 1e9)
+        began = clock()
+        while len(latencies) < least or began < until:
+            run(batches[len(latencies) % count])
+            ended = clock()
+            latencies.append(ended - began)
+            began = ended
+        end_ns = time.monotonic_ns()
+        used = time.process_time() - used
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "latency_ns": latencies,
+            "cpu_s": used,
+            "peak_bytes": peak,
+            "hooks": hooks,
+        }
+
+    def score(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        """Answers to all items that are scored, in the order of their numbers, in an .npz file."""
+        data, job = self.data, self._job
+        items = scored_items(data, job.task, job.seed, told.get("limit", job.limit))
+        if told.get("part") == "train":
+            items = halves(len(data), job.seed)[0]
+        answers = _in_order(items, [(part, self._answers(part)) for part in by_length(data, items, SCORING_BATCH)])
+        _save(Path(told["file"]), items, answers)
+        return {"items": len(items)}
+
+    def facts(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        """What was computed, from a pass of its own."""
+        return self.model.facts(self._timed[0])
+
+    def layers(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        """Where the time goes, from passes of their own."""
+        found, whole_s = self.model.layers(self._timed[0], int(told.get("passes", 5)))
+        return {"layers": found, "whole_s": whole_s, "hooks": self.model.hooks()}
+
+    def sensitivity(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        """Answers with one layer in int8, layer after layer, in .npz files of a folder."""
+        data, job = self.data, self._job
+        items = scored_items(data, job.task, job.seed, told["limit"])
+        parts = list(by_length(data, items, SCORING_BATCH))
+        found = self.model.sensitivity([self.model.prepare(data.batch(part)) for part in parts])
+        for place, answers in enumerate(found.values()):
+            ordered = _in_order(items, list(zip(parts, answers, strict=True)))
+            _save(Path(told["folder"]) / f"{place}.npz", items, ordered)
+        return {"layers": list(found)}
+
+    @property
+    def model(self) -> Backend:
+        """The model, once it is set up."""
+        if self._model is None:
+            raise UsageError("There is no model yet.")
+        return self._model
+
+    @property
+    def data(self) -> Dataset:
+        """The data, once it is set up."""
+        if self._data is None:
+            raise UsageError("There is no data yet.")
+        return self._data
+
+    def _answers(self, items: Any) -> Arrays:
+        return self.model.answers(self.model.prepare(self.data.batch(items)))
+
+    def _calibration(self) -> list[Arrays]:
+        items = halves(len(self.data), self._job.seed)[0][:CALIBRATION_ITEMS]
+        return [self.data.batch(part) for part in by_length(self.data, items, SCORING_BATCH)]
+
+
+def _in_order(items: Any, parts: Sequence[tuple[Any, Arrays]]) -> Arrays:
+    """Answers of batches put back into the order of `items`; those of unequal length are left out."""
+    order = np.argsort(np.concatenate([part for part, _ in parts]), kind="stable")
+    found = {}
+    for name in parts[0][1]:
+        arrays = [answers[name] for _, answers in parts]
+        if len({array.shape[1:] for array in arrays}) == 1:
+            found[name] = np.concatenate(arrays)[order]
+    assert len(order) == len(items)
+    return found
+
+
+def _save(file: Path, items: Any, answers: Arrays) -> None:
+    arrays: dict[str, Any] = {"items": items, **answers}
+    np.savez(file, **arrays)
+
+
+def serve(lines: Iterable[str], out: TextIO, lab: Any) -> None:
+    """Answer one line after another until there are none. An exception is an answer too."""
+    for line in lines:
+        told = json.loads(line)
+        step: Callable[[Mapping[str, Any]], dict[str, Any]] = getattr(lab, told["do"])
+        try:
+            answer = {"ok": True, **step(told)}
+        except Exception as error:  # noqa: BLE001 - a model may raise anything; the parent shows it as a row
+            cure = getattr(error, "cure", None)
+            answer = {"ok": False, "kind": type(error).__name__, "message": getattr(error, "message", str(error))}
+            answer["cure"] = cure
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
+
+def answer_channel() -> TextIO:
+    """A stream to the parent; what anybody prints goes to stderr from now on."""
+    own = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(own, "w", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    serve(sys.stdin, answer_channel(), Lab())

@@ -1,0 +1,267 @@
+"""`everywatt bench precision`: what a precision costs and what it gives."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everywatt.api.meter import Meter
+from everywatt.bench.precision import tables
+from everywatt.bench.precision.lab import Conduct, PrecisionLab
+from everywatt.bench.precision.old import FORMS, aggregated_csv, layers_csv, read_old, sheet_csv
+from everywatt.bench.precision.plan import DEFAULT_MODEL, RUNTIMES, TASKS, Job, parse_precisions, require_torch, task_of
+from everywatt.bench.precision.result import Result
+from everywatt.cli.compare import INTERRUPTED, Share
+from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options
+from everywatt.cli.output import Output, write_text
+from everywatt.core.config import Settings
+from everywatt.core.errors import NoSensor, UsageError
+from everywatt.core.jsonio import document, dumps
+
+KIND = "precision"
+QUICK: dict[str, Any] = {"loop_s": 2.0, "limit": 128, "trials": 3}
+USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
+
+
+@click.command(cls=Verb)
+@click.option("--model", default=DEFAULT_MODEL, metavar="DIR", help="A saved model, minilm (default) or gpt2-random.")
+@click.option("--task", type=click.Choice(TASKS), help="What the model does (from the model).")
+@click.option("--data", metavar="D", help="An .npz file, a folder of .pt tensors, sst2 or random-tokens.")
+@click.option("--precisions", default="fp32,bf16,int8", metavar="LIST", help="The first is the baseline.")
+@click.option("--batch-size", type=click.IntRange(1), default=8, help="Items in a batch (8).")
+@click.option("--seq-length", type=click.IntRange(1), help="Tokens of a timed sentence (nine tenths fit).")
+@click.option("--iters", type=click.IntRange(1), help="Batches in a timed loop (as many as --loop takes).")
+@click.option("--loop", "loop_s", type=DURATION, help="How long a timed loop lasts (10s).")
+@click.option("--warmup", type=click.IntRange(2), default=3, help="Batches before the first loop (3).")
+@click.option("--trials", type=click.IntRange(1), help="Exactly so many loops of each, instead of --target.")
+@click.option("--target", type=Share(), default=0.02, help="Stop when differences are known to this share (2%).")
+@click.option("--max-time", "max_s", type=DURATION, default=1800.0, help="Begin no trials after this long (30 min).")
+@click.option("--limit", type=click.IntRange(8), help="Score at most so many items (all).")
+@click.option("--runtime", type=click.Choice(RUNTIMES), default="torch", help="What runs the model (torch).")
+@click.option("--entry", metavar="MODULE:FUNCTION", help="A function that builds the model.")
+@click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1 (a GPU where there is one).")
+@click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
+@click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trials.")
+@click.option("--layers", is_flag=True, help="Also energy by layer.")
+@click.option("--sensitivity", is_flag=True, help="Also which layers to quantise first, and a mixed plan, measured.")
+@click.option("--from", "old", multiple=True, type=click.Path(path_type=Path), help="Show old result files.")
+@click.option("--old-format", type=click.Choice(FORMS), help="Write -o FILE.csv in the columns of an old file.")
+@click.option("--quick", is_flag=True, help="Loops of 2 s, three trials, 128 scored items.")
+@out_option
+@settings_options
+@output_options
+def command(
+    model: str,
+    task: str | None,
+    data: str | None,
+    precisions: str,
+    batch_size: int,
+    seq_length: int | None,
+    iters: int | None,
+    loop_s: float | None,
+    warmup: int,
+    trials: int | None,
+    target: float,
+    max_s: float,
+    limit: int | None,
+    runtime: str,
+    entry: str | None,
+    device: str,
+    idle_s: float,
+    cool: bool,
+    layers: bool,
+    sensitivity: bool,
+    old: tuple[Path, ...],
+    old_format: str | None,
+    quick: bool,
+    out: Path | None,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+) -> int:
+    """Measure a model at several precisions: energy, speed, accuracy, size, and what was really computed.
+
+    Each precision runs in a process of its own, in interleaved timed loops; only those are charged. Without options it
+    is the MiniLM sentence encoder on SST-2. -o writes .json, .csv or .md.
+    """
+    for warning in settings.warnings:
+        output.warn(warning)
+    if old:
+        return _old(old, output)
+    if old_format is not None and (out is None or out.suffix != ".csv"):
+        raise UsageError("--old-format says how -o FILE.csv is written.")
+    chosen = QUICK if quick else USUAL
+    kind = task_of(model, task, entry)
+    job = Job(
+        model=model,
+        task=kind,
+        data=data or ("random-tokens" if kind == "causal-lm" else "sst2"),
+        precisions=parse_precisions(precisions),
+        batch_size=batch_size,
+        iters=iters,
+        loop_s=loop_s or chosen["loop_s"],
+        warmup=warmup,
+        runtime=runtime,
+        entry=entry,
+        device=device,
+        seq_length=seq_length,
+        limit=limit or chosen["limit"],
+    )
+    if entry is None:
+        require_torch()
+    conduct = Conduct(
+        trials or chosen["trials"], target, max_s, idle_s, cool, layers or old_format == "layers", sensitivity
+    )
+    result = experiment(job, conduct, settings, note, output)
+    show(result, output)
+    if out is not None:
+        write(out, result, old_format)
+    output.json(KIND, result.to_dict())
+    return _ending(result, settings)
+
+
+def experiment(job: Job, conduct: Conduct, settings: Settings, note: str | None, output: Output) -> Result:
+    """Run the lab in a recording of its own, with progress on stderr."""
+    meter = Meter(
+        settings.tags.get("name", "precision"),
+        tags=settings.tags,
+        note=note or "",
+        period=settings.period_s,
+        sensors=settings.sensors,
+        estimate=settings.estimate,
+        home=settings.home,
+    )
+    lab = PrecisionLab(job, conduct, meter, output.progress())
+    meter.start(command=["everywatt", "bench", "precision", job.name], root=False)
+    if meter.elsewhere:
+        output.warn(meter.elsewhere)
+    try:
+        lab.work()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        run = meter.stop()
+        lab.close()
+    if run is None:
+        output.warn(f"no recording: {meter.energy.refused}")
+    return lab.result(run)
+
+
+def show(result: Result, output: Output) -> None:
+    """The tables and sentences."""
+    job = result.job
+    length = next((row.seq_length for row in result.rows if row.seq_length), None)
+    shape = f"batches of {job.batch_size}" + (f" × {length} tokens" if length else "")
+    output.text(f"{job.name} · {job.task} · {job.data} · {shape}")
+    output.text()
+    right = tuple(range(1, 20))
+    for headers, rows in (
+        (tables.COST, tables.cost_rows(result)),
+        (tables.WORTH, tables.worth_rows(result)),
+        (tables.SHARES, tables.share_rows(result)),
+    ):
+        if rows:
+            output.table(headers, rows, right=right)
+            output.text()
+    for line in (*tables.failures(result), *tables.verdicts(result)):
+        output.text(line)
+    output.text()
+    for line in tables.computed_lines(result):
+        output.text(line)
+    for row in result.rows:
+        if row.layers:
+            output.text()
+            output.table(
+                ("layer", "type", "share", "energy / batch"),
+                tables.layer_rows(row),
+                right=(2, 3),
+                title=f"{row.precision}: {tables.part_line(row)}",
+            )
+    if result.sensitivity:
+        output.text()
+        output.table(tables.SENSITIVITY, tables.sensitivity_rows(result), right=(1, 2, 3, 4))
+    _remarks(result, output)
+
+
+def _remarks(result: Result, output: Output) -> None:
+    for note in result.notes:
+        output.say(note)
+    for row in result.rows:
+        for note in row.notes:
+            output.say(f"{row.precision}: {note}")
+        if row.window is not None and (not row.window.enough or row is result.baseline):
+            output.say(f"{row.precision}: {row.window.text()}")
+    if result.run is not None:
+        output.say(f"  run     {result.run}")
+
+
+def write(out: Path, result: Result, old_format: str | None = None) -> None:
+    """Write the file that -o names, in the form that its ending names, or in an old one's columns."""
+    if old_format is not None:
+        base = result.baseline
+        old_texts = {
+            "sheet": lambda: sheet_csv(result, datetime.now().astimezone()),
+            "aggregated": lambda: aggregated_csv(result),
+            "layers": lambda: "" if base is None else layers_csv(base),
+        }
+        write_text(out, old_texts[old_format]())
+        return
+    texts = {
+        ".csv": lambda: tables.to_csv(result),
+        ".md": lambda: tables.to_markdown(result),
+        ".json": lambda: dumps(document(KIND, result.to_dict()), indent=2) + "\n",
+    }
+    if out.suffix not in texts:
+        raise UsageError(f"{out} ends with none of {', '.join(texts)}.")
+    write_text(out, texts[out.suffix]())
+
+
+def _old(paths: tuple[Path, ...], output: Output) -> int:
+    found = read_old(paths)
+    headers = (
+        "precision",
+        "file",
+        "energy / sample",
+        "energy / batch",
+        "power",
+        "latency",
+        "samples / s",
+        "accuracy",
+        "size",
+    )
+    rows = [
+        [
+            one.precision,
+            one.source,
+            _unit(one.energy_per_sample_j, 1e3, "mJ"),
+            _unit(one.energy_per_batch_j, 1e3, "mJ"),
+            _unit(one.power_w, 1, "W"),
+            _unit(one.latency_s, 1e3, "ms"),
+            _unit(one.throughput, 1, ""),
+            _unit(one.accuracy, 100, "%"),
+            _unit(one.size_mb, 1, "MB"),
+        ]
+        for one in found
+    ]
+    output.table(headers, rows, right=tuple(range(2, 9)))
+    for note in dict.fromkeys(f"{one.source}: {one.note}" for one in found if one.note):
+        output.say(note)
+    output.json("old-results", {"figures": [one.to_dict() for one in found]})
+    return 0
+
+
+def _unit(value: float | None, factor: float, unit: str) -> str:
+    return "-" if value is None else f"{value * factor:.4g} {unit}".strip()
+
+
+def _ending(result: Result, settings: Settings) -> int:
+    if result.ended == "interrupted":
+        return INTERRUPTED
+    if result.baseline is None:
+        return 3
+    if not settings.estimate and all(row.energy_per_batch is None for row in result.rows):
+        return NoSensor.exit_code
+    return 0

@@ -1,0 +1,136 @@
+"""`everywatt bench train`: energy of a training, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from everywatt.api.meter import Meter
+from everywatt.bench.precision.plan import parse_precisions, require_torch
+from everywatt.bench.precision.training import Epoch, Trained, TrainJob, TrainLab
+from everywatt.cli.compare import INTERRUPTED
+from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options
+from everywatt.cli.output import Output, write_text
+from everywatt.core.config import Settings
+from everywatt.core.errors import NoSensor
+from everywatt.core.jsonio import document, dumps
+from everywatt.core.units import format_duration
+from everywatt.report.text import short
+
+HEADERS = ("precision", "epoch", "energy", "time", "steps", "energy / step", "train loss", "val loss", "val accuracy")
+QUICK_ITEMS = 24
+
+
+@click.command(cls=Verb)
+@click.option(
+    "--model", default="minilm", metavar="DIR", help="A saved classifier, or minilm with a new head (default)."
+)
+@click.option("--data", default="sst2", metavar="D", help="An .npz file, a folder of .pt tensors, or sst2.")
+@click.option("--precisions", default="fp32,bf16", metavar="LIST", help="fp32, and autocast to bf16 or fp16.")
+@click.option("--epochs", type=click.IntRange(1), default=2, help="Passes over the training half (2).")
+@click.option("--batch-size", type=click.IntRange(1), default=16, help="Items in a batch (16).")
+@click.option("--lr", type=click.FloatRange(0, min_open=True), default=5e-5, help="Learning rate (5e-5).")
+@click.option("--limit", type=click.IntRange(2), help="At most so many items of each half (all).")
+@click.option("--entry", metavar="MODULE:FUNCTION", help="A function that builds the model.")
+@click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1 (a GPU where there is one).")
+@click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
+@click.option("--quick", is_flag=True, help=f"Only {QUICK_ITEMS} items of each half.")
+@out_option
+@settings_options
+@output_options
+def command(
+    model: str,
+    data: str,
+    precisions: str,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    limit: int | None,
+    entry: str | None,
+    device: str,
+    idle_s: float,
+    quick: bool,
+    out: Path | None,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+) -> int:
+    """Measure a training: energy of each epoch and step beside loss and accuracy, fp32 against autocast.
+
+    Half of the data trains, the other half validates. Epochs add up to the training. -o writes .json.
+    """
+    for warning in settings.warnings:
+        output.warn(warning)
+    require_torch()
+    items = limit or (QUICK_ITEMS if quick else None)
+    job = TrainJob(model, data, parse_precisions(precisions), epochs, batch_size, lr, items, entry, device)
+    meter = Meter(
+        settings.tags.get("name", "train"),
+        tags=settings.tags,
+        note=note or "",
+        period=settings.period_s,
+        sensors=settings.sensors,
+        estimate=settings.estimate,
+        home=settings.home,
+    )
+    lab = TrainLab(job, meter, output.progress())
+    meter.start(command=["everywatt", "bench", "train", entry or model], root=False)
+    try:
+        lab.work(idle_s)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        run = meter.stop()
+    found = lab.result(run)
+    _show(found, output)
+    if run is not None:
+        output.say(f"  run     {run.name}")
+    data_out = {"run": None if run is None else run.name, "job": job.told(""), "trained": [o.to_dict() for o in found]}
+    if out is not None:
+        write_text(out, dumps(document("training", data_out), indent=2) + "\n")
+    output.json("training", data_out)
+    if lab.interrupted:
+        return INTERRUPTED
+    if not any(one.epochs for one in found):
+        return 3
+    return 0 if settings.estimate or any(one.energy.joules for one in found) else NoSensor.exit_code
+
+
+def _show(found: Sequence[Trained], output: Output) -> None:
+    rows: list[list[str]] = []
+    for one in found:
+        rows += [_row(one.precision, epoch) for epoch in one.epochs]
+        if one.epochs:
+            step, known = one.per_step, one.accuracy
+            count = str(sum(epoch.steps for epoch in one.epochs))
+            interval = "" if known is None else f"{known[0]:.1%} ({known[1] * 100:.1f} … {known[2] * 100:.1f})"
+            each = "-" if step is None else short(step)
+            rows.append(
+                [one.precision, "all", short(one.energy), format_duration(one.seconds), count, each, "", "", interval]
+            )
+    output.table(HEADERS, rows, right=tuple(range(1, 9)))
+    output.text()
+    for one in found:
+        if one.failure is not None:
+            output.text(f"{one.precision}: {one.failure}" + (f" (try: {one.cure})" if one.cure else ""))
+        if one.ratio is not None:
+            output.text(f"{one.precision}: {one.ratio} of the energy of {found[0].precision}")
+        if one.emulated is not None:
+            output.text(f"{one.precision}: {one.emulated}")
+    output.say("One training each: how much trainings vary from run to run is not in these intervals.")
+
+
+def _row(precision: str, epoch: Epoch) -> list[str]:
+    return [
+        precision,
+        str(epoch.number),
+        short(epoch.energy),
+        format_duration(epoch.seconds),
+        str(epoch.steps),
+        short(epoch.per_step),
+        f"{epoch.train_loss:.4f}",
+        f"{epoch.val_loss:.4f}",
+        f"{epoch.val_accuracy:.1%}",
+    ]

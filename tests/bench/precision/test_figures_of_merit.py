@@ -1,0 +1,180 @@
+"""Scores, probe, labels, endings, layers, Pareto: pure functions against numbers that are known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal
+from everywatt.bench.precision.endings import cure, died, explained, next_isa
+from everywatt.bench.precision.layers import REMAINDER, apportion, by_part, part_of
+from everywatt.bench.precision.probe import train_probe
+from everywatt.bench.precision.quality import (
+    accuracy,
+    divergence,
+    mcnemar,
+    paired_accuracy,
+    paired_perplexity,
+    perplexity,
+    wilson,
+)
+from everywatt.bench.precision.result import Latency, Window, pareto
+from everywatt.core.budget import Budget, Term
+from everywatt.core.energy import Energy
+
+
+def test_wilson_as_published():
+    # Newcombe (1998), table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29
+    published = (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0, 0.1611), (1, 29, 0.0061, 0.1718)
+    for right, n, low, high in published:
+        assert wilson(right, n) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_wilson_holds_the_truth_about_95_times():
+    rng = np.random.default_rng(1)
+    inside = [low <= 0.8 <= high for low, high in (wilson(int(k), 128) for k in rng.binomial(128, 0.8, 4000))]
+    assert 0.93 < np.mean(inside) < 0.97
+
+
+def test_the_paired_difference_is_narrower_than_two_apart_and_holds_the_truth():
+    rng = np.random.default_rng(2)
+    held, n = [], 300
+    for _ in range(600):
+        base = rng.random(n) < 0.8
+        flip = rng.random(n)
+        other = np.where(base, flip > 0.05, flip < 0.1)  # 0.8 × 0.95 + 0.2 × 0.1 = 0.78: two points less
+        change, low, high, _ = paired_accuracy(base, other)
+        held.append(low <= -0.02 <= high)
+        assert low <= change <= high
+    assert 0.92 < np.mean(held) < 0.985
+    assert high - low < 2 * (wilson(240, 300)[1] - wilson(240, 300)[0])
+    same = np.array([True, False] * 50)
+    assert paired_accuracy(same, same)[0] == 0 and paired_accuracy(same, same)[3] == 1.0
+
+
+def test_mcnemar_exact():
+    assert mcnemar(0, 0) == 1.0
+    assert mcnemar(1, 9) == pytest.approx(2 * (1 + 10) / 1024)
+
+
+def test_perplexity_of_a_uniform_guess():
+    loss, tokens = np.full(5, math.log(50) * 7), np.full(5, 7)
+    assert perplexity(loss, tokens).value == pytest.approx(50)
+    assert paired_perplexity(loss, loss + 7 * math.log(1.1), tokens).change == pytest.approx(1.1)
+
+
+def test_divergence_in_nats():
+    assert divergence([[0.0, 0.0]], [[0.0, 0.0]]) == 0
+    assert divergence([[0.0, 0.0]], [[math.log(3), 0.0]]) == pytest.approx(
+        0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(2)
+    )
+
+
+def test_the_probe_learns_what_is_there_and_nothing_else():
+    rng = np.random.default_rng(3)
+    labels = np.arange(400) % 2
+    told = rng.normal(size=(400, 20)) + 4 * labels[:, None] * np.eye(20)[0]
+    assert accuracy(train_probe(told[:200], labels[:200]).logits(told[200:]).argmax(1) == labels[200:]).value > 0.9
+    noise = rng.normal(size=(400, 20))
+    assert 0.35 < (train_probe(noise[:200], labels[:200]).logits(noise[200:]).argmax(1) == labels[200:]).mean() < 0.65
+    three = np.arange(90) % 3
+    clouds = rng.normal(size=(90, 5)) * 0.1 + np.eye(5)[three]
+    assert (train_probe(clouds, three).logits(clouds).argmax(1) == three).all()
+
+
+FLOAT = Computed({"float32": 91_000_000}, {"float32": 37}, {"aten::addmm": 37}, 91_000_000, 91_000_000, 22_700_000)
+INT8 = Computed(
+    {"float32": 48_000_000, "qint8": 10_700_000}, {"int8": 37}, {"quantized::linear_dynamic": 37}, 59_000_000,
+    58_700_000, 22_700_000,
+)  # fmt: skip
+LARGE = Computed({"qint8": 22_700_000}, {}, {"quantized::linear": 3}, 91_000_000, None, 22_700_000)
+
+
+@pytest.mark.parametrize(
+    "label, seen, why",
+    [
+        ("fp32", FLOAT, None),
+        ("int8", INT8, None),
+        ("int8", FLOAT, "none is stored in 8 bits"),
+        ("int8-static", FLOAT, "none is stored in 8 bits"),
+        ("int8", Computed({"int8": 10}, {}, {"aten::addmm": 3}, 10, 10, 10), "no integer operator"),
+        ("int8", LARGE, "as large as a floating-point"),
+        ("int8", Computed(visible=False), "cannot be seen"),
+        ("bf16", FLOAT, "its weights are float32"),
+        ("fp16", Computed({"bfloat16": 10}), "its weights are bfloat16"),
+        ("anything", FLOAT, None),
+    ],
+)  # fmt: skip
+def test_a_label_must_be_true(label, seen, why):
+    found = refusal(label, seen)
+    assert found is None if why is None else why in found
+
+
+def test_what_is_emulated():
+    assert "no bf16 instructions" in emulated("bf16", flags=["avx2"])
+    assert emulated("bf16", flags=["avx2", "avx512_bf16"]) is None
+    assert emulated("fp32", flags=["avx2"]) is None
+    assert emulated("bf16", flags=["asimd", "bf16"]) is None
+    # The T4 of the first study: bf16 is emulated there although torch says it is supported.
+    assert "7.5" in emulated("bf16", capability=(7, 5))
+    assert emulated("bf16", capability=(8, 0)) is None and emulated("fp16", capability=(7, 5)) is None
+    assert "VNNI" in int8_note(["avx2"]) and int8_note(["avx_vnni"]) is None
+
+
+def test_flags_of_a_cpu(tmp_path):
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu avx2 amx_bf16\n")
+    assert cpu_flags(tmp_path) == ("fpu", "avx2", "amx_bf16")
+    assert cpu_flags(tmp_path / "none") == ()
+
+
+def test_endings_have_names_and_cures():
+    assert died(-4).startswith("SIGILL") and "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16" in cure(-4)
+    assert "memory ran out" in died(-9) and died(3, "boom") == "ended with 3: boom"
+    assert next_isa(-4, {}) == "AVX512_CORE_FP16"
+    assert next_isa(-4, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}) == "AVX2"
+    assert next_isa(-4, {"ONEDNN_MAX_CPU_ISA": "AVX2"}) is None and next_isa(-11, {}) is None
+    assert explained("RuntimeError", "DefaultCPUAllocator: can't allocate memory").startswith("out of memory")
+    assert explained("OutOfMemoryError", "CUDA").startswith("out of memory")
+    assert explained("ValueError", "odd\nthing") == "ValueError: odd thing"
+
+
+TIMES = [
+    {"layer": "h.0.attn.c_attn", "type": "Conv1D", "seconds": 0.02, "calls": 1},
+    {"layer": "h.0.mlp.c_fc", "type": "Conv1D", "seconds": 0.05, "calls": 1},
+]
+
+
+def test_layers_and_remainder_are_the_total():
+    rows, note = apportion(TIMES, 0.1, 7.0)
+    assert note is None and rows[-1].layer == REMAINDER
+    assert [row.joules for row in rows] == pytest.approx([1.4, 3.5, 2.1])
+    assert math.fsum(row.joules for row in rows) == pytest.approx(7.0, abs=1e-12)
+    assert by_part(rows)[0] == ("mlp", pytest.approx(0.5), pytest.approx(3.5))
+    slow, note = apportion(TIMES, 0.035, 7.0)
+    assert "2.00 times" in note and math.fsum(row.joules for row in slow) == pytest.approx(7.0, abs=1e-12)
+    assert apportion(TIMES, 0.1, None)[0][0].joules is None
+
+
+def test_parts_by_name():
+    names = ["h.0.attn.c_attn", "layer.0.output.dense", "layer.1.attention.output.dense", "ln_f", "lm_head", "wte"]
+    assert [part_of(name) for name in names] == ["attention", "mlp", "attention", "norm", "head", "embedding"]
+
+
+def test_pareto():
+    assert pareto({"a": (1.0, -0.9), "b": (2.0, -0.9), "c": (0.5, -0.8), "d": (3.0, -0.95)}) == ["a", "c", "d"]
+    assert pareto({"a": (1.0, 1.0), "b": (1.0, 1.0)}) == ["a", "b"]
+
+
+def test_latency_quantiles():
+    found = Latency.of([k / 1000 for k in range(1, 101)])
+    assert (found.mean_s, found.p50_s, found.n) == (pytest.approx(0.0505), pytest.approx(0.0505), 100)
+    assert found.p95_s == pytest.approx(0.09505) and Latency.of([]) is None
+
+
+def test_how_long_a_loop_has_to_be():
+    """± 5 J of 100 J in 2 s: edges do not grow with the loop, so 5 s bring them to ± 2 %. Gain does not shrink."""
+    budget = Budget((Term("edges", "e", 5.0), Term("gain", "g", 30.0)))
+    window = Window.of(Energy(100.0, budget, "cpu", "counter"), 2.0, 0.02)
+    assert (window.own, window.shared, window.needed_s) == pytest.approx((0.05, 0.3, 5.0))
+    assert not window.enough and "it would take 5 s" in window.text() and "± 30%" in window.text()
+    assert Window.of(Energy.refuse("x"), 2.0) is None

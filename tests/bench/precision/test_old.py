@@ -1,0 +1,97 @@
+"""Old result files: each layout by its columns, and what their words really mean."""
+
+import csv
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from everywatt.bench.candidates import Candidate
+from everywatt.bench.figures import figures
+from everywatt.bench.precision.old import SHEET, aggregated_csv, layers_csv, read_old, sheet_csv
+from everywatt.bench.precision.plan import Job
+from everywatt.bench.precision.quality import Score
+from everywatt.bench.precision.result import Latency, Result, Row
+from everywatt.bench.trials import Trial
+from everywatt.core.energy import Energy
+from everywatt.core.errors import UsageError
+
+TRIAL = {
+    "precision": "INT8", "total_energy_j": 100.0, "num_iters": 50, "batch_size": 20, "accuracy": 0.9,
+    "mean_latency": 0.04, "throughput": 500.0, "mean_power_w": 50.0, "model_size_mb": 255.0, "dtype": "torch.float32",
+    "energy_per_inference_mj": 2000.0,
+}  # fmt: skip
+
+
+def test_a_trial_per_inference_is_a_batch(tmp_path):
+    folder = tmp_path / "results" / "int8"
+    folder.mkdir(parents=True)
+    (folder / "trial_1.json").write_text(json.dumps(TRIAL))
+    (folder / "trial_1.csv").write_text(",".join(TRIAL) + "\n" + ",".join(map(str, TRIAL.values())) + "\n")
+    (one,) = read_old([tmp_path])
+    assert (one.energy_per_batch_j, one.energy_per_sample_j) == (2.0, 0.1)
+    assert "called int8, but its dtype is torch.float32" in one.note
+    (folder / "trial_1.json").unlink()
+    assert read_old([tmp_path])[0].energy_per_sample_j == 0.1
+
+
+def test_the_sheet_the_aggregate_and_the_benchmark(tmp_path):
+    (tmp_path / "results.csv").write_text(
+        ",".join(SHEET) + "\n2025-01-01,FP32,50,128,872,91.06,0.163,306,60.8,173,198.58,\n"
+    )
+    (one,) = read_old([tmp_path / "results.csv"])
+    assert (one.precision, one.accuracy) == ("fp32", pytest.approx(0.9106))
+    assert one.energy_per_sample_j == pytest.approx(0.19858) and one.energy_per_batch_j == pytest.approx(9.929)
+    (tmp_path / "aggregated_comparison.csv").write_text(
+        "precision,energy_per_inference_mj_mean,accuracy_mean\nfp16,1836,0.91\n"
+    )
+    (two,) = read_old([tmp_path / "aggregated_comparison.csv"])
+    assert (two.energy_per_batch_j, two.energy_per_sample_j, two.latency_s) == (1.836, None, None)
+    (tmp_path / "benchmark_results.csv").write_text(
+        "name,mean_latency_ms,energy_per_sample_mj,accuracy\nFP16,0.7,36.72,0.9106\n"
+    )
+    assert read_old([tmp_path / "benchmark_results.csv"])[0].energy_per_sample_j == pytest.approx(0.03672)
+
+
+@pytest.mark.parametrize(
+    "name, text, why",
+    [
+        ("a.csv", "x,y\n1,2\n", "not the columns"),
+        ("a.json", "{", "not JSON"),
+        ("a.json", json.dumps({**TRIAL, "batch_size": "many"}), "batch_size is 'many', not a number"),
+        ("a.csv", "", "nothing in these files"),
+    ],
+)
+def test_other_files_say_what_is_wrong(tmp_path, name, text, why):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=why):
+        read_old([tmp_path / name])
+
+
+def result():
+    trials = [Trial(0, block, 0, None, 0, 0.5, 0.1, None, energy=Energy(25.0 + block)) for block in range(3)]
+    (found,) = figures([Candidate(0, "fp32", "fp32", ())], trials)
+    layer = {
+        "layer": "h.0",
+        "kind": "Conv1D",
+        "part": "mlp",
+        "seconds": 0.5,
+        "calls": 1.0,
+        "share": 1.0,
+        "joules": 26.0,
+    }
+    row = Row("fp32", iters=6, seq_length=40, latency=Latency.of([0.5] * 6), figures=found,
+              score=Score("accuracy", 0.75, 0.7, 0.8, 436), layers=(layer,))  # fmt: skip
+    return Result(Job(batch_size=10), (row, Row("int8", failure="x")), "trials", None)
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    (tmp_path / "results.csv").write_text(sheet_csv(result(), datetime(2026, 1, 1, tzinfo=UTC)))
+    (one,) = read_old([tmp_path / "results.csv"])
+    assert one.energy_per_sample_j == pytest.approx(2.6) and one.energy_j == pytest.approx(26.0 * 6)
+    assert (one.accuracy, one.throughput, one.latency_s) == (0.75, 20.0, 0.5)
+    (tmp_path / "aggregated.csv").write_text(aggregated_csv(result()))
+    (two,) = read_old([tmp_path / "aggregated.csv"])
+    assert two.energy_per_batch_j == pytest.approx(26.0) and two.power_w == pytest.approx(52.0)
+    (three,) = csv.DictReader(layers_csv(result().rows[0]).splitlines())
+    assert (three["layer_name"], three["energy_mj"], three["percent_total"]) == ("h.0", "26000.0", "100.0")

@@ -1,0 +1,27 @@
+import pytest
+
+from everywatt.bench.precision.sensitivity import Sensitivity, plan, ranked, savings
+
+
+def row(name, kl, saved):
+    return Sensitivity(name, kl, None, 0.1, saved)
+
+
+ROWS = [row("harmful", 1.0, 0.3), row("good", 0.1, 0.2), row("slower", 0.0, -0.1), row("fair", 0.2, 0.2)]
+
+
+def test_the_most_saved_for_the_least_harm_comes_first():
+    assert [one.layer for one in ranked(ROWS)] == ["good", "fair", "harmful", "slower"]
+
+
+def test_a_plan_stays_within_the_harm_and_takes_nothing_that_saves_nothing():
+    assert plan(ROWS, 0.5) == ["good", "fair"]
+    assert plan(ROWS, 1.0) == ["good", "fair", "harmful"]
+    assert plan(ROWS, 0.05) == []
+
+
+def test_savings_are_measured_where_int8_was():
+    base = [{"layer": "a", "seconds": 0.04}, {"layer": "b", "seconds": 0.02}]
+    found = savings(base, [{"layer": "a", "seconds": 0.01}, {"layer": "b", "seconds": 0.03}], 0.1)
+    assert found["a"] == pytest.approx((0.4, 0.3)) and found["b"] == pytest.approx((0.2, -0.1))
+    assert savings(base, [], 0.1)["a"] == pytest.approx((0.4, 0.3))

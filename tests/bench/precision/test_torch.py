@@ -1,0 +1,155 @@
+"""With torch: what conversions really are, labels that are refused, hooks, and every layer of GPT-2."""
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.ml
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from everywatt.bench.precision import torch_layers  # noqa: E402
+from everywatt.bench.precision.backend import make  # noqa: E402
+from everywatt.bench.precision.computed import Computed, refusal  # noqa: E402
+from everywatt.bench.precision.data import load_data  # noqa: E402
+from everywatt.bench.precision.layers import apportion  # noqa: E402
+from everywatt.bench.precision.plan import Job  # noqa: E402
+from everywatt.bench.precision.ptfile import read_tensor  # noqa: E402
+
+ENTRIES = """
+import torch
+
+def float_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 2))
+
+def liar(precision):
+    return float_model()
+
+def fake(precision):
+    model = float_model()
+    for p in model.parameters():  # weights rounded to 256 levels, and still float32
+        step = p.abs().max() / 127
+        p.data = (p / step).round() * step
+    return model
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("entries")
+    (folder / "lab_entries.py").write_text(ENTRIES)
+    rng = np.random.default_rng(0)
+    np.savez(folder / "d.npz", inputs=rng.normal(size=(64, 64)).astype(np.float32), labels=np.arange(64) % 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield Job(entry="lab_entries:float_model", task="classify", data=str(folder / "d.npz"), device="cpu")
+
+
+def made(job, precision, entry=None):
+    from dataclasses import replace
+
+    job = replace(job, entry=entry or job.entry)
+    data = load_data(job.data)
+    batch = data.batch(np.arange(16))
+    model = make(job, precision, [batch], None)
+    return model, model.prepare(batch)
+
+
+WEIGHTS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "qint8", "int8-static": "qint8"}
+
+
+@pytest.mark.parametrize("precision", WEIGHTS)
+def test_operators_weights_and_size_agree_with_the_label(job, precision):
+    model, batch = made(job, precision)
+    seen = Computed.of({k: v for k, v in model.facts(batch).items() if k != "capability"})
+    assert refusal(precision, seen) is None
+    assert max(seen.weights, key=seen.weights.get) == WEIGHTS[precision]
+    if precision.startswith("int8"):
+        assert any(name.startswith("quantized::linear") for name in seen.operators)
+        assert seen.disk_bytes < 0.6 * made(job, "fp32")[0].facts(batch)["disk_bytes"]
+    else:
+        assert set(seen.compute) == {WEIGHTS[precision]}
+    assert refusal("int8" if not precision.startswith("int8") else "fp32", seen) is not None
+    exact = made(job, "fp32")[0].answers(batch)["outputs"]
+    assert model.answers(batch)["outputs"] == pytest.approx(exact, abs=0.05)
+
+
+@pytest.mark.parametrize("entry", ["lab_entries:liar", "lab_entries:fake"])
+def test_a_float_model_called_int8_is_refused(job, entry):
+    model, batch = made(job, "int8", entry)
+    facts = model.facts(batch)
+    facts.pop("capability")
+    assert "none is stored in 8 bits" in refusal("int8", Computed.of(facts))
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    job = Job(model="gpt2-random", task="causal-lm", data="random-tokens", device="cpu")
+    batch = load_data("random-tokens").batch(np.arange(2), 16)
+    model = make(job, "fp32", [], None)
+    return job, model, model.prepare(batch), batch
+
+
+def test_gpt2_shows_its_attention_and_mlp(gpt2):
+    _, model, prepared, _ = gpt2
+    times, whole_s = model.layers(prepared, 3)
+    assert whole_s > 0.8 * sum(one["seconds"] for one in times)
+    kinds = {one["layer"]: one["type"] for one in times}
+    for block in range(4):
+        for layer in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
+            assert kinds[f"transformer.h.{block}.{layer}"] == "Conv1D"
+        assert kinds[f"transformer.h.{block}.attn"] == "GPT2Attention"
+    leaves = {name for name, module in model.model.named_modules() if not list(module.children())}
+    unused = {name for name in leaves if name.endswith("attn_dropout")}  # the fused attention does without it
+    assert leaves - unused <= set(kinds), "every leaf of any class that ran has a row"
+    rows, _ = apportion(times, sum(one["seconds"] for one in times) * 1.25, 10.0)
+    assert sum(row.joules for row in rows) == pytest.approx(10.0, abs=1e-9)
+    assert rows[-1].share == pytest.approx(0.2)
+
+
+def test_no_hook_stays_and_none_is_there_when_measured(gpt2):
+    _, model, _prepared, _ = gpt2
+    assert model.hooks() == 0
+    handle = model.model.register_forward_hook(lambda *_: None)
+    assert model.hooks() == 1, "hooks would be seen"
+    handle.remove()
+    with pytest.raises(RuntimeError):
+        torch_layers.times(model.model, lambda: (_ for _ in ()).throw(RuntimeError()), 1, lambda: None)
+    assert model.hooks() == 0
+
+
+def test_gpt2_in_int8_has_all_its_products_in_int8(gpt2):
+    job, model, prepared, _ = gpt2
+    small = make(job, "int8", [], None)
+    facts = small.facts(prepared)
+    assert facts["operators"]["quantized::linear_dynamic"] == 4 * 4 + 1
+    facts.pop("capability")
+    assert refusal("int8", Computed.of(facts)) is None
+    one, other = model.answers(prepared), small.answers(prepared)
+    assert other["loss"] == pytest.approx(one["loss"], rel=0.01)
+    assert one["tokens"].tolist() == [15, 15]
+
+
+def test_a_language_model_of_random_weights_is_as_good_as_guessing(gpt2):
+    _, model, prepared, _ = gpt2
+    told = model.answers(prepared)
+    assert np.exp(told["loss"].sum() / told["tokens"].sum()) == pytest.approx(1000, rel=0.3)
+
+
+def test_files_of_torch_itself(tmp_path):
+    values = torch.arange(12).reshape(3, 4), torch.randn(5, 2), torch.tensor([True, False]), torch.ones(2, 3).t()
+    for value in values:
+        torch.save(value, tmp_path / "t.pt")
+        assert (read_tensor(tmp_path / "t.pt") == value.numpy()).all()
+
+
+def test_onnxruntime_int8_is_int8(job):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    from dataclasses import replace
+
+    model, batch = made(replace(job, runtime="onnxruntime"), "int8")
+    seen = Computed.of(model.facts(batch))
+    assert refusal("int8", seen) is None
+    exact = made(job, "fp32")
+    assert model.answers(batch)["outputs"] == pytest.approx(exact[0].answers(exact[1])["outputs"], abs=0.05)

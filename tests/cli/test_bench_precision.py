@@ -1,0 +1,166 @@
+"""`everywatt bench precision` in a machine of exactly 50 W: a batch of t seconds is 50 t joules. No torch here."""
+
+import csv
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from everywatt.sim.machine import SimMachine
+
+ENTRY = """
+import os, signal, time
+import numpy as np
+
+def build(precision):
+    if precision == "broken":
+        raise ValueError("no such kernel")
+    if precision == "big":
+        raise MemoryError
+    if precision == "amx" and "ONEDNN_MAX_CPU_ISA" not in os.environ:
+        os.kill(os.getpid(), signal.SIGILL)
+    if precision == "illegal":
+        os.kill(os.getpid(), signal.SIGILL)
+    rest = {"slow": 0.04}.get(precision, 0.02)
+    calls = []
+
+    def model(inputs):
+        calls.append(1)
+        print("noise on stdout")
+        if precision == "dies" and len(calls) > 12:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        time.sleep(rest)
+        right = inputs[:, 0] > 0
+        wrong = precision == "slow" and len(inputs) > 1
+        answers = right.copy()
+        if wrong:
+            answers[0] = not answers[0]
+        return np.stack([~answers, answers], axis=1).astype(float)
+
+    return model
+"""
+
+
+@pytest.fixture(scope="module")
+def machine():
+    with SimMachine.of(packages=["constant:50W"]).start() as lab:
+        yield lab
+
+
+@pytest.fixture
+def place(machine, tmp_path):
+    (tmp_path / "mymodels.py").write_text(ENTRY)
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(64, 3))
+    np.savez(tmp_path / "data.npz", inputs=inputs, labels=(inputs[:, 0] > 0).astype(int))
+    return machine.environment() | {"HOME": str(tmp_path), "EVERYWATT_HOME": str(tmp_path / "runs")}
+
+
+def bench(place, *more, code=0):
+    words = [sys.executable, "-m", "everywatt", "bench", "precision", "--entry", "mymodels:build", "--data", "data.npz"]
+    options = ["--idle", "0.2", "--no-cooldown", "--loop", "0.3"]
+    done = subprocess.run(
+        [*words, *options, *more], env=place, cwd=place["HOME"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == code, done.stderr + done.stdout
+    return done
+
+
+def rows(done):
+    found = json.loads(done.stdout)
+    return found, {row["precision"]: row for row in found["precisions"]}
+
+
+def test_energy_is_power_times_the_loop_and_never_the_rest(place, tmp_path):
+    out = tmp_path / "p.csv"
+    done = bench(place, "--precisions", "fast,slow", "--trials", "3", "--json", "-o", str(out))
+    found, row = rows(done)
+    assert (found["kind"], found["baseline"], found["ended"]) == ("precision", "fast", "trials")
+    # interleaved, and every other block backwards
+    assert found["order"] == ["fast", "slow", "slow", "fast", "fast", "slow"]
+    for name in ("fast", "slow"):
+        mean_s = np.mean([trial["seconds"] for trial in row[name]["trials"]])
+        assert row[name]["energy_per_batch"]["value"] == pytest.approx(50 * mean_s, rel=0.02)
+        assert row[name]["energy_per_sample"]["value"] == pytest.approx(row[name]["energy_per_batch"]["value"] / 8)
+        assert row[name]["latency"]["mean_s"] == pytest.approx(mean_s, rel=0.02)
+        assert row[name]["power_w"] == pytest.approx(50, rel=0.02)
+        assert row[name]["hooks"] == 0
+    score = row["fast"]["score"]
+    assert (score["metric"], score["value"], score["high"], score["n"]) == ("accuracy", 1.0, 1.0, 64)
+    assert score["low"] == pytest.approx(0.9434, abs=1e-4)
+    # one item of each scored batch of 16 is wrong
+    assert row["slow"]["score"]["value"] == 60 / 64 and row["slow"]["paired"]["change"] == -4 / 64
+    assert row["slow"]["percent"]["energy_per_sample"] > 120 and row["slow"]["percent"]["accuracy"] == 93.75
+    assert found["pareto"] == ["fast"]
+    assert row["fast"]["accuracy_per_joule"] == pytest.approx(row["fast"]["samples_per_joule"])
+    (one, two) = csv.DictReader(out.open())
+    assert (one["precision"], two["score_value"]) == ("fast", "0.9375")
+
+
+def test_set_up_accuracy_and_loop_are_spans_of_their_own(place):
+    found, _ = rows(bench(place, "--precisions", "fast", "--trials", "2", "--json"))
+    done = subprocess.run(
+        [sys.executable, "-m", "everywatt", "show", found["run"], "--json"],
+        env=place, cwd=place["HOME"], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    spans = json.loads(done.stdout)["spans"]
+    names = [span["name"] for span in spans]
+    assert names[:5] == ["idle", "set-up", "profile", "accuracy", "warm-up"]
+    assert names[5:] == ["trial", "loop"] * 2
+    for outer, inner in zip(spans[5::2], spans[6::2], strict=True):
+        assert inner["parent"] == outer["id"]
+        assert outer["start_s"] <= inner["start_s"]
+        assert inner["start_s"] + inner["duration_s"] <= outer["start_s"] + outer["duration_s"]
+
+
+def test_what_goes_wrong_is_a_row(place):
+    names = "fast,broken,big,illegal,amx,dies,int8"
+    done = bench(place, "--precisions", names, "--trials", "2", "--json")
+    found, row = rows(done)
+    assert row["broken"]["failure"] == "ValueError: no such kernel"
+    assert row["big"]["failure"] == "out of memory"
+    assert row["illegal"]["failure"].startswith("SIGILL") and "ONEDNN_MAX_CPU_ISA" in row["illegal"]["cure"]
+    assert row["amx"]["failure"] is None
+    assert any("measured with ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16" in note for note in row["amx"]["notes"])
+    assert "SIGSEGV" in row["dies"]["failure"]
+    assert "cannot be seen" in row["int8"]["failure"]
+    assert row["fast"]["energy_per_batch"]["value"] > 0
+    assert set(found["order"]) <= {"fast", "amx", "dies"}
+
+
+def test_the_table_for_people(place):
+    done = bench(place, "--precisions", "fast,slow,broken", "--trials", "3")
+    assert "energy / sample" in done.stdout and "energy / batch" in done.stdout
+    assert "100.0% (94.3 … 100.0)" in done.stdout
+    assert "broken: ValueError: no such kernel" in done.stdout
+    assert "noise" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        (["--data", "none.npz"], "neither"),
+        (["--precisions", "fast,fast"], "twice"),
+        (["--entry", "mymodels"], "not module:function"),
+    ],
+)
+def test_wrong_requests_say_what_is_wrong(place, more, said):
+    assert said in bench(place, *more, code=2).stderr
+
+
+def test_nothing_measured_ends_with_3(place):
+    assert "no such kernel" in bench(place, "--precisions", "broken", code=3).stdout
+    done = bench(place, "--entry", "mymodels:missing", "--precisions", "x", code=3)
+    assert "cannot be imported" in done.stdout
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
+@pytest.mark.parametrize("what", ["precision", "train"])
+def test_without_torch_it_says_what_to_install(place, what):
+    done = subprocess.run(
+        [sys.executable, "-m", "everywatt", "bench", what], env=place, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2 and "pip install 'everywatt[precision]'" in done.stderr

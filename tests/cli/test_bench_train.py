@@ -1,0 +1,72 @@
+"""`everywatt bench train` in a machine of exactly 50 W."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from everywatt.sim.machine import SimMachine
+
+pytestmark = pytest.mark.ml
+pytest.importorskip("torch")
+
+ENTRY = """
+import torch
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+
+def broken():
+    raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 999 bytes")
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train")
+    (folder / "trained.py").write_text(ENTRY)
+    inputs = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
+    np.savez(folder / "data.npz", inputs=inputs, labels=(inputs[:, 0] > 0).astype(int))
+    with SimMachine.of(packages=["constant:50W"]).start() as lab:
+        yield lab.environment() | {"HOME": str(folder), "EVERYWATT_HOME": str(folder / "runs")}
+
+
+def train(place, *more, code=0):
+    words = [sys.executable, "-m", "everywatt", "bench", "train", "--data", "data.npz", "--idle", "0.2", "--json"]
+    done = subprocess.run([*words, *more], env=place, cwd=place["HOME"], capture_output=True, text=True, timeout=200)
+    assert done.returncode == code, done.stderr + done.stdout
+    return json.loads(done.stdout)
+
+
+def test_epochs_add_up_to_the_training_and_to_the_truth(place):
+    told = train(place, "--entry", "trained:build", "--precisions", "fp32,bf16", "--epochs", "3", "--lr", "0.01")
+    fp32, bf16 = told["trained"]
+    for one in (fp32, bf16):
+        assert one["failure"] is None and len(one["epochs"]) == 3
+        joules = [epoch["energy"]["joules"] for epoch in one["epochs"]]
+        assert sum(joules) == pytest.approx(one["energy"]["joules"], rel=1e-9)
+        seconds = [epoch["seconds"] for epoch in one["epochs"]]
+        assert one["energy"]["joules"] == pytest.approx(50 * sum(seconds), rel=0.05)
+        assert [epoch["steps"] for epoch in one["epochs"]] == [63, 63, 63]
+        for epoch in one["epochs"]:
+            assert len(epoch["losses"]) == len(epoch["step_joules"]) == 63
+            assert sum(epoch["step_joules"]) <= epoch["energy"]["joules"] * 1.01
+            assert epoch["energy_per_step"]["joules"] * 63 <= epoch["energy"]["joules"] * 1.001
+        assert one["epochs"][-1]["val_accuracy"] > 0.9 and one["accuracy"]["low"] < one["accuracy"]["value"]
+        assert one["epochs"][-1]["train_loss"] < one["epochs"][0]["train_loss"]
+    assert bf16["ratio"]["value"] == pytest.approx(bf16["energy"]["joules"] / fp32["energy"]["joules"])
+    show = subprocess.run(
+        [sys.executable, "-m", "everywatt", "show", told["run"], "--json"],
+        env=place, cwd=place["HOME"], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    spans = json.loads(show.stdout)["spans"]
+    whole = [span for span in spans if span["name"] == "training"]
+    assert whole[0]["energy"]["joules"] == pytest.approx(fp32["energy"]["joules"], rel=1e-6)
+
+
+def test_out_of_memory_is_a_row(place):
+    told = train(place, "--entry", "trained:broken", "--precisions", "fp32", code=3)
+    assert told["trained"][0]["failure"].startswith("out of memory")

@@ -1,0 +1,104 @@
+"""The pytest plug-in in a machine of exactly 50 W: a test that sleeps for 0.2 s takes 10 J."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from everywatt.core.budget import Budget, Term
+from everywatt.core.energy import Energy
+from everywatt.integrations.pytest_energy import Baselines, over, over_baseline
+
+TESTS = """
+import os, time
+import pytest
+
+@pytest.mark.max_energy("40 J")
+def test_cheap():
+    time.sleep(0.2)
+
+@pytest.mark.max_energy("5 J")
+def test_dear():
+    time.sleep(0.4)
+
+@pytest.mark.max_energy("+20%")
+def test_stored():
+    time.sleep(float(os.environ["NAP"]))
+
+def test_block(energy):
+    with energy.measure() as block:
+        time.sleep(0.3)
+    assert 14.5 < block.energy.joules < 60
+    energy.at_most(block.energy, "60 J")
+    with pytest.raises(pytest.fail.Exception, match="too much energy"):
+        energy.at_most(block.energy, "1 J")
+
+def test_plain():
+    pass
+"""
+
+
+@pytest.fixture
+def suite(simulated_package, tmp_path):
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    environ = simulated_package.environment() | {"HOME": str(tmp_path)}
+
+    def run(*more, nap="0.3"):
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin(), *more]
+        return subprocess.run(
+            words, env=environ | {"NAP": nap}, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        ).stdout
+
+    run.folder = tmp_path
+    return run
+
+
+def plugin():
+    """The entry point loads it where everywatt is installed."""
+    from importlib.metadata import entry_points
+
+    installed = any(point.value == "everywatt.testing" for point in entry_points(group="pytest11"))
+    return [] if installed else ["-p", "everywatt.testing"]
+
+
+def test_limits_baselines_and_the_summary(suite):
+    out = suite()
+    assert "1 failed, 4 passed" in out
+    assert "too much energy:" in out and "the limit is 5 J" in out
+    assert "there is no baseline in energy-baselines.json; pytest --energy-update stores" in out
+    assert "test_it.py::test_cheap: " in out and "test_plain:" not in out
+    stored = suite("--energy-update", "-k", "stored")
+    assert "1 passed" in stored and "not decided" not in stored
+    told = json.loads((suite.folder / "energy-baselines.json").read_text())["tests"]["test_it.py::test_stored"]
+    assert told["joules"] == pytest.approx(15, rel=0.5) and told["scope"] == "cpu"
+    again = suite("-k", "stored", nap="2")
+    assert "1 failed" in again and "against a baseline of" in again
+
+
+def test_a_wrong_mark_says_how(suite):
+    (suite.folder / "test_it.py").write_text("import pytest\n@pytest.mark.max_energy\ndef test_x(): pass\n")
+    assert 'write @pytest.mark.max_energy("5 J")' in suite()
+
+
+def figure(joules, own, shared):
+    return Energy(joules, Budget((Term("edges", f"e{joules}", own), Term("gain", "g", shared))), "cpu", "counter")
+
+
+def test_over_under_and_undecided():
+    assert over(figure(10, 1, 0), 8) is True
+    assert over(figure(10, 1, 0), 12) is False
+    assert over(figure(10, 1, 0), 10.5) is None
+    assert over(Energy.refuse("no sensor"), 1) is None
+
+
+def test_on_one_machine_the_gain_does_not_count(tmp_path):
+    file = Baselines(tmp_path / "b.json", update=True)
+    file.put("t", figure(10, 0.1, 8))
+    stored = file.get("t")
+    assert over_baseline(figure(12, 0.1, 9), stored, 0.1)[0] is True
+    assert over_baseline(figure(10.5, 0.1, 9), stored, 0.1)[0] is False
+    assert over_baseline(figure(12, 0.1, 9), stored | {"host": "another"}, 0.1)[0] is None
+    assert over_baseline(Energy(1.0, scope="gpu"), stored, 0.1)[0] is None
+    assert list(tmp_path.iterdir()) == [tmp_path / "b.json"]
