@@ -27,7 +27,7 @@ def complete(words: str, at: int) -> list[str]:
 
 def test_words_are_completed():
     assert complete("everywatt ", 1) == list(COMMANDS)
-    assert complete("everywatt se", 1) == ["sensors"]
+    assert complete("everywatt sen", 1) == ["sensors"]
     assert complete("everywatt config ", 2) == ["show"]
     assert "--json" in complete("everywatt sensors --", 2)
     assert complete("everywatt completion f", 2) == ["fish"]

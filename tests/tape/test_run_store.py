@@ -72,6 +72,8 @@ def test_segments_are_numbered_by_host(lab, tmp_path):
 
 
 def test_runs_are_found_by_name_path_and_last(lab, tmp_path, monkeypatch):
+    tmp_path = tmp_path / "inner"  # nobody else leaves tapes in the folder above
+    tmp_path.mkdir()
     home = tmp_path / "home"
     with pytest.raises(RunNotFound, match="no runs"):
         run_store.find_run("last", home)

@@ -20,6 +20,8 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 WHOLE_ROWS = 200_000
+# Counters that publish at least this often.
+FAST_S = 0.002
 FEW_STEPS = 4
 # What adding up many numbers leaves open.
 ROUNDING = 1e-12
@@ -155,7 +157,7 @@ class Ticks:
         joules, coverage = self._many(np.array([start_ns]), np.array([end_ns]), sampled)
         if not np.isfinite(joules[0]):
             return Reading(None, 0.0, refused=f"{self.channel.name} has no reading in the window")
-        seen = float(coverage[0]) if coverage[0] < 0.9999 else 1.0
+        seen = self._covered(float(coverage[0]), end_ns - start_ns)
         if self.channel.pedigree is Pedigree.MODELLED:
             return Reading(float(joules[0]), seen, most_w=self.most_w())
         if self.channel.kind is not Kind.COUNTER and self.hole_ns[1] > self.hole_ns[0]:
@@ -172,6 +174,11 @@ class Ticks:
             max(float(sampled.quantum_j[0]), ROUNDING * abs(float(joules[0]))),
             self.most_w(),
         )
+
+    def _covered(self, coverage: float, length_ns: int) -> float:
+        """Less than one period of a fast counter at the edges is no hole: its next publication was not due yet."""
+        period_s = min(self.channel.facts.period_s or 0.0, FAST_S)
+        return 1.0 if coverage >= 0.9999 or (1 - coverage) * length_ns <= period_s * NS else coverage
 
     def roughly(self, start_ns: int, end_ns: int) -> tuple[float | None, float]:
         """Joules and coverage of one window without how far they may be off: to check another path against it."""
