@@ -227,6 +227,7 @@ VARIABLES: Mapping[str, str] = {
     "EVERYWATT_DEV": "Folder that stands in for /dev.",
     "EVERYWATT_BELOW": "Process under which all processes of a simulated machine are; set by `everywatt sim`.",
     "EVERYWATT_SIM": "Folder of the simulated machine; set by `everywatt sim`.",
+    "EVERYWATT_LLM_API_KEY": "API key that `bench llm` sends to the server; never written to disk or shown.",
 }
 """Environment variables that are not settings, and what they do."""
 
