@@ -106,7 +106,7 @@ def _about(boundary: str) -> str:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Of one tape: for each device what prefill and decode of each query weigh, active and idle; and the phases' ticks."""
+    """Of one tape: what prefill and decode of each query weigh, by device, active and idle; and the phases' ticks."""
 
     spans: tuple[str, ...]
     active: Mapping[str, Floats]
