@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "attach": ("everywatt.cli.attach", "Measure processes that run already."),
     "compare": ("everywatt.cli.compare", "Compare the energy of commands, with a verdict."),
     "sweep": ("everywatt.cli.sweep", "Measure a command at several power limits or parameters."),
+    "bench": ("everywatt.cli.bench", "Benchmark a language model: energy, accuracy, speed."),
     "show": ("everywatt.cli.show", "Show a run: energy, devices, spans, quality."),
     "ledger": ("everywatt.cli.ledger", "Show who owes the energy of a run, to the last microjoule."),
     "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),

@@ -1,4 +1,4 @@
-"""Times of answers, each by one definition: client side, on the monotonic clock, from when the last attempt was sent."""
+"""Times of answers, each by one definition: client side, monotonic clock, from when the last attempt was sent."""
 
 from __future__ import annotations
 

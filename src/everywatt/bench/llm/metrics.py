@@ -156,7 +156,7 @@ def _answer_figures(bill: Bill, judged: Sequence[Record], right: int, accuracy: 
         "accuracy_per_joule_total": ("1/J", "accuracy / total gross J of the judged queries (falls with their number)"),
         "accuracy_per_watt": ("1/W", "accuracy / (gross J / seconds with a query open)"),
     }
-    owed = [bill.queries[record.span] for record in judged if record.span in bill.queries]
+    owed = [bill.queries[record.span or ""] for record in judged if record.span in bill.queries]
     why = bill.gross.refused or ("nothing was judged" if accuracy is None else "no query has energy")
     if bill.gross.joules is None or accuracy is None or len(owed) < len(judged):
         return {name: Figure(None, None, None, unit, formula, why) for name, (unit, formula) in names.items()}
@@ -173,7 +173,7 @@ def _answer_figures(bill: Bill, judged: Sequence[Record], right: int, accuracy: 
         None if right else "no answer is right",
     )
     watts = bill.gross.joules / bill.seconds if bill.seconds else math.nan
-    near = math.hypot(*(((bill.gross.half_width or 0.0) / bill.gross.joules),)) if bill.gross.joules else 0.0
+    near = (bill.gross.half_width or 0.0) / bill.gross.joules if bill.gross.joules else 0.0
     return {
         "energy_per_correct_answer": correct,
         "accuracy_per_joule_mean": _figure(value, low, high, names["accuracy_per_joule_mean"]),
@@ -266,7 +266,7 @@ def _phase_figures(
     bill: Bill, answered: Sequence[Record], inputs: int | None, outputs: int | None
 ) -> dict[str, Figure]:
     """Prefill and decode, split at the first token; only where the sensor saw every phase at least three times."""
-    owed = [bill.queries[record.span] for record in answered if record.span in bill.queries]
+    owed = [bill.queries[record.span or ""] for record in answered if record.span in bill.queries]
     found = {}
     for name, tokens in (("prefill", inputs), ("decode", outputs)):
         formula = f"gross J {'until' if name == 'prefill' else 'from'} the first token, of all queries"
@@ -277,8 +277,8 @@ def _phase_figures(
         if why is None and short:
             every = "" if bill.tick_s is None else f", which is read every {bill.tick_s * 1000:g} ms"
             why = (
-                f"{short} of {len(owed)} {name}s are covered by fewer than {FEWEST_TICKS} readings of the sensor{every}:"
-                " a boundary between two readings has no energy"
+                f"{short} of {len(owed)} {name}s are covered by fewer than {FEWEST_TICKS} readings of the sensor{every}"
+                ": a boundary between two readings has no energy"
             )
         if why is not None:
             found[f"{name}_energy"] = Figure(None, None, None, "J", formula, why)
@@ -296,7 +296,7 @@ def _phase_figures(
 def _regressions(bill: Bill, answered: Sequence[Record]) -> dict[str, Any]:
     """Energy and latency on input and output tokens, with standard errors; and the plain and trimmed means beside."""
     known = [
-        (record, bill.queries[record.span])
+        (record, bill.queries[record.span or ""])
         for record in answered
         if record.span in bill.queries and record.answer.input_tokens is not None
     ]

@@ -57,7 +57,7 @@ def joint_bootstrap(
     names = sorted(set(groups)) if len(groups) == len(hits) else []
     if len(names) >= 5:
         number = np.array([names.index(group) for group in groups])
-        hits, cost = np.bincount(number, hits), np.bincount(number, cost)
+        hits, cost = np.bincount(number, hits).astype(np.float64), np.bincount(number, cost).astype(np.float64)
     if len(hits) < 2 or not cost.sum() > 0:
         return None
     chance = np.random.default_rng(SEED)

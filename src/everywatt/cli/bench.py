@@ -1,0 +1,27 @@
+"""`everywatt bench WHAT`: the benchmarks, each a module that is imported when it is called."""
+
+from __future__ import annotations
+
+import click
+
+from everywatt.cli.group import HELP_NAMES, LazyGroup
+
+BENCHMARKS: dict[str, tuple[str, str]] = {
+    "llm": ("everywatt.cli.bench_llm", "Ask a language model: joules, accuracy and speed, each with an interval."),
+}
+
+
+class Benchmarks(LazyGroup):
+    """The group, with a help text of its own that imports none of its members."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        return click.Group.get_help(self, ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
+
+
+command = Benchmarks(
+    BENCHMARKS, name="bench", help="Benchmark models.", context_settings={"help_option_names": list(HELP_NAMES)}
+)
