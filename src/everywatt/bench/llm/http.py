@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,12 @@ class Stream:
     finish: str | None = None
     done: bool = False
     error: str | None = None
+    sent_ns: int | None = None
+
+    async def trace(self, event: str, info: Any) -> None:
+        """httpx tells what it does: the first byte of the request goes out here, on a connection that stands."""
+        if event.endswith("send_request_headers.started"):
+            self.sent_ns = time.monotonic_ns()
 
     def piece(self, at_ns: int, text: str = "", reasoning: str = "") -> None:
         """A piece of text arrived."""
@@ -73,9 +80,6 @@ class Refused(Exception):
         self.again = code in AGAIN
         self.status = "failed" if code >= 500 or code == 429 else "refused"
         self.after_s = after_s
-
-
-Read = Callable[["httpx.Response", Stream], "AsyncIterator[None]"]
 
 
 class Http:
@@ -121,14 +125,14 @@ class Http:
         attempts = 0
         while True:
             attempts += 1
-            got, sent_ns = Stream(), time.monotonic_ns()
+            got, asked_ns = Stream(), time.monotonic_ns()
             status, error, again, after_s = await self._attempt(url, body, read, got)
             wait_s = next(waits, None) if again and not got.piece_ns else None
             if wait_s is None:
                 break
             await asyncio.sleep(self.connection.backoff.at_least(wait_s, after_s))
         text = None if error is None else self.connection.without_key(error)
-        made = got.answer(status, began_ns, sent_ns, attempts=attempts, error=text)
+        made = got.answer(status, began_ns, got.sent_ns or asked_ns, attempts=attempts, error=text)
         return replace(
             made, text=self.connection.without_key(made.text), reasoning=self.connection.without_key(made.reasoning)
         )
@@ -140,7 +144,8 @@ class Http:
         import httpx
 
         try:
-            async with asyncio.timeout(self.connection.total_s), self.client.stream("POST", url, json=body) as response:
+            request = self.client.build_request("POST", url, json=body, extensions={"trace": got.trace})
+            async with asyncio.timeout(self.connection.total_s), _streamed(self.client, request) as response:
                 if response.status_code >= 400:
                     raise Refused(response.status_code, await _said(response), _after(response))
                 await read(response, got)
@@ -159,6 +164,15 @@ class Http:
         if not got.done and got.finish is None:
             return "broken", "the stream ended before the answer did", not got.piece_ns, None
         return OK, None, False, None
+
+
+@asynccontextmanager
+async def _streamed(client: httpx.AsyncClient, request: httpx.Request) -> AsyncIterator[httpx.Response]:
+    response = await client.send(request, stream=True)
+    try:
+        yield response
+    finally:
+        await response.aclose()
 
 
 async def _said(response: httpx.Response) -> str:

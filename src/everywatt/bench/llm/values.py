@@ -42,7 +42,8 @@ class Answer:
     """What came back. Times are CLOCK_MONOTONIC nanoseconds, as they were read when each piece arrived.
 
     `status` is `ok`, `timeout`, `refused` (the server said no: 4xx), `failed` (5xx, no connection) or `broken` (the
-    stream ended in the middle). `sent_ns` is when the last attempt was sent, `began_ns` when the first one was.
+    stream ended in the middle). `sent_ns` is when the first byte of the last attempt
+    went out, `began_ns` when asking began: connecting, failed attempts and waits lie in between.
     `piece_ns` has one time for each piece of text that arrived; a piece is usually one token. `counted` says who
     counted the tokens: `usage` (the server), `tokenizer NAME`, or None where nobody did and the counts are None.
     """
