@@ -1,0 +1,85 @@
+"""Whose energy: on simulated hardware whose power follows the CPU time of the processes inside, so that owners have a
+truth."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from sse_server import running
+
+from everywatt.api.run import load
+from everywatt.bench.llm.energy import bill
+from everywatt.bench.llm.records import read_records
+from everywatt.sim.machine import SimMachine
+
+pytest.importorskip("httpx_sse")
+BURN = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: pass"
+
+
+@pytest.fixture
+def lab():
+    with SimMachine.of(packages=["load:5W,60W"]).start() as one:
+        yield one
+
+
+def bench(env, server, data, *more):
+    words = [sys.executable, "-m", "everywatt", "bench", "llm", "--base-url", server.url, "--model", "scripted"]
+    words += ["--dataset", str(data), "--json", "--warmup", "1", *more]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def scripts(path, *all_of_them):
+    path.write_text("".join(json.dumps({"prompt": json.dumps(one)}) + "\n" for one in all_of_them))
+    return path
+
+
+def environment(lab, tmp_path, name="runs"):
+    return lab.environment() | {"HOME": str(tmp_path), "EVERYWATT_HOME": str(tmp_path / name)}
+
+
+@pytest.mark.serial
+def test_two_overlapping_queries_of_one_to_three(lab, tmp_path):
+    env = environment(lab, tmp_path)
+    with running(tmp_path, env, burn_ms=20, gap_ms=0, first_ms=1) as server:
+        data = scripts(tmp_path / "two.jsonl", {"tokens": 20}, {"tokens": 60})
+        found = bench(env, server, data, "--concurrency", "2", "--idle", "1")
+    run = load(tmp_path / "runs" / found["run"])
+    records = read_records(run.path)
+    owed = bill(run, records)
+    assert owed.boundary == "server"
+    short, long = (owed.queries[record.span] for record in sorted(records, key=lambda r: r.answer.output_tokens))
+    assert long.net_j / short.net_j == pytest.approx(3, rel=0.15)
+    whole = short.energy.value + long.energy.value
+    assert whole == pytest.approx(owed.gross.value, abs=2e-6)
+    assert whole + owed.others.value == pytest.approx(run.energy(span="query").value, rel=0.02)
+    # 1.6 s of CPU time at 27.5 J each, and what the server needs to send.
+    assert owed.net.low < 1.6 * 55 / cores() * 1.15
+    assert owed.net.value > 1.6 * 55 / cores() * 0.9
+
+
+def cores():
+    import os
+
+    return os.cpu_count()
+
+
+@pytest.mark.serial
+def test_a_burner_beside_the_server_moves_joules_per_token_by_less_than_five_percent(lab, tmp_path):
+    env = environment(lab, tmp_path)
+    with running(tmp_path, env, burn_ms=20, gap_ms=10, first_ms=1, tokens=20) as server:
+        data = scripts(tmp_path / "many.jsonl", *({"n": n} for n in range(10)))
+        bench(env, server, data, "--idle", "0")
+        alone = bench(env, server, data, "--idle", "0")
+        burner = subprocess.Popen([sys.executable, "-c", BURN], env=env)
+        try:
+            beside = bench(env, server, data, "--idle", "0")
+        finally:
+            burner.kill()
+            burner.wait()
+    assert beside["energy_others"]["joules"] > 3 * alone["energy_others"]["joules"]
+    name = "energy_net_per_output_token"
+    print(alone[name], beside[name], alone["energy_per_output_token"], beside["energy_per_output_token"])
+    assert beside[name]["value"] == pytest.approx(alone[name]["value"], rel=0.05)
