@@ -167,7 +167,7 @@ def test_a_table_for_people(place, tmp_path):
 
 def test_other_clients(place, tmp_path):
     (tmp_path / "model.py").write_text(
-        "def answer(prompt, **settings):\n    yield '4'\n    yield '2'\n    yield {'input_tokens': 3, 'output_tokens': 2}\n"
+        "def answer(prompt, **settings):\n    yield from '42'\n    yield {'input_tokens': 3, 'output_tokens': 2}\n"
     )
     (tmp_path / "q.csv").write_text("question,gold\nWhat is 40 + 2?,42\nWhat is 1 + 1?,2\n")
     data = (

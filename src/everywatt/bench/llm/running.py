@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from everywatt.api.meter import Meter
+from everywatt.api.preflight import BUSY_SHARE, CpuLoad
 from everywatt.api.run import Run
 from everywatt.bench.llm.clients import Client
 from everywatt.bench.llm.loads import Level
@@ -110,7 +112,7 @@ class Bench:
             await self._client.close()
 
     def _start(self) -> Recording:
-        self._meter.start(command=["bench", "llm"], reaper=self._reaper)
+        self._meter.start(command=["bench", "llm"], root=False, reaper=self._reaper)
         recording = self._meter.recording
         if recording is None:
             raise MeasurementRefused(f"Nothing can be recorded: {self._meter.energy.refused}")
@@ -124,9 +126,16 @@ class Bench:
         if self._plan.idle_s <= 0 or self._client.where == "nowhere":
             return
         self._watch(f"recording idle power for {self._plan.idle_s:g} s", 0, len(self._items))
-        uid = recording.span_open("idle", attributes={"role": "idle"})
+        uid, load = recording.span_open("idle"), CpuLoad()
         await asyncio.sleep(self._plan.idle_s)
-        recording.span_close(uid)
+        # Inside a simulated machine /proc/stat still tells of the whole real one.
+        share = None if "EVERYWATT_BELOW" in os.environ else load.others()
+        busy = share is not None and share > BUSY_SHARE
+        if busy:
+            self._notes.append(
+                f"other programs kept {share:.0%} of the CPUs busy while idle was recorded: that is not idle"
+            )
+        recording.span_close(uid, attributes={"role": "not-idle" if busy else "idle"})
 
     async def _warm_up(self, recording: Recording) -> None:
         if self._client.where == "nowhere":
