@@ -158,6 +158,25 @@ def test_a_rate_sends_whatever_the_server_does(place, tmp_path):
     assert (came[-1] - came[0]) / 1e9 >= 0.4
 
 
+def test_the_layout_of_intelligence_per_watt(place, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    with running(tmp_path, tokens=6, gap_ms=10) as server:
+        found = json.loads(bench(place, *to(server, "--max-queries", "7", "--json")).stdout)
+    words = [sys.executable, "-m", "everywatt", "export", "last", "--to", "ipw", "--out", str(tmp_path / "ipw")]
+    done = subprocess.run(words, env=place, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    with pa.memory_map(str(tmp_path / "ipw" / "data-00000-of-00001.arrow")) as source:
+        rows = pa.ipc.open_stream(source).read_all().to_pylist()
+    figures = [row["model_metrics"]["scripted"] for row in rows]
+    assert sum(one["energy_metrics"]["per_query_joules"] for one in figures) == pytest.approx(found["energy"]["joules"])
+    assert [one["token_metrics"] for one in figures] == [{"input": 7, "output": 6, "total": 13}] * 7
+    assert sum(one["lm_correctness"] for one in figures) == 1
+    assert rows[0]["problem"].startswith("What is")
+    summary = json.loads((tmp_path / "ipw" / "summary.json").read_text())
+    assert (summary["model"], summary["total_queries"]) == ("scripted", 7)
+    assert KEY not in (tmp_path / "ipw" / "summary.json").read_text()
+
+
 def test_a_table_for_people(place, tmp_path):
     with running(tmp_path) as server:
         done = bench(place, *to(server, "--max-queries", "7"))

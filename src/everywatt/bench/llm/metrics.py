@@ -129,7 +129,8 @@ def _per(energy: Energy, count: float | None, unit: str, formula: str, why: str)
     if not count:
         return Figure(None, None, None, unit, formula, why)
     low, high = energy.low or 0.0, energy.high or 0.0
-    return Figure(energy.joules / count, low / count, high / count, unit, formula)
+    # An interval that is wider than the figure ends at nothing: none of these can be less.
+    return Figure(energy.joules / count, max(low, min(energy.joules, 0.0)) / count, high / count, unit, formula)
 
 
 def _energy_figures(bill: Bill, answered: int, inputs: int | None, outputs: int | None) -> dict[str, Figure]:
@@ -158,12 +159,15 @@ def _answer_figures(bill: Bill, judged: Sequence[Record], right: int, accuracy: 
     }
     owed = [bill.queries[record.span or ""] for record in judged if record.span in bill.queries]
     why = bill.gross.refused or ("nothing was judged" if accuracy is None else "no query has energy")
-    if bill.gross.joules is None or accuracy is None or len(owed) < len(judged):
+    if not bill.gross.joules or accuracy is None or len(owed) < len(judged):
         return {name: Figure(None, None, None, unit, formula, why) for name, (unit, formula) in names.items()}
     joules = [one.energy.value for one in owed]
     total, n = sum(joules), len(judged)
     spread = joint_bootstrap([bool(r.right) for r in judged], joules, [r.group for r in judged])
     value = right / total
+    if spread is None or right in (0, n):
+        # Drawing the same verdict again and again says nothing of the others: Wilson's interval does.
+        spread = accuracy.low / (total / n), accuracy.high / (total / n)
     low, high = _wider(value, spread, bill.gross)
     correct = Figure(
         1 / value if right else None,
@@ -172,16 +176,15 @@ def _answer_figures(bill: Bill, judged: Sequence[Record], right: int, accuracy: 
         *names["energy_per_correct_answer"],
         None if right else "no answer is right",
     )
-    watts = bill.gross.joules / bill.seconds if bill.seconds else math.nan
-    near = (bill.gross.half_width or 0.0) / bill.gross.joules if bill.gross.joules else 0.0
+    low_j, high_j = max(bill.gross.low or 0.0, 0.0), bill.gross.high or bill.gross.joules
     return {
         "energy_per_correct_answer": correct,
         "accuracy_per_joule_mean": _figure(value, low, high, names["accuracy_per_joule_mean"]),
         "accuracy_per_joule_total": _figure(value / n, low / n, high / n, names["accuracy_per_joule_total"]),
         "accuracy_per_watt": Figure(
-            accuracy.value / watts,
-            accuracy.low / watts / (1 + near),
-            accuracy.high / watts / max(1 - near, 1e-9),
+            accuracy.value * bill.seconds / bill.gross.joules,
+            accuracy.low * bill.seconds / high_j,
+            accuracy.high * bill.seconds / low_j if low_j > 0 else None,
             *names["accuracy_per_watt"],
         ),
     }
@@ -191,9 +194,9 @@ def _figure(value: float, low: float, high: float, about: tuple[str, str]) -> Fi
     return Figure(value, low, high, *about)
 
 
-def _wider(value: float, spread: tuple[float, float] | None, energy: Energy) -> tuple[float, float]:
+def _wider(value: float, spread: tuple[float, float], energy: Energy) -> tuple[float, float]:
     """The bootstrap's interval and the measurement's own, as independent."""
-    below, above = (value - spread[0], spread[1] - value) if spread else (value, 0.0)
+    below, above = value - spread[0], spread[1] - value
     near = (energy.half_width or 0.0) / energy.value if energy.value else 0.0
     return max(0.0, value - math.hypot(below, value * near)), value + math.hypot(above, value * near)
 
@@ -259,7 +262,9 @@ def _edp(energy: Energy, answered: Sequence[Record]) -> Figure:
         return Figure(None, None, None, unit, formula, energy.refused or "nothing was answered")
     mean_s = sum(r.answer.ended_ns - r.answer.sent_ns for r in answered) / 1e9 / len(answered)
     scale = mean_s / len(answered)
-    return Figure(energy.joules * scale, (energy.low or 0.0) * scale, (energy.high or 0.0) * scale, unit, formula)
+    return Figure(
+        energy.joules * scale, max(energy.low or 0.0, 0.0) * scale, (energy.high or 0.0) * scale, unit, formula
+    )
 
 
 def _phase_figures(
@@ -285,10 +290,10 @@ def _phase_figures(
             continue
         joules = sum(one.prefill_j if name == "prefill" else one.decode_j for one in owed)
         near = (bill.gross.half_width or 0.0) / bill.gross.value if bill.gross.value else 0.0
-        found[f"{name}_energy"] = Figure(joules, joules * (1 - near), joules * (1 + near), "J", formula)
+        found[f"{name}_energy"] = Figure(joules, max(joules * (1 - near), 0.0), joules * (1 + near), "J", formula)
         if tokens:
             found[f"{name}_energy_per_token"] = Figure(
-                joules / tokens, joules * (1 - near) / tokens, joules * (1 + near) / tokens, "J", each
+                joules / tokens, max(joules * (1 - near), 0.0) / tokens, joules * (1 + near) / tokens, "J", each
             )
     return found
 
