@@ -68,6 +68,9 @@ def test_accuracy_and_joules_of_a_run(place, tmp_path):
         assert correct["low"] < correct["value"]
         assert {one["request"]["temperature"] for one in server.log} == {0}
         assert len(asked(server)) == 14
+        items = found["levels"][0]["items"]
+        assert sum(item["joules"] for item in items) == pytest.approx(found["energy"]["joules"], abs=1e-5)
+        assert {item["output_tokens"] for item in items} == {6}
         assert sum("warm-up" in one["prompt"] for one in server.log) == 1
 
 

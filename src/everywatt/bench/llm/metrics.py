@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everywatt.bench.llm.energy import FEWEST_TICKS, Bill
-from everywatt.bench.llm.latency import FORMULAS, latencies, within
+from everywatt.bench.llm.latency import FORMULAS, e2e_s, latencies, ttft_s, within
 from everywatt.bench.llm.records import Record
 from everywatt.bench.llm.stats import Share, joint_bootstrap, regression, trimmed_mean, wilson
 from everywatt.core.energy import Energy
@@ -56,9 +56,10 @@ class Metrics:
     latency: Mapping[str, Any]
     regressions: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    items: tuple[Mapping[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form of one load."""
+        """The JSON form of one load; its queries, one by one, are in `items`."""
         return {
             "level": self.level,
             "queries": self.queries,
@@ -77,6 +78,7 @@ class Metrics:
             "latency": {name: {"formula": FORMULAS[name], "seconds": value} for name, value in self.latency.items()},
             "regression": dict(self.regressions),
             "notes": list(self.notes),
+            "items": [dict(item) for item in self.items],
         }
 
 
@@ -114,7 +116,26 @@ def metrics(level: str, records: Sequence[Record], bill: Bill, *, bounds: Mappin
         latencies(records),
         _regressions(bill, answered),
         tuple(dict.fromkeys(notes)),
+        tuple(_item(record, bill) for record in records),
     )
+
+
+def _item(record: Record, bill: Bill) -> dict[str, Any]:
+    """One query as plain data; the raw times are in the record."""
+    owed = bill.queries.get(record.span or "")
+    return {
+        "id": record.id,
+        "status": record.answer.status,
+        "verdict": None if record.score is None else record.score["verdict"],
+        "input_tokens": record.answer.input_tokens,
+        "output_tokens": record.answer.output_tokens,
+        "ttft_s": ttft_s(record.answer),
+        "e2e_s": e2e_s(record.answer),
+        "joules": None if owed is None else owed.energy.joules,
+        "low": None if owed is None else owed.energy.low,
+        "high": None if owed is None else owed.energy.high,
+        "net_joules": None if owed is None else owed.net_j,
+    }
 
 
 def _sum(records: Sequence[Record], name: str) -> int | None:

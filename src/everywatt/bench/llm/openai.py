@@ -16,8 +16,6 @@ from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
 if TYPE_CHECKING:
     import httpx
 
-MOST_LINE = 64 << 20
-
 
 class OpenAI:
     """Streams `/v1/chat/completions`, or `/v1/completions` with the parameter endpoint=completions.

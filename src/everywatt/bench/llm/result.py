@@ -43,7 +43,7 @@ def evaluate_folder(run: Run, *, bounds: Mapping[str, float] | None = None) -> t
 
 
 def to_dict(name: str | None, plan: Mapping[str, Any], found: Sequence[Metrics], **more: Any) -> dict[str, Any]:
-    """The JSON form: one load's figures stand at the top, those of a sweep in `levels` as well."""
+    """The JSON form: one load's figures stand at the top, and `levels` has all, with their items."""
     data: dict[str, Any] = {
         "run": name,
         "model": plan.get("model"),
@@ -53,7 +53,7 @@ def to_dict(name: str | None, plan: Mapping[str, Any], found: Sequence[Metrics],
         **more,
     }
     if len(found) == 1:
-        data |= found[0].to_dict()
+        data |= {name: value for name, value in found[0].to_dict().items() if name != "items"}
     data["levels"] = [one.to_dict() for one in found]
     if len(found) > 1:
         data["knee"] = knee(found)
