@@ -1,35 +1,32 @@
-"""`everywatt bench`: a group whose members are imported when they are called."""
+"""`everywatt bench WHAT`: the benchmarks, each a module that is imported when it is called."""
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
-MEMBERS: dict[str, tuple[str, str]] = {
+from everywatt.cli.group import HELP_NAMES, LazyGroup
+
+BENCHMARKS: dict[str, tuple[str, str]] = {
     "precision": ("everywatt.cli.bench_precision", "Measure a model at several precisions."),
     "train": ("everywatt.cli.bench_train", "Measure a training, epoch by epoch."),
+    "llm": ("everywatt.cli.bench_llm", "Ask a language model: joules, accuracy and speed, each with an interval."),
 }
-"""Each member with the module that holds its `command`, and one line of help."""
 
 
-class _Bench(click.Group):
-    """A group that imports only the member that is called."""
+class Benchmarks(LazyGroup):
+    """The group, with a help text of its own that imports none of its members."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(MEMBERS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in MEMBERS:
-            return None
-        found: click.Command = import_module(MEMBERS[cmd_name][0]).command
-        return found
+    def get_help(self, ctx: click.Context) -> str:
+        return click.Group.get_help(self, ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in MEMBERS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
 
 
-@click.group(cls=_Bench, context_settings={"help_option_names": ["-h", "--help"]})
-def command() -> None:
-    """Benchmarks of models: energy beside speed and quality."""
+command = Benchmarks(
+    BENCHMARKS,
+    name="bench",
+    help="Benchmarks of models: energy beside speed and quality.",
+    context_settings={"help_option_names": list(HELP_NAMES)},
+)

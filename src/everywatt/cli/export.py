@@ -1,4 +1,4 @@
-"""`everywatt export RUN --to KIND`: a run as CSV, JSON lines, Parquet or Arrow."""
+"""`everywatt export RUN --to KIND`: a run as CSV, JSON lines, Parquet or Arrow; one of `bench llm` as ipw too."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from everywatt.cli.output import Output
 from everywatt.cli.progress import task
 from everywatt.tape.exporting import KINDS, export
 
+IPW = "ipw"
+
 
 @click.command(cls=Verb)
 @click.argument("run", type=RUN, default="last")
-@click.option("--to", "kind", type=click.Choice(KINDS), required=True, help="The format.")
+@click.option("--to", "kind", type=click.Choice([*KINDS, IPW]), required=True, help="The format.")
 @out_option
 @output_options
 def command(run: str, kind: str, out: Path | None, output: Output) -> None:
@@ -23,8 +25,18 @@ def command(run: str, kind: str, out: Path | None, output: Output) -> None:
 
     --out is the file of the ticks; without it, `NAME.KIND` in the working folder. Spans, points and what is known of
     the channels are written beside it. Files that are there already are replaced.
+
+    ipw writes a run of `bench llm` as a folder in the layout of Intelligence per Watt: an Arrow dataset, summary.json.
     """
     opened = load(run)
+    if kind == IPW:
+        from everywatt.bench.llm.ipw import export_ipw, folder_name
+
+        files = export_ipw(opened, out or Path(folder_name(opened)))
+        output.json("export", {"name": opened.name, "to": kind, "files": [str(file) for file in files]})
+        for file in files:
+            output.text(str(file))
+        return
     target = out or Path(f"{opened.name}.{kind}")
     with task(output, "export") as tell:
         files = export([tape.path for tape in opened.tapes], kind, target, tell)

@@ -13,7 +13,14 @@ from everywatt.cli.options import Verb, output_options
 from everywatt.cli.output import Output
 
 PREFIX = "everywatt."
-GROUPS = ("everywatt.sensors", "everywatt.importers", "everywatt.exporters")
+GROUPS = (
+    "everywatt.sensors",
+    "everywatt.importers",
+    "everywatt.exporters",
+    "everywatt.llm_clients",
+    "everywatt.llm_datasets",
+    "everywatt.llm_scorers",
+)
 
 
 @dataclass(frozen=True, slots=True)

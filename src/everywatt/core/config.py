@@ -272,6 +272,7 @@ VARIABLES: Mapping[str, str] = {
     "EVERYWATT_TASMOTA_PASSWORD": "Its password.",
     "EVERYWATT_SNMP_COMMUNITY": "Community of the PDU that the snmp sensor asks; public unless set.",
     "EVERYWATT_SIM": "Folder of the simulated machine; set by `everywatt sim`.",
+    "EVERYWATT_LLM_API_KEY": "API key that `bench llm` sends to the server; never written to disk or shown.",
 }
 """Environment variables that are not settings, and what they do."""
 

@@ -1,0 +1,1 @@
+"""Language models: what an answer costs in energy, whether it is right, and how sure both are."""

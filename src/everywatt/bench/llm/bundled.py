@@ -1,0 +1,214 @@
+"""Three data sets that are made here, by code and a seed: arithmetic, multiple choice, instruction following.
+
+Made and not copied, so that they are nobody's property, are in nobody's training data, and need no network. 1,000
+items each: two models whose accuracy differs by 5 points around 70 % on the same items are told apart.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+
+from everywatt.bench.llm.values import Item
+from everywatt.core.errors import UsageError
+
+SIZE = 1000
+SEED = 20261115
+
+
+def arithmetic(n: int = SIZE, seed: int = SEED) -> Iterator[Item]:
+    """Sums, differences, products, divisions and short stories with one number as the answer."""
+    chance = random.Random(f"arithmetic {seed}")
+    kinds = (_plus, _minus, _times, _divided, _shop, _fraction, _steps)
+    for number in range(n):
+        kind = kinds[number % len(kinds)]
+        question, answer = kind(chance)
+        prompt = f"{question}\nGive the number alone, without words."
+        yield Item(f"arithmetic-{number:04d}", prompt, answer, "numeric", kind.__name__.strip("_"))
+
+
+def _plus(chance: random.Random) -> tuple[str, str]:
+    a, b = chance.randint(2, 999), chance.randint(2, 999)
+    return f"What is {a} + {b}?", str(a + b)
+
+
+def _minus(chance: random.Random) -> tuple[str, str]:
+    a, b = chance.randint(2, 999), chance.randint(2, 999)
+    return f"What is {a} - {b}?", str(a - b)
+
+
+def _times(chance: random.Random) -> tuple[str, str]:
+    a, b = chance.randint(2, 99), chance.randint(2, 25)
+    return f"What is {a} times {b}?", str(a * b)
+
+
+def _divided(chance: random.Random) -> tuple[str, str]:
+    b, q = chance.randint(2, 25), chance.randint(2, 60)
+    return f"What is {b * q} divided by {b}?", str(q)
+
+
+def _fraction(chance: random.Random) -> tuple[str, str]:
+    b = chance.choice((2, 3, 4, 5, 8))
+    a, c = chance.randint(1, b - 1), chance.randint(2, 9)
+    return f"What is {a}/{b} + {c}? Give a fraction.", f"{a + c * b}/{b}"
+
+
+def _shop(chance: random.Random) -> tuple[str, str]:
+    price, count, paid = chance.randint(2, 19), chance.randint(2, 9), chance.choice((200, 250, 500))
+    what = chance.choice(("lamps", "books", "mugs", "plants", "cables"))
+    return (
+        f"A shop sells {what} for {price} coins each. Someone buys {count} and pays with {paid} coins. "
+        "How many coins come back?",
+        str(paid - price * count),
+    )
+
+
+def _steps(chance: random.Random) -> tuple[str, str]:
+    a, b, c = chance.randint(2, 50), chance.randint(2, 50), chance.randint(2, 9)
+    return f"What is ({a} + {b}) times {c}?", str((a + b) * c)
+
+
+def multiple_choice(n: int = SIZE, seed: int = SEED) -> Iterator[Item]:
+    """Four choices with one right one: order, counting, calendars, opposites of a small code, odd ones out."""
+    chance = random.Random(f"multiple-choice {seed}")
+    kinds = (_largest, _weekday, _spelling, _pattern, _odd_one)
+    for number in range(n):
+        kind = kinds[number % len(kinds)]
+        question, right, wrong = kind(chance)
+        choices = [right, *wrong]
+        chance.shuffle(choices)
+        letter = "ABCD"[choices.index(right)]
+        listed = "\n".join(f"{name}. {choice}" for name, choice in zip("ABCD", choices, strict=True))
+        prompt = f"{question}\n{listed}\nAnswer with the letter alone."
+        group = kind.__name__.strip("_")
+        yield Item(f"multiple-choice-{number:04d}", prompt, letter, "letter", group, {"choices": 4})
+
+
+def _largest(chance: random.Random) -> tuple[str, str, list[str]]:
+    numbers = chance.sample(range(100, 9999), 4)
+    word = chance.choice(("largest", "smallest"))
+    right = max(numbers) if word == "largest" else min(numbers)
+    return f"Which number is the {word}?", str(right), [str(one) for one in numbers if one != right]
+
+
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def _weekday(chance: random.Random) -> tuple[str, str, list[str]]:
+    start, later = chance.randrange(7), chance.randint(2, 30)
+    right = _DAYS[(start + later) % 7]
+    wrong = chance.sample([day for day in _DAYS if day != right], 3)
+    return f"Today is {_DAYS[start]}. Which day is it in {later} days?", right, wrong
+
+
+_WORDS = ("window", "energy", "planet", "silver", "garden", "bridge", "candle", "forest", "market", "pencil", "basket")
+
+
+def _spelling(chance: random.Random) -> tuple[str, str, list[str]]:
+    word = chance.choice(_WORDS)
+    at = chance.randrange(len(word))
+    right = word[at]
+    wrong = chance.sample(sorted(set("abcdefghijklmnopqrstuvwxyz") - set(word)), 3)
+    place = ("first", "second", "third", "fourth", "fifth", "sixth")[at]
+    return f"What is the {place} letter of the word '{word}'?", right, wrong
+
+
+def _pattern(chance: random.Random) -> tuple[str, str, list[str]]:
+    start, step = chance.randint(1, 20), chance.randint(2, 12)
+    shown = [start + step * k for k in range(4)]
+    right = start + step * 4
+    wrong = [str(right + off) for off in chance.sample((-2, -1, 1, 2, step + 3), 3)]
+    return f"Which number comes next: {', '.join(map(str, shown))}?", str(right), wrong
+
+
+_KINDS = {
+    "animals": ("horse", "otter", "eagle", "salmon", "beetle", "goat"),
+    "colours": ("red", "blue", "green", "yellow", "purple", "brown"),
+    "tools": ("hammer", "saw", "wrench", "drill", "chisel", "pliers"),
+    "fruit": ("apple", "pear", "plum", "cherry", "mango", "grape"),
+}
+
+
+def _odd_one(chance: random.Random) -> tuple[str, str, list[str]]:
+    many, one = chance.sample(sorted(_KINDS), 2)
+    return "Which word does not belong with the others?", chance.choice(_KINDS[one]), chance.sample(_KINDS[many], 3)
+
+
+_TOPICS = ("rain", "bicycles", "the moon", "bread", "rivers", "libraries", "trains", "winter", "bees", "maps")
+
+
+def instructions(n: int = SIZE, seed: int = SEED) -> Iterator[Item]:
+    """Short writing tasks with constraints that a program checks."""
+    chance = random.Random(f"instructions {seed}")
+    kinds = (_most_words, _in_capitals, _without, _with_word, _list_of, _bullets, _json, _ending)
+    for number in range(n):
+        kind = kinds[number % len(kinds)]
+        task, rules = kind(chance, chance.choice(_TOPICS))
+        checks = [{"check": name, "value": value} for name, value in rules.items()]
+        group = kind.__name__.strip("_")
+        yield Item(f"instructions-{number:04d}", task, None, "constraints", group, {"constraints": checks})
+
+
+Rules = Mapping[str, object]
+
+
+def _most_words(chance: random.Random, topic: str) -> tuple[str, Rules]:
+    n = chance.choice((8, 12, 15, 20))
+    return f"Write one sentence about {topic} with at most {n} words.", {"words_at_most": n}
+
+
+def _in_capitals(chance: random.Random, topic: str) -> tuple[str, Rules]:
+    upper = chance.random() < 0.5
+    word = "capital" if upper else "small"
+    return f"Write one short sentence about {topic} in {word} letters only.", {"upper" if upper else "lower": None}
+
+
+def _without(chance: random.Random, topic: str) -> tuple[str, Rules]:
+    if chance.random() < 0.5:
+        return f"Write two sentences about {topic} without using any comma.", {"no_comma": None}
+    letter = chance.choice("qxzjv")
+    return f"Write one sentence about {topic} without the letter '{letter}'.", {"lacks_letter": letter}
+
+
+def _with_word(chance: random.Random, topic: str) -> tuple[str, Rules]:
+    word = chance.choice(_WORDS)
+    return f"Write one sentence about {topic} that has the word '{word}' in it.", {"contains": word}
+
+
+def _list_of(chance: random.Random, topic: str) -> tuple[str, Rules]:
+    n = chance.randint(3, 6)
+    return f"List exactly {n} words about {topic}, separated by commas, and nothing else.", {"items_exactly": n}
+
+
+def _bullets(chance: random.Random, topic: str) -> tuple[str, Rules]:
+    n = chance.randint(2, 5)
+    return f"Write exactly {n} bullet points about {topic}, each beginning with '- '.", {"bullets_exactly": n}
+
+
+def _json(chance: random.Random, topic: str) -> tuple[str, Rules]:
+    keys = chance.sample(("title", "summary", "keyword", "mood"), 2)
+    listed = " and ".join(f'"{key}"' for key in keys)
+    return f"Describe {topic} as a JSON object with exactly the keys {listed}. Give JSON only.", {"json_keys": keys}
+
+
+def _ending(chance: random.Random, topic: str) -> tuple[str, Rules]:
+    end = chance.choice(("That is all.", "The end.", "Good night."))
+    return f"Write one sentence about {topic}, and then end with exactly these words: {end}", {"ends_with": end}
+
+
+def fixed_length(prompt_words: int = 128, n: int = 100, seed: int = SEED) -> Iterator[Item]:
+    """Prompts of so many words that have no right answer: for energy and speed by length."""
+    if prompt_words < 1 or n < 1:
+        raise UsageError("fixed-length needs prompt_words and n of one or more.")
+    chance = random.Random(f"fixed-length {seed}")
+    for number in range(n):
+        words = " ".join(chance.choice(_WORDS) for _ in range(prompt_words))
+        yield Item(f"fixed-length-{prompt_words}-{number:04d}", words, None, None, str(prompt_words))
+
+
+BUNDLED: Mapping[str, Callable[..., Iterator[Item]]] = {
+    "arithmetic": arithmetic,
+    "multiple-choice": multiple_choice,
+    "instructions": instructions,
+    "fixed-length": fixed_length,
+}

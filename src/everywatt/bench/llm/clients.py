@@ -1,0 +1,161 @@
+"""Clients: how a question reaches a model. The contract, the table of those that come with everywatt, and their making.
+
+A client of somebody else registers by the entry point group `everywatt.llm_clients`: a callable that takes a
+`Connection` and gives a `Client`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from everywatt.bench.llm.values import Answer, Ask
+from everywatt.core.errors import UsageError
+from everywatt.core.retry import Backoff
+from everywatt.core.units import parse_duration_s
+
+GROUP = "everywatt.llm_clients"
+KEY_VARIABLE = "EVERYWATT_LLM_API_KEY"
+BUILT_IN: dict[str, str] = {
+    "openai": "everywatt.bench.llm.openai:OpenAI",
+    "ollama": "everywatt.bench.llm.ollama:Ollama",
+    "python": "everywatt.bench.llm.local:PythonCallable",
+    "command": "everywatt.bench.llm.local:ShellCommand",
+    "transcript": "everywatt.bench.llm.transcript:Transcript",
+}
+
+
+class Client(Protocol):
+    """What everywatt asks of a client. Nothing but `health` may raise: what goes wrong is in the Answer."""
+
+    @property
+    def where(self) -> str:
+        """Where the model runs: `server` (behind a URL), `here` (this process and its children) or `nowhere`."""
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data for the record: what was asked, without any secret."""
+
+    async def health(self) -> list[str]:
+        """Make sure that it can answer, before a run exists. Gives remarks; raises EverywattError where it cannot."""
+
+    async def ask(self, ask: Ask) -> Answer:
+        """Ask and wait for the whole answer."""
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach a model.
+
+    connect_s   at most so long for a connection
+    silence_s   at most so long between two pieces of an answer, and until the first
+    total_s     at most so long for an answer as a whole
+    key         the API key, from the environment; it is in no repr and in no record
+    """
+
+    model: str
+    base_url: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
+    connect_s: float = 10.0
+    silence_s: float = 120.0
+    total_s: float = 3600.0
+    backoff: Backoff = field(default_factory=Backoff)
+    concurrency: int = 1
+    key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        model: str,
+        base_url: str = "",
+        params: Mapping[str, str] | None = None,
+        *,
+        concurrency: int = 1,
+        environ: Mapping[str, str] | None = None,
+    ) -> Connection:
+        """From what the user gave: `params` may hold connect_timeout, timeout, total_timeout, retries, api_key_env."""
+        left = dict(params or {})
+        for name in left:
+            if name.lower().replace("-", "_") in ("api_key", "key", "token", "authorization", "password"):
+                raise UsageError(
+                    f"A secret on the command line can be seen by everybody here: '{name}' is not taken.",
+                    cure=f"export {KEY_VARIABLE}=…, or --client-param api_key_env=NAME",
+                )
+        base_url = checked_url(base_url) if base_url else ""
+        variable = left.pop("api_key_env", KEY_VARIABLE)
+        env = os.environ if environ is None else environ
+        if variable != KEY_VARIABLE and not env.get(variable):
+            raise UsageError(f"The environment has no {variable}, which api_key_env names.")
+        retries = left.pop("retries", "3")
+        if not retries.isdecimal():
+            raise UsageError(f"retries={retries} is not a whole number.")
+        times = {
+            name: _seconds(text, left.pop(text, None))
+            for name, text in (("connect_s", "connect_timeout"), ("silence_s", "timeout"), ("total_s", "total_timeout"))
+        }
+        return cls(
+            model,
+            base_url,
+            left,
+            backoff=Backoff(retries=int(retries), first_s=_seconds("backoff", left.pop("backoff", None)) or 0.5),
+            concurrency=concurrency,
+            key=env.get(variable) or None,
+            **{name: value for name, value in times.items() if value is not None},
+        )
+
+    def without_key(self, text: str) -> str:
+        """A text in which the key does not appear, whatever a server sent back."""
+        return text.replace(self.key, "***") if self.key else text
+
+    def only(self, *known: str) -> None:
+        """UsageError where a parameter is not one of those that the client knows."""
+        odd = [name for name in self.params if name not in known]
+        if odd:
+            common = "connect_timeout, timeout, total_timeout, retries, backoff, api_key_env"
+            raise UsageError(f"This client has no parameter '{odd[0]}'; it has: {', '.join((*known, common))}.")
+
+
+def checked_url(text: str) -> str:
+    """A base URL without a slash at its end; UsageError where it is none, or holds a password."""
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError as error:
+        raise UsageError(f"'{text}' is not a URL: {error}.") from None
+    if url.scheme not in ("http", "https") or not url.hostname or port == 0:
+        raise UsageError(f"'{text}' is not a URL such as http://127.0.0.1:8000.")
+    if url.username or url.password or url.query:
+        raise UsageError("A base URL has no user, password or query.", cure=f"export {KEY_VARIABLE}=…")
+    return text.rstrip("/")
+
+
+def known() -> dict[str, str]:
+    """Every client by name, with the `module:callable` that makes it."""
+    from importlib.metadata import entry_points
+
+    return {**BUILT_IN, **{entry.name: entry.value for entry in entry_points(group=GROUP)}}
+
+
+def make(name: str, connection: Connection) -> Client:
+    """The client of that name."""
+    targets = known()
+    if name not in targets:
+        raise UsageError(f"There is no client '{name}'.", cure=f"one of: {', '.join(sorted(targets))}")
+    module, _, attribute = targets[name].partition(":")
+    client: Client = getattr(importlib.import_module(module), attribute)(connection)
+    return client
+
+
+def _seconds(name: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    seconds = parse_duration_s(text)
+    if not seconds > 0:
+        raise UsageError(f"{name}={text} is not a time.")
+    return seconds

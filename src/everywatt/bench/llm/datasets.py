@@ -1,0 +1,203 @@
+"""Data sets by name: bundled ones, files of the user with a column map, published layouts, or plug-ins.
+
+    arithmetic                                      bundled; n, seed
+    questions.jsonl   prompt=question answer=gold   any JSON lines, CSV, Parquet, or folder of Arrow files
+    gsm8k             path=test.jsonl               a published layout
+
+A data set of somebody else registers by the entry point group `everywatt.llm_datasets`: a callable that takes the
+parameters as keywords and gives items.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everywatt.bench.llm.bundled import BUNDLED
+from everywatt.bench.llm.published import LAYOUTS
+from everywatt.bench.llm.values import Item
+from everywatt.core.errors import MissingExtra, UsageError
+
+GROUP = "everywatt.llm_datasets"
+_COLUMNS = ("prompt", "answer", "id", "group", "choices")
+_FILE_WORDS = (*_COLUMNS, "scorer", "template", "path")
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Items in order, and what identifies them: the same fingerprint means the same questions and answers."""
+
+    name: str
+    params: Mapping[str, str]
+    items: tuple[Item, ...]
+    fingerprint: str
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data for the record."""
+        return {"name": self.name, "params": dict(self.params), "items": len(self.items), "sha256": self.fingerprint}
+
+
+def load_dataset(name: str, params: Mapping[str, str] | None = None) -> Dataset:
+    """All items of a data set. UsageError where it cannot be read, is empty, or has an id twice."""
+    given = dict(params or {})
+    items = tuple(_items(name, given))
+    if not items:
+        raise UsageError(f"The data set '{name}' has no items.")
+    ids = {item.id for item in items}
+    if len(ids) < len(items):
+        raise UsageError(f"The data set '{name}' has an id twice.", cure="--dataset-param id=COLUMN names another")
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(json.dumps([item.id, item.prompt, item.answer, item.scorer, item.rules], default=str).encode())
+    return Dataset(name, given, items, digest.hexdigest())
+
+
+def _items(name: str, params: dict[str, str]) -> Iterable[Item]:
+    if name in BUNDLED:
+        return _called(name, BUNDLED[name], params)
+    if name in LAYOUTS:
+        if set(params) != {"path"}:
+            raise UsageError(f"'{name}' needs your file of it, and nothing else.", cure="--dataset-param path=FILE")
+        return _published(name, Path(params["path"]))
+    if Path(name).exists():
+        return _mapped(Path(name), params)
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=GROUP):
+        if entry.name == name:
+            return _called(name, entry.load(), params)
+    known = ", ".join((*BUNDLED, *LAYOUTS))
+    raise UsageError(f"There is no data set and no file '{name}'.", cure=f"a file, or one of: {known}")
+
+
+def _called(name: str, make: Callable[..., Iterable[Item]], params: Mapping[str, str]) -> Iterable[Item]:
+    known = inspect.signature(make).parameters
+    odd = [word for word in params if word not in known]
+    if odd:
+        raise UsageError(f"'{name}' has no parameter '{odd[0]}'; it has: {', '.join(known)}.")
+    values: dict[str, Any] = {}
+    for word, text in params.items():
+        whole = isinstance(known[word].default, int)
+        if whole and not text.lstrip("-").isdecimal():
+            raise UsageError(f"{word}={text} is not a whole number.")
+        values[word] = int(text) if whole else text
+    return make(**values)
+
+
+def _published(name: str, path: Path) -> Iterator[Item]:
+    for number, row in enumerate(rows(path)):
+        try:
+            yield LAYOUTS[name](row, number)
+        except (KeyError, ValueError, TypeError, StopIteration) as error:
+            why = f"no column {error}" if isinstance(error, KeyError) else str(error)
+            raise UsageError(f"{path}, row {number + 1}, is not of {name}: {why}.") from None
+
+
+def _mapped(path: Path, params: Mapping[str, str]) -> Iterator[Item]:
+    odd = [word for word in params if word not in _FILE_WORDS]
+    if odd:
+        raise UsageError(f"A file has no parameter '{odd[0]}'; it has: {', '.join(_FILE_WORDS)}.")
+    column = {word: params.get(word, word) for word in _COLUMNS}
+    for number, row in enumerate(rows(path)):
+        if column["prompt"] not in row:
+            cure = "--dataset-param prompt=COLUMN"
+            raise UsageError(f"{path} has no column '{column['prompt']}'; it has: {', '.join(row)}.", cure=cure)
+        if "answer" in params and column["answer"] not in row:
+            raise UsageError(f"{path} has no column '{column['answer']}'; it has: {', '.join(row)}.")
+        yield _item(row, number, column, params)
+
+
+def _item(row: Mapping[str, Any], number: int, column: Mapping[str, str], params: Mapping[str, str]) -> Item:
+    answer = row.get(column["answer"])
+    rules = row.get("rules") if isinstance(row.get("rules"), dict) else {}
+    prompt = str(row[column["prompt"]])
+    if "template" in params:
+        prompt = params["template"].replace("{prompt}", prompt)
+    choices = row.get(column["choices"])
+    if choices is not None and not isinstance(choices, str | int):
+        rules = {**(rules or {}), "choices": len(choices)}
+    scorer = str(row.get("scorer") or params.get("scorer") or "") or None
+    if scorer is None and answer is not None:
+        scorer = "letter" if choices is not None else "exact"
+    return Item(
+        str(row.get(column["id"], number)),
+        prompt,
+        None if answer is None else str(answer),
+        scorer,
+        str(row.get(column["group"]) or ""),
+        rules or {},
+    )
+
+
+def rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Rows of a JSON-lines, JSON, CSV, Parquet or Arrow file, or of a folder of Arrow or Parquet files."""
+    try:
+        if path.is_dir():
+            files = sorted(f for f in path.rglob("*") if f.suffix in (".arrow", ".parquet") and f.is_file())
+            if not files:
+                raise UsageError(f"{path} holds no Arrow or Parquet file.")
+            for file in files:
+                yield from _table_rows(file)
+        elif path.suffix in (".parquet", ".arrow"):
+            yield from _table_rows(path)
+        elif path.suffix in (".csv", ".tsv"):
+            with path.open(encoding="utf-8-sig", newline="") as stream:
+                yield from csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",")
+        else:
+            yield from _json_rows(path)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from None
+
+
+def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open(encoding="utf-8") as stream:
+        head = stream.read(1)
+        stream.seek(0)
+        if head == "[":
+            try:
+                found = json.load(stream)
+            except ValueError as error:
+                raise UsageError(f"{path} is not JSON: {error}.") from None
+            yield from found
+            return
+        for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise UsageError(f"{path}:{number} is not JSON: {error}.") from None
+            if not isinstance(row, dict):
+                raise UsageError(f"{path}:{number} is not an object.")
+            yield row
+
+
+def _table_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtra("pyarrow", "analysis") from None
+    try:
+        if path.suffix == ".parquet":
+            for batch in pq.ParquetFile(path).iter_batches():
+                yield from batch.to_pylist()
+            return
+        with pa.memory_map(str(path)) as source:
+            try:
+                reader = pa.ipc.open_stream(source)
+            except pa.ArrowInvalid:
+                reader = pa.ipc.open_file(source)
+                for number in range(reader.num_record_batches):
+                    yield from reader.get_batch(number).to_pylist()
+                return
+            for batch in reader:
+                yield from batch.to_pylist()
+    except pa.ArrowException as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from None

@@ -1,0 +1,314 @@
+"""What queries owe: the server's energy while they were open, shared by what each of them got in that time.
+
+Of the ledger by process the server's processes are taken (active and held), and the idle of the devices beside it;
+what other processes and everywatt itself used is not. Where no process of the server is known it is the whole machine.
+The joules of each device are then shared by the queries that were open: idle equally, the rest by tokens that arrived;
+until its first token a query counts like one that gets tokens at the run's median rate. Amounts are whole microjoules
+and add up to the server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from everywatt.api.run import Run, union
+from everywatt.bench.llm.records import Record
+from everywatt.core.budget import Budget, Term
+from everywatt.core.clocks import NS
+from everywatt.core.energy import Energy
+from everywatt.energy.loading import load_ticks
+from everywatt.energy.sources import Source, addable, sources
+from everywatt.ledger.account import tape_use
+from everywatt.ledger.amounts import UJ, apportion, microjoules
+from everywatt.ledger.book import ledger
+from everywatt.ledger.owners import Ledger, OwnerKind
+from everywatt.ledger.series import Series
+from everywatt.ledger.span_book import UseOfPids
+from everywatt.ledger.sweep import Floats, Ints, Line, Pieces, Stretches
+from everywatt.tape.reader import Tape
+
+SERVER, MACHINE = "server", "machine"
+FEWEST_TICKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class QueryEnergy:
+    """What one query owes, gross, and its two phases with how many ticks of the slowest sensor fell into each."""
+
+    energy: Energy
+    net_j: float
+    prefill_j: float
+    decode_j: float
+    prefill_ticks: int
+    decode_ticks: int
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Energy of some queries. `gross` is the server and idle, `net` the server alone, `others` everybody else.
+
+    `boundary` is `server` or `machine`, `about` says in words what is in it. `queries` are by span id.
+    """
+
+    gross: Energy
+    net: Energy
+    others: Energy
+    boundary: str
+    about: str
+    queries: Mapping[str, QueryEnergy]
+    seconds: float
+    tick_s: float | None = None
+
+
+def bill(run: Run, records: Sequence[Record], boundary: str = SERVER) -> Bill:
+    """What these queries owe. Energies are refused, with the reason, where there is no figure."""
+    spans = {span.id: span for span in run.spans}
+    known = [(record, spans[record.span]) for record in records if record.span in spans]
+    known = [(record, span) for record, span in known if span.end_ns is not None and span.end_ns > span.start_ns]
+    homes = [{span.id for span in tape.spans()} for tape in run.tapes]
+    mine = [[r for r, span in known if span.id in home] for home in homes]
+    windows = [union([(spans[r.span or ""].start_ns, spans[r.span or ""].end_ns or 0) for r in one]) for one in mine]
+    seconds = sum(end - start for one in windows for start, end in one) / NS
+    if not known:
+        return refused("no query has a span on the tape", boundary)
+    book = ledger(run.tapes, windows, "process", notes=run.trouble)
+    if book.total.joules is None:
+        return refused(book.total.refused or "there is no energy", boundary, seconds)
+    if boundary == SERVER and not any(entry.owner.kind is OwnerKind.PROCESS for entry in book.entries):
+        boundary = MACHINE
+    accounts = _accounts(book, boundary)
+    found: dict[str, QueryEnergy] = {}
+    tick_s = None
+    for tape, one, asked in zip(run.tapes, mine, windows, strict=True):
+        if one:
+            share = _tape_weights(tape, one, asked, book, boundary)
+            tick_s = max(filter(None, (tick_s, share.tick_s)), default=None)
+            accounts.add(share)
+    found = accounts.settle()
+    return Bill(accounts.gross, accounts.net, accounts.others, boundary, _about(boundary), found, seconds, tick_s)
+
+
+def refused(why: str, boundary: str = SERVER, seconds: float = 0.0) -> Bill:
+    """No figure, and here is why."""
+    none = Energy.refuse(why)
+    return Bill(none, none, none, boundary, _about(boundary), {}, seconds)
+
+
+def _about(boundary: str) -> str:
+    when = "while at least one query was open"
+    if boundary == SERVER:
+        return f"the server's processes and the idle of the devices, {when}; not other processes, not everywatt itself"
+    return f"the whole machine, {when}"
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Of one tape: what prefill and decode of each query weigh, by device, active and idle; and the phases' ticks."""
+
+    spans: tuple[str, ...]
+    active: Mapping[str, Floats]
+    idle: Mapping[str, Floats]
+    ticks: Ints
+    edges: tuple[tuple[Term, ...], ...]
+    tick_s: float | None
+
+
+class _Accounts:
+    """The server's joules by device, to be shared by what the queries of all tapes weigh."""
+
+    def __init__(self, gross: Energy, net: Energy, others: Energy, idle_j: Mapping[str, float]) -> None:
+        self.gross, self.net, self.others = gross, net, others
+        self._idle_j = idle_j
+        self._weights: list[_Weights] = []
+
+    def add(self, weights: _Weights) -> None:
+        """What the queries of one more tape weigh."""
+        self._weights.append(weights)
+
+    def settle(self) -> dict[str, QueryEnergy]:
+        """The joules of each query."""
+        spans = [span for one in self._weights for span in one.spans]
+        count = len(spans)
+        active, idle = np.zeros(2 * count), np.zeros(2 * count)
+        labels = {label for one in self._weights for label in one.active}
+        active_uj = {label: microjoules(part.joules or 0.0) for label, part in _parts(self.net).items()}
+        for label in sorted(labels):
+            one_active = np.concatenate([one.active.get(label, np.zeros(2 * len(one.spans))) for one in self._weights])
+            one_idle = np.concatenate([one.idle.get(label, np.zeros(2 * len(one.spans))) for one in self._weights])
+            idle_uj = microjoules(self._idle_j.get(label, 0.0))
+            active += _shared(active_uj.get(label, 0), one_active, one_idle)
+            idle += _shared(idle_uj, one_idle, one_active)
+        ticks = np.concatenate([one.ticks for one in self._weights]) if self._weights else np.zeros((0, 2), dtype=int)
+        edges = [terms for one in self._weights for terms in one.edges]
+        both = (active + idle) / UJ
+        return {
+            span: QueryEnergy(
+                self._part(float(both[2 * n] + both[2 * n + 1]), edges[n]),
+                float(active[2 * n] + active[2 * n + 1]) / UJ,
+                float(both[2 * n]),
+                float(both[2 * n + 1]),
+                int(ticks[n, 0]),
+                int(ticks[n, 1]),
+            )
+            for n, span in enumerate(spans)
+        }
+
+    def _part(self, joules: float, edges: tuple[Term, ...]) -> Energy:
+        share = joules / self.gross.value if self.gross.value else 0.0
+        scaled = self.gross.budget.scaled(share)
+        return replace(
+            self.gross, joules=joules, budget=Budget((*scaled.terms, *edges), scaled.bounds), parts=(), notes=()
+        )
+
+
+def _shared(whole_uj: int, weights: Floats, otherwise: Floats) -> Floats:
+    for one in (np.maximum(weights, 0.0), np.maximum(otherwise, 0.0)):
+        if one.sum() > 0:
+            return np.array(apportion(whole_uj, one), dtype=np.float64)
+    return np.zeros(len(weights))
+
+
+def _parts(energy: Energy) -> dict[str, Energy]:
+    return {label: part for label, part in energy.parts if part.joules is not None}
+
+
+def _accounts(book: Ledger, boundary: str) -> _Accounts:
+    idle = [entry.energy for entry in book.entries if entry.owner.kind is OwnerKind.IDLE]
+    idle_j = {label: part.joules or 0.0 for one in idle for label, part in _parts(one).items()}
+    nothing = replace(book.total, joules=0.0, budget=Budget(), parts=(), notes=())
+    kinds = {OwnerKind.PROCESS} if boundary == SERVER else set(OwnerKind) - {OwnerKind.IDLE}
+    net = _together([entry.energy for entry in book.entries if entry.owner.kind in kinds], nothing)
+    left = set(OwnerKind) - kinds - {OwnerKind.IDLE}
+    others = _together([entry.energy for entry in book.entries if entry.owner.kind in left], nothing)
+    gross = _together([net, *idle], nothing)
+    return _Accounts(replace(gross, notes=book.notes), net, others, idle_j)
+
+
+def _together(energies: Sequence[Energy], nothing: Energy) -> Energy:
+    """The sum of what several owners owe, by device too: a device that only one of them has is kept."""
+    total = nothing
+    parts: dict[str, Energy] = {}
+    for one in energies:
+        if one.joules is None:
+            continue
+        total = replace(total, joules=total.value + one.joules, budget=total.budget + one.budget)
+        for label, part in _parts(one).items():
+            before = parts.get(label)
+            parts[label] = (
+                part
+                if before is None
+                else replace(before, joules=before.value + part.value, budget=before.budget + part.budget, parts=())
+            )
+    return replace(total, parts=tuple(parts.items()))
+
+
+def _tape_weights(
+    tape: Tape, records: Sequence[Record], windows: Sequence[tuple[int, int]], book: Ledger, boundary: str
+) -> _Weights:
+    spans = {span.id: span for span in tape.spans()}
+    pieces, lines = _phases(records, {id: (span.start_ns, span.end_ns or 0) for id, span in spans.items()})
+    share = _server_share(tape) if boundary == SERVER else None
+    active: dict[str, Floats] = {}
+    idle: dict[str, Floats] = {}
+    ticks: Ints | None = None
+    terms: list[list[Term]] = [[] for _ in records]
+    tick_s: float | None = None
+    for source in addable(sources(tape)):
+        loaded = load_ticks(source.tape, source.group, source.channel, windows[0][0], windows[-1][1], whole=True)
+        if loaded is None:
+            continue
+        idle_w = float(book.idle.get(source.label, {}).get("watts", 0.0))
+        totals = np.zeros(2 * len(records)), np.zeros(2 * len(records))
+        for start_ns, end_ns in windows:
+            cut = Stretches.cut(pieces, start_ns, end_ns)
+            joules = np.maximum(np.nan_to_num(loaded.many(cut.edges_ns[:-1], cut.edges_ns[1:])[0]), 0.0)
+            base = np.minimum(joules, idle_w * np.diff(cut.edges_ns) / NS)
+            mine = (joules - base) * _fraction(share, source, cut.edges_ns)
+            numbers = np.arange(2 * len(records), dtype=np.int64)
+            totals[0][:] += cut.by_use(mine, 2 * len(records), numbers, lambda n: lines[n])[0]
+            totals[1][:] += cut.equally(base, 2 * len(records))
+        active[source.label], idle[source.label] = totals
+        at_ns = loaded.at_ns[loaded.real]
+        counted = np.searchsorted(at_ns, pieces.end_ns) - np.searchsorted(at_ns, pieces.start_ns)
+        ticks = counted if ticks is None else np.minimum(ticks, counted)
+        tick_s = max(tick_s or 0.0, loaded.expected_s)
+        _add_edges(terms, source, loaded.curve.edge_half_width, loaded.origin_ns, pieces)
+    by_phase = np.zeros((len(records), 2), dtype=np.int64) if ticks is None else ticks.reshape(-1, 2)
+    return _Weights(
+        tuple(record.span or "" for record in records),
+        active,
+        idle,
+        by_phase,
+        tuple(tuple(own) for own in terms),
+        tick_s,
+    )
+
+
+def _phases(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> tuple[Pieces, list[Line]]:
+    """Two pieces for each query, until its first token and from it on, and what each had got over time."""
+    rate = _median_rate(records)
+    owner = np.arange(2 * len(records), dtype=np.int64)
+    start, end = np.zeros(2 * len(records), dtype=np.int64), np.zeros(2 * len(records), dtype=np.int64)
+    lines: list[Line] = []
+    for number, record in enumerate(records):
+        began, ended = spans[record.span or ""]
+        answer = record.answer
+        first = min(max(answer.first_ns or ended, began), ended)
+        start[2 * number : 2 * number + 2] = began, first
+        end[2 * number : 2 * number + 2] = first, ended
+        lines.append((np.array([began, first], dtype=np.int64), np.array([0.0, rate * (first - began) / NS])))
+        weight = (answer.output_tokens or len(answer.piece_ns)) / max(len(answer.piece_ns), 1)
+        at = np.array([*answer.piece_ns, ended], dtype=np.int64)
+        got = weight * np.concatenate((np.arange(len(answer.piece_ns)), [max(len(answer.piece_ns) - 1, 0)]))
+        lines.append((at, got.astype(np.float64)))
+    return Pieces(owner, start, end), lines
+
+
+def _median_rate(records: Sequence[Record]) -> float:
+    """Tokens a second that a query gets, in the middle; 1 where no answer came in pieces."""
+    rates = []
+    for record in records:
+        times = record.answer.piece_ns
+        if len(times) > 1 and times[-1] > times[0]:
+            tokens = (record.answer.output_tokens or len(times)) * (len(times) - 1) / len(times)
+            rates.append(tokens / ((times[-1] - times[0]) / NS))
+    return float(np.median(rates)) if rates else 1.0
+
+
+def _server_share(tape: Tape) -> tuple[Line, Series] | None:
+    """CPU seconds of the followed processes over time, and of the host."""
+    use = tape_use(tape)
+    if use.processes is None or use.busy is None:
+        return None
+    of_pid = UseOfPids(use)
+    found = [of_pid(pid, "cpu.0") for pid in use.processes.seen]
+    lines = [line for line in found if line is not None and len(line[0])]
+    if not lines:
+        return None
+    at = np.unique(np.concatenate([line[0] for line in lines]))
+    return (at, sum((np.interp(at, *line) for line in lines), np.zeros(len(at)))), use.busy
+
+
+def _fraction(share: tuple[Line, Series] | None, source: Source, edges_ns: Ints) -> Floats:
+    """The server's part of what the host's CPUs did in each stretch; 1 where that is not known, and for GPUs."""
+    whole = np.ones(len(edges_ns) - 1)
+    if share is None or source.label.startswith("gpu."):
+        return whole
+    line, busy = share
+    mine = np.interp(edges_ns[1:], *line) - np.interp(edges_ns[:-1], *line)
+    host = np.nan_to_num(busy.used(edges_ns[:-1], edges_ns[1:]))
+    return np.clip(np.divide(mine, host, out=whole, where=host > 0), 0.0, 1.0)
+
+
+def _add_edges(terms: list[list[Term]], source: Source, width, origin_ns: int, pieces: Pieces) -> None:  # type: ignore[no-untyped-def]
+    """What is not known of the instants at which a query starts and ends, where it was alone: the most it can be."""
+    starts, ends = pieces.start_ns[::2], pieces.end_ns[1::2]
+    open_at = [np.sum((starts <= at) & (at <= ends)) for at in (*starts, *ends)] if len(starts) <= 4096 else None
+    half = np.concatenate((width((starts - origin_ns) / NS), width((ends - origin_ns) / NS)))
+    for number, own in enumerate(terms):
+        for side, at in ((number, starts[number]), (number + len(terms), ends[number])):
+            shared = 1 if open_at is None else max(int(open_at[side]), 1)
+            own.append(Term("edges", f"edge:{source.label}:{int(at)}", float(half[side]) / shared))

@@ -1,0 +1,179 @@
+"""A run in the layout of Intelligence per Watt: a Hugging Face dataset folder and a `summary.json`, its field names.
+
+Only what was measured is filled in; everything else is null, never zero. Energies are the server's gross joules, which
+is what that tool's own figures are compared with; `basis` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everywatt.api.run import Run
+from everywatt.bench.llm.datasets import load_dataset
+from everywatt.bench.llm.energy import FEWEST_TICKS, SERVER, Bill, QueryEnergy, bill, refused
+from everywatt.bench.llm.latency import e2e_s, tpot_s, ttft_s
+from everywatt.bench.llm.records import Record, read_plan, read_records
+from everywatt.bench.llm.result import folder_of
+from everywatt.bench.llm.values import Answer, Item
+from everywatt.core.clocks import NS
+from everywatt.core.errors import EverywattError, MissingExtra, UsageError
+from everywatt.core.jsonio import dumps, plain
+from everywatt.tape.run_store import slug
+
+DATA = "data-00000-of-00001.arrow"
+
+
+def export_ipw(run: Run, out: Path) -> list[Path]:
+    """Write the folder `out`; gives its files. UsageError where something else is there, or it is no such run."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise MissingExtra("pyarrow", "analysis") from None
+    folder = folder_of(run)
+    plan, records = read_plan(folder), read_records(folder)
+    levels = list(dict.fromkeys(record.level for record in records))
+    if len(levels) != 1:
+        raise UsageError(f"{run.name} has {len(levels)} loads, and that layout has room for one.")
+    ours = {DATA, "dataset_info.json", "state.json", "summary.json"}
+    if out.exists() and (not out.is_dir() or any(one.name not in ours for one in out.iterdir())):
+        raise UsageError(f"{out} is there already and is something else.", cure="--out NAME")
+    owed = refused(plan["no_energy"]) if plan.get("no_energy") else bill(run, records, plan.get("boundary") or SERVER)
+    rows = [_row(record, _items(plan).get(record.id), owed, str(plan["model"])) for record in records]
+    out.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(rows)
+    with pa.OSFile(str(out / DATA), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    _write(
+        out / "dataset_info.json", {"description": "everywatt", "features": {name: {} for name in table.schema.names}}
+    )
+    _write(out / "state.json", {"_data_files": [{"filename": DATA}], "_format_type": None, "_split": None})
+    _write(out / "summary.json", _summary(run, plan, records, owed, out))
+    return [out / name for name in sorted(ours)]
+
+
+def folder_name(run: Run) -> str:
+    """What that tool would call the folder: `profile_HARDWARE_MODEL_DATASET`."""
+    plan = read_plan(folder_of(run))
+    hardware = "gpu" if any("gpu." in name for name in run.devices()) else "cpu"
+    return f"profile_{hardware}_{slug(str(plan['model'])) or 'model'}_{slug(str(plan['dataset']['name']))}"
+
+
+_found: dict[str, dict[str, Item]] = {}
+
+
+def _items(plan: Mapping[str, Any]) -> dict[str, Item]:
+    """The items by id; none where the user's file is not there any more."""
+    key = json.dumps(plan["dataset"], sort_keys=True)
+    if key not in _found:
+        try:
+            made = load_dataset(plan["dataset"]["name"], plan["dataset"]["params"])
+            _found[key] = {item.id: item for item in made.items}
+        except EverywattError:
+            _found[key] = {}
+    return _found[key]
+
+
+def _row(record: Record, item: Item | None, bill: Bill, model: str) -> dict[str, Any]:
+    return {
+        "problem": item.prompt if item else None,
+        "answer": item.answer if item else None,
+        "subject": record.group,
+        "dataset_metadata": dumps({"id": record.id}),
+        "model_answers": {model: record.answer.text},
+        "model_metrics": {model: _metrics(record, bill.queries.get(record.span or ""), bill)},
+    }
+
+
+def _metrics(record: Record, owed: QueryEnergy | None, bill: Bill) -> dict[str, Any]:
+    answer, seconds = record.answer, e2e_s(record.answer)
+    joules = None if owed is None else owed.energy.joules
+    inputs, outputs = answer.input_tokens, answer.output_tokens
+    total = None if inputs is None or outputs is None else inputs + outputs
+    watts = None if joules is None or not seconds else joules / seconds
+    return {
+        "energy_metrics": {
+            "per_query_joules": joules,
+            "total_joules": bill.gross.joules,
+            "basis": f"everywatt: {bill.about}",
+            "energy_per_output_token_joules": joules / outputs if joules is not None and outputs else None,
+            "energy_per_total_token_joules": joules / total if joules is not None and total else None,
+        },
+        "latency_metrics": _latency(answer, seconds),
+        "power_metrics": {"soc": {"per_query_watts": watts, "total_watts": None}, "basis": "joules / seconds"},
+        "token_metrics": {"input": inputs, "output": outputs, "total": total},
+        "phase_metrics": _phases(answer, owed),
+        "lm_correctness": record.right,
+        "lm_response": answer.text,
+        "evaluation": {"is_correct": record.right, "metadata": dumps(dict(record.score or {}))},
+    }
+
+
+def _latency(answer: Answer, seconds: float) -> dict[str, Any]:
+    gaps_ms = np.diff(answer.piece_ns) / 1e6 if len(answer.piece_ns) > 1 else np.zeros(0)
+    per_token = tpot_s(answer)
+    named: dict[str, float | None] = {
+        f"{name}_itl_ms": float(np.percentile(gaps_ms, p)) if len(gaps_ms) else None
+        for name, p in (("median", 50), ("p90", 90), ("p95", 95), ("p99", 99))
+    }
+    return {
+        "per_token_ms": None if per_token is None else per_token * 1000,
+        "throughput_tokens_per_sec": answer.output_tokens / seconds if answer.output_tokens and seconds else None,
+        "time_to_first_token_seconds": ttft_s(answer),
+        "total_query_seconds": seconds,
+        **named,
+        "itl_std_ms": float(np.std(gaps_ms)) if len(gaps_ms) else None,
+    }
+
+
+def _phases(answer: Answer, owed: QueryEnergy | None) -> dict[str, float | None]:
+    """Prefill and decode; joules only where the sensor saw the phase three times."""
+    first = answer.first_ns
+    found: dict[str, float | None] = {}
+    ticks = (0, 0) if owed is None else (owed.prefill_ticks, owed.decode_ticks)
+    joules = (0.0, 0.0) if owed is None else (owed.prefill_j, owed.decode_j)
+    for name, count, amount, begin, end, tokens, each in (
+        ("prefill", ticks[0], joules[0], answer.sent_ns, first, answer.input_tokens, "input"),
+        ("decode", ticks[1], joules[1], first, answer.ended_ns, answer.output_tokens, "output"),
+    ):
+        seconds = None if begin is None or end is None else (end - begin) / NS
+        seen = amount if count >= FEWEST_TICKS else None
+        found[f"{name}_energy_j"] = seen
+        found[f"{name}_duration_ms"] = None if seconds is None else seconds * 1000
+        found[f"{name}_power_avg_w"] = seen / seconds if seen is not None and seconds else None
+        found[f"{name}_energy_per_{each}_token_j"] = seen / tokens if seen is not None and tokens else None
+    return found
+
+
+def _summary(run: Run, plan: Mapping[str, Any], records: Sequence[Record], bill: Bill, out: Path) -> dict[str, Any]:
+    from everywatt import __version__
+
+    host = run.meta.get("host", {})
+    return {
+        "model": plan["model"],
+        "profiler_config": {
+            "client_id": plan["client"]["client"],
+            "dataset_id": plan["dataset"]["name"],
+            **plain(plan),
+        },
+        "dataset": plan["dataset"]["name"],
+        "dataset_name": plan["dataset"]["name"],
+        "hardware_label": None,
+        "generated_at": run.started.isoformat(),
+        "total_queries": len(records),
+        "system_info": {"host_name": host.get("name"), "cpu_count": host.get("cpus"), "os_name": platform.system()},
+        "gpu_info": None,
+        "output_dir": out.name,
+        "versions": {"everywatt": __version__, "python": platform.python_version()},
+        "client_info": plan["client"],
+        "energy": bill.gross.to_dict(),
+    }
+
+
+def _write(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(dumps(data, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,167 @@
+"""Models without a server: a Python callable, or a command that reads the prompt and writes the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from everywatt.bench.llm.clients import Connection
+from everywatt.bench.llm.http import Stream
+from everywatt.bench.llm.values import OK, Answer, Ask
+from everywatt.core.errors import UsageError
+
+
+class PythonCallable:
+    """`call=module:function`, called with the prompt and the settings as keywords.
+
+    It gives a text, or yields pieces of one; it may be async. A plain function runs in a thread. The last thing it
+    yields may be a dict with `input_tokens` and `output_tokens`.
+    """
+
+    where = "here"
+
+    def __init__(self, connection: Connection) -> None:
+        connection.only("call")
+        target = connection.params.get("call", "")
+        if ":" not in target:
+            raise UsageError("The client 'python' needs --client-param call=module:function.")
+        self._target, self._total_s = target, connection.total_s
+        self._call: Callable[..., Any] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What was asked."""
+        return {"client": "python", "call": self._target}
+
+    async def health(self) -> list[str]:
+        """The function can be imported."""
+        module, _, name = self._target.partition(":")
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        try:
+            self._call = getattr(importlib.import_module(module), name)
+        except Exception as error:  # noqa: BLE001 - the user's module may do anything when it is imported
+            raise UsageError(f"{self._target} cannot be used: {type(error).__name__}: {error}.") from None
+        return []
+
+    async def ask(self, ask: Ask) -> Answer:
+        """Call it. Whatever it raises is the answer's error."""
+        assert self._call is not None
+        got, began_ns = Stream(), time.monotonic_ns()
+        try:
+            async with asyncio.timeout(self._total_s):
+                await _collect(self._call, ask, got)
+        except TimeoutError:
+            return got.answer("timeout", began_ns, began_ns, attempts=1, error="it took too long")
+        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+            status = "broken" if got.piece_ns else "failed"
+            return got.answer(status, began_ns, began_ns, attempts=1, error=f"{type(error).__name__}: {error}")
+        return got.answer(OK, began_ns, began_ns, attempts=1)
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+async def _collect(call: Callable[..., Any], ask: Ask, got: Stream) -> None:
+    if inspect.isasyncgenfunction(call):
+        pieces: AsyncIterator[Any] = call(ask.prompt, **ask.settings)
+        async for piece in pieces:
+            _take(piece, got)
+    elif inspect.iscoroutinefunction(call):
+        _take(await call(ask.prompt, **ask.settings), got)
+    else:
+        await asyncio.to_thread(_in_thread, call, ask, got)
+
+
+def _in_thread(call: Callable[..., Any], ask: Ask, got: Stream) -> None:
+    made = call(ask.prompt, **ask.settings)
+    if isinstance(made, Iterator):
+        for piece in made:
+            _take(piece, got)
+    else:
+        _take(made, got)
+
+
+def _take(piece: Any, got: Stream) -> None:
+    if isinstance(piece, dict):
+        got.input_tokens, got.output_tokens = piece.get("input_tokens"), piece.get("output_tokens")
+        got.piece(time.monotonic_ns(), str(piece.get("text", "")))
+    else:
+        got.piece(time.monotonic_ns(), str(piece))
+
+
+class ShellCommand:
+    """`run=COMMAND`: the prompt goes to its stdin, its stdout is the answer. `{model}` in it is the model.
+
+    Each line that arrives is a piece. Tokens are not counted.
+    """
+
+    where = "here"
+
+    def __init__(self, connection: Connection) -> None:
+        connection.only("run")
+        text = connection.params.get("run", "")
+        if not text:
+            raise UsageError("The client 'command' needs --client-param run='COMMAND'.")
+        self._words = [word.replace("{model}", connection.model) for word in shlex.split(text)]
+        self._total_s = connection.total_s
+
+    def describe(self) -> dict[str, Any]:
+        """What was asked."""
+        return {"client": "command", "run": shlex.join(self._words)}
+
+    async def health(self) -> list[str]:
+        """The program is there."""
+        if shutil.which(self._words[0]) is None:
+            raise UsageError(f"There is no program '{self._words[0]}'.")
+        return []
+
+    async def ask(self, ask: Ask) -> Answer:
+        """Run it once."""
+        got, began_ns = Stream(), time.monotonic_ns()
+        child = await asyncio.create_subprocess_exec(
+            *self._words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=64 << 20,
+        )
+        try:
+            async with asyncio.timeout(self._total_s):
+                await asyncio.gather(_feed(child, ask), _listen(child, got))
+                code = await child.wait()
+        except TimeoutError:
+            child.kill()
+            await child.wait()
+            return got.answer("timeout", began_ns, began_ns, attempts=1, error="it took too long")
+        if code:
+            return got.answer("failed", began_ns, began_ns, attempts=1, error=f"the command ended with {code}")
+        return got.answer(OK, began_ns, began_ns, attempts=1)
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+async def _feed(child: asyncio.subprocess.Process, ask: Ask) -> None:
+    assert child.stdin is not None
+    text = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
+    try:
+        child.stdin.write(text.encode())
+        await child.stdin.drain()
+        child.stdin.close()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # it does not read its input
+
+
+async def _listen(child: asyncio.subprocess.Process, got: Stream) -> None:
+    assert child.stdout is not None
+    async for line in child.stdout:
+        got.piece(time.monotonic_ns(), line.decode("utf-8", "replace"))

@@ -1,0 +1,341 @@
+"""The figures of a language-model run, each with its formula and its boundary."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everywatt.bench.llm.energy import FEWEST_TICKS, Bill
+from everywatt.bench.llm.latency import FORMULAS, e2e_s, latencies, ttft_s, within
+from everywatt.bench.llm.records import Record
+from everywatt.bench.llm.stats import Share, joint_bootstrap, regression, trimmed_mean, wilson
+from everywatt.core.energy import Energy
+
+BOOTSTRAP = "items and their joules drawn together 2,000 times, and the measurement's interval"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number with its 95 % interval, unit and formula; or None and why."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    unit: str
+    formula: str
+    refused: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        data = {"value": self.value, "low": self.low, "high": self.high, "unit": self.unit, "formula": self.formula}
+        return data if self.refused is None else {**data, "refused": self.refused}
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Everything about the queries of one load."""
+
+    level: str
+    queries: int
+    statuses: Mapping[str, int]
+    verdicts: Mapping[str, int]
+    accuracy: Share | None
+    input_tokens: int | None
+    output_tokens: int | None
+    counted: str | None
+    seconds: float
+    gross: Energy
+    net: Energy
+    others: Energy
+    boundary: str
+    about: str
+    figures: Mapping[str, Figure]
+    latency: Mapping[str, Any]
+    regressions: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    items: tuple[Mapping[str, Any], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form of one load; its queries, one by one, are in `items`."""
+        return {
+            "level": self.level,
+            "queries": self.queries,
+            "statuses": dict(self.statuses),
+            "verdicts": dict(self.verdicts),
+            "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "tokens_counted_by": self.counted,
+            "duration_s": self.seconds,
+            "energy": self.gross.to_dict(),
+            "energy_net": self.net.to_dict(),
+            "energy_others": self.others.to_dict(),
+            "boundary": {"name": self.boundary, "about": self.about},
+            **{name: figure.to_dict() for name, figure in self.figures.items()},
+            "latency": {name: {"formula": FORMULAS[name], "seconds": value} for name, value in self.latency.items()},
+            "regression": dict(self.regressions),
+            "notes": list(self.notes),
+            "items": [dict(item) for item in self.items],
+        }
+
+
+def metrics(level: str, records: Sequence[Record], bill: Bill, *, bounds: Mapping[str, float] | None = None) -> Metrics:
+    """The figures of these queries (of one load) with what they owe."""
+    answered = [record for record in records if record.ok]
+    judged = [record for record in answered if record.score is not None]
+    right = [record for record in judged if record.right]
+    inputs, outputs = _sum(answered, "input_tokens"), _sum(answered, "output_tokens")
+    accuracy = wilson(len(right), len(judged))
+    notes: list[str] = list(bill.gross.notes)
+    if outputs is None and answered:
+        notes.append("tokens were not counted: the server gave no usage, and no tokenizer was named")
+    pooled = {record.answer.counted for record in answered}
+    found = _energy_figures(bill, len(answered), inputs, outputs)
+    found |= _answer_figures(bill, judged, len(right), accuracy)
+    found |= _speed_figures(bill, answered, outputs, bounds)
+    found |= _phase_figures(bill, answered, inputs, outputs)
+    return Metrics(
+        level,
+        len(records),
+        dict(Counter(record.answer.status for record in records)),
+        dict(Counter(str(record.score["verdict"]) for record in judged if record.score is not None)),
+        accuracy,
+        inputs,
+        outputs,
+        " and ".join(sorted(str(one) for one in pooled)) if pooled != {None} and pooled else None,
+        bill.seconds,
+        bill.gross,
+        bill.net,
+        bill.others,
+        bill.boundary,
+        bill.about,
+        found,
+        latencies(records),
+        _regressions(bill, answered),
+        tuple(dict.fromkeys(notes)),
+        tuple(_item(record, bill) for record in records),
+    )
+
+
+def _item(record: Record, bill: Bill) -> dict[str, Any]:
+    """One query as plain data; the raw times are in the record."""
+    owed = bill.queries.get(record.span or "")
+    return {
+        "id": record.id,
+        "status": record.answer.status,
+        "verdict": None if record.score is None else record.score["verdict"],
+        "input_tokens": record.answer.input_tokens,
+        "output_tokens": record.answer.output_tokens,
+        "ttft_s": ttft_s(record.answer),
+        "e2e_s": e2e_s(record.answer),
+        "joules": None if owed is None else owed.energy.joules,
+        "low": None if owed is None else owed.energy.low,
+        "high": None if owed is None else owed.energy.high,
+        "net_joules": None if owed is None else owed.net_j,
+    }
+
+
+def _sum(records: Sequence[Record], name: str) -> int | None:
+    """The sum over all queries; None where one of them does not know."""
+    values = [getattr(record.answer, name) for record in records]
+    return None if not values or any(value is None for value in values) else sum(values)
+
+
+def _per(energy: Energy, count: float | None, unit: str, formula: str, why: str) -> Figure:
+    if energy.joules is None:
+        return Figure(None, None, None, unit, formula, energy.refused)
+    if not count:
+        return Figure(None, None, None, unit, formula, why)
+    low, high = energy.low or 0.0, energy.high or 0.0
+    # An interval that is wider than the figure ends at nothing: none of these can be less.
+    return Figure(energy.joules / count, max(low, min(energy.joules, 0.0)) / count, high / count, unit, formula)
+
+
+def _energy_figures(bill: Bill, answered: int, inputs: int | None, outputs: int | None) -> dict[str, Figure]:
+    total = None if inputs is None or outputs is None else inputs + outputs
+    no_tokens = "output tokens are not known" if outputs is None else "there are no tokens"
+    return {
+        "energy_per_request": _per(
+            bill.gross, answered, "J", "gross J of all queries / answered queries", "nothing was answered"
+        ),
+        "energy_per_output_token": _per(bill.gross, outputs, "J", "gross J of all queries / output tokens", no_tokens),
+        "energy_net_per_output_token": _per(
+            bill.net, outputs, "J", "net J (above idle) of all queries / output tokens", no_tokens
+        ),
+        "energy_per_total_token": _per(
+            bill.gross, total, "J", "gross J of all queries / (input + output tokens)", no_tokens
+        ),
+    }
+
+
+def _answer_figures(bill: Bill, judged: Sequence[Record], right: int, accuracy: Share | None) -> dict[str, Figure]:
+    names = {
+        "energy_per_correct_answer": ("J", "gross J of the judged queries / right answers"),
+        "accuracy_per_joule_mean": ("1/J", "accuracy / mean gross J of a judged query (does not depend on how many)"),
+        "accuracy_per_joule_total": ("1/J", "accuracy / total gross J of the judged queries (falls with their number)"),
+        "accuracy_per_watt": ("1/W", "accuracy / (gross J / seconds with a query open)"),
+    }
+    owed = [bill.queries[record.span or ""] for record in judged if record.span in bill.queries]
+    why = bill.gross.refused or ("nothing was judged" if accuracy is None else "no query has energy")
+    if not bill.gross.joules or accuracy is None or len(owed) < len(judged):
+        return {name: Figure(None, None, None, unit, formula, why) for name, (unit, formula) in names.items()}
+    joules = [one.energy.value for one in owed]
+    total, n = sum(joules), len(judged)
+    spread = joint_bootstrap([bool(r.right) for r in judged], joules, [r.group for r in judged])
+    value = right / total
+    if spread is None or right in (0, n):
+        # Drawing the same verdict again and again says nothing of the others: Wilson's interval does.
+        spread = accuracy.low / (total / n), accuracy.high / (total / n)
+    low, high = _wider(value, spread, bill.gross)
+    correct = Figure(
+        1 / value if right else None,
+        1 / high if right and high else None,
+        1 / low if right and low else None,
+        *names["energy_per_correct_answer"],
+        None if right else "no answer is right",
+    )
+    low_j, high_j = max(bill.gross.low or 0.0, 0.0), bill.gross.high or bill.gross.joules
+    return {
+        "energy_per_correct_answer": correct,
+        "accuracy_per_joule_mean": _figure(value, low, high, names["accuracy_per_joule_mean"]),
+        "accuracy_per_joule_total": _figure(value / n, low / n, high / n, names["accuracy_per_joule_total"]),
+        "accuracy_per_watt": Figure(
+            accuracy.value * bill.seconds / bill.gross.joules,
+            accuracy.low * bill.seconds / high_j,
+            accuracy.high * bill.seconds / low_j if low_j > 0 else None,
+            *names["accuracy_per_watt"],
+        ),
+    }
+
+
+def _figure(value: float, low: float, high: float, about: tuple[str, str]) -> Figure:
+    return Figure(value, low, high, *about)
+
+
+def _wider(value: float, spread: tuple[float, float], energy: Energy) -> tuple[float, float]:
+    """The bootstrap's interval and the measurement's own, as independent."""
+    below, above = value - spread[0], spread[1] - value
+    near = (energy.half_width or 0.0) / energy.value if energy.value else 0.0
+    return max(0.0, value - math.hypot(below, value * near)), value + math.hypot(above, value * near)
+
+
+def _speed_figures(
+    bill: Bill, answered: Sequence[Record], outputs: int | None, bounds: Mapping[str, float] | None
+) -> dict[str, Figure]:
+    seconds, energy = bill.seconds, bill.gross
+    no_time = None if seconds else "no query took any time"
+    rate = outputs / seconds if outputs is not None and seconds else None
+    found = {
+        "output_tokens_per_second": Figure(
+            rate, None, None, "1/s", "output tokens / seconds with a query open", no_time or _unknown(outputs)
+        ),
+        "requests_per_second": Figure(
+            len(answered) / seconds if seconds else None,
+            None,
+            None,
+            "1/s",
+            "answered queries / seconds with a query open",
+            no_time,
+        ),
+        "tokens_per_second_per_watt": _inverse(energy, outputs),
+        "energy_delay_product": _edp(energy, answered),
+    }
+    if bounds:
+        kept = sum(within(record.answer, bounds) for record in answered)
+        text = ", ".join(f"{name} ≤ {most:g} s" for name, most in bounds.items())
+        found["goodput"] = Figure(
+            kept / seconds if seconds else None, None, None, "1/s", f"queries with {text} / seconds", no_time
+        )
+        found["goodput_share"] = _share(wilson(kept, len(answered)), f"queries with {text} / answered queries")
+    return found
+
+
+def _unknown(outputs: int | None) -> str | None:
+    return "output tokens are not known" if outputs is None else None
+
+
+def _share(share: Share | None, formula: str) -> Figure:
+    if share is None:
+        return Figure(None, None, None, "", formula, "nothing was answered")
+    return Figure(share.value, share.low, share.high, "", formula)
+
+
+def _inverse(energy: Energy, outputs: int | None) -> Figure:
+    unit, formula = "1/J", "output tokens / s / W = output tokens / gross J"
+    if energy.joules is None or outputs is None or not energy.joules > 0:
+        return Figure(None, None, None, unit, formula, energy.refused or _unknown(outputs) or "there is no energy")
+    low = energy.low or 0.0
+    return Figure(
+        outputs / energy.joules,
+        outputs / (energy.high or energy.joules),
+        outputs / low if low > 0 else None,
+        unit,
+        formula,
+    )
+
+
+def _edp(energy: Energy, answered: Sequence[Record]) -> Figure:
+    unit, formula = "J s", "gross J / answered queries × mean seconds of an answer"
+    if energy.joules is None or not answered:
+        return Figure(None, None, None, unit, formula, energy.refused or "nothing was answered")
+    mean_s = sum(r.answer.ended_ns - r.answer.sent_ns for r in answered) / 1e9 / len(answered)
+    scale = mean_s / len(answered)
+    return Figure(
+        energy.joules * scale, max(energy.low or 0.0, 0.0) * scale, (energy.high or 0.0) * scale, unit, formula
+    )
+
+
+def _phase_figures(
+    bill: Bill, answered: Sequence[Record], inputs: int | None, outputs: int | None
+) -> dict[str, Figure]:
+    """Prefill and decode, split at the first token; only where the sensor saw every phase at least three times."""
+    owed = [bill.queries[record.span or ""] for record in answered if record.span in bill.queries]
+    found = {}
+    for name, tokens in (("prefill", inputs), ("decode", outputs)):
+        formula = f"gross J {'until' if name == 'prefill' else 'from'} the first token, of all queries"
+        each = f"{formula} / {'input' if name == 'prefill' else 'output'} tokens"
+        counts = [one.prefill_ticks if name == "prefill" else one.decode_ticks for one in owed]
+        short = sum(count < FEWEST_TICKS for count in counts)
+        why = bill.gross.refused or ("nothing was answered" if not owed else None)
+        if why is None and short:
+            every = "" if bill.tick_s is None else f", which is read every {bill.tick_s * 1000:g} ms"
+            why = (
+                f"{short} of {len(owed)} {name}s are covered by fewer than {FEWEST_TICKS} readings of the sensor{every}"
+                ": a boundary between two readings has no energy"
+            )
+        if why is not None:
+            found[f"{name}_energy"] = Figure(None, None, None, "J", formula, why)
+            continue
+        joules = sum(one.prefill_j if name == "prefill" else one.decode_j for one in owed)
+        near = (bill.gross.half_width or 0.0) / bill.gross.value if bill.gross.value else 0.0
+        found[f"{name}_energy"] = Figure(joules, max(joules * (1 - near), 0.0), joules * (1 + near), "J", formula)
+        if tokens:
+            found[f"{name}_energy_per_token"] = Figure(
+                joules / tokens, max(joules * (1 - near), 0.0) / tokens, joules * (1 + near) / tokens, "J", each
+            )
+    return found
+
+
+def _regressions(bill: Bill, answered: Sequence[Record]) -> dict[str, Any]:
+    """Energy and latency on input and output tokens, with standard errors; and the plain and trimmed means beside."""
+    known = [
+        (record, bill.queries[record.span or ""])
+        for record in answered
+        if record.span in bill.queries and record.answer.input_tokens is not None
+    ]
+    known = [(record, owed) for record, owed in known if record.answer.output_tokens is not None]
+    columns: dict[str, Sequence[float]] = {
+        "input_tokens": [float(record.answer.input_tokens or 0) for record, _ in known],
+        "output_tokens": [float(record.answer.output_tokens or 0) for record, _ in known],
+    }
+    joules = [owed.energy.value for _, owed in known]
+    seconds = [(record.answer.ended_ns - record.answer.sent_ns) / 1e9 for record, _ in known]
+    return {
+        "energy_j": regression(columns, joules),
+        "latency_s": regression(columns, seconds),
+        "mean_energy_j": sum(joules) / len(joules) if joules else None,
+        "trimmed_mean_energy_j": trimmed_mean(joules),
+    }

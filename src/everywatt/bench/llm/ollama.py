@@ -1,0 +1,84 @@
+"""Ollama by its own API, which tells what loading the model and reading the prompt took."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from everywatt.bench.llm.clients import Connection
+from everywatt.bench.llm.http import Http, Stream
+from everywatt.bench.llm.values import Answer, Ask
+from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    import httpx
+
+USUAL_URL = "http://127.0.0.1:11434"
+
+
+class Ollama:
+    """Streams `/api/chat`: JSON lines. Sampling settings go into `options`."""
+
+    where = "server"
+
+    def __init__(self, connection: Connection) -> None:
+        connection.only()
+        self._of = connection
+        self._http = Http(connection)
+        self._root = connection.base_url or USUAL_URL
+
+    def describe(self) -> dict[str, Any]:
+        """What was asked, without any secret."""
+        return {"client": "ollama", "base_url": self._root}
+
+    async def health(self) -> list[str]:
+        """The server answers and has the model."""
+        try:
+            import httpx
+        except ImportError:
+            raise MissingExtra("httpx", "llm") from None
+        try:
+            response = await self._http.get(f"{self._root}/api/tags")
+            names = [str(one["name"]) for one in response.json()["models"]]
+        except httpx.HTTPError as error:
+            raise MeasurementRefused(f"No Ollama answers at {self._root}: {error}.", cure="ollama serve") from None
+        except (ValueError, KeyError, TypeError):
+            raise MeasurementRefused(f"What answers at {self._root} is not Ollama.", cure="--client openai") from None
+        if self._of.model not in names and f"{self._of.model}:latest" not in names:
+            raise UsageError(f"Ollama has no model '{self._of.model}'.", cure=f"ollama pull {self._of.model}")
+        return []
+
+    async def ask(self, ask: Ask) -> Answer:
+        """One question, streamed."""
+        system = [{"role": "system", "content": ask.system}] if ask.system else []
+        body = {
+            "model": self._of.model,
+            "messages": [*system, {"role": "user", "content": ask.prompt}],
+            "stream": True,
+            "options": dict(ask.settings),
+        }
+        return await self._http.stream(f"{self._root}/api/chat", body, _read)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.close()
+
+
+async def _read(response: httpx.Response, got: Stream) -> None:
+    async for line in response.aiter_lines():
+        at_ns = time.monotonic_ns()
+        if not line.strip():
+            continue
+        data = json.loads(line)
+        if not isinstance(data, dict):
+            raise ValueError("a line is not an object")
+        if data.get("error"):
+            got.error = str(data["error"])
+            return
+        message = data.get("message") or {}
+        got.piece(at_ns, message.get("content") or "", message.get("thinking") or "")
+        if data.get("done"):
+            got.done, got.finish = True, data.get("done_reason") or "stop"
+            got.input_tokens, got.output_tokens = data.get("prompt_eval_count"), data.get("eval_count")
+            return

@@ -1,0 +1,144 @@
+"""Any server that speaks the OpenAI chat API: vLLM, llama.cpp, SGLang, TGI, LM Studio, transformers serve."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from everywatt.bench.llm.clients import KEY_VARIABLE, Connection
+from everywatt.bench.llm.http import Http, Stream
+from everywatt.bench.llm.tokens import Counter, counter
+from everywatt.bench.llm.values import Answer, Ask
+from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class OpenAI:
+    """Streams `/v1/chat/completions`, or `/v1/completions` with the parameter endpoint=completions.
+
+    Usage is asked for; where the server gives none, the parameter `tokenizer` (a folder or file of the tokenizers
+    library) counts, and without one the counts are None.
+    """
+
+    where = "server"
+
+    def __init__(self, connection: Connection) -> None:
+        connection.only("endpoint", "tokenizer", "usage")
+        if not connection.base_url:
+            raise UsageError("The client 'openai' needs --base-url.", cure="--base-url http://127.0.0.1:8000")
+        self._of = connection
+        self._http = Http(connection)
+        self._root = connection.base_url if connection.base_url.endswith("/v1") else f"{connection.base_url}/v1"
+        self._endpoint = connection.params.get("endpoint", "chat")
+        if self._endpoint not in ("chat", "completions"):
+            raise UsageError(f"endpoint={self._endpoint} is not chat or completions.")
+        self._ask_usage = connection.params.get("usage", "yes") == "yes"
+        self._counter: Counter | None = counter(connection.params.get("tokenizer"))
+
+    def describe(self) -> dict[str, Any]:
+        """What was asked, without any secret."""
+        return {
+            "client": "openai",
+            "base_url": self._of.base_url,
+            "endpoint": self._endpoint,
+            "tokenizer": None if self._counter is None else self._counter.name,
+            "key": "from the environment" if self._of.key else None,
+        }
+
+    async def health(self) -> list[str]:
+        """The server answers and has the model. MeasurementRefused where it does not."""
+        try:
+            import httpx
+            import httpx_sse  # noqa: F401 - better now than at the first answer
+        except ImportError as error:
+            raise MissingExtra(error.name or "httpx", "llm") from None
+        try:
+            response = await self._http.get(f"{self._root}/models")
+        except httpx.HTTPError as error:
+            why = self._of.without_key(f"{type(error).__name__}: {error}".rstrip(": "))
+            raise MeasurementRefused(f"No server answers at {self._root}: {why}.", cure="start it first") from None
+        if response.status_code in (401, 403):
+            raise MeasurementRefused(
+                f"{self._root} wants a key (HTTP {response.status_code}).", cure=f"export {KEY_VARIABLE}=…"
+            )
+        if response.status_code >= 500:
+            raise MeasurementRefused(f"{self._root} is not ready: HTTP {response.status_code}.", cure="wait for it")
+        names = _models(response)
+        if names is None:
+            return [f"{self._root}/models gives no list, so nobody knows whether '{self._of.model}' is there"]
+        if names and self._of.model not in names:
+            raise UsageError(f"The server has no model '{self._of.model}'; it has: {', '.join(names[:10])}.")
+        return []
+
+    async def ask(self, ask: Ask) -> Answer:
+        """One question, streamed."""
+        body: dict[str, Any] = {"model": self._of.model, "stream": True, **ask.settings}
+        if self._ask_usage:
+            body["stream_options"] = {"include_usage": True}
+        if self._endpoint == "chat":
+            system = [{"role": "system", "content": ask.system}] if ask.system else []
+            body["messages"] = [*system, {"role": "user", "content": ask.prompt}]
+            answer = await self._http.stream(f"{self._root}/chat/completions", body, _read)
+        else:
+            body["prompt"] = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
+            answer = await self._http.stream(f"{self._root}/completions", body, _read)
+        if answer.output_tokens is None and self._counter is not None:
+            said = answer.reasoning + answer.text
+            counts = self._counter.count(ask.prompt), self._counter.count(said)
+            answer = replace(
+                answer, input_tokens=counts[0], output_tokens=counts[1], counted=f"tokenizer {self._counter.name}"
+            )
+        return answer
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.close()
+
+
+async def _read(response: httpx.Response, got: Stream) -> None:
+    from httpx_sse import EventSource, SSEError
+
+    try:
+        source = EventSource(response)
+        async for event in source.aiter_sse():
+            at_ns = time.monotonic_ns()
+            if event.data == "[DONE]":
+                got.done = True
+                return
+            if event.data:
+                _take(json.loads(event.data), at_ns, got)
+    except SSEError as error:
+        raise ValueError(f"not a stream of events: {error}") from None
+
+
+def _take(data: Any, at_ns: int, got: Stream) -> None:
+    if not isinstance(data, dict):
+        raise ValueError("an event is not an object")
+    if data.get("error"):
+        error = data["error"]
+        got.error = str(error.get("message", error)) if isinstance(error, dict) else str(error)
+        return
+    usage = data.get("usage")
+    if isinstance(usage, dict):
+        got.input_tokens = _count(usage.get("prompt_tokens"))
+        got.output_tokens = _count(usage.get("completion_tokens"))
+    for choice in data.get("choices") or ():
+        delta = choice.get("delta") or {}
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        got.piece(at_ns, delta.get("content") or choice.get("text") or "", reasoning)
+        got.finish = choice.get("finish_reason") or got.finish
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _models(response: httpx.Response) -> list[str] | None:
+    try:
+        return [str(one["id"]) for one in response.json()["data"]]
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,132 @@
+"""Records of queries: one JSON line each, on disk the moment a query is finished, beside the tape of the run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everywatt.bench.llm.values import OK, Answer
+from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import dumps
+
+QUERIES = "queries.jsonl"
+PLAN = "llm.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One finished query: which item at which load, the span on the tape, what came back and how it was judged.
+
+    `score` is None where the item has no scorer, or the query failed.
+    """
+
+    id: str
+    level: str
+    span: str | None
+    answer: Answer
+    score: Mapping[str, Any] | None = None
+    group: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes it the only one: the same item is asked once at each load."""
+        return self.level, self.id
+
+    @property
+    def ok(self) -> bool:
+        """Whether an answer came back as a whole."""
+        return self.answer.status == OK
+
+    @property
+    def right(self) -> bool | None:
+        """Whether the answer is right; an unparsed one is not. None where it was not judged."""
+        return None if self.score is None else self.score["verdict"] == "right"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for a line."""
+        return {
+            "id": self.id,
+            "level": self.level,
+            "group": self.group,
+            "span": self.span,
+            "score": None if self.score is None else dict(self.score),
+            "answer": self.answer.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Record:
+        """The inverse of `to_dict`."""
+        return cls(
+            str(data["id"]),
+            str(data["level"]),
+            data.get("span"),
+            Answer.from_dict(data["answer"]),
+            data.get("score"),
+            str(data.get("group") or ""),
+        )
+
+
+class Journal:
+    """The file of records, open for appending. A line is one write, so a kill leaves whole lines, or half of the last.
+
+    After a power loss lines of the last seconds may be missing: they are not synced one by one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._fd = os.open(folder / QUERIES, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._fd).st_size
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+            os.write(self._fd, b"\n")  # half a line of a killed run: it stays, and is not a record
+
+    def add(self, record: Record) -> None:
+        """Write one record."""
+        data = dumps(record.to_dict()).encode("utf-8", "replace") + b"\n"
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def close(self) -> None:
+        """Sync and close the file."""
+        os.fsync(self._fd)
+        os.close(self._fd)
+
+
+def read_records(folder: Path) -> list[Record]:
+    """All records, in order of their end; of an item that was asked again the last one counts. Half lines are not."""
+    found: dict[tuple[str, str], Record] = {}
+    try:
+        lines = (folder / QUERIES).read_bytes().split(b"\n")
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            record = Record.from_dict(json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            continue
+        found.pop(record.key, None)
+        found[record.key] = record
+    return list(found.values())
+
+
+def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Keep what was asked beside the tape. It has no secret in it."""
+    (folder / PLAN).write_text(dumps(plan, indent=2) + "\n", encoding="utf-8")
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """What a run asked; UsageError where it is not a run of a language model."""
+    try:
+        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UsageError(f"{folder.name} is not a run of `bench llm`.", cure="everywatt list") from None
+    if not isinstance(plan, dict):
+        raise UsageError(f"{folder.name}/{PLAN} is damaged.")
+    return plan
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Which of these entries of two plans are not the same."""
+    return [name for name in names if old.get(name) != new.get(name)]

@@ -1,0 +1,227 @@
+"""The run: health, then a recording, idle, warm-up and the queries, each a span on the tape and a line on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from everywatt.api.meter import Meter
+from everywatt.api.preflight import BUSY_SHARE, CpuLoad
+from everywatt.api.run import Run
+from everywatt.bench.llm.clients import Client
+from everywatt.bench.llm.loads import Level
+from everywatt.bench.llm.records import Journal, Record, read_records, write_plan
+from everywatt.bench.llm.scorers import scorer
+from everywatt.bench.llm.values import OK, Answer, Ask, Item
+from everywatt.core.clocks import NS
+from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor
+from everywatt.recorder.client import Recording
+
+QUERY, WARM_UP = "query", "warm-up"
+_WARM = "Count from one to ten. (warm-up {number})"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to ask. Warm-up has prompts of its own, so it eats no items and fills no cache with them."""
+
+    levels: tuple[Level, ...] = (Level(),)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    system: str | None = None
+    warmup: int = 2
+    idle_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it: the finished run (None where nothing could be recorded), its folder and all records."""
+
+    run: Run | None
+    folder: Path
+    records: tuple[Record, ...]
+    ended: str
+    notes: tuple[str, ...] = ()
+
+
+Watch = Callable[[str, int, int], None]
+One = Callable[[Item], Coroutine[Any, Any, None]]
+
+
+class Bench:
+    """One benchmark of one client over some items. An interrupt loses nothing that is finished."""
+
+    def __init__(
+        self,
+        client: Client,
+        items: Sequence[Item],
+        plan: Plan,
+        meter: Meter,
+        about: Mapping[str, Any],
+        *,
+        watch: Watch | None = None,
+        reaper: int | None = None,
+    ) -> None:
+        self._client, self._items, self._plan, self._meter = client, tuple(items), plan, meter
+        self._about = dict(about)
+        self._watch = watch or (lambda doing, done, of: None)
+        self._reaper = reaper
+        self._notes: list[str] = []
+        self._done = 0
+        for item in self._items:
+            if item.scorer is not None:
+                scorer(item.scorer)  # an unknown one is found out now, not after an hour
+
+    def run(self, *, resume: Path | None = None) -> Outcome:
+        """Do it. Nothing exists on disk until the client has said that it can answer."""
+        ended = "done"
+        folder: list[Path] = []
+        try:
+            asyncio.run(self._all(resume, folder))
+        except KeyboardInterrupt:
+            if not folder:
+                raise
+            ended = "interrupted"
+        except BaseException:
+            self._meter.stop()
+            raise
+        finished = self._meter.stop()
+        return Outcome(finished, folder[0], tuple(read_records(folder[0])), ended, tuple(self._notes))
+
+    async def _all(self, resume: Path | None, folder: list[Path]) -> None:
+        try:
+            self._notes += await self._client.health()
+            recording = self._start()
+            folder.append(recording.path.parent)
+            if resume is None:
+                write_plan(folder[0], self._about)
+            finished = {record.key for record in read_records(folder[0]) if record.ok}
+            journal = Journal(folder[0])
+            try:
+                await self._idle(recording)
+                await self._warm_up(recording)
+                for level in self._plan.levels:
+                    left = [item for item in self._items if (level.label, item.id) not in finished]
+                    await self._level(recording, journal, level, left)
+            finally:
+                journal.close()
+        finally:
+            await self._client.close()
+
+    def _start(self) -> Recording:
+        self._meter.start(command=["bench", "llm"], root=False, reaper=self._reaper)
+        recording = self._meter.recording
+        if recording is None:
+            raise MeasurementRefused(f"Nothing can be recorded: {self._meter.energy.refused}")
+        carries = any(channel.carries_energy for group in recording.groups for channel in group.channels)
+        if not carries and self._client.where != "nowhere":
+            self._meter.discard()
+            raise NoSensor("Nothing on this machine measures power, and --no-estimate forbids a model.")
+        return recording
+
+    async def _idle(self, recording: Recording) -> None:
+        if self._plan.idle_s <= 0 or self._client.where == "nowhere":
+            return
+        self._watch(f"recording idle power for {self._plan.idle_s:g} s", 0, len(self._items))
+        uid, load = recording.span_open("idle"), CpuLoad()
+        await asyncio.sleep(self._plan.idle_s)
+        # Inside a simulated machine /proc/stat still tells of the whole real one.
+        share = None if "EVERYWATT_BELOW" in os.environ else load.others()
+        busy = share is not None and share > BUSY_SHARE
+        if busy:
+            self._notes.append(
+                f"other programs kept {share:.0%} of the CPUs busy while idle was recorded: that is not idle"
+            )
+        recording.span_close(uid, attributes={"role": "not-idle" if busy else "idle"})
+
+    async def _warm_up(self, recording: Recording) -> None:
+        if self._client.where == "nowhere":
+            return
+        for number in range(self._plan.warmup):
+            self._watch("warm-up", 0, len(self._items))
+            uid = recording.span_open(WARM_UP)
+            ask = Ask(_WARM.format(number=number + 1), self._plan.system, self._plan.settings)
+            answer = await self._client.ask(ask)
+            recording.span_close(uid, attributes={"status": answer.status})
+            if answer.status != OK:
+                self._notes.append(f"warm-up {number + 1} gave no answer: {answer.error}")
+
+    async def _level(self, recording: Recording, journal: Journal, level: Level, items: Sequence[Item]) -> None:
+        self._done = 0
+        uid = recording.span_open("load", attributes={"level": level.label, "queries": len(items)})
+
+        async def one(item: Item) -> None:
+            journal.add(await self._query(recording, level, item, uid))
+            self._done += 1
+            self._watch(level.label, self._done, len(items))
+
+        try:
+            if level.concurrency is not None:
+                await _closed(items, one, level.concurrency)
+            else:
+                await _opened(items, one, level)
+        finally:
+            recording.span_close(uid)
+
+    async def _query(self, recording: Recording, level: Level, item: Item, parent: str) -> Record:
+        uid = recording.span_open(QUERY, parent=parent, attributes={"item": item.id, "level": level.label})
+        try:
+            answer = await self._client.ask(Ask(item.prompt, self._plan.system, self._plan.settings, item.id))
+        except BaseException:
+            recording.span_close(uid, attributes={"status": "interrupted"})
+            raise
+        mark = recording.mark()
+        score = scorer(item.scorer)(answer.text, item).to_dict() if item.scorer and answer.status == OK else None
+        recording.span_close(uid, attributes=_attributes(answer, score), mark=mark)
+        return Record(item.id, level.label, uid, answer, score, item.group)
+
+
+def _attributes(answer: Answer, score: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the span on the tape tells of a query; the raw times are in the record."""
+    first = answer.first_ns
+    return {
+        "status": answer.status,
+        "input_tokens": answer.input_tokens,
+        "output_tokens": answer.output_tokens,
+        "pieces": len(answer.piece_ns),
+        "ttft_s": None if first is None else (first - answer.sent_ns) / NS,
+        "attempts": answer.attempts,
+        "verdict": None if score is None else score["verdict"],
+    }
+
+
+async def _closed(items: Sequence[Item], one: One, width: int) -> None:
+    queue = iter(items)
+
+    async def worker() -> None:
+        for item in queue:
+            await one(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(width, len(items))):
+                group.create_task(worker())
+    except* EverywattError as errors:
+        raise _first(errors) from None
+
+
+async def _opened(items: Sequence[Item], one: One, level: Level) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        async with asyncio.TaskGroup() as group:
+            for item, at_s in zip(items, level.arrivals(), strict=False):
+                # An absolute time: a late request does not delay those after it.
+                await asyncio.sleep(max(0.0, began + at_s - loop.time()))
+                group.create_task(one(item))
+    except* EverywattError as errors:
+        raise _first(errors) from None
+
+
+def _first(errors: BaseExceptionGroup[EverywattError]) -> EverywattError:
+    """One of the errors of several queries at once: the same mistake, as a rule."""
+    found = errors.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found

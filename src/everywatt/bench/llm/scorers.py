@@ -1,0 +1,207 @@
+"""Scorers: whether an answer is right. `unparsed` (no answer could be found in the text) is told apart from wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from everywatt.bench.llm.constraints import broken_constraints
+from everywatt.bench.llm.schema import violations
+from everywatt.bench.llm.values import Item
+from everywatt.core.errors import UsageError
+
+RIGHT, WRONG, UNPARSED = "right", "wrong", "unparsed"
+GROUP = "everywatt.llm_scorers"
+MOST_TEXT = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """`verdict` is right, wrong or unparsed; `found` is what was read out of the answer, `how` by which rule."""
+
+    verdict: str
+    found: str | None = None
+    how: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for a record."""
+        return {"verdict": self.verdict, "found": self.found, "how": self.how}
+
+
+Scorer = Callable[[str, Item], Score]
+
+
+def exact(text: str, item: Item) -> Score:
+    """The whole answer, without case, outer spaces, quotes and the final stop; `rules` may have `aliases`."""
+    wanted = [item.answer or "", *(str(alias) for alias in item.rules.get("aliases", ()))]
+    found = _plain(text)
+    return Score(RIGHT if found in {_plain(one) for one in wanted} else WRONG, found[:200], "whole answer")
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip().strip("\"'`*.").strip().casefold()
+
+
+_LETTER_RULES = (
+    ("the answer is", r"(?i:answer\s+is)\s*:?\s*\**\(?\[?([A-{last}])\)?(?![A-Za-z])"),
+    ("answer:", r"(?i:answer)\s*:\s*\**\s*\(?\[?([A-{last}])\)?(?![A-Za-z])"),
+    ("boxed", r"\\boxed\{{\s*(?:\\text\{{)?\(?([A-{last}])\)?\}}?"),
+    ("alone on a line", r"(?m)^\s*\**\(?([A-{last}])\)?[.):]?\**\s*$"),
+    ("first on a line", r"(?m)^\s*\**\(?([A-{last}])[.):]\)?\**\s"),
+)
+
+
+def letter(text: str, item: Item) -> Score:
+    """A choice's letter: `the answer is (X)`, `answer: X`, boxed, alone on a line, else the last lone letter.
+
+    `rules` has `choices` (how many or which). A letter out of range is not one; no letter at all is unparsed.
+    """
+    choices = item.rules.get("choices", 10)
+    count = choices if isinstance(choices, int) else len(choices)
+    last = chr(ord("A") + max(1, min(count, 26)) - 1)
+    wanted = (item.answer or "").strip().upper()
+    for how, pattern in _LETTER_RULES:
+        found = re.findall(pattern.format(last=last), text)
+        if found:
+            return _compared(found[-1], wanted, how)
+    # `A` as a word and `I` are English; as a choice they stand before a stop, a bracket or the end.
+    lone = re.findall(rf"(?<![A-Za-z'])([A-{last}])(?=[).,:\s]*$|[).:])", text)
+    return _compared(lone[-1], wanted, "last lone letter") if lone else Score(UNPARSED)
+
+
+def _compared(found: str, wanted: str, how: str) -> Score:
+    return Score(RIGHT if found == wanted else WRONG, found, how)
+
+
+_NUMBER = r"[-+−]?\s?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+−]?\.\d+"
+_FRACTION = rf"(?:{_NUMBER})\s*/\s*\d+"
+_FRAC = r"([-+−]?)\s*\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}"
+
+
+def numeric(text: str, item: Item) -> Score:
+    """A number: the last `\\boxed{}`, `#### n`, `answer is n`, else the last number; fractions are exact.
+
+    `rules` may have `tolerance` (absolute). `1,000`, `3/4`, `\\frac{3}{4}`, `12.5%` (as 12.5) and `$5` are read.
+    """
+    wanted = number(item.answer or "")
+    if wanted is None:
+        raise UsageError(f"Item {item.id} has no number as its answer: {item.answer!r}.")
+    value, how = find_number(text)
+    if value is None:
+        return Score(UNPARSED)
+    near = Fraction(str(item.rules.get("tolerance", 0)))
+    return Score(RIGHT if abs(value - wanted) <= near else WRONG, _shown(value), how)
+
+
+def _shown(value: Fraction) -> str:
+    return str(value.numerator) if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
+
+
+def find_number(text: str) -> tuple[Fraction | None, str]:
+    """The number that a text ends up with, and by which rule it was found."""
+    text = text[-MOST_TEXT:]
+    rules = (
+        ("boxed", boxed(text)),
+        ("####", re.findall(r"####\s*([^\n]+)", text)),
+        ("the answer is", re.findall(r"(?i)answer\s*(?:is|:|=)\s*:?\s*\**\$?\s*([^\n]+)", text)),
+    )
+    for how, found in rules:
+        if found and (value := number(found[-1])) is not None:
+            return value, how
+    every = re.findall(rf"\\[dt]?frac\s*\{{[^{{}}]+\}}\s*\{{[^{{}}]+\}}|{_FRACTION}|{_NUMBER}", text)
+    return (number(every[-1]), "last number") if every else (None, "")
+
+
+def boxed(text: str) -> list[str]:
+    """What stands in every `\\boxed{…}`, braces inside of it included."""
+    found = []
+    for start in re.finditer(r"\\f?boxed\s*\{", text):
+        depth, at = 1, start.end()
+        while at < len(text) and depth:
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            at += 1
+        if not depth:
+            found.append(text[start.end() : at - 1])
+    return found
+
+
+def number(text: str) -> Fraction | None:
+    """The first number in a text as an exact fraction; None where there is none."""
+    fraction = re.search(_FRAC, text)
+    if fraction:
+        top, bottom = number(fraction.group(2)), number(fraction.group(3))
+        if top is None or not bottom:
+            return None
+        return -top / bottom if fraction.group(1) in ("-", "−") else top / bottom
+    found = re.search(f"{_FRACTION}|{_NUMBER}", text)
+    if not found:
+        return None
+    plain = re.sub(r"[,\s+]", "", found.group()).replace("−", "-")
+    # An exponent is a number of digits: 1e999999999 must not be written out.
+    exponent = re.search(r"[eE](-?\d+)", plain)
+    if exponent and abs(int(exponent.group(1))) > 400:
+        return None
+    try:
+        return Fraction(plain)
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def regex(text: str, item: Item) -> Score:
+    """The pattern in `rules` (`pattern`), found in the answer; with a group, the group has to be the item's answer."""
+    pattern = item.rules.get("pattern") or item.answer or ""
+    try:
+        found = re.search(pattern, text[:MOST_TEXT])
+    except re.error as error:
+        raise UsageError(f"Item {item.id}: {pattern!r} is not a regular expression: {error}.") from None
+    if not found:
+        return Score(UNPARSED if re.compile(pattern).groups else WRONG, None, "pattern")
+    if not found.groups():
+        return Score(RIGHT, found.group(), "pattern")
+    return _compared(str(found.group(1)).strip(), (item.answer or "").strip(), "pattern")
+
+
+def json_schema(text: str, item: Item) -> Score:
+    """JSON that fits the schema in `rules` (`schema`); a fence around it is taken off. No JSON at all is unparsed."""
+    fenced = re.search(r"```(?:json)?\s*\n(.*?)```", text, re.DOTALL)
+    try:
+        data = json.loads((fenced.group(1) if fenced else text).strip())
+    except ValueError:
+        return Score(UNPARSED, None, "JSON")
+    wrong = violations(data, item.rules.get("schema", {}))
+    return Score(WRONG, wrong[0], "JSON schema") if wrong else Score(RIGHT, None, "JSON schema")
+
+
+def constraints(text: str, item: Item) -> Score:
+    """Every constraint in `rules` (`constraints`) holds; `found` names the first that does not."""
+    if not text.strip():
+        return Score(UNPARSED, None, "constraints")
+    wrong = broken_constraints(text, item.rules.get("constraints", ()))
+    return Score(WRONG, wrong[0], "constraints") if wrong else Score(RIGHT, None, "constraints")
+
+
+BUILT_IN: Mapping[str, Scorer] = {
+    "exact": exact,
+    "letter": letter,
+    "numeric": numeric,
+    "regex": regex,
+    "json-schema": json_schema,
+    "constraints": constraints,
+}
+
+
+def scorer(name: str) -> Scorer:
+    """The scorer of that name: built in, or by the entry point group `everywatt.llm_scorers`."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=GROUP):
+        if entry.name == name:
+            made: Scorer = entry.load()
+            return made
+    raise UsageError(f"There is no scorer '{name}'.", cure=f"one of: {', '.join(BUILT_IN)}")

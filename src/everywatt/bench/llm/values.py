@@ -1,0 +1,80 @@
+"""The values of a language-model benchmark: an item of a data set, what is asked, and what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+OK = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One question. `answer` is what the scorer compares with; None where there is nothing to score.
+
+    `id` is unique in its data set and the same in every run of it. `rules` are what the scorer has to know beside the
+    answer: the letters of a multiple choice, a pattern, a schema, constraints. `group` is what clusters items (a
+    subject).
+    """
+
+    id: str
+    prompt: str
+    answer: str | None = None
+    scorer: str | None = None
+    group: str = ""
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a client is to send: the prompt, perhaps a system prompt, and sampling settings as the server names them."""
+
+    prompt: str
+    system: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    item: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. Times are CLOCK_MONOTONIC nanoseconds, as they were read when each piece arrived.
+
+    `status` is `ok`, `timeout`, `refused` (the server said no: 4xx), `failed` (5xx, no connection) or `broken` (the
+    stream ended in the middle). `sent_ns` is when the first byte of the last attempt
+    went out, `began_ns` when asking began: connecting, failed attempts and waits lie in between.
+    `piece_ns` has one time for each piece of text that arrived; a piece is usually one token. `counted` says who
+    counted the tokens: `usage` (the server), `tokenizer NAME`, or None where nobody did and the counts are None.
+    """
+
+    status: str
+    text: str = ""
+    reasoning: str = ""
+    began_ns: int = 0
+    sent_ns: int = 0
+    ended_ns: int = 0
+    piece_ns: tuple[int, ...] = ()
+    first_answer_ns: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    counted: str | None = None
+    attempts: int = 1
+    finish: str | None = None
+    error: str | None = None
+
+    @property
+    def first_ns(self) -> int | None:
+        """When the first piece of text, reasoning or answer, arrived."""
+        return self.piece_ns[0] if self.piece_ns else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for a record."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Answer:
+        """The inverse of `to_dict`; unknown fields are left out."""
+        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        known["piece_ns"] = tuple(int(ns) for ns in known.get("piece_ns", ()))
+        return cls(**known)

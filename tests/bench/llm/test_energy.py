@@ -1,0 +1,98 @@
+"""Whose energy: on simulated hardware whose power follows the CPU time of the processes inside, so that owners have a
+truth."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sse_server import running
+
+from everywatt.api.run import load
+from everywatt.bench.llm.energy import bill
+from everywatt.bench.llm.records import read_records
+from everywatt.sim.machine import SimMachine
+
+pytest.importorskip("httpx_sse")
+BURN = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: pass"
+
+
+@pytest.fixture
+def lab():
+    # Little idle power, so that how well idle was found hardly matters here.
+    with SimMachine.of(packages=["load:1W,60W"]).start() as one:
+        yield one
+
+
+def bench(env, server, data, *more):
+    words = [sys.executable, "-m", "everywatt", "bench", "llm", "--base-url", server.url, "--model", "scripted"]
+    words += ["--dataset", str(data), "--json", "--warmup", "1", *more]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def scripts(path, *all_of_them):
+    path.write_text("".join(json.dumps({"prompt": json.dumps(one)}) + "\n" for one in all_of_them))
+    return path
+
+
+def environment(lab, tmp_path, name="runs"):
+    return lab.environment() | {"HOME": str(tmp_path), "EVERYWATT_HOME": str(tmp_path / name)}
+
+
+@pytest.mark.serial
+def test_two_overlapping_queries_of_one_to_three(lab, tmp_path):
+    env = environment(lab, tmp_path)
+    with running(tmp_path, env, burn_ms=20, gap_ms=0, first_ms=1) as server:
+        data = scripts(tmp_path / "two.jsonl", {"tokens": 20}, {"tokens": 60})
+        found = bench(env, server, data, "--concurrency", "2", "--idle", "1")
+    run = load(tmp_path / "runs" / found["run"])
+    records = read_records(run.path)
+    owed = bill(run, records)
+    assert owed.boundary == "server"
+    short, long = (owed.queries[record.span] for record in sorted(records, key=lambda r: r.answer.output_tokens))
+    assert long.net_j / short.net_j == pytest.approx(3, rel=0.15)
+    whole = short.energy.value + long.energy.value
+    assert whole == pytest.approx(owed.gross.value, abs=2e-6)
+    assert whole + owed.others.value == pytest.approx(run.energy(span="query").value, rel=0.02)
+    # 1.6 s of CPU time at 59 W for all CPUs, and what the server needs to send.
+    assert owed.net.low < 1.6 * 59 / cores() * 1.15
+    assert owed.net.value > 1.6 * 59 / cores() * 0.9
+
+
+def cores():
+    return os.cpu_count()
+
+
+def burner_when_asked(server, env, before):
+    """Starts a burner when the first query that counts has come; gives it."""
+    deadline = time.monotonic() + 60
+    while len(server.log) < before + 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return subprocess.Popen([sys.executable, "-c", BURN], env=env)
+
+
+@pytest.mark.serial
+def test_a_burner_beside_the_server_moves_joules_per_token_by_less_than_five_percent(lab, tmp_path):
+    env = environment(lab, tmp_path)
+    with running(tmp_path, env, burn_ms=20, gap_ms=5, first_ms=1, tokens=20) as server:
+        data = scripts(tmp_path / "many.jsonl", *({"n": n} for n in range(12)))
+        alone = bench(env, server, data)
+        with ThreadPoolExecutor() as pool:
+            burner = pool.submit(burner_when_asked, server, env, len(server.log))
+            try:
+                beside = bench(env, server, data)
+            finally:
+                burner.result().kill()
+                burner.result().wait()
+    assert beside["energy_others"]["joules"] > 3 * alone["energy_others"]["joules"]
+    name = "energy_net_per_output_token"
+    assert beside[name]["value"] == pytest.approx(alone[name]["value"], rel=0.05)
+    # 20 ms of CPU time for each token at 59 W for all CPUs, and what sending it takes.
+    assert alone[name]["value"] == pytest.approx(0.02 * 59 / cores(), rel=0.15)
+    whole = beside["energy"]["joules"] + beside["energy_others"]["joules"]
+    assert whole > 1.5 * beside["energy"]["joules"]

@@ -1,0 +1,89 @@
+"""Figures from a bill that is written down."""
+
+import pytest
+
+from everywatt.bench.llm.energy import Bill, QueryEnergy, refused
+from everywatt.bench.llm.metrics import metrics
+from everywatt.bench.llm.records import Record
+from everywatt.bench.llm.values import Answer
+from everywatt.core.budget import Budget, Term
+from everywatt.core.energy import Energy
+
+S = 1_000_000_000
+
+
+def energy(joules, share=0.1):
+    return Energy(joules, Budget((Term("gain", "g", joules * share),)), "cpu", "counter")
+
+
+def record(n, verdict="right", tokens=10, status="ok"):
+    times = tuple(n * S + k * S // 10 for k in range(1, 11))
+    score = {"verdict": verdict} if status == "ok" else None
+    answer = Answer(status, "x", "", n * S, n * S, (n + 2) * S, times, times[0], 5, tokens, "usage")
+    return Record(f"i{n}", "concurrency 1", f"s{n}", answer, score)
+
+
+def bill(n, ticks=5, share=0.1):
+    queries = {f"s{k}": QueryEnergy(energy(10.0), 6.0, 2.0, 8.0, ticks, ticks) for k in range(n)}
+    return Bill(energy(10.0 * n, share), energy(6.0 * n), energy(1.0), "server", "about", queries, 2.0 * n, 0.1)
+
+
+def test_every_figure_by_its_formula():
+    records = [record(n, "right" if n < 6 else "wrong" if n < 9 else "unparsed") for n in range(10)]
+    found = metrics("concurrency 1", records, bill(10))
+    value = {name: figure.value for name, figure in found.figures.items()}
+    assert found.accuracy.value == 0.6 and found.verdicts == {"right": 6, "wrong": 3, "unparsed": 1}
+    assert value["energy_per_request"] == 10.0
+    assert value["energy_per_output_token"] == 1.0
+    assert value["energy_net_per_output_token"] == pytest.approx(0.6)
+    assert value["energy_per_total_token"] == pytest.approx(100 / 150)
+    assert value["energy_per_correct_answer"] == pytest.approx(100 / 6)
+    assert value["accuracy_per_joule_mean"] == pytest.approx(0.06)
+    assert value["accuracy_per_joule_total"] == pytest.approx(0.006)
+    assert value["accuracy_per_watt"] == pytest.approx(0.6 / 5)
+    assert value["tokens_per_second_per_watt"] == pytest.approx(1.0)
+    assert value["energy_delay_product"] == pytest.approx(10 * 2)
+    assert value["output_tokens_per_second"] == pytest.approx(5)
+    assert (value["prefill_energy"], value["decode_energy"]) == (20, 80)
+    token = found.figures["energy_per_output_token"]
+    assert (token.low, token.high) == pytest.approx((0.9, 1.1))
+    joule = found.figures["accuracy_per_joule_mean"]
+    assert joule.low < 0.06 * 0.7 and joule.high > 0.06 * 1.3
+
+
+def test_a_phase_that_the_sensor_hardly_saw_is_refused():
+    found = metrics("concurrency 1", [record(n) for n in range(4)], bill(4, ticks=2))
+    assert found.figures["prefill_energy"].value is None
+    why = found.figures["prefill_energy"].refused
+    assert "4 of 4 prefills are covered by fewer than 3 readings" in why and "100 ms" in why
+
+
+@pytest.mark.parametrize("verdict", ["right", "wrong"])
+def test_always_the_same_verdict_is_not_certainty(verdict):
+    found = metrics("concurrency 1", [record(n, verdict) for n in range(10)], bill(10))
+    joule = found.figures["accuracy_per_joule_mean"]
+    assert joule.high - joule.low > 0.02
+    correct = found.figures["energy_per_correct_answer"]
+    assert (correct.refused == "no answer is right") == (verdict == "wrong")
+
+
+def test_an_interval_wider_than_the_figure_ends_at_nothing():
+    found = metrics("concurrency 1", [record(n) for n in range(10)], bill(10, share=1.5))
+    token = found.figures["energy_per_output_token"]
+    assert (token.low, token.value) == (0.0, 1.0)
+    assert found.figures["accuracy_per_watt"].high is None
+
+
+def test_failed_queries_are_not_judged_and_missing_tokens_refuse():
+    found = metrics("concurrency 1", [record(0), record(1, status="broken")], bill(2))
+    assert (found.accuracy.n, found.statuses) == (1, {"ok": 1, "broken": 1})
+    found = metrics("concurrency 1", [record(0, tokens=None)], bill(1))
+    assert found.figures["energy_per_output_token"].refused == "output tokens are not known"
+    assert any("tokens were not counted" in note for note in found.notes)
+
+
+def test_without_energy_everything_says_why():
+    found = metrics("concurrency 1", [record(0)], refused("the server is on another host"))
+    for name in ("energy_per_output_token", "accuracy_per_joule_mean", "decode_energy", "energy_delay_product"):
+        assert found.figures[name].refused == "the server is on another host"
+    assert found.accuracy.value == 1.0

@@ -1,0 +1,190 @@
+"""The OpenAI client against a server that follows a script."""
+
+import asyncio
+import base64
+import json
+import time
+
+import numpy as np
+import pytest
+from sse_server import running
+
+from everywatt.bench.llm.clients import Connection, make
+from everywatt.bench.llm.values import Ask
+from everywatt.core.errors import MeasurementRefused, UsageError
+
+pytest.importorskip("httpx_sse")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("server")) as one:
+        yield one
+
+
+def ask(server, *scripts, environ=None, **params):
+    """The answers to some scripts, asked at once."""
+
+    async def all_of_them():
+        client = make(
+            "openai", Connection.of("scripted", server.url, {"backoff": "10ms", **params}, environ=environ or {})
+        )
+        try:
+            await client.health()
+            asks = [Ask(script if isinstance(script, str) else json.dumps(script)) for script in scripts]
+            return await asyncio.gather(*(client.ask(one) for one in asks))
+        finally:
+            await client.close()
+
+    return asyncio.run(all_of_them())
+
+
+def one_by_one(server, *scripts):
+    async def all_of_them():
+        client = make("openai", Connection.of("scripted", server.url))
+        try:
+            return [await client.ask(Ask(json.dumps(script))) for script in scripts]
+        finally:
+            await client.close()
+
+    return asyncio.run(all_of_them())
+
+
+def test_text_usage_and_times(server):
+    (answer,) = ask(server, "What is 20 + 3?")
+    assert (answer.status, answer.text.strip(), answer.finish) == ("ok", "23", "stop")
+    assert (answer.input_tokens, answer.output_tokens, answer.counted) == (7, 8, "usage")
+    assert len(answer.piece_ns) == 8
+    assert answer.sent_ns <= answer.piece_ns[0] <= answer.piece_ns[-1] <= answer.ended_ns
+    assert server.log[-1]["request"]["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.serial
+def test_times_of_arrival_are_within_two_milliseconds_of_the_servers(server):
+    script = {"tokens": 20, "first_ms": 60, "gap_ms": 10}
+    answers = one_by_one(server, *({**script, "n": number} for number in range(9)))
+    truths = server.log[-9:]
+    sent = [np.array(truth["pieces"]) for truth in truths]
+    late_ms = [np.array(answer.piece_ns) - one for answer, one in zip(answers, sent, strict=True)]
+    assert np.median(np.concatenate(late_ms)) / 1e6 < 2
+    ttft_ms = [
+        (answer.piece_ns[0] - answer.sent_ns - (truth["pieces"][0] - truth["at_ns"])) / 1e6
+        for answer, truth in zip(answers, truths, strict=True)
+    ]
+    assert abs(np.median(ttft_ms)) < 2
+    gaps = [np.diff(answer.piece_ns) - np.diff(one) for answer, one in zip(answers, sent, strict=True)]
+    assert np.median(np.abs(np.concatenate(gaps))) / 1e6 < 2
+
+
+def test_times_of_arrival_follow_the_server(server):
+    (answer,) = ask(server, {"tokens": 5, "first_ms": 200, "gap_ms": 50})
+    assert (answer.piece_ns[0] - answer.sent_ns) / 1e6 >= 199
+    assert (answer.piece_ns[-1] - answer.piece_ns[0]) / 1e6 >= 199
+
+
+def test_without_usage_nothing_is_guessed(server):
+    (answer,) = ask(server, {"tokens": 3, "usage": False})
+    assert (answer.status, answer.output_tokens, answer.input_tokens, answer.counted) == ("ok", None, None, None)
+    assert len(answer.piece_ns) == 3
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_again(server, status):
+    (answer,) = ask(server, {"status": status, "times": 2, "n": f"again {status}"})
+    assert (answer.status, answer.attempts) == ("ok", 3)
+    assert answer.began_ns < answer.sent_ns
+
+
+def test_a_server_that_stays_busy_has_failed(server):
+    (answer,) = ask(server, {"status": 500, "times": 99, "n": "stays"}, retries="2")
+    assert (answer.status, answer.attempts) == ("failed", 3)
+    assert "HTTP 500" in answer.error
+
+
+def test_a_wrong_request_is_not_repeated(server):
+    (answer,) = ask(server, {"status": 400, "times": 99})
+    assert (answer.status, answer.attempts) == ("refused", 1)
+
+
+def test_a_reset_in_the_middle_keeps_what_came(server):
+    (answer,) = ask(server, {"tokens": 8, "reset_after": 3, "gap_ms": 20})
+    assert (answer.status, len(answer.piece_ns), answer.attempts) == ("broken", 3, 1)
+    assert answer.text == "ok ok ok "
+
+
+def test_a_stream_without_an_end_is_broken(server):
+    raw = b'data: {"choices":[{"delta":{"content":"half"}}]}\n\n'
+    (answer,) = ask(server, {"raw": base64.b64encode(raw).decode()})
+    assert (answer.status, answer.text) == ("broken", "half")
+
+
+def test_silence_ends_at_the_time_out(server):
+    began = time.monotonic()
+    (answer,) = ask(server, {"tokens": 5, "silent_after": 2}, timeout="300ms")
+    assert (answer.status, len(answer.piece_ns)) == ("timeout", 2)
+    assert time.monotonic() - began < 20
+
+
+def test_invalid_utf8_is_replaced(server):
+    raw = b'data: {"choices":[{"delta":{"content":"a\xff\xfeb"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    (answer,) = ask(server, {"raw": base64.b64encode(raw).decode()})
+    assert answer.status == "ok"
+    assert answer.text.startswith("a") and answer.text.endswith("b")
+
+
+def test_a_line_of_a_megabyte(server):
+    event = {"choices": [{"delta": {"content": "x" * 2**20}, "finish_reason": "stop"}]}
+    raw = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode()
+    (answer,) = ask(server, {"raw": base64.b64encode(raw).decode()})
+    assert (answer.status, len(answer.text)) == ("ok", 2**20)
+
+
+def test_what_is_not_json_is_broken(server):
+    (answer,) = ask(server, {"raw": base64.b64encode(b"data: {nonsense\n\n").decode()})
+    assert answer.status == "broken"
+    assert "cannot be read" in answer.error
+
+
+def test_reasoning_is_told_from_the_answer(server):
+    events = [{"delta": {"reasoning_content": "hm"}}, {"delta": {"content": "4"}, "finish_reason": "stop"}]
+    raw = "".join(f"data: {json.dumps({'choices': [one]})}\n\n" for one in events) + "data: [DONE]\n\n"
+    (answer,) = ask(server, {"raw": base64.b64encode(raw.encode()).decode()})
+    assert (answer.reasoning, answer.text, len(answer.piece_ns)) == ("hm", "4", 2)
+    assert answer.first_answer_ns == answer.piece_ns[1]
+
+
+def test_the_key_is_sent_and_shown_nowhere(server):
+    environ = {"EVERYWATT_LLM_API_KEY": "sk-very-secret"}
+    connection = Connection.of("scripted", server.url, {}, environ=environ)
+    assert "secret" not in repr(connection)
+    good, echoed = ask(server, {"need_key": "sk-very-secret"}, {"echo_key": 1}, environ=environ)
+    assert good.status == "ok"
+    assert echoed.status == "refused" and "***" in echoed.error and "secret" not in echoed.error
+    (without,) = ask(server, {"need_key": "sk-very-secret", "n": 2})
+    assert without.status == "refused"
+
+
+@pytest.mark.parametrize("name", ["api_key", "token", "Authorization"])
+def test_a_key_on_the_command_line_is_not_taken(name):
+    with pytest.raises(UsageError, match="everybody"):
+        Connection.of("m", "http://127.0.0.1:1", {name: "x"})
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:80", "ftp://x", "http://u:p@h", "http://h:99999", "http://h?k=1"])
+def test_a_wrong_url_is_refused(url):
+    with pytest.raises(UsageError):
+        Connection.of("m", url)
+
+
+def test_nobody_there_is_said_before_anything_else(server):
+    with pytest.raises(MeasurementRefused, match="No server answers"):
+        asyncio.run(make("openai", Connection.of("m", "http://127.0.0.1:9")).health())
+    with pytest.raises(UsageError, match="has no model 'other'; it has: scripted"):
+        asyncio.run(make("openai", Connection.of("other", server.url)).health())
+
+
+def test_an_unknown_parameter_or_client_is_named():
+    with pytest.raises(UsageError, match="no parameter 'colour'"):
+        make("openai", Connection.of("m", "http://h", {"colour": "red"}))
+    with pytest.raises(UsageError, match="no client 'nobody'"):
+        make("nobody", Connection.of("m"))

@@ -1,0 +1,230 @@
+"""`everywatt bench llm` against a scripted server, in a machine of exactly 50 W."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+from sse_server import running
+
+from everywatt.bench.llm.datasets import load_dataset
+from everywatt.sim.machine import SimMachine
+
+pytest.importorskip("httpx_sse")
+KEY = "sk-0123456789-secret"
+
+
+@pytest.fixture(scope="module")
+def machine():
+    with SimMachine.of(packages=["constant:50W"]).start() as lab:
+        yield lab
+
+
+@pytest.fixture
+def place(machine, tmp_path):
+    home = {"HOME": str(tmp_path), "EVERYWATT_HOME": str(tmp_path / "runs"), "EVERYWATT_LLM_API_KEY": KEY}
+    return machine.environment() | home
+
+
+def words(*more):
+    return [sys.executable, "-m", "everywatt", "bench", "llm", "--idle", "0.3", "--warmup", "1", *more]
+
+
+def bench(place, *more, code=0):
+    done = subprocess.run(words(*more), env=place, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr + done.stdout
+    return done
+
+
+def asked(server):
+    return Counter(one["prompt"] for one in server.log if one.get("done") and "warm-up" not in one["prompt"])
+
+
+def to(server, *more):
+    return ("--base-url", server.url, "--model", "scripted", "--dataset", "arithmetic", *more)
+
+
+def test_accuracy_and_joules_of_a_run(place, tmp_path):
+    with running(tmp_path, tokens=6, gap_ms=10) as server:
+        done = bench(place, *to(server, "--max-queries", "14", "--set", "temperature=0", "--json"))
+        found = json.loads(done.stdout)
+        assert (found["schema"], found["kind"], found["queries"]) == ("everywatt/1", "llm", 14)
+        # Every seventh item is a sum, which the server can do.
+        assert found["accuracy"]["value"] == pytest.approx(2 / 14)
+        assert (found["accuracy"]["n"], found["verdicts"]) == (14, {"right": 2, "unparsed": 12})
+        assert found["output_tokens"] == 14 * 6 and found["input_tokens"] == 14 * 7
+        # 50 W, all of which is idle or the server's or somebody else's.
+        whole = found["energy"]["joules"] + found["energy_others"]["joules"]
+        assert whole == pytest.approx(50 * found["duration_s"], rel=0.05)
+        token = found["energy_per_output_token"]
+        assert token["value"] == pytest.approx(found["energy"]["joules"] / 84, rel=1e-9)
+        assert token["low"] < token["value"] < token["high"]
+        correct = found["energy_per_correct_answer"]
+        assert correct["value"] == pytest.approx(found["energy"]["joules"] / 2, rel=0.01)
+        assert correct["low"] < correct["value"]
+        assert {one["request"]["temperature"] for one in server.log} == {0}
+        assert len(asked(server)) == 14
+        items = found["levels"][0]["items"]
+        assert sum(item["joules"] for item in items) == pytest.approx(found["energy"]["joules"], abs=1e-5)
+        assert {item["output_tokens"] for item in items} == {6}
+        assert sum("warm-up" in one["prompt"] for one in server.log) == 1
+
+
+def test_the_key_is_in_no_file(place, tmp_path):
+    with running(tmp_path, need_key=KEY) as server:
+        done = bench(place, *to(server, "--max-queries", "3", "--json", "--verbose"))
+    assert json.loads(done.stdout)["statuses"] == {"ok": 3}
+    assert KEY not in done.stdout + done.stderr
+    files = [file for file in (tmp_path / "runs").rglob("*") if file.is_file()]
+    assert len(files) >= 3
+    assert all(KEY.encode() not in file.read_bytes() for file in files)
+
+
+def test_a_killed_run_keeps_what_is_finished_and_resume_does_the_rest(place, tmp_path):
+    with running(tmp_path, tokens=4, gap_ms=20, first_ms=20) as server:
+        more = to(server, "--max-queries", "30", "--concurrency", "3")
+        child = subprocess.Popen(words(*more), env=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + 60
+            while sum(asked(server).values()) < 12 and time.monotonic() < deadline:
+                time.sleep(0.02)
+        finally:
+            os.kill(child.pid, signal.SIGKILL)
+            child.wait()
+        (records,) = (tmp_path / "runs").glob("*/queries.jsonl")
+        first = [json.loads(line) for line in records.read_text().splitlines()]
+        # What the server had answered is on disk, but for what was in flight.
+        assert sum(asked(server).values()) - 3 <= len(first) < 30
+        done = bench(place, "--resume", records.parent.name, "--json")
+        found = json.loads(done.stdout)
+        assert found["queries"] == 30 and found["statuses"] == {"ok": 30}
+        lines = [json.loads(line) for line in records.read_text().splitlines()]
+        assert lines[: len(first)] == first
+        assert Counter(line["id"] for line in lines) == {f"arithmetic-{n:04d}": 1 for n in range(30)}
+        prompts = {item.id: item.prompt for item in load_dataset("arithmetic", {"n": "30"}).items}
+        assert {asked(server)[prompts[one["id"]]] for one in first} == {1}
+        assert sum(asked(server).values()) <= 30 + 3
+        assert found["energy"]["joules"] > 0
+
+
+def test_resume_refuses_another_question(place, tmp_path):
+    with running(tmp_path) as server:
+        bench(place, *to(server, "--max-queries", "2"))
+        done = bench(place, "--resume", "last", "--set", "temperature=1", code=2)
+    assert "settings differ" in done.stderr
+
+
+def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
+    done = bench(place, "--base-url", "http://127.0.0.1:9", "--model", "m", "--dataset", "arithmetic", code=3)
+    assert "No server answers" in done.stderr
+    assert not list((tmp_path / "runs").glob("*")) if (tmp_path / "runs").exists() else True
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ((), "Which questions?"),
+        (("--dataset", "arithmetic"), "Which model?"),
+        (("--dataset", "arithmetic", "--model", "m"), "needs --base-url"),
+        (("--dataset", "nowhere.jsonl", "--model", "m", "--base-url", "http://h"), "no data set and no file"),
+        (("--dataset", "arithmetic", "--rate", "2", "--sweep", "1,2"), "exclude each other"),
+        (("--dataset", "arithmetic", "--rate", "often"), "is not a rate"),
+        (("--dataset", "arithmetic", "--goodput", "speed=3"), "is not a bound"),
+    ],
+)
+def test_a_mistake_is_said(place, more, text):
+    done = bench(place, *more, code=2)
+    assert text in done.stderr
+
+
+def test_a_sweep_has_figures_for_each_load(place, tmp_path):
+    with running(tmp_path, tokens=5, gap_ms=10) as server:
+        done = bench(place, *to(server, "--max-queries", "8", "--sweep", "1,4", "--goodput", "ttft=10s", "--json"))
+    found = json.loads(done.stdout)
+    assert [one["level"] for one in found["levels"]] == ["concurrency 1", "concurrency 4"]
+    one, four = found["levels"]
+    assert one["queries"] == four["queries"] == 8
+    assert one["goodput_share"]["value"] == 1.0
+    assert four["output_tokens_per_second"]["value"] > one["output_tokens_per_second"]["value"]
+
+
+def test_a_rate_sends_whatever_the_server_does(place, tmp_path):
+    with running(tmp_path, tokens=2, first_ms=400) as server:
+        bench(place, *to(server, "--max-queries", "10", "--rate", "constant:20"))
+        came = sorted(one["at_ns"] for one in server.log if "warm-up" not in one["prompt"])
+    # Ten requests at 20/s come within half a second, while each answer takes 0.4 s.
+    assert (came[-1] - came[0]) / 1e9 < 2
+    assert (came[-1] - came[0]) / 1e9 >= 0.4
+
+
+def test_the_layout_of_intelligence_per_watt(place, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    with running(tmp_path, tokens=6, gap_ms=10) as server:
+        found = json.loads(bench(place, *to(server, "--max-queries", "7", "--json")).stdout)
+    words = [sys.executable, "-m", "everywatt", "export", "last", "--to", "ipw", "--out", str(tmp_path / "ipw")]
+    done = subprocess.run(words, env=place, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    with pa.memory_map(str(tmp_path / "ipw" / "data-00000-of-00001.arrow")) as source:
+        rows = pa.ipc.open_stream(source).read_all().to_pylist()
+    figures = [row["model_metrics"]["scripted"] for row in rows]
+    assert sum(one["energy_metrics"]["per_query_joules"] for one in figures) == pytest.approx(found["energy"]["joules"])
+    assert [one["token_metrics"] for one in figures] == [{"input": 7, "output": 6, "total": 13}] * 7
+    assert sum(one["lm_correctness"] for one in figures) == 1
+    assert rows[0]["problem"].startswith("What is")
+    summary = json.loads((tmp_path / "ipw" / "summary.json").read_text())
+    assert (summary["model"], summary["total_queries"]) == ("scripted", 7)
+    assert KEY not in (tmp_path / "ipw" / "summary.json").read_text()
+
+
+def test_a_table_for_people(place, tmp_path):
+    with running(tmp_path) as server:
+        done = bench(place, *to(server, "--max-queries", "7"))
+    for text in ("accuracy", "energy per output token", "Wilson", "boundary: the server's processes", "7 ok"):
+        assert text in done.stdout
+
+
+def test_other_clients(place, tmp_path):
+    (tmp_path / "model.py").write_text(
+        "def answer(prompt, **settings):\n    yield from '42'\n    yield {'input_tokens': 3, 'output_tokens': 2}\n"
+    )
+    (tmp_path / "q.csv").write_text("question,gold\nWhat is 40 + 2?,42\nWhat is 1 + 1?,2\n")
+    data = (
+        "--dataset",
+        str(tmp_path / "q.csv"),
+        "--dataset-param",
+        "prompt=question",
+        "--dataset-param",
+        "answer=gold",
+    )
+    done = subprocess.run(
+        words(
+            "--client",
+            "python",
+            "--client-param",
+            "call=model:answer",
+            *data,
+            "--dataset-param",
+            "scorer=numeric",
+            "--json",
+        ),
+        env=place,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    found = json.loads(done.stdout)
+    assert (found["accuracy"]["value"], found["output_tokens"]) == (0.5, 4)
+    assert found["energy"]["joules"] > 0
+    found = json.loads(bench(place, "--client", "command", "--client-param", "run=echo 42", *data, "--json").stdout)
+    assert (found["accuracy"]["value"], found["output_tokens"]) == (0.5, None)
+    assert found["energy_per_output_token"]["refused"] == "output tokens are not known"
+    run = sorted((tmp_path / "runs").iterdir())[-1]
+    again = ("--client", "transcript", "--client-param", f"file={run / 'queries.jsonl'}")
+    found = json.loads(bench(place, *again, *data, "--json").stdout)
+    assert found["accuracy"]["value"] == 0.5
+    assert found["energy"]["refused"] == "a transcript was recorded elsewhere"
