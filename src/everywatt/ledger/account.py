@@ -133,6 +133,19 @@ class TapeUse:
             return np.full(len(starts_ns), np.nan)
         return self.busy.used(starts_ns, ends_ns) / ((ends_ns - starts_ns) / NS) / self.capacity()
 
+    def cpu_share_inside(self, start_ns: int, end_ns: int) -> float:
+        """Busy share of all CPUs between the first and the last reading inside of a stretch, NaN where there are none.
+
+        Between two readings nothing tells when it was used: what begins right after a quiet stretch is not in it.
+        """
+        if self.busy is None:
+            return float("nan")
+        first, last = np.searchsorted(self.busy.at_ns, (start_ns, end_ns + 1))
+        if last - first < 2:
+            return float("nan")
+        edges = self.busy.at_ns[first : first + 1], self.busy.at_ns[last - 1 : last]
+        return float(self.cpu_share(*edges)[0])
+
 
 def _whole_numbers(told: Any) -> Ints:
     """The numbers of a list of them; none where a tape from elsewhere holds something else."""

@@ -50,7 +50,10 @@ def measured_idle(use: TapeUse, source: Source) -> Idle | None:
     joules, seconds = stretch_joules(source, edges[:-1], edges[1:])
     with np.errstate(divide="ignore", invalid="ignore"):
         found = idling.from_blocks(joules / seconds, (end_ns - start_ns) / 8 / NS)
-    busy = float(_use_of(use, source, edges[[0, -1]])[0][0])
+    if kind_of(source) == "gpu":
+        busy = float(_use_of(use, source, edges[[0, -1]])[0][0])
+    else:
+        busy = use.cpu_share_inside(start_ns, end_ns)
     if found is not None and busy > idling.QUIET_USE:
         found = replace(found, note=f"it was {busy:.0%} busy while idle was measured")
     return found
@@ -62,8 +65,7 @@ def _idle_span(use: TapeUse) -> tuple[int, int]:
 
 def _use_in_idle(use: TapeUse) -> float:
     """Busy share of all CPUs while idle was recorded, everywatt's own part of it included; NaN where not known."""
-    start_ns, end_ns = _idle_span(use)
-    return float(use.cpu_share(np.array([start_ns]), np.array([end_ns]))[0])
+    return use.cpu_share_inside(*_idle_span(use))
 
 
 def _watched(use: TapeUse, source: Source) -> idling.Watched:
