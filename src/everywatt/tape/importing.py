@@ -37,6 +37,7 @@ def kinds() -> dict[str, str]:
         "parquet": "everywatt.tape.importing:import_ours",
         "arrow": "everywatt.tape.importing:import_ours",
         "nvidia-smi": "everywatt.api.import_nvidia_smi:import_nvidia_smi",
+        "omegawatt": "everywatt.meters.importing:import_omegawatt",
     }
     found.update({entry.name: entry.value for entry in entry_points(group=GROUP)})
     return found
