@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from everywatt.cli.options import TIME, Verb, output_options
+from everywatt.cli.options import DURATION, TIME, Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.cli.progress import task
 from everywatt.core.clocks import NS
@@ -17,6 +19,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.units import format_joules
 from everywatt.meters.archive import read_archive, store
 from everywatt.meters.block import Block, Oddities, forwards
+from everywatt.meters.capture import Capture
 from everywatt.meters.files import blocks_of
 from everywatt.meters.importing import plug_numbers
 from everywatt.meters.plugmap import check_against, load_map
@@ -242,3 +245,52 @@ def map_command(files: tuple[Path, ...], map_file: Path | None, meter: str | Non
 
 def _day(utc_ns: int | None) -> str | None:
     return None if utc_ns is None else f"{datetime.fromtimestamp(utc_ns / NS, UTC):%Y-%m-%d %H:%M}"
+
+
+@command.command("capture", cls=Verb)
+@click.argument("port")
+@click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", required=True, help="Where to put it.")
+@METER
+@click.option("--text", is_flag=True, help="The port gives what wattmetre-read prints, not binary frames.")
+@click.option("--rotate", metavar="HH:MM", default="07:00", show_default=True, help="Start a new file at this hour.")
+@click.option("--baud", type=int, default=921_600, show_default=True, help="Speed of the serial line.")
+@click.option("--for", "duration", type=DURATION, help="End after this time; without it, when it is told to.")
+@output_options
+def capture_command(
+    port: str,
+    archive: Path,
+    meter: str | None,
+    text: bool,
+    rotate: str,
+    baud: int,
+    duration: float | None,
+    output: Output,
+) -> None:
+    """Record an Omegawatt around the clock into an archive.
+
+    PORT is a serial device (/dev/ttyUSB0), a pipe, a file, or - for standard input. It goes on after an unplugged
+    adapter, a full disk, and, started again, after a kill. SIGHUP starts a new file; SIGTERM and Ctrl-C end it.
+    """
+    turn = _clock(rotate)
+    name = meter or (Path(port).name if port != "-" else "meter")
+    capture = Capture(port, archive, name, "text" if text else "serial", turn=turn, baud=baud, tell=output.say)
+    signal.signal(signal.SIGTERM, lambda number, frame: capture.stop())
+    signal.signal(signal.SIGINT, lambda number, frame: capture.stop())
+    signal.signal(signal.SIGHUP, lambda number, frame: capture.rotate())
+    output.say(f"Capturing {port} into {archive}.")
+    done = capture.run(duration)
+    output.json("meter-capture", asdict(done))
+    for path in done.packed:
+        output.text(path)
+    unit = "lines" if text else "frames"
+    output.say(f"{done.frames} {unit}, {done.rotations} rotations, {done.outages} outages, {done.bad} bad frames.")
+    if done.lost_bytes:
+        raise MeasurementRefused(f"{done.lost_bytes} bytes could not be written and are lost.", cure="make room")
+
+
+def _clock(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,2}):(\d{2})", text)
+    hour, minute = (int(match[1]), int(match[2])) if match else (99, 99)
+    if hour > 23 or minute > 59:
+        raise UsageError(f"'{text}' is not an hour.", cure="--rotate 07:00")
+    return hour, minute

@@ -1,8 +1,8 @@
 """An archive of a meter: raw rows, and true copies by second and by minute, one Parquet file a day of each.
 
-    DIR/raw/NAME-20261115T060000Z.parquet      every row
-    DIR/second/NAME-20261115T060000Z.parquet   joules, mean, least and most of every second
-    DIR/minute/NAME-20261115T060000Z.parquet   and of every minute
+    DIR/raw/NAME-20261115T060000.000Z.parquet      every row
+    DIR/second/NAME-20261115T060000.000Z.parquet   joules, mean, least and most of every second
+    DIR/minute/NAME-20261115T060000.000Z.parquet   and of every minute
 
 The name has the instant of the first row, so a period is found without opening files outside of it.
 """
@@ -25,12 +25,13 @@ from everywatt.meters.hold import usual_period_ns
 from everywatt.meters.parquet import arrow, read_parquet, write_parquet
 
 COPIES: Final = {"second": 1.0, "minute": 60.0}
-_NAME = re.compile(r"(?P<meter>.+)-(?P<at>\d{8}T\d{6})Z\.parquet")
+_NAME = re.compile(r"(?P<meter>.+)-(?P<at>\d{8}T\d{6})\.(?P<ms>\d{3})Z\.parquet")
 
 
 def file_name(meter: str, utc_ns: int) -> str:
     """What a file of the archive is called."""
-    return f"{meter}-{datetime.fromtimestamp(utc_ns // NS, UTC):%Y%m%dT%H%M%S}Z.parquet"
+    seconds, ns = divmod(utc_ns, NS)
+    return f"{meter}-{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{ns // 1_000_000:03d}Z.parquet"
 
 
 def safe_name(meter: str) -> str:
@@ -109,7 +110,9 @@ def meters_in(archive: Path) -> dict[str, list[tuple[int, Path]]]:
         match = _NAME.fullmatch(path.name)
         if match:
             start = datetime.strptime(match["at"], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
-            found.setdefault(match["meter"], []).append((int(start.timestamp()) * NS, path))
+            found.setdefault(match["meter"], []).append(
+                (int(start.timestamp()) * NS + int(match["ms"]) * 1_000_000, path)
+            )
     return {meter: sorted(files) for meter, files in sorted(found.items())}
 
 

@@ -22,7 +22,7 @@ from everywatt.meters.block import PHASES, Block, Oddities, join, of_rows
 PIECE_BYTES: Final = 4 << 20
 LONGEST_LINE: Final = 1 << 20
 MOST_PLUGS: Final = 600
-_HEADER = re.compile(rb"#?timestamp[,\t;]#?frame_is_ok", re.IGNORECASE)
+HEADER = re.compile(rb"#?timestamp[,\t;]#?frame_is_ok", re.IGNORECASE)
 _NUMBER = rb"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
 _TIME = re.compile(rb"\d{6,10}(?:\.\d{1,9})?\Z")
 _WHOLE = re.compile(rb"-?\d+\.\d")  # every value of a row has one decimal: less is a cut line
@@ -58,7 +58,7 @@ class Layout:
 
 def layout_of(header: bytes, where: str = "the file") -> Layout:
     """The layout that a header line tells, whatever log text is glued before it. UsageError where it is none."""
-    found = _HEADER.search(header)
+    found = HEADER.search(header)
     if found is None:
         raise UsageError(
             f"{where} has no header of wattmetre-read.", cure="a file that starts with #timestamp,#frame_is_ok"
@@ -87,7 +87,7 @@ def read_blocks(pieces: Iterable[bytes], odd: Oddities, where: str = "the file")
     for piece, ended in _whole_lines(pieces, where):
         text = piece
         if layout is None:
-            found = _HEADER.search(text)
+            found = HEADER.search(text)
             if found is None:
                 if ended:
                     raise UsageError(f"{where} has no header of wattmetre-read.", cure="a file of wattmetre-read")
@@ -236,7 +236,7 @@ def _row(line: bytes, layout: Layout, odd: Oddities) -> tuple[int, bool, list[fl
 
 
 def _count_stranger(line: bytes, odd: Oddities, *, torn: bool = False) -> None:
-    if _HEADER.search(line) or (b";" in line and not torn):
+    if HEADER.search(line) or (b";" in line and not torn):
         odd.log_lines += 1
     elif torn:
         odd.torn_lines += 1

@@ -74,6 +74,11 @@ class Decoder:
         """Bytes of a frame that has not wholly come."""
         return len(self._held)
 
+    @property
+    def pending(self) -> bytes:
+        """The bytes of that frame."""
+        return bytes(self._held)
+
     def feed(self, data: bytes) -> list[tuple[Frame, bytes]]:
         """The frames that these bytes complete, each with its own bytes."""
         held = self._held
