@@ -26,6 +26,7 @@ from everywatt.tape.writer import TapeWriter
 GROUP: Final = "everywatt.importers"
 Importer = Callable[[Sequence[Path], Path, Mapping[str, Any]], Path]
 FACTS: Final = ("gain_pct", "offset_w", "quantum", "wrap", "max_w", "window_s")
+FOLDERS: Final = ("aipowermeter", "labia")  # kinds whose recordings are folders
 _FLUSH_ROWS: Final = 1024
 
 
@@ -38,6 +39,13 @@ def kinds() -> dict[str, str]:
         "arrow": "everywatt.tape.importing:import_ours",
         "nvidia-smi": "everywatt.api.import_nvidia_smi:import_nvidia_smi",
         "omegawatt": "everywatt.meters.importing:import_omegawatt",
+        "aipowermeter": "everywatt.meters.aipowermeter:import_aipowermeter",
+        "labia": "everywatt.meters.aipowermeter:import_labia",
+        "dmon": "everywatt.meters.smi_monitor:import_monitor",
+        "pmon": "everywatt.meters.smi_monitor:import_monitor",
+        "codecarbon": "everywatt.meters.codecarbon:import_codecarbon",
+        "sage": "everywatt.meters.sage:import_sage",
+        "ipmi": "everywatt.meters.ipmi_log:import_ipmi",
     }
     found.update({entry.name: entry.value for entry in entry_points(group=GROUP)})
     return found
@@ -50,7 +58,7 @@ def import_files(kind: str, paths: Sequence[Path], out: Path, options: Mapping[s
     targets = kinds()
     if kind not in targets:
         raise UsageError(f"'{kind}' is not something to import.", cure=f"one of: {', '.join(sorted(targets))}")
-    missing = [path for path in paths if not Path(path).is_file()]
+    missing = [path for path in paths if not Path(path).is_file() and not (kind in FOLDERS and Path(path).is_dir())]
     if missing or not paths:
         raise UsageError(f"There is no file {missing[0]}." if missing else "No file was given to import.")
     module, _, name = targets[kind].partition(":")
