@@ -1,4 +1,4 @@
-"""Recordings of other tools become runs whose totals are sums that a reader can do by hand. All texts are made by us."""
+"""Recordings of other tools become runs whose totals are sums that a reader can do by hand; all texts are ours."""
 
 import json
 

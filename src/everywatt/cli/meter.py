@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from everywatt.cli.meter_compare import make as make_compare
 from everywatt.cli.options import DURATION, TIME, Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.cli.progress import task
@@ -294,3 +295,6 @@ def _clock(text: str) -> tuple[int, int]:
     if hour > 23 or minute > 59:
         raise UsageError(f"'{text}' is not an hour.", cure="--rotate 07:00")
     return hour, minute
+
+
+command.add_command(make_compare(_recording))

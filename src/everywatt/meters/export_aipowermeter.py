@@ -1,4 +1,4 @@
-"""A run as a recording of AIPowerMeter (its generation of 2026): a folder with `power_metrics.json`, `metadata.json`."""
+"""A run as a recording of AIPowerMeter (its generation of 2026): `power_metrics.json` and `metadata.json`."""
 
 from __future__ import annotations
 

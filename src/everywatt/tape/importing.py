@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor, FakeClock
@@ -129,7 +129,7 @@ def import_csv(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     columns with unit and kind for all), time_format (`iso`, `s`, `ms`, `ns` or a strptime pattern), delimiter. What is
     known of the meter (FACTS) goes into the interval.
     """
-    with paths[0].open(encoding="utf-8-sig", newline="") as file:
+    with _text(paths[0]) as file:
         header = next(csv.reader(file, delimiter=str(options.get("delimiter", ","))), [])
     if header == list(exporting.TICKS):
         return import_ours(paths, out, options)
@@ -206,13 +206,22 @@ def _read_table(
     at = columns.index(time_column)
     indexes = [columns.index(name) for name in values]
     for path in paths:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with _text(path) as file:
             reader = csv.reader(file, delimiter=str(options.get("delimiter", ",")))
             next(reader, None)
             for number, row in enumerate(reader, 2):
                 if row and len(row) > at:
                     utc_ns = parse_utc_ns(row[at], str(options.get("time_format", "iso")), f"{path}, line {number}")
                     yield utc_ns, tuple(number_in(row[i]) if i < len(row) else NAN for i in indexes)
+
+
+def _text(path: Path) -> TextIO:
+    """A CSV file, also a packed one."""
+    if path.suffix != ".gz":
+        return path.open(encoding="utf-8-sig", newline="")
+    import gzip
+
+    return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
 
 
 def number_in(text: str) -> float:
