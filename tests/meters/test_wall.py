@@ -1,6 +1,9 @@
 """Wall and chips: clocks, overhead, calibration; on closed forms, and on a recorded card."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -183,3 +186,25 @@ def test_one_level_of_load_is_refused(tmp_path):
     meter = tape(tmp_path / "b.tape", "wall.0", Domain.WALL, np.full(len(t), 104.0), t)
     with pytest.raises(MeasurementRefused):
         compare_with_meter(run, meter)
+
+
+@pytest.mark.long
+def test_a_simulated_card_is_calibrated_against_an_exact_one_and_reads_true_ever_after(tmp_path):
+    source = str(Path(__file__).resolve().parents[2] / "src")
+    environ = {
+        **os.environ,
+        "PYTHONPATH": source,
+        "EVERYWATT_HOME": str(tmp_path / "runs"),
+        "XDG_STATE_HOME": str(tmp_path),
+    }
+    everywatt = [sys.executable, "-m", "everywatt"]
+    off = "gpu.0.gain=0.95,gpu.0.offset=-2W"
+    sim = [*everywatt, "sim", "--gpu", "load:100W,300W", "--gpus", "2", "--sensor", off, "--", *everywatt]
+    words = ["calibrate", "--against", "gpu.1", "--device", "gpu.0", "--for", "20s", "--json"]
+    done = subprocess.run([*sim, *words], env=environ, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)["devices"][0]
+    assert found["gain"] == pytest.approx(0.95, abs=0.005) and found["offset_w"] == pytest.approx(-2, abs=0.5)
+    after = [*everywatt, "sim", "--gpu", "constant:200W", "--sensor", off, "--", *everywatt]
+    subprocess.run([*after, "run", "-o", str(tmp_path / "r"), "--", "sleep", "3"], env=environ, check=True)
+    energy = load(tmp_path / "r").energy(device="gpu.0")
+    assert energy.joules / load(tmp_path / "r").duration_s == pytest.approx(200, rel=0.01)

@@ -157,18 +157,20 @@ def _record(duration_s: float, output: Output) -> Run:
     if not cards:
         raise MeasurementRefused("There is no card here to calibrate.", cure="everywatt sensors")
     level_s = min(LEVEL_S, duration_s / 6)
-    output.say(f"Recording {duration_s:.0f} s with a load that is switched every {level_s:.0f} s.")
+    output.say(f"Recording {duration_s:.0f} s with a load that is switched about every {level_s:.0f} s.")
     with ExitStack() as stack:
         loads = [make(index) for index in cards]
         for one in loads:
             stack.callback(one.close)
         with measure("calibrate") as measured:
-            end, busy = time.monotonic() + duration_s, False
+            end, busy, turn = time.monotonic() + duration_s, False, 0
             while time.monotonic() < end:
                 for one in loads:
                     (one.off if busy else one.on)()
                 busy = not busy
-                time.sleep(min(level_s, max(end - time.monotonic(), 0.0)))
+                turn += 1
+                uneven_s = level_s * (0.6 + 0.8 * (0.618 * turn % 1))  # a load that repeats would fit many clocks
+                time.sleep(min(uneven_s, max(end - time.monotonic(), 0.0)))
             for one in loads if busy else ():
                 one.off()
     if measured.run is None:

@@ -20,9 +20,8 @@ import numpy as np
 from everywatt.core.clocks import NS
 from everywatt.core.errors import RunExists, UsageError
 from everywatt.meters.block import Block
-from everywatt.meters.downsample import Cells, downsample
-from everywatt.meters.hold import usual_period_ns
-from everywatt.meters.parquet import arrow, read_parquet, write_parquet
+from everywatt.meters.downsample import Cells, coarser, downsample
+from everywatt.meters.parquet import arrow, read_parquet, writing
 
 COPIES: Final = {"second": 1.0, "minute": 60.0}
 _NAME = re.compile(r"(?P<meter>.+)-(?P<at>\d{8}T\d{6})\.(?P<ms>\d{3})Z\.parquet")
@@ -45,28 +44,38 @@ def safe_name(meter: str) -> str:
 def store(archive: Path, meter: str, blocks: Iterable[Block]) -> list[Path]:
     """Put a recording into an archive, raw and as copies; gives the files (raw first). RunExists where it is there.
 
-    The copies are made from the stored rows, and the raw file gets its name last: what has a name is whole.
+    The raw file gets its name last: what has a name is whole.
     """
     raw = archive / "raw"
     raw.mkdir(parents=True, exist_ok=True)
     part = raw / f".{safe_name(meter)}.new"
+    began: list[int] = []
+    seconds: list[Cells] = []
     try:
-        if not write_parquet(part, blocks):
+        for cells in downsample(_noting(writing(part, blocks), began), 1.0):
+            seconds.append(cells)
+        if not began:
             return []
-        first = next(read_parquet(part))
-        name = file_name(safe_name(meter), int(first.utc_ns[0]))
+        name = file_name(safe_name(meter), began[0])
         if (raw / name).exists():
             raise RunExists(f"{raw / name} exists, and recordings are never overwritten.")
-        period_ns = usual_period_ns(first)
         files = [raw / name]
         for copy, length_s in COPIES.items():
             (archive / copy).mkdir(exist_ok=True)
             files.append(archive / copy / name)
-            write_cells(files[-1], downsample(read_parquet(part), length_s, period_ns))
+            write_cells(files[-1], coarser(seconds, length_s))
         part.replace(raw / name)
     finally:
         part.unlink(missing_ok=True)
     return files
+
+
+def _noting(blocks: Iterable[Block], began: list[int]) -> Iterator[Block]:
+    """The same blocks; the time of the first row is noted on the way."""
+    for block in blocks:
+        if not began:
+            began.append(int(block.utc_ns[0]))
+        yield block
 
 
 def write_cells(path: Path, pieces: Iterable[Cells]) -> None:

@@ -92,6 +92,11 @@ class Oddities:
         return [f"{count} {what}" for count, what in told if count]
 
 
+def names_of(plugs: int) -> list[str]:
+    """The names of a row's values, in the order in which `wattmetre-read` prints them."""
+    return [*(f"u{n}" for n in (1, 2, 3)), *(f"{w}{n + 1}" for n in range(plugs) for w in ("i", "p"))]
+
+
 def empty(plugs: int) -> Block:
     """A block without rows."""
     return of_rows([], [], [], plugs)

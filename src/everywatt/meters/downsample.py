@@ -39,9 +39,18 @@ class Cells:
 def downsample(blocks: Iterable[Block], length_s: float, period_ns: int | None = None) -> Iterator[Cells]:
     """The cells of a recording, in pieces; a cell that two blocks share comes once, whole."""
     length_ns = round(length_s * NS)
+    return _finished(_cells(block.plugs, covered, length_ns) for block, covered in held(blocks, period_ns))
+
+
+def coarser(pieces: Iterable[Cells], length_s: float) -> Iterator[Cells]:
+    """Longer cells from shorter ones, of which each lies within one of them: their joules are the same."""
+    return _finished(_together(cells, round(length_s * NS)) for cells in pieces if len(cells))
+
+
+def _finished(pieces: Iterable[Cells]) -> Iterator[Cells]:
+    """Cells with one that two pieces share put together."""
     left: Cells | None = None
-    for block, covered in held(blocks, period_ns):
-        cells = _cells(block, covered, length_ns)
+    for cells in pieces:
         if left is not None:
             cells = _merged(left, cells)
         if len(cells):
@@ -52,14 +61,27 @@ def downsample(blocks: Iterable[Block], length_s: float, period_ns: int | None =
         yield left
 
 
-def _cells(block: Block, covered: Stretches, length_ns: int) -> Cells:
-    good = block.take(block.ok)
-    plugs = block.plugs
-    if not len(good):
+def _together(cells: Cells, length_ns: int) -> Cells:
+    starts_ns = cells.start_ns // length_ns * length_ns
+    first = np.flatnonzero(np.concatenate(([True], np.diff(starts_ns) > 0)))
+    return Cells(
+        length_ns,
+        starts_ns[first],
+        np.add.reduceat(cells.rows, first),
+        np.add.reduceat(cells.observed_s, first),
+        np.add.reduceat(cells.joules, first, axis=0),
+        np.minimum.reduceat(cells.low_w, first, axis=0),
+        np.maximum.reduceat(cells.high_w, first, axis=0),
+    )
+
+
+def _cells(plugs: int, covered: Stretches, length_ns: int) -> Cells:
+    rows_ns, watts = covered.end_ns, covered.watts
+    if not len(rows_ns):
         none = np.zeros((0, plugs))
-        return Cells(length_ns, good.utc_ns, good.utc_ns, np.zeros(0), none, none, none)
-    first = min(int(covered.start_ns[0]), int(good.utc_ns[0])) // length_ns
-    last = int(good.utc_ns[-1]) // length_ns
+        return Cells(length_ns, rows_ns, rows_ns, np.zeros(0), none, none, none)
+    first = min(int(covered.start_ns[0]), int(rows_ns[0])) // length_ns
+    last = int(rows_ns[-1]) // length_ns
     count = last - first + 1
     edges = (first + np.arange(count + 1)) * length_ns
     # Joules and seconds up to every edge, by straight lines: flat where nothing was observed.
@@ -70,12 +92,12 @@ def _cells(block: Block, covered: Stretches, length_ns: int) -> Cells:
     seconds = np.diff(np.interp(edges_s, at_s, _rising(steps_s)))
     joules = np.empty((count, plugs))
     for plug in range(plugs):
-        joules[:, plug] = np.diff(np.interp(edges_s, at_s, _rising(steps_s * covered.watts[:, plug])))
-    place = good.utc_ns // length_ns - first
+        joules[:, plug] = np.diff(np.interp(edges_s, at_s, _rising(steps_s * watts[:, plug])))
+    place = rows_ns // length_ns - first
     low, high = np.full((count, plugs), np.inf), np.full((count, plugs), -np.inf)
     starts = np.flatnonzero(np.concatenate(([True], np.diff(place) > 0)))
-    low[place[starts]] = np.minimum.reduceat(good.watts, starts, axis=0)
-    high[place[starts]] = np.maximum.reduceat(good.watts, starts, axis=0)
+    low[place[starts]] = np.minimum.reduceat(watts, starts, axis=0)
+    high[place[starts]] = np.maximum.reduceat(watts, starts, axis=0)
     rows = np.bincount(place, minlength=count).astype(np.int64)
     cells = Cells(length_ns, edges[:-1], rows, seconds, joules, low, high)
     used = (rows > 0) | (seconds > 0)

@@ -48,12 +48,13 @@ def held(blocks: Iterable[Block], period_ns: int | None = None) -> Iterator[tupl
     last_ns: int | None = None
     for block in blocks:
         period_ns = period_ns or usual_period_ns(block)
-        good = block.take(block.ok)
-        if not len(good):
-            yield block, Stretches(good.utc_ns, good.utc_ns, good.watts)
+        whole = bool(block.ok.all())
+        ends = block.utc_ns if whole else block.utc_ns[block.ok]
+        watts = block.watts if whole else block.watts[block.ok]
+        if not len(ends):
+            yield block, Stretches(ends, ends, watts)
             continue
-        ends = good.utc_ns
         starts = np.concatenate(([ends[0] if last_ns is None else last_ns], ends[:-1]))
         starts = np.where(ends - starts > GAP_PERIODS * period_ns, ends - period_ns, starts)
         last_ns = int(ends[-1])
-        yield block, Stretches(starts, ends, good.watts)
+        yield block, Stretches(starts, ends, watts)

@@ -17,7 +17,8 @@ from typing import Any, Final, TextIO
 import numpy as np
 
 from everywatt.core.errors import UsageError
-from everywatt.meters.block import PHASES, Block, Oddities, join, of_rows
+from everywatt.meters.block import PHASES, Block, Oddities, join, names_of, of_rows
+from everywatt.meters.tenths import read_tenths
 
 PIECE_BYTES: Final = 4 << 20
 LONGEST_LINE: Final = 1 << 20
@@ -139,7 +140,10 @@ def _without_cut_end(text: bytes, layout: Layout, odd: Oddities) -> bytes:
 
 def parse(text: bytes, layout: Layout, odd: Oddities) -> Block:
     """Rows of whole lines."""
-    block = _by_arrow(text, layout)
+    block: Block | None = None
+    if layout.plain and layout.separator == b",":
+        block = read_tenths(text, layout.columns, names_of(layout.plugs))
+    block = _by_arrow(text, layout) if block is None else block
     return _line_by_line(text, layout, odd) if block is None else block
 
 

@@ -14,10 +14,11 @@ from typing import Any, Final
 import numpy as np
 
 from everywatt.core.errors import MissingExtra, UsageError
-from everywatt.meters.block import PHASES, Block, Floats
+from everywatt.meters.block import PHASES, Block, Floats, join, names_of
+from everywatt.meters.tenths import TenthsBlock
 
 FORMAT: Final = b"everywatt-meter-1"
-GROUP_ROWS: Final = 60_000  # ten minutes at 100 Hz: what an hour of a long archive costs to find
+GROUP_ROWS: Final = 30_000  # five minutes at 100 Hz: what an hour of a long archive costs to find
 _TENTH: Final = b"tenths"
 
 
@@ -29,11 +30,6 @@ def arrow() -> tuple[Any, Any]:
     except ImportError:
         raise MissingExtra("pyarrow", "meters") from None
     return pa, pq
-
-
-def names_of(plugs: int) -> list[str]:
-    """The value columns of a file."""
-    return [*(f"u{n}" for n in (1, 2, 3)), *(f"{w}{n + 1}" for n in range(plugs) for w in ("i", "p"))]
 
 
 class BlockWriter:
@@ -64,6 +60,10 @@ class BlockWriter:
         """Add rows. ValueError where the meter has another number of plugs."""
         if block.plugs != self.plugs:
             raise ValueError("blocks of meters with different numbers of plugs")
+        if isinstance(block, TenthsBlock) and self.tenths:
+            self._file.write_table(block.table.cast(self._schema), row_group_size=GROUP_ROWS)
+            self.rows += len(block)
+            return
         for start in range(0, len(block), GROUP_ROWS):
             part = block.take(slice(start, start + GROUP_ROWS))
             self._file.write_table(self._table(part), row_group_size=GROUP_ROWS)
@@ -91,6 +91,8 @@ class BlockWriter:
 
 def is_tenths(block: Block) -> bool:
     """True where every value is a whole tenth, as `wattmetre-read` prints them."""
+    if isinstance(block, TenthsBlock):
+        return True
     good = block.take(block.ok)
     for table in (good.volts, good.amps, good.watts):
         if not np.allclose(table * 10, np.rint(table * 10), rtol=0, atol=1e-6):
@@ -100,6 +102,11 @@ def is_tenths(block: Block) -> bool:
 
 def write_parquet(path: Path, blocks: Iterable[Block]) -> int:
     """Blocks as one file, gathered to row groups; gives the number of rows. The file appears when it is whole."""
+    return sum(len(block) for block in writing(path, blocks))
+
+
+def writing(path: Path, blocks: Iterable[Block]) -> Iterator[Block]:
+    """The blocks, while they are written to a file; it appears when the last was taken."""
     part = path.with_name(f".{path.name}.part")
     writer: BlockWriter | None = None
     try:
@@ -109,22 +116,18 @@ def write_parquet(path: Path, blocks: Iterable[Block]) -> int:
             elif writer.tenths and not is_tenths(block):
                 raise UsageError(f"{path}: values of two different resolutions.", cure="one kind of file at a time")
             writer.write(block)
-    except BaseException:
+            yield block
+        if writer is not None:
+            writer.close()
+            part.replace(path)
+    finally:
         if writer is not None:
             writer.close()
         part.unlink(missing_ok=True)
-        raise
-    if writer is None:
-        return 0
-    writer.close()
-    part.replace(path)
-    return writer.rows
 
 
 def gathered(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
     """The same rows in blocks of at least `rows`, but for the last."""
-    from everywatt.meters.block import join
-
     held: list[Block] = []
     count = 0
     for block in blocks:
@@ -133,10 +136,20 @@ def gathered(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
         held.append(block)
         count += len(block)
         if count >= rows:
-            yield join(held)
+            yield _joined(held)
             held, count = [], 0
     if held:
-        yield join(held)
+        yield _joined(held)
+
+
+def _joined(blocks: list[Block]) -> Block:
+    tenths = [block for block in blocks if isinstance(block, TenthsBlock)]
+    if len(tenths) != len(blocks):
+        return join(blocks)
+    pa, _ = arrow()
+    table = pa.concat_tables([block.table for block in tenths])
+    times, good = (np.concatenate(parts) for parts in zip(*((b.utc_ns, b.ok) for b in tenths), strict=True))
+    return TenthsBlock(times, good, table)
 
 
 def read_parquet(

@@ -47,7 +47,7 @@ class Node:
 
 
 def compare_node(name: str, chips: Run, wall: Line, every_s: float) -> Node:
-    """Chips of a run beside a meter's line over the time that both cover; MeasurementRefused where that is too short."""
+    """Chips of a run beside a meter's line over the time of both; MeasurementRefused where that is too short."""
     found = chip_sources(single(chips))
     if not found:
         raise MeasurementRefused(f"{chips.name} has no chips that measure power.")
