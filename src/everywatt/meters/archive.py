@@ -50,10 +50,8 @@ def store(archive: Path, meter: str, blocks: Iterable[Block]) -> list[Path]:
     raw.mkdir(parents=True, exist_ok=True)
     part = raw / f".{safe_name(meter)}.new"
     began: list[int] = []
-    seconds: list[Cells] = []
     try:
-        for cells in downsample(_noting(writing(part, blocks), began), 1.0):
-            seconds.append(cells)
+        seconds = list(downsample(_noting(writing(part, blocks), began), 1.0))
         if not began:
             return []
         name = file_name(safe_name(meter), began[0])

@@ -19,6 +19,7 @@ class TenthsBlock(Block):
     """A block that is an Arrow table of integers until somebody asks for its numbers."""
 
     __slots__ = ("table",)
+    table: Any
 
     def __init__(self, utc_ns: Ints, ok: Bools, table: Any) -> None:
         object.__setattr__(self, "utc_ns", utc_ns)
@@ -35,17 +36,17 @@ class TenthsBlock(Block):
         return int(self.table.num_columns - 2 - PHASES) // 2
 
     @property
-    def volts(self) -> Floats:  # type: ignore[override]
+    def volts(self) -> Floats:
         """Volts by phase."""
         return self._columns(2, 0)
 
     @property
-    def amps(self) -> Floats:  # type: ignore[override]
+    def amps(self) -> Floats:
         """Amperes by plug."""
         return self._columns(2 + PHASES, 2)
 
     @property
-    def watts(self) -> Floats:  # type: ignore[override]
+    def watts(self) -> Floats:
         """Watts by plug."""
         return self._columns(3 + PHASES, 2)
 
