@@ -28,6 +28,7 @@ ORDER = (
     "slowdown",
     "report_time",
     "verdicts",
+    "meter_import",
 )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from everywatt.core.clocks import NS
 from everywatt.core.errors import RunExists, UsageError
+from everywatt.meters.bare_arrow import to_column
 from everywatt.meters.block import Block
 from everywatt.meters.downsample import Cells, coarser, downsample
 from everywatt.meters.parquet import arrow, read_parquet, writing
@@ -83,7 +84,11 @@ def write_cells(path: Path, pieces: Iterable[Cells]) -> None:
     writer: Any = None
     try:
         for cells in pieces:
-            table = pa.table(_columns(cells)).replace_schema_metadata({b"length_ns": str(cells.length_ns).encode()})
+            columns = _columns(cells)
+            arrays = [to_column(column) for column in columns.values()]
+            table = pa.Table.from_arrays(arrays, names=list(columns)).replace_schema_metadata(
+                {b"length_ns": str(cells.length_ns).encode()}
+            )
             if writer is None:
                 writer = pq.ParquetWriter(temporary, table.schema, compression="zstd", write_statistics=["utc_ns"])
             writer.write_table(table)

@@ -2,7 +2,7 @@
 
 A file starts with a header `#timestamp,#frame_is_ok,#U1,#U2,#U3,#current1,#activepow1,…`, which a log line without an
 end may be glued to; log lines, bad frames (`…,false,,,,`) and torn lines lie in between, and the last line may be cut
-off. Rows are parsed a few megabytes at a time by Arrow where it is installed, else line by line; a piece that holds
+off. Rows are parsed a megabyte at a time by Arrow where it is installed, else line by line; a piece that holds
 something odd is cleaned line by line first.
 """
 
@@ -17,10 +17,11 @@ from typing import Any, Final, TextIO
 import numpy as np
 
 from everywatt.core.errors import UsageError
+from everywatt.meters.bare_arrow import to_numpy
 from everywatt.meters.block import PHASES, Block, Oddities, join, names_of, of_rows
 from everywatt.meters.tenths import read_tenths
 
-PIECE_BYTES: Final = 4 << 20
+PIECE_BYTES: Final = 1 << 20
 LONGEST_LINE: Final = 1 << 20
 MOST_PLUGS: Final = 600
 HEADER = re.compile(rb"#?timestamp[,\t;]#?frame_is_ok", re.IGNORECASE)
@@ -162,7 +163,7 @@ def _by_arrow(text: bytes, layout: Layout) -> Block | None:
     try:
         table = arrow_csv.read_csv(
             pa.BufferReader(text),
-            read_options=arrow_csv.ReadOptions(column_names=names, block_size=1 << 20),
+            read_options=arrow_csv.ReadOptions(column_names=names, block_size=4 << 20, use_threads=False),
             parse_options=arrow_csv.ParseOptions(delimiter=layout.separator.decode(), quote_char=False),
             convert_options=arrow_csv.ConvertOptions(
                 column_types=types, null_values=[], true_values=["true"], false_values=[]
@@ -179,7 +180,7 @@ def _by_arrow(text: bytes, layout: Layout) -> Block | None:
     ]
     values = np.empty((table.num_rows, layout.columns - 2))
     for place in range(2, layout.columns):
-        values[:, place - 2] = table[str(place)].to_numpy()
+        values[:, place - 2] = to_numpy(table[str(place)])
     if not np.isfinite(values).all():
         return None
     utc_ns = np.concatenate(stamps) if stamps else np.zeros(0, dtype=np.int64)

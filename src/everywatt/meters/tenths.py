@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from everywatt.meters.bare_arrow import to_numpy
 from everywatt.meters.block import PHASES, Block, Bools, Floats, Ints
 
 _POINT, _COMMA, _END = ord("."), ord(","), ord("\n")
@@ -28,7 +29,7 @@ class TenthsBlock(Block):
 
     def _columns(self, first: int, step: int) -> Floats:
         places = range(first, self.table.num_columns, step) if step else range(first, first + PHASES)
-        return np.stack([self.table.column(place).to_numpy() for place in places], axis=1) / 10
+        return np.stack([to_numpy(self.table.column(place)) for place in places], axis=1) / 10
 
     @property
     def plugs(self) -> int:
@@ -66,7 +67,10 @@ def read_tenths(text: bytes, columns: int, names: list[str]) -> TenthsBlock | No
     try:
         table = arrow_csv.read_csv(
             pa.BufferReader(text.translate(None, b".")),
-            read_options=arrow_csv.ReadOptions(column_names=["utc_ns", "ok", *names], block_size=1 << 20),
+            # One piece is one block: threads would only hold more of them in memory.
+            read_options=arrow_csv.ReadOptions(
+                column_names=["utc_ns", "ok", *names], block_size=len(text), use_threads=False
+            ),
             parse_options=arrow_csv.ParseOptions(quote_char=False),
             convert_options=arrow_csv.ConvertOptions(
                 column_types=types, null_values=[], true_values=["true"], false_values=[]
@@ -76,16 +80,20 @@ def read_tenths(text: bytes, columns: int, names: list[str]) -> TenthsBlock | No
         return None
     if table.num_rows != rows:
         return None
-    return TenthsBlock(table.column(0).to_numpy(), np.ones(rows, dtype=np.bool_), table)
+    return TenthsBlock(to_numpy(table.column(0)), np.ones(rows, dtype=np.bool_), table)
 
 
 def _regular(text: bytes, rows: int, columns: int) -> bool:
     """True where every line has one time with nine decimals and values with one, and nothing else."""
     raw = np.frombuffer(text, dtype=np.uint8)
-    points = np.flatnonzero(raw == _POINT)
-    if not rows or len(points) != rows * (columns - 1) or int(points[-1]) + 2 >= len(raw):
+    if not rows or len(raw) < 12 or raw[-1] != _END:
         return False
-    first, others = points[:: columns - 1], points.reshape(rows, columns - 1)[:, 1:]
-    after = raw[others + 2]
-    inside = (after[:, :-1] == _COMMA).all() and (after[:, -1] == _END).all()
-    return bool(inside and (raw[first + 10] == _COMMA).all())
+    point = raw == _POINT
+    if np.count_nonzero(point) != rows * (columns - 1):
+        return False
+    # One decimal: two bytes on, the cell or the line ends. What is left are the times, with nine.
+    longer = point[:-2] & (raw[2:] != _COMMA) & (raw[2:] != _END)
+    times = np.flatnonzero(longer)
+    if len(times) != rows or point[-2] or int(times[-1]) + 10 >= len(raw):
+        return False
+    return bool((raw[times + 10] == _COMMA).all())
