@@ -149,7 +149,7 @@ def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]
     counted = any(key in _section(line[1], "gpu") for line in log.lines if line for key in COUNTED)
     machine = Table(group("cpu", "aipowermeter", [_counter(*entry[1:]) for entry in CPU]))
     tables = {card: Table(group(f"gpu.{card}", "aipowermeter", _card_channels(card, facts, counted))) for card in cards}
-    sums = {"cpu": [0.0] * len(CPU), **{card: [0.0] for card in cards}}
+    whole, sums = [0.0] * len(CPU), {card: [0.0] for card in cards}
     last: int | None = None
     for line in log.lines:
         if line is None:
@@ -160,7 +160,7 @@ def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]
             log.torn += 1
             continue
         step_s = 0.0 if last is None else (at - last) / NS
-        machine.add(at, _risen(sums["cpu"], [_watts(_section(metrics, "cpu").get(entry[0])) for entry in CPU], step_s))
+        machine.add(at, _risen(whole, [_watts(_section(metrics, "cpu").get(entry[0])) for entry in CPU], step_s))
         for card, table in tables.items():
             values = _card_values(metrics, card, log)
             if counted:
