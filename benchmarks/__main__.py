@@ -30,6 +30,7 @@ ORDER = (
     "report_time",
     "verdicts",
     "batch_cost",
+    "meter_import",
 )
 
 

@@ -1,4 +1,4 @@
-"""`everywatt export RUN --to KIND`: a run as CSV, JSON lines, Parquet or Arrow; one of `bench llm` as ipw too."""
+"""`everywatt export RUN --to KIND`: a run as CSV, JSON lines, Parquet, Arrow, or a recording of another tool."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ IPW = "ipw"
 
 @click.command(cls=Verb)
 @click.argument("run", type=RUN, default="last")
-@click.option("--to", "kind", type=click.Choice([*KINDS, IPW]), required=True, help="The format.")
+@click.option("--to", "kind", type=click.Choice([*KINDS, "aipowermeter", IPW]), required=True, help="The format.")
 @out_option
 @output_options
 def command(run: str, kind: str, out: Path | None, output: Output) -> None:
     """Write all ticks, spans and points of a run as files of another format.
 
     --out is the file of the ticks; without it, `NAME.KIND` in the working folder. Spans, points and what is known of
-    the channels are written beside it. Files that are there already are replaced.
+    the channels are written beside it. Files that are there already are replaced. For aipowermeter, --out is the folder
+    of the recording.
 
     ipw writes a run of `bench llm` as a folder in the layout of Intelligence per Watt: an Arrow dataset, summary.json.
     """
@@ -38,8 +39,17 @@ def command(run: str, kind: str, out: Path | None, output: Output) -> None:
             output.text(str(file))
         return
     target = out or Path(f"{opened.name}.{kind}")
+    if kind == "aipowermeter":
+        from everywatt.meters.export_aipowermeter import export_aipowermeter
+
+        _told(opened.name, kind, export_aipowermeter(opened, target), output)
+        return
     with task(output, "export") as tell:
         files = export([tape.path for tape in opened.tapes], kind, target, tell)
-    output.json("export", {"name": opened.name, "to": kind, "files": [str(file) for file in files]})
+    _told(opened.name, kind, files, output)
+
+
+def _told(name: str, kind: str, files: list[Path], output: Output) -> None:
+    output.json("export", {"name": name, "to": kind, "files": [str(file) for file in files]})
     for file in files:
         output.text(str(file))

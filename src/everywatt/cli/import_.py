@@ -32,8 +32,9 @@ def command(
 ) -> None:
     """Turn recordings of other tools into a run.
 
-    KIND is csv, jsonl, parquet or arrow (what `export` wrote, and any other csv), nvidia-smi, tegrastats or
-    powermetrics (logs of those commands), or what a plug-in offers.
+    KIND is csv, jsonl, parquet or arrow (what `export` wrote, and any other csv), nvidia-smi, dmon or pmon (logs of
+    that command), tegrastats or powermetrics (logs of those), omegawatt (a wattmeter), aipowermeter, labia, codecarbon,
+    sage, ipmi, or what a plug-in offers.
 
     Any other csv has to be told its columns: --set time=COLUMN --set values=COLUMN,COLUMN --set unit=W
     --set kind=gauge --set device=gpu.0 --set domain=gpu, and perhaps scale, delimiter and time_format (iso, s, ms, ns

@@ -34,6 +34,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plot": ("everywatt.cli.plot", "Draw a run as PNG, SVG or PDF."),
     "export": ("everywatt.cli.export", "Write a run as CSV, JSON lines, Parquet or Arrow."),
     "import": ("everywatt.cli.import_", "Turn recordings of other tools into runs."),
+    "meter": ("everywatt.cli.meter", "Record, archive and read wattmeters at the wall."),
+    "calibrate": (
+        "everywatt.cli.calibrate",
+        "Find gain and offset of a card against a meter, and use them ever after.",
+    ),
     "validate": ("everywatt.cli.validate", "Check every byte of a run."),
     "sensors": ("everywatt.cli.sensors", "List the sensors, a real value of each, and why others do not work."),
     "plugins": ("everywatt.cli.plugins", "List the installed plug-ins and whether they load."),

@@ -10,6 +10,7 @@ from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo, Ki
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.gpu_known import Reading, facts_for
 from everywatt.sensors.gpu_select import Gpu, Mig, select
 from everywatt.sensors.smi_child import run_once
@@ -299,6 +300,7 @@ def _card(row: SmiRow, index: int) -> _Card:
 def _power_channel(row: SmiRow, gpu: Gpu, name: str, mirror_of: str | None) -> Channel:
     readings: dict[str, Reading] = {POWERS[0]: "instant", POWERS[1]: "draw", POWERS[2]: "average"}
     facts = facts_for(gpu.name, row.texts.get("driver_version", ""), row.numbers.get("power.max_limit"), readings[name])
+    facts, _ = calibrated(facts, gpu.uuid, slot=gpu.pci_bus_id)
     return Channel(
         name=f"gpu.{gpu.index}.{'power_average' if name == POWERS[2] else 'power'}",
         unit="W",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
+from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.gpu_known import Reading, facts_for
 from everywatt.sensors.nvml_api import Fields, is_lost, words_for
 
@@ -300,7 +301,7 @@ def _offer(
     handle: Any,
 ) -> None:
     """Add a channel by its field where that gave a value, else by its own call, else say why it is missing."""
-    channel = _power_channel(device, what, reading, found.sources)
+    channel = _power_channel(device, what, reading, found)
     if raw == raw:
         found.add(Source(channel, field_id=field_id), raw)
         return
@@ -314,9 +315,13 @@ def _offer(
     found.add(Source(channel, call=call), value)
 
 
-def _power_channel(device: Device, what: str, reading: Reading, before: list[Source]) -> Channel:
-    who = device.identity
+def _power_channel(device: Device, what: str, reading: Reading, found: Found) -> Channel:
+    who, before = device.identity, found.sources
     counter = what == "energy"
+    facts = facts_for(who.gpu.name, who.driver, who.max_w, reading)
+    facts, why = calibrated(facts, who.gpu.uuid, slot=who.gpu.pci_bus_id)
+    if why is not None:
+        found.missing[f"gpu.{device.index}.calibration"] = why
     return Channel(
         name=f"gpu.{device.index}.{what}",
         unit="J" if counter else "W",
@@ -326,7 +331,7 @@ def _power_channel(device: Device, what: str, reading: Reading, before: list[Sou
         scale=1e-3,
         pedigree=Pedigree.COUNTER if counter else Pedigree.INTEGRATED,
         mirror_of=before[0].channel.name if before else None,
-        facts=facts_for(who.gpu.name, who.driver, who.max_w, reading),
+        facts=facts,
     )
 
 

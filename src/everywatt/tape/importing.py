@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor, FakeClock
@@ -26,6 +26,7 @@ from everywatt.tape.writer import TapeWriter
 GROUP: Final = "everywatt.importers"
 Importer = Callable[[Sequence[Path], Path, Mapping[str, Any]], Path]
 FACTS: Final = ("gain_pct", "offset_w", "quantum", "wrap", "max_w", "window_s")
+FOLDERS: Final = ("aipowermeter", "labia")  # kinds whose recordings are folders
 _FLUSH_ROWS: Final = 1024
 
 
@@ -39,6 +40,14 @@ def kinds() -> dict[str, str]:
         "tegrastats": "everywatt.tape.import_tegrastats:import_tegrastats",
         "powermetrics": "everywatt.tape.import_powermetrics:import_powermetrics",
         "nvidia-smi": "everywatt.api.import_nvidia_smi:import_nvidia_smi",
+        "omegawatt": "everywatt.meters.importing:import_omegawatt",
+        "aipowermeter": "everywatt.meters.aipowermeter:import_aipowermeter",
+        "labia": "everywatt.meters.aipowermeter:import_labia",
+        "dmon": "everywatt.meters.smi_monitor:import_monitor",
+        "pmon": "everywatt.meters.smi_monitor:import_monitor",
+        "codecarbon": "everywatt.meters.codecarbon:import_codecarbon",
+        "sage": "everywatt.meters.sage:import_sage",
+        "ipmi": "everywatt.meters.ipmi_log:import_ipmi",
     }
     found.update({entry.name: entry.value for entry in entry_points(group=GROUP)})
     return found
@@ -51,7 +60,7 @@ def import_files(kind: str, paths: Sequence[Path], out: Path, options: Mapping[s
     targets = kinds()
     if kind not in targets:
         raise UsageError(f"'{kind}' is not something to import.", cure=f"one of: {', '.join(sorted(targets))}")
-    missing = [path for path in paths if not Path(path).is_file()]
+    missing = [path for path in paths if not Path(path).is_file() and not (kind in FOLDERS and Path(path).is_dir())]
     if missing or not paths:
         raise UsageError(f"There is no file {missing[0]}." if missing else "No file was given to import.")
     module, _, name = targets[kind].partition(":")
@@ -122,7 +131,7 @@ def import_csv(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     columns with unit and kind for all), time_format (`iso`, `s`, `ms`, `ns` or a strptime pattern), delimiter. What is
     known of the meter (FACTS) goes into the interval.
     """
-    with paths[0].open(encoding="utf-8-sig", newline="") as file:
+    with _text(paths[0]) as file:
         header = next(csv.reader(file, delimiter=str(options.get("delimiter", ","))), [])
     if header == list(exporting.TICKS):
         return import_ours(paths, out, options)
@@ -199,13 +208,22 @@ def _read_table(
     at = columns.index(time_column)
     indexes = [columns.index(name) for name in values]
     for path in paths:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with _text(path) as file:
             reader = csv.reader(file, delimiter=str(options.get("delimiter", ",")))
             next(reader, None)
             for number, row in enumerate(reader, 2):
                 if row and len(row) > at:
                     utc_ns = parse_utc_ns(row[at], str(options.get("time_format", "iso")), f"{path}, line {number}")
                     yield utc_ns, tuple(number_in(row[i]) if i < len(row) else NAN for i in indexes)
+
+
+def _text(path: Path) -> TextIO:
+    """A CSV file, also a packed one."""
+    if path.suffix != ".gz":
+        return path.open(encoding="utf-8-sig", newline="")
+    import gzip
+
+    return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
 
 
 def number_in(text: str) -> float:

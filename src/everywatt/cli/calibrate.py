@@ -1,0 +1,194 @@
+"""`everywatt calibrate`: gain and offset of cards against a meter, kept by UUID and used ever after."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from everywatt.api.run import Run, load
+from everywatt.cli.options import DURATION, RUN, Verb, output_options
+from everywatt.cli.output import Output
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.energy.sources import sources
+from everywatt.meters.calibration import Found, compare_with_meter
+from everywatt.sensors.base import Request
+from everywatt.sensors.calibrations import Stored, forget, load_all, path_of, save
+from everywatt.sensors.registry import known, probe
+
+LEVEL_S = 10.0
+
+
+@click.command(cls=Verb)
+@click.option("--from", "from_run", type=RUN, help="A recording of the card.")
+@click.option(
+    "--meter", "meter_run", type=RUN, help="A recording of the meter over the same time; may be the same run."
+)
+@click.option("--against", metavar="METER", help="Record now, against this sensor or device of this machine.")
+@click.option("--for", "duration", type=DURATION, default="10m", show_default=True, help="How long to record.")
+@click.option("--device", metavar="NAME", help="Only this device, such as gpu.0; all cards unless set.")
+@click.option("--meter-device", metavar="NAME", help="The device that is the meter, where a recording has several.")
+@click.option("--uuid", metavar="UUID", help="The card's UUID, where the recording is from elsewhere.")
+@click.option("--dry-run", is_flag=True, help="Say what was found and keep nothing.")
+@click.option("--list", "listing", is_flag=True, help="List what is kept, and whether it is used.")
+@click.option("--forget", "forgotten", metavar="UUID", help="Remove the calibration of a device.")
+@output_options
+def command(
+    from_run: str | None,
+    meter_run: str | None,
+    against: str | None,
+    duration: float,
+    device: str | None,
+    meter_device: str | None,
+    uuid: str | None,
+    dry_run: bool,
+    listing: bool,
+    forgotten: str | None,
+    output: Output,
+) -> None:
+    """Find gain and offset of a card against a meter on its supply lines, and use them ever after.
+
+    --from RUN --meter RUN compares recordings. --against METER records now, while a load is switched on and off every
+    ten seconds, with any meter that is a sensor here. What is found is kept by the card's UUID in the user's state
+    folder; runs recorded from then on use it, with a narrower interval. It is not used when it is older than a year, or
+    when the card is in another machine or slot.
+    """
+    if forgotten is not None:
+        if not forget(forgotten):
+            raise UsageError(f"There is no calibration of {forgotten}.", cure="everywatt calibrate --list")
+        output.say(f"Forgot the calibration of {forgotten}.")
+        return
+    if listing:
+        _list(output)
+        return
+    if against is not None:
+        if from_run is not None or meter_run is not None:
+            raise UsageError("Record now or compare recordings, not both.", cure="--against, or --from and --meter")
+        run = meter = _record(duration, output)
+        meter_device = meter_device or _meter_of(run, against)
+    elif from_run is not None and meter_run is not None:
+        run = load(from_run)
+        meter = run if meter_run == from_run else load(meter_run)
+    else:
+        raise UsageError("A card and a meter are needed.", cure="--from RUN --meter RUN, or --against METER")
+    found = compare_with_meter(run, meter, device, meter_device)
+    found = [one for one in found if meter is not run or one.device != meter_device]
+    here = _devices_here() if str(run.meta.get("host", {}).get("name", "")) == os.uname().nodename else {}
+    told = [_keep(one, run, uuid if len(found) == 1 else None, here, dry_run, output) for one in found]
+    output.json("calibrate", {"devices": told})
+
+
+def _keep(
+    found: Found, run: Run, uuid: str | None, here: dict[str, dict[str, Any]], dry_run: bool, output: Output
+) -> dict[str, Any]:
+    mine = here.get(found.device, {})
+    uuid = uuid or str(mine.get("uuid", ""))
+    output.text(
+        f"{found.device}: reading = ({found.gain:.4f} ± {found.gain_within:.4f}) × watts "
+        f"{found.offset_w:+.2f} W ± {found.offset_within_w:.2f}   ({found.windows} windows)"
+    )
+    output.say(f"clocks: the meter's less the card's {found.clock}")
+    left = found.correction.tolerance
+    output.say(f"what is left: ± {left.gain_pct:.1f} % of the reading, ± {left.offset_w:.2f} W")
+    stored = Stored(
+        uuid,
+        found.correction.gain,
+        found.correction.bias_w,
+        left.gain_pct,
+        left.offset_w,
+        time.time(),
+        str(run.meta.get("host", {}).get("name", "")) if mine else "",
+        str(mine.get("pci_bus_id", "")),
+        found.name or str(mine.get("name", "")),
+        run.name,
+    )
+    kept = None
+    if not uuid:
+        output.warn(f"{found.device}: not kept, its UUID is not known. Give it with --uuid.")
+    elif not dry_run:
+        kept = str(save(stored))
+        output.say(f"Kept for {uuid} in {kept}.")
+    return {
+        "device": found.device,
+        "gain": found.gain,
+        "gain_within": found.gain_within,
+        "offset_w": found.offset_w,
+        "offset_within_w": found.offset_within_w,
+        "windows": found.windows,
+        "clock": asdict(found.clock),
+        "correction": asdict(stored),
+        "kept_in": kept,
+    }
+
+
+def _devices_here() -> dict[str, dict[str, Any]]:
+    """Cards of this machine by device name, with UUID and slot."""
+    for name in ("nvml", "nvidia-smi"):
+        _, report = probe(name, known()[name], Request())
+        if report.usable:
+            return {str(entry.get("device")): dict(entry) for entry in report.devices}
+    return {}
+
+
+def _meter_of(run: Run, against: str) -> str:
+    """The device on a run's tape that a sensor's or device's name means."""
+    found = sources(run.tapes[0])
+    for source in found:
+        if against in (source.label, source.group.info.sensor, source.channel.device):
+            return source.label
+    listed = ", ".join(sorted({source.label for source in found})) or "none"
+    raise MeasurementRefused(f"Nothing here is the meter '{against}'; there are: {listed}.", cure="everywatt sensors")
+
+
+def _record(duration_s: float, output: Output) -> Run:
+    """A run with a load on every card, switched on and off."""
+    from contextlib import ExitStack
+
+    from everywatt.api.gpu_load import find_load
+    from everywatt.api.measurement import measure
+
+    if not 10 <= duration_s <= 86_400:
+        raise UsageError("A calibration takes from 10 s to a day.", cure="--for 10m")
+    make = find_load()
+    cards = [int(str(entry["index"])) for entry in _devices_here().values() if "index" in entry]
+    if not cards:
+        raise MeasurementRefused("There is no card here to calibrate.", cure="everywatt sensors")
+    level_s = min(LEVEL_S, duration_s / 6)
+    output.say(f"Recording {duration_s:.0f} s with a load that is switched about every {level_s:.0f} s.")
+    with ExitStack() as stack:
+        loads = [make(index) for index in cards]
+        for one in loads:
+            stack.callback(one.close)
+        with measure("calibrate") as measured:
+            end, busy, turn = time.monotonic() + duration_s, False, 0
+            while time.monotonic() < end:
+                for one in loads:
+                    (one.off if busy else one.on)()
+                busy = not busy
+                turn += 1
+                uneven_s = level_s * (0.6 + 0.8 * (0.618 * turn % 1))  # a load that repeats would fit many clocks
+                time.sleep(min(uneven_s, max(end - time.monotonic(), 0.0)))
+            for one in loads if busy else ():
+                one.off()
+    if measured.run is None:
+        raise MeasurementRefused("Nothing was recorded.")
+    return load(measured.run.path)
+
+
+def _list(output: Output) -> None:
+    stored, now = load_all(), time.time()
+    here = {str(entry.get("uuid")): entry for entry in _devices_here().values()} if stored else {}
+    rows = []
+    for one in stored.values():
+        slot = str(here.get(one.uuid, {}).get("pci_bus_id", ""))
+        state = one.refusal(os.uname().nodename, slot, now)
+        state = state or ("used" if one.uuid in here else "used where the card is; it is not here now")
+        made = time.strftime("%Y-%m-%d", time.gmtime(one.made_s))
+        rows.append([one.uuid, one.name, f"{1 / one.gain:.4f}", f"{-one.bias_w / one.gain:+.2f}", made, state])
+    output.json("calibrations", {"path": str(path_of()), "calibrations": [asdict(one) for one in stored.values()]})
+    output.table(["UUID", "NAME", "GAIN", "OFFSET W", "MADE", "STATE"], rows, right=(2, 3))
+    if not rows:
+        output.say("No calibrations are kept.")

@@ -1,0 +1,137 @@
+"""`everywatt meter compare`: what the chips say beside what the wall says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+
+from everywatt.api.run import Run, load
+from everywatt.cli.options import DURATION, RUN, Verb, output_options
+from everywatt.cli.output import Output, write_text
+from everywatt.core.errors import UsageError
+from everywatt.meters.block import Block, Oddities
+from everywatt.meters.plugmap import load_map
+from everywatt.meters.power import line_of, line_of_blocks, meter_sources, single
+from everywatt.meters.wall import Node, compare_node, from_saved, saved
+
+Read = Callable[..., Iterator[Block]]
+
+
+def make(read: Read) -> click.Command:
+    """The verb; `read` gives the blocks of files or of an archive."""
+
+    @click.command("compare", cls=Verb)
+    @click.argument("files", nargs=-1, metavar="FILE...", type=click.Path(path_type=Path))
+    @click.option("--chips", "chips", type=RUN, multiple=True, help="A run of a node's chips; repeat for more nodes.")
+    @click.option("--nodes", metavar="NAMES", help="The nodes of these runs, in their order; else their hosts.")
+    @click.option("--wall", type=RUN, help="A run with a meter in it (may be the one of the chips), instead of FILE.")
+    @click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", help="An archive of meters.")
+    @click.option("--meter", metavar="NAME", help="Which meter, where there are several.")
+    @click.option(
+        "--map", "map_file", type=click.Path(path_type=Path), metavar="FILE", help="Which plug feeds which node."
+    )
+    @click.option("--every", type=DURATION, default="10s", show_default=True, help="Length of a cell.")
+    @click.option("--from", "from_file", type=click.Path(path_type=Path), metavar="FILE", help="A saved comparison.")
+    @click.option("-o", "--out", type=click.Path(path_type=Path), help="Save the cells as JSON.")
+    @output_options
+    def command(
+        files: tuple[Path, ...],
+        chips: tuple[str, ...],
+        nodes: str | None,
+        wall: str | None,
+        archive: Path | None,
+        meter: str | None,
+        map_file: Path | None,
+        every: float,
+        from_file: Path | None,
+        out: Path | None,
+        output: Output,
+    ) -> None:
+        """Chips beside the wall for each node, with the offset of their clocks and the fitted overhead.
+
+        The wall is FILE or --archive of an Omegawatt with --map (all plugs without one), or --wall RUN. The offset of
+        the clocks is estimated from the signals, printed and taken out; where they are flat it is refused and left.
+        """
+        if not every > 0:
+            raise UsageError("A cell lasts longer than nothing.", cure="--every 10s")
+        if from_file is not None:
+            _show(from_saved(from_file), output)
+            return
+        if not chips:
+            raise UsageError("Whose chips?", cure="--chips RUN")
+        runs = [load(name) for name in chips]
+        names = nodes.split(",") if nodes else [_host(run) for run in runs]
+        if len(names) != len(runs) or len(set(names)) != len(names):
+            raise UsageError(f"{len(runs)} runs and {len(set(names))} nodes.", cure="--nodes with one name a run")
+        found = []
+        for name, run in zip(names, runs, strict=True):
+            if wall is not None:
+                at_wall = run if wall in (run.name, str(run.path)) else load(wall)
+                line = line_of(at_wall, meter_sources(single(at_wall)))
+            else:
+                plugs = [feed.plug for feed in load_map(map_file).feeds_of(name, meter or "")] if map_file else None
+                line = line_of_blocks(list(read(files, archive, meter, (None, None), plugs, Oddities())))
+            found.append(compare_node(name, run, line, every))
+        if out is not None:
+            write_text(out, json.dumps(saved(found), indent=1) + "\n")
+            output.say(f"Saved {out}.")
+        _show(found, output)
+
+    return command
+
+
+def _host(run: Run) -> str:
+    host = run.meta.get("host")
+    name = host.get("name") if isinstance(host, dict) else None
+    return str(name or run.name)
+
+
+def _show(nodes: list[Node], output: Output) -> None:
+    def mean(values: object) -> float:
+        known = np.asarray(values, dtype=np.float64)
+        known = known[np.isfinite(known)]
+        return float(known.mean()) if len(known) else float("nan")
+
+    told = []
+    for node in nodes:
+        fit = node.overhead
+        told.append(
+            {
+                "node": node.name,
+                "cells": len(node.start_s),
+                "cpu_w": mean(node.cpu_w),
+                "gpu_w": mean(node.gpu_w),
+                "wall_w": mean(node.wall_w),
+                "gap_pct": node.gap_pct,
+                "clock_offset_s": node.clock.seconds,
+                "clock": str(node.clock),
+                "overhead": None
+                if fit is None
+                else {
+                    "a_w": fit.a_w,
+                    "a_within_w": fit.a_within_w,
+                    "b": fit.b,
+                    "b_within": fit.b_within,
+                    "r2": fit.r2,
+                },
+            }
+        )
+    output.json("meter-compare", {"nodes": told, "cells": saved(nodes)})
+    headers = ["NODE", "CELLS", "CPU W", "GPU W", "WALL W", "GAP", "OVERHEAD"]
+    rows = [
+        [
+            node.name,
+            len(node.start_s),
+            *(f"{mean(values):.1f}" for values in (node.cpu_w, node.gpu_w, node.wall_w)),
+            f"{node.gap_pct:.1f} %",
+            str(node.overhead) if node.overhead else "not fitted: the chips hardly moved, or cells are few",
+        ]
+        for node in nodes
+    ]
+    output.table(headers, rows, right=range(1, 6))
+    for node in nodes:
+        output.say(f"{node.name}: the chips' clock less the meter's: {node.clock}")

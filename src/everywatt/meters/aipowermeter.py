@@ -1,0 +1,260 @@
+"""Recordings of AIPowerMeter, of all its generations, and job trees of Lab-IA: powers in JSON lines become tapes.
+
+A power of the machine there is what a counter rose by since the line before, over that time: the counter is built up
+again. A card's power is a reading of the moment in the generations that asked nvidia-smi. A line that is torn costs
+that line; `-1` for a counter that is absent is absent; each segment is a span, and time between two is in none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
+from everywatt.core.clocks import NS
+from everywatt.core.errors import UsageError
+from everywatt.meters.series import Part, Table, group, number, write_parts, zone_ns
+from everywatt.sensors.gpu_known import facts_for
+from everywatt.tape.importing import parse_utc_ns
+
+FILE: Final = "power_metrics.json"
+END: Final = "END OF RECORDING SEGMENT"
+LONGEST_LINE: Final = 16 << 20
+# Of the machine: key, channel, device, domain.
+CPU: Final = (
+    ("intel_power", "cpu.0.package.energy", "cpu.0", Domain.PACKAGE),
+    ("total_dram_power", "dram.0.energy", "dram.0", Domain.DRAM),
+    ("total_cpu_power", "cpu.0.core.energy", "cpu.0", Domain.CORE),
+    ("uncore_power", "cpu.0.uncore.energy", "cpu.0", Domain.UNCORE),
+    ("psys_power", "psys.energy", "psys", Domain.NODE),
+)
+# Of each card, by generation: power, utilisation (times what gives percent), memory.
+COUNTED: Final = ("nvidia_power", "per_gpu_nvidia_power")  # means of the card's own counter
+POWERS: Final = ("per_gpu_nvidia_power", "per_gpu_power_draw")
+USES: Final = (("per_gpu_nvidia_use_rate", 1.0), ("per_gpu_absolute_percent_usage", 100.0))
+WHOLES: Final = ("nvidia_power", "nvidia_draw_absolute")
+
+
+@dataclass
+class Log:
+    """The lines of one recording: (UTC ns, metrics), None where a segment ends, and how many were torn."""
+
+    lines: list[tuple[int, Mapping[str, Any]] | None] = field(default_factory=list)
+    torn: int = 0
+    swapped: int = 0
+
+
+def import_aipowermeter(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
+    """A tape from a recording's folder or its `power_metrics.json`. options: zone_h, card (name of the GPU), driver."""
+    files = [_file(path) for path in paths]
+    parts = [_part(file, options) for file in files]
+    return write_parts(out, parts, files, options)
+
+
+def import_labia(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
+    """A run from trees of job records (`…/<user>/<jobid>/power_metrics.json`): one tape and one span a job."""
+    files = sorted(file for path in paths for file in ([path] if path.is_file() else path.rglob(FILE)))
+    if not files:
+        raise UsageError(f"{paths[0]} holds no {FILE}.", cure="a folder of job records")
+    parts = []
+    for file in files:
+        try:
+            parts.append(_job(file, options))
+        except UsageError:
+            if len(files) == 1:
+                raise  # of many jobs some are empty: they ended before the first reading
+    return write_parts(out, parts, files, options)
+
+
+def _file(path: Path) -> Path:
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise UsageError(f"{path} holds no {FILE}.", cure="a folder that AIPowerMeter wrote")
+    return file
+
+
+def read_log(lines: Iterator[str], shift_ns: int = 0) -> Log:
+    """The readings of a log; lines that are not whole are counted."""
+    log = Log()
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            log.torn += 1
+            continue
+        if isinstance(entry, str):
+            if entry.strip() == END:
+                log.lines.append(None)
+            continue
+        metrics = entry.get("metrics") if isinstance(entry, dict) else None
+        if not isinstance(metrics, Mapping) or not isinstance(entry.get("date"), str):
+            log.torn += 1
+            continue
+        try:
+            log.lines.append((parse_utc_ns(entry["date"], "iso", "date") - shift_ns, metrics))
+        except (UsageError, OverflowError):
+            log.torn += 1
+    return log
+
+
+def _part(file: Path, options: Mapping[str, Any]) -> Part:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as text:
+            log = read_log(iter(text), zone_ns(options))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+    tables = tables_of(log, options)
+    if not any(table.rows for table in tables):
+        raise UsageError(f"{file} holds no readings of AIPowerMeter.", cure=f"a {FILE} that it wrote")
+    told: dict[str, Any] = {"torn_lines": log.torn, "swapped_fields": log.swapped}
+    for name in ("metadata.json", "meta_data.json"):
+        told.update({"description": _json(file.with_name(name))} if file.with_name(name).is_file() else {})
+    spans: list[tuple[str, int, int, Mapping[str, Any]]] = [
+        (f"segment {place}", start, end, {}) for place, (start, end) in enumerate(segments_of(log), 1)
+    ]
+    return Part(tables, spans=spans, meta={key: value for key, value in told.items() if value})
+
+
+def _job(file: Path, options: Mapping[str, Any]) -> Part:
+    part = _part(file, options)
+    about = _json(file.with_name("meta_data.json"))
+    about = about if isinstance(about, Mapping) else {}
+    times = [at for table in part.tables for at, _ in table.rows]
+    names = {"jobid": about.get("jobid", file.parent.name), "user": file.parent.parent.name}
+    attributes = {**names, **{key: about[key] for key in ("job_name", "node_id") if key in about}}
+    node = about.get("node_id")
+    part.host = str(node[0] if isinstance(node, list) and node else node or "")
+    part.spans = [(f"job {attributes['jobid']}", min(times), max(times), attributes)]
+    return part
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]:
+    """Tables of the machine and of each card, with rows for every line and pauses between segments."""
+    options = options or {}
+    cards = sorted({card for line in log.lines if line for card in _cards(line[1])})
+    facts = facts_for(str(options.get("card", "")), str(options.get("driver", "")), None, "draw")
+    counted = any(key in _section(line[1], "gpu") for line in log.lines if line for key in COUNTED)
+    machine = Table(group("cpu", "aipowermeter", [_counter(*entry[1:]) for entry in CPU]))
+    tables = {card: Table(group(f"gpu.{card}", "aipowermeter", _card_channels(card, facts, counted))) for card in cards}
+    whole, sums = [0.0] * len(CPU), {card: [0.0] for card in cards}
+    last: int | None = None
+    for line in log.lines:
+        if line is None:
+            last = None
+            continue
+        at, metrics = line
+        if last is not None and at <= last:
+            log.torn += 1
+            continue
+        step_s = 0.0 if last is None else (at - last) / NS
+        machine.add(at, _risen(whole, [_watts(_section(metrics, "cpu").get(entry[0])) for entry in CPU], step_s))
+        for card, table in tables.items():
+            values = _card_values(metrics, card, log)
+            if counted:
+                values[:1] = _risen(sums[card], values[:1], step_s)
+            elif last is None and table.rows:
+                table.pause(at)
+            table.add(at, values)
+        last = at
+    return [machine, *tables.values()]
+
+
+def _risen(sums: list[float], watts: Sequence[float | None], step_s: float) -> list[float | None]:
+    """What counters stand at after a step, None where a power is not known; `sums` is brought up to date."""
+    for place, power in enumerate(watts):
+        sums[place] += (power or 0.0) * step_s
+    return [None if power is None else total for power, total in zip(watts, sums, strict=True)]
+
+
+def segments_of(log: Log) -> list[tuple[int, int]]:
+    """First and last instant of every segment."""
+    found: list[list[int]] = []
+    fresh = True
+    for line in log.lines:
+        if line is None:
+            fresh = True
+        elif fresh:
+            found.append([line[0], line[0]])
+            fresh = False
+        else:
+            found[-1][1] = max(found[-1][1], line[0])
+    return [(start, end) for start, end in found if end > start]
+
+
+def _counter(name: str, device: str, domain: Domain) -> Channel:
+    return Channel(name, "J", Kind.COUNTER, device, domain)
+
+
+def _power(name: str, device: str, domain: Domain, facts: Facts) -> Channel:
+    return Channel(name, "W", Kind.GAUGE, device, domain, pedigree=Pedigree.INTEGRATED, facts=facts)
+
+
+def _card_channels(card: str, facts: Facts, counted: bool) -> list[Channel]:
+    device = f"gpu.{card}"
+    plain = Facts(gain_pct=facts.gain_pct, offset_w=facts.offset_w, cards=facts.cards or None)
+    return [
+        replace(_counter(f"{device}.energy", device, Domain.GPU), facts=plain)
+        if counted
+        else _power(f"{device}.power", device, Domain.GPU, plain),
+        Channel(f"{device}.utilisation", "%", Kind.GAUGE, device),
+        Channel(f"{device}.memory", "B", Kind.GAUGE, device),
+    ]
+
+
+def _section(metrics: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = metrics.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _watts(value: Any) -> float | None:
+    """Power, of which a list has one for each package; less than nothing means absent."""
+    if isinstance(value, list):
+        parts = [_watts(one) for one in value]
+        known = [one for one in parts if one is not None]
+        return sum(known) if known and len(known) == len(parts) else None
+    found = number(value)
+    return None if found is None or found < 0 else found
+
+
+def _cards(metrics: Mapping[str, Any]) -> Iterator[str]:
+    gpu = _section(metrics, "gpu")
+    found = [str(card) for key in POWERS for card in _section(gpu, key) if str(card) != "all"]
+    yield from found
+    if not found and any(_watts(gpu.get(key)) is not None for key in WHOLES):
+        yield "all"
+
+
+def _card_values(metrics: Mapping[str, Any], card: str, log: Log) -> list[float | None]:
+    gpu = _section(metrics, "gpu")
+    keys = WHOLES if card == "all" else ()
+    power = next((w for key in keys if (w := _watts(gpu.get(key))) is not None), None)
+    for key in POWERS:
+        power = _watts(_section(gpu, key).get(card)) if power is None else power
+    use = next((v * by for key, by in USES if (v := number(_section(gpu, key).get(card))) is not None), None)
+    memory = number(_section(gpu, "per_gpu_nvidia_memory").get(card))
+    held = _section(gpu, "per_gpu_attributable_mem_use").get(card)
+    if memory is None and isinstance(held, Mapping):
+        memory = sum(v for one in held.values() if (v := number(one)) is not None)
+    if use is not None and memory is not None and use > 100 >= memory >= 0:
+        log.swapped += 1  # a percentage of bytes: some versions store the two under each other's name
+        use, memory = memory, use
+    return [power, use if use is None or 0 <= use <= 100 else None, memory]
+
+
+def day_text(utc_ns: int) -> str:
+    """How AIPowerMeter writes an instant."""
+    whole, part = divmod(utc_ns, NS)
+    return f"{datetime.fromtimestamp(whole):%Y-%m-%d %H:%M:%S}.{part // 1000:06d}"

@@ -1,0 +1,142 @@
+"""Rows of a wattmeter as columns: one block is one stretch of a recording, oldest row first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+PHASES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows by column. A row whose frame was bad has `ok` False and NaN everywhere.
+
+    utc_ns  when the row was written, UTC
+    volts   (rows, 3), by phase
+    amps, watts  (rows, plugs); plug 1 is column 0
+    """
+
+    utc_ns: Ints
+    ok: Bools
+    volts: Floats
+    amps: Floats
+    watts: Floats
+
+    def __len__(self) -> int:
+        return len(self.utc_ns)
+
+    @property
+    def plugs(self) -> int:
+        """How many plugs the meter has."""
+        return int(self.watts.shape[1])
+
+    def take(self, chosen: Bools | Ints | slice) -> Block:
+        """Some of the rows."""
+        return Block(self.utc_ns[chosen], self.ok[chosen], self.volts[chosen], self.amps[chosen], self.watts[chosen])
+
+    def only(self, plugs: Sequence[int]) -> Block:
+        """Some of the plugs (from 1), in this order."""
+        places = [plug - 1 for plug in plugs]
+        return Block(self.utc_ns, self.ok, self.volts, self.amps[:, places], self.watts[:, places])
+
+    def between(self, start_ns: int | None, end_ns: int | None) -> Block:
+        """Rows from `start_ns` up to but not with `end_ns` (None: without a bound)."""
+        keep = np.ones(len(self), dtype=np.bool_)
+        if start_ns is not None:
+            keep &= self.utc_ns >= start_ns
+        if end_ns is not None:
+            keep &= self.utc_ns < end_ns
+        return self if keep.all() else self.take(keep)
+
+    def repeats(self) -> Bools:
+        """True for rows that say in every column what the row before said: the box had nothing new."""
+        same = np.zeros(len(self), dtype=np.bool_)
+        if len(self) > 1:
+            table = np.concatenate((self.volts, self.amps, self.watts), axis=1)
+            same[1:] = self.ok[1:] & self.ok[:-1] & (table[1:] == table[:-1]).all(axis=1)
+        return same
+
+
+@dataclass(slots=True)
+class Oddities:
+    """What was in the files beside rows, counted; `samples` has the first few lines."""
+
+    log_lines: int = 0
+    bad_frames: int = 0
+    torn_lines: int = 0
+    cut_end: int = 0
+    backwards: int = 0
+    samples: list[str] = field(default_factory=list)
+
+    def note(self, line: str) -> None:
+        """Keep a line to show, where there are few yet."""
+        if len(self.samples) < 5:
+            self.samples.append(line[:160])
+
+    def sentences(self) -> list[str]:
+        """What a report says of it."""
+        told = (
+            (self.bad_frames, "bad frames"),
+            (self.log_lines, "log lines inside"),
+            (self.torn_lines, "torn lines"),
+            (self.cut_end, "last line cut off"),
+            (self.backwards, "rows with a time before the row above, left out"),
+        )
+        return [f"{count} {what}" for count, what in told if count]
+
+
+def names_of(plugs: int) -> list[str]:
+    """The names of a row's values, in the order in which `wattmetre-read` prints them."""
+    return [*(f"u{n}" for n in (1, 2, 3)), *(f"{w}{n + 1}" for n in range(plugs) for w in ("i", "p"))]
+
+
+def empty(plugs: int) -> Block:
+    """A block without rows."""
+    return of_rows([], [], [], plugs)
+
+
+def of_rows(utc_ns: Sequence[int], ok: Sequence[bool], values: Sequence[Sequence[float]], plugs: int) -> Block:
+    """A block from rows of U1, U2, U3, then current and power of each plug."""
+    table = np.array(values, dtype=np.float64).reshape(len(utc_ns), PHASES + 2 * plugs)
+    return Block(
+        np.array(utc_ns, dtype=np.int64),
+        np.array(ok, dtype=np.bool_),
+        table[:, :PHASES],
+        table[:, PHASES::2],
+        table[:, PHASES + 1 :: 2],
+    )
+
+
+def join(blocks: Iterable[Block]) -> Block:
+    """Blocks of one meter one after the other. ValueError where there is none or plugs differ."""
+    parts = list(blocks)
+    if not parts or len({part.plugs for part in parts}) != 1:
+        raise ValueError("no blocks, or blocks of meters with different numbers of plugs")
+    if len(parts) == 1:
+        return parts[0]
+    return Block(
+        np.concatenate([part.utc_ns for part in parts]),
+        np.concatenate([part.ok for part in parts]),
+        np.concatenate([part.volts for part in parts]),
+        np.concatenate([part.amps for part in parts]),
+        np.concatenate([part.watts for part in parts]),
+    )
+
+
+def forwards(blocks: Iterable[Block], odd: Oddities) -> Iterable[Block]:
+    """Blocks whose times only rise: rows that step back (a box or a host that set its clock) are left out, counted."""
+    last = np.iinfo(np.int64).min
+    for block in blocks:
+        highest = np.maximum.accumulate(np.concatenate(([last], block.utc_ns)))
+        keep = block.utc_ns > highest[:-1]
+        odd.backwards += int(len(block) - keep.sum())
+        last = int(highest[-1])
+        if keep.any():
+            yield block if keep.all() else block.take(keep)

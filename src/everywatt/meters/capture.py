@@ -1,0 +1,220 @@
+"""A capture around the clock: port to journal, a new journal every day at a set hour, finished ones to the archive."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from everywatt.core.clocks import NS
+from everywatt.meters.archive import safe_name
+from everywatt.meters.journal import Journal, journal_path, journals, kind_of
+from everywatt.meters.omegawatt_csv import HEADER
+from everywatt.meters.omegawatt_serial import BAUD, Decoder
+from everywatt.meters.pack import pack
+from everywatt.meters.port import FIRST_WAIT_S, LAST_WAIT_S, Port
+
+SYNC_EVERY_S = 30.0
+RETRY_EVERY_S = 1.0
+QUIET_S = 0.5
+
+
+@dataclass
+class Progress:
+    """What a capture has seen so far."""
+
+    frames: int = 0
+    bytes: int = 0
+    rotations: int = 0
+    outages: int = 0
+    lost_bytes: int = 0
+    bad: int = 0
+    packed: list[str] = field(default_factory=list)
+
+
+def next_turn_ns(utc_ns: int, at: tuple[int, int]) -> int:
+    """The first instant after `utc_ns` at which local clocks show this hour and minute (also across clock changes)."""
+    now = datetime.fromtimestamp(utc_ns / NS)
+    turn = now.replace(hour=at[0], minute=at[1], second=0, microsecond=0)
+    if turn <= now:
+        turn += timedelta(days=1)
+    found = round(turn.timestamp()) * NS
+    return found if found > utc_ns else found + 86_400 * NS
+
+
+class Capture:
+    """One meter being recorded. `run` returns when `stop` was called, the source ended, or the time is over.
+
+    port     a serial device, pty, pipe or file, or `-`
+    archive  the folder that gets raw rows and copies; journals lie in it until they are packed
+    kind     `serial` (binary frames) or `text` (what wattmetre-read prints)
+    turn     local hour and minute of the daily rotation, None for none
+    """
+
+    def __init__(
+        self,
+        port: str,
+        archive: Path,
+        meter: str,
+        kind: str,
+        *,
+        turn: tuple[int, int] | None = (7, 0),
+        baud: int = BAUD,
+        tell: Callable[[str], None] = lambda text: None,
+        utc_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._name, self._archive, self._kind, self._turn, self._baud = port, archive, kind, turn, baud
+        self._meter = safe_name(meter)
+        self._tell, self._utc_ns = tell, utc_ns
+        self.progress = Progress()
+        self._stopping = self._turning = False
+        self._decoder = Decoder()
+        self._line = b""
+        self._header = b""
+        self._packers: list[subprocess.Popen[str]] = []
+        self._journal = self._take_up()
+        self._turn_ns = next_turn_ns(utc_ns(), turn) if turn else None
+
+    def stop(self) -> None:
+        """End soon: what was read is kept and packed."""
+        self._stopping = True
+
+    def rotate(self) -> None:
+        """Start a new file now."""
+        self._turning = True
+
+    def _take_up(self) -> Journal:
+        """The journal that a killed capture left, to go on with; older ones are packed. Else a new one."""
+        left = journals(self._archive, self._meter)
+        for _, _, path in left[:-1]:
+            self._pack_later(path)
+        now_ns = self._utc_ns()
+        if not left:
+            return Journal(journal_path(self._archive, self._meter, now_ns), self._kind)
+        began_ns, _, path = left[-1]
+        old = self._turn is not None and next_turn_ns(began_ns, self._turn) <= now_ns
+        if old or kind_of(path) != self._kind:
+            self._pack_later(path)
+            return Journal(journal_path(self._archive, self._meter, now_ns), self._kind)
+        self._tell(f"Going on with {path.name}.")
+        return Journal(path, self._kind)
+
+    def run(self, duration_s: float | None = None) -> Progress:
+        """Capture until it ends."""
+        until = None if duration_s is None else time.monotonic() + duration_s
+        try:
+            self._loop(until)
+        finally:
+            self._finish()
+        return self.progress
+
+    def _loop(self, until: float | None) -> None:
+        port: Port | None = None
+        wait_s, synced, out_since = FIRST_WAIT_S, time.monotonic(), None
+        while not self._stopping and (until is None or time.monotonic() < until):
+            if port is None:
+                try:
+                    port = Port(self._name, self._baud)
+                except OSError as error:
+                    if out_since is None:
+                        out_since = time.monotonic()
+                        self._tell(f"{self._name} cannot be opened: {error.strerror}. Waiting for it.")
+                    self._idle(wait_s, until)
+                    wait_s = min(wait_s * 2, LAST_WAIT_S)
+                    continue
+                if out_since is not None:
+                    self._tell(f"{self._name} is back after {time.monotonic() - out_since:.1f} s.")
+                wait_s, out_since = FIRST_WAIT_S, None
+            data = port.read(QUIET_S)
+            if data:
+                self._take(data)
+            elif data is None:
+                if port.ends:
+                    break
+                port.close()
+                port, out_since = None, time.monotonic()
+                self.progress.outages += 1
+                self._tell(f"{self._name} was unplugged. Waiting for it.")
+            if time.monotonic() - synced > SYNC_EVERY_S:
+                synced = time.monotonic()
+                self._journal.sync()
+            self._mind()
+        if port is not None:
+            port.close()
+
+    def _idle(self, seconds: float, until: float | None) -> None:
+        end = time.monotonic() + seconds
+        while not self._stopping and time.monotonic() < min(end, until or end):
+            time.sleep(0.05)
+            self._mind()
+
+    def _take(self, data: bytes) -> None:
+        """To the journal first, in one call; then look at it."""
+        now_ns = self._utc_ns()
+        if self._turning or (self._turn_ns is not None and now_ns >= self._turn_ns):
+            self._rotate(now_ns)
+        self._journal.append(now_ns, data)
+        self.progress.bytes += len(data)
+        if self._kind == "serial":
+            self.progress.frames += len(self._decoder.feed(data))
+            self.progress.bad = self._decoder.bad_check + self._decoder.bad_frames
+            return
+        lines = (self._line + data).split(b"\n")
+        self._line = lines.pop()[-65_536:]
+        self.progress.frames += len(lines)
+        self._header = next((line for line in lines if HEADER.search(line)), self._header)
+
+    def _mind(self) -> None:
+        """What is not the port: a disk that was full, packers that ended."""
+        had = self._journal.trouble
+        if self._journal.waiting and self._journal.retry():
+            self._tell("The disk has room again; nothing that waited is lost.")
+        elif self._journal.trouble and not had:
+            self._tell(f"{self._journal.path} cannot be written: {self._journal.trouble}. Rows wait in memory.")
+        self.progress.lost_bytes = self._journal.lost_bytes
+        for packer in [one for one in self._packers if one.poll() is not None]:
+            self._packers.remove(packer)
+            self._packed(packer)
+
+    def _rotate(self, now_ns: int) -> None:
+        """A new journal, which begins with what the old one has of an unfinished frame or line."""
+        self._turning = False
+        self._turn_ns = next_turn_ns(now_ns, self._turn) if self._turn else None
+        if not self._journal.retry():
+            return  # a full disk: the old one goes on
+        old = self._journal
+        fresh = Journal(journal_path(self._archive, self._meter, now_ns), self._kind)
+        carried = self._decoder.pending if self._kind == "serial" else self._header + b"\n" + self._line
+        if carried.strip(b"\n"):
+            fresh.append(now_ns, carried)
+        self._journal = fresh
+        old.close()
+        self.progress.rotations += 1
+        self._pack_later(old.path)
+
+    def _pack_later(self, path: Path) -> None:
+        command = [sys.executable, "-m", "everywatt.meters.pack", str(self._archive), self._meter, str(path)]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        self._packers.append(subprocess.Popen(command, env=environ, text=True, start_new_session=True, **pipes))  # type: ignore[call-overload]
+
+    def _packed(self, packer: subprocess.Popen[str]) -> None:
+        out, err = packer.communicate()
+        self.progress.packed += out.split("\n")[:-1]
+        for line in err.strip().splitlines():
+            self._tell(line)
+
+    def _finish(self) -> None:
+        """Close and pack, also what is still being packed."""
+        self._journal.close()
+        self.progress.lost_bytes = self._journal.lost_bytes + self._journal.waiting_bytes
+        for packer in self._packers:
+            packer.wait()
+            self._packed(packer)
+        self._packers = []
+        self.progress.packed += [str(path) for path in pack(self._archive, self._meter, self._journal.path)]

@@ -1,0 +1,87 @@
+"""CodeCarbon's `emissions.csv` becomes a run: one tape and one span for each of its runs, joules as it counted them.
+
+CodeCarbon writes energy in kWh since a run's start; a run that was flushed has several rows. RAM is always a model
+there, the CPU often: what is not known to be measured is called modelled.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from everywatt.core.channels import Channel, Domain, Kind, Pedigree
+from everywatt.core.clocks import NS
+from everywatt.core.errors import UsageError
+from everywatt.meters.series import Part, Table, group, number, write_parts, zone_ns
+from everywatt.tape.importing import parse_utc_ns
+
+J_PER_KWH: Final = 3.6e6
+COLUMNS: Final = (
+    ("cpu_energy", "cpu.0.package.energy", "cpu.0", Domain.PACKAGE, Pedigree.MODELLED),
+    ("gpu_energy", "gpu.all.energy", "gpu.all", Domain.GPU, Pedigree.COUNTER),
+    ("ram_energy", "dram.0.energy", "dram.0", Domain.DRAM, Pedigree.MODELLED),
+)
+
+
+def import_codecarbon(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
+    """A run from `emissions.csv`. options: zone_h, project (only runs of this one)."""
+    runs: dict[str, list[dict[str, str]]] = {}
+    for path in paths:
+        for place, row in enumerate(_rows(path)):
+            if options.get("project") not in (None, row.get("project_name")):
+                continue
+            runs.setdefault(row.get("run_id") or f"{path.name} row {place + 2}", []).append(row)
+    parts = [part for name, rows in runs.items() if (part := _part(name, rows, options)) is not None]
+    parts.sort(key=lambda part: part.spans[0][1])
+    if not parts:
+        raise UsageError(f"{paths[0]} holds no runs of CodeCarbon with a time and a duration.")
+    return write_parts(out, parts, paths, options)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            reader = csv.DictReader(file)
+            if not {"timestamp", "duration"} <= set(reader.fieldnames or ()):
+                raise UsageError(f"{path} is no emissions.csv of CodeCarbon.", cure="columns timestamp and duration")
+            return [{key: value for key, value in row.items() if isinstance(value, str)} for row in reader if row]
+    except (OSError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def _part(name: str, rows: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Part | None:
+    ends = []
+    for row in rows:
+        duration_s = number(row.get("duration"))
+        try:
+            end = parse_utc_ns(row.get("timestamp", ""), "iso", "timestamp") - zone_ns(options)
+        except (UsageError, OverflowError):
+            continue
+        if duration_s is not None and 0 < duration_s < 3e9:
+            ends.append((end, duration_s, row))
+    if not ends:
+        return None
+    ends.sort(key=lambda entry: entry[:2])
+    start = ends[0][0] - round(ends[0][1] * NS)
+    table = Table(group("codecarbon", "codecarbon", [_channel(*column[1:]) for column in COLUMNS]), period_s=1.0)
+    table.add(start, [0.0 if any(number(row.get(c[0])) is not None for *_, row in ends) else None for c in COLUMNS])
+    for end, _, row in ends:
+        table.add(
+            end, [None if (kwh := number(row.get(c[0]))) is None or kwh < 0 else kwh * J_PER_KWH for c in COLUMNS]
+        )
+    steps = [b[0] - a[0] for a, b in zip([(start, ())], ends, strict=False)]
+    table.period_s = max(max(steps, default=NS) / NS, 1.0)
+    last = ends[-1][2]
+    told = {
+        key: last[key]
+        for key in ("project_name", "run_id", "codecarbon_version", "cpu_model", "gpu_model")
+        if key in last
+    }
+    span = (last.get("project_name") or name, start, ends[-1][0], told)
+    return Part([table], spans=[span], meta={"codecarbon": told})
+
+
+def _channel(name: str, device: str, domain: Domain, pedigree: Pedigree) -> Channel:
+    return Channel(name, "J", Kind.COUNTER, device, domain, pedigree=pedigree)

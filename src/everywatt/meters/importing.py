@@ -1,0 +1,126 @@
+"""Files of an Omegawatt become a tape: one channel of power a plug, at the wall."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
+from everywatt.core.clocks import NS, Anchor
+from everywatt.core.errors import UsageError
+from everywatt.meters.block import Block, Oddities, forwards
+from everywatt.meters.files import blocks_of
+from everywatt.meters.hold import usual_period_ns
+from everywatt.meters.plugmap import check_against, load_map
+from everywatt.tape.importing import Recording, parse_utc_ns, write_tape
+
+# Assumed where nothing is said: a meter of class 1 (IEC 62053-21, 1 % of the reading), and one step of what it prints.
+GAIN_PCT: Final = 1.0
+OFFSET_W: Final = 0.1
+QUANTUM_W: Final = 0.1
+
+
+def plug_numbers(value: Any) -> list[int]:
+    """`1,5`, `[1, 5]` or `1-6` as numbers from 1. UsageError where it is none of these."""
+    words = value if isinstance(value, list | tuple) else str(value).split(",")
+    found: list[int] = []
+    for word in words:
+        match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", str(word))
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last:
+            raise UsageError(f"'{word}' is not a plug.", cure="a number from 1, as 1,5 or 1-6")
+        found += range(first, last + 1)
+    return list(dict.fromkeys(found))
+
+
+def import_omegawatt(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
+    """A tape from CSV, TSV, gzip, zip or Parquet files of one box, in any order.
+
+    options: plugs (`1,5`; all where left out), map (map.toml: channels are then of nodes), meter (its name in the map),
+    start and end (ISO 8601), gain_pct and offset_w of the box.
+    """
+    odd = Oddities()
+    start_ns, end_ns = (
+        parse_utc_ns(str(options[key]), "iso", key) if options.get(key) else None for key in ("start", "end")
+    )
+    plugs = plug_numbers(options["plugs"]) if options.get("plugs") else None
+    blocks = forwards(_all(paths, odd, start_ns, end_ns), odd)
+    first = next(iter(blocks), None)
+    if first is None:
+        raise UsageError(f"{paths[0]} holds no rows{' in that period' if start_ns or end_ns else ''}.")
+    names = _names(first, plugs, options)
+    period_ns = usual_period_ns(first)
+    group, chosen = _group(names, period_ns, options), [plug - 1 for plug in names]
+    zero_ns = int(first.utc_ns[0]) - NS
+    last = [int(first.utc_ns[-1])]
+
+    def rows() -> Iterator[Row]:
+        for block in _with(first, blocks):
+            last[0] = int(block.utc_ns[-1])
+            yield from _rows(block, chosen, zero_ns)
+
+    recording = Recording(group, list(rows()), period_ns / NS)
+    anchors = [Anchor(at - zero_ns, at, at - zero_ns, 0) for at in (zero_ns + NS, last[0])]
+    told = {"imported_from": [path.name for path in paths], "oddities": odd.sentences(), "plugs": first.plugs}
+    return write_tape(out, [recording], meta={**told, **options.get("meta", {})}, anchors=anchors)
+
+
+def _all(paths: Sequence[Path], odd: Oddities, start_ns: int | None, end_ns: int | None) -> Iterator[Block]:
+    """Blocks of files by the time of their first row, so that a month may be given in any order."""
+    heads = []
+    for path in paths:
+        first = next(blocks_of(path, Oddities(), start_ns, end_ns), None)
+        if first is not None:
+            heads.append((int(first.utc_ns[0]), path, first.plugs))
+    if len({plugs for _, _, plugs in heads}) > 1:
+        raise UsageError("The files are of meters with different numbers of plugs.", cure="one meter at a time")
+    for _, path, _ in sorted(heads, key=lambda head: head[0]):
+        yield from blocks_of(path, odd, start_ns, end_ns)
+
+
+def _with(first: Block, rest: Iterable[Block]) -> Iterator[Block]:
+    yield first
+    yield from rest
+
+
+def _names(first: Block, plugs: list[int] | None, options: Mapping[str, Any]) -> dict[int, str]:
+    """The chosen plugs with the device each becomes: `wall.5`, or by a map `wall.n51.5`."""
+    if options.get("map"):
+        table = load_map(Path(str(options["map"])))
+        meter = str(options.get("meter", ""))
+        feeds = [feed for feed in table.feeds if not meter or feed.meter in ("", meter)]
+        at_ns = int(first.utc_ns[0])
+        feeds = [feed for feed in feeds if feed.holds(at_ns, at_ns + 1) and (plugs is None or feed.plug in plugs)]
+        check_against(feeds, first)
+        if not feeds:
+            raise UsageError("The map has no plug of this meter at that time.")
+        return {feed.plug: f"wall.{feed.node}.{feed.plug}" for feed in feeds}
+    chosen = plugs or list(range(1, first.plugs + 1))
+    if max(chosen) > first.plugs:
+        raise UsageError(f"The meter has {first.plugs} plugs, and no plug {max(chosen)}.")
+    return {plug: f"wall.{plug}" for plug in chosen}
+
+
+def _group(names: Mapping[int, str], period_ns: int, options: Mapping[str, Any]) -> GroupInfo:
+    facts = Facts(
+        period_s=period_ns / NS,
+        window_s=period_ns / NS,
+        quantum=QUANTUM_W,
+        gain_pct=float(options.get("gain_pct", GAIN_PCT)),
+        offset_w=float(options.get("offset_w", OFFSET_W)),
+        cards="omegawatt",
+    )
+    channels = tuple(
+        Channel(f"{device}.power", "W", Kind.GAUGE, device, Domain.WALL, pedigree=Pedigree.INTEGRATED, facts=facts)
+        for device in names.values()
+    )
+    return GroupInfo("omegawatt", "omegawatt", "wall", channels, label="Omegawatt")
+
+
+def _rows(block: Block, chosen: list[int], zero_ns: int) -> Iterator[Row]:
+    """The good rows, also those that repeat the one before: each is held back over the time since that one."""
+    times = (block.utc_ns[block.ok] - zero_ns).tolist()
+    for at, values in zip(times, block.watts[block.ok][:, chosen].tolist(), strict=True):
+        yield Row(at, at, at, tuple(values))

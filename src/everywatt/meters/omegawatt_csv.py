@@ -1,0 +1,270 @@
+"""What `wattmetre-read` prints, in all its forms, as blocks.
+
+A file starts with a header `#timestamp,#frame_is_ok,#U1,#U2,#U3,#current1,#activepow1,…`, which a log line without an
+end may be glued to; log lines, bad frames (`…,false,,,,`) and torn lines lie in between, and the last line may be cut
+off. Rows are parsed a megabyte at a time by Arrow where it is installed, else line by line; a piece that holds
+something odd is cleaned line by line first.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TextIO
+
+import numpy as np
+
+from everywatt.core.errors import UsageError
+from everywatt.meters.bare_arrow import to_numpy
+from everywatt.meters.block import PHASES, Block, Oddities, join, names_of, of_rows
+from everywatt.meters.tenths import read_tenths
+
+PIECE_BYTES: Final = 1 << 20
+LONGEST_LINE: Final = 1 << 20
+MOST_PLUGS: Final = 600
+HEADER = re.compile(rb"#?timestamp[,\t;]#?frame_is_ok", re.IGNORECASE)
+_NUMBER = rb"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+_TIME = re.compile(rb"\d{6,10}(?:\.\d{1,9})?\Z")
+_WHOLE = re.compile(rb"-?\d+\.\d")  # every value of a row has one decimal: less is a cut line
+_CELL = re.compile(rb"(?:" + _NUMBER + rb"|-?nan|-?inf|)\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns a file has: the place of each quantity, and what separates cells."""
+
+    columns: int
+    separator: bytes
+    volts: tuple[int, ...]
+    amps: tuple[int, ...]
+    watts: tuple[int, ...]
+
+    @property
+    def plugs(self) -> int:
+        """How many plugs the file tells of."""
+        return len(self.watts)
+
+    @property
+    def plain(self) -> bool:
+        """True for the order in which `wattmetre-read` writes."""
+        pairs = range(2 + PHASES, self.columns, 2)
+        return (
+            self.volts == (2, 3, 4)
+            and self.amps == tuple(pairs)
+            and self.watts == tuple(place + 1 for place in pairs)
+            and self.columns == 2 + PHASES + 2 * self.plugs
+        )
+
+
+def layout_of(header: bytes, where: str = "the file") -> Layout:
+    """The layout that a header line tells, whatever log text is glued before it. UsageError where it is none."""
+    found = HEADER.search(header)
+    if found is None:
+        raise UsageError(
+            f"{where} has no header of wattmetre-read.", cure="a file that starts with #timestamp,#frame_is_ok"
+        )
+    line = header[found.start() :].strip()
+    separator = next(mark for mark in (b",", b"\t", b";") if mark in line)
+    names = [cell.strip().lstrip(b"#").lower().decode("ascii", "replace") for cell in line.split(separator)]
+    places = {name: place for place, name in enumerate(names)}
+    plugs = 0
+    while f"activepow{plugs + 1}" in places and plugs < MOST_PLUGS:
+        plugs += 1
+    wanted = (
+        [f"u{phase}" for phase in (1, 2, 3)],
+        *([f"{what}{n + 1}" for n in range(plugs)] for what in ("current", "activepow")),
+    )
+    missing = [name for names_ in wanted for name in names_ if name not in places]
+    if not plugs or missing or len(places) != len(names):
+        raise UsageError(f"{where}: the header lacks {', '.join(missing[:3]) or 'plugs'}.", cure="a whole header line")
+    volts, amps, watts = (tuple(places[name] for name in names_) for names_ in wanted)
+    return Layout(len(names), separator, volts, amps, watts)
+
+
+def read_blocks(pieces: Iterable[bytes], odd: Oddities, where: str = "the file") -> Iterator[Block]:
+    """Blocks of a stream of bytes (pieces of any size); `odd` counts what was no row. UsageError without a header."""
+    layout: Layout | None = None
+    for piece, ended in _whole_lines(pieces, where):
+        text = piece
+        if layout is None:
+            found = HEADER.search(text)
+            if found is None:
+                if ended:
+                    raise UsageError(f"{where} has no header of wattmetre-read.", cure="a file of wattmetre-read")
+                odd.log_lines += text.count(b"\n")
+                continue
+            end = text.find(b"\n", found.start())
+            end = len(text) if end < 0 else end
+            layout = layout_of(text[found.start() : end], where)
+            before = text[: found.start()]
+            odd.log_lines += before.count(b"\n") + bool(before.rpartition(b"\n")[2].strip())
+            text = text[end + 1 :]
+        if text and not text.endswith(b"\n"):
+            text = _without_cut_end(text, layout, odd)
+        if text.strip():
+            block = parse(text, layout, odd)
+            if len(block):
+                yield block
+    if layout is None:
+        raise UsageError(f"{where} is empty.", cure="a file of wattmetre-read")
+
+
+def _whole_lines(pieces: Iterable[bytes], where: str) -> Iterator[tuple[bytes, bool]]:
+    """Pieces that end at the end of a line; the very last as it is, with True."""
+    rest: list[bytes] = []
+    held = 0
+    for piece in pieces:
+        if held + len(piece) < PIECE_BYTES or b"\n" not in piece:
+            rest.append(piece)
+            held += len(piece)
+            if held > PIECE_BYTES + LONGEST_LINE and not any(b"\n" in part for part in rest):
+                raise UsageError(f"{where} has a line of more than a megabyte: it is no recording of wattmetre-read.")
+            continue
+        head, _, tail = piece.rpartition(b"\n")
+        yield b"".join((*rest, head, b"\n")), False
+        rest, held = [tail], len(tail)
+    if held:
+        yield b"".join(rest), True
+
+
+def _without_cut_end(text: bytes, layout: Layout, odd: Oddities) -> bytes:
+    """The text without its last line where that was cut off; a whole one stays."""
+    head, newline, line = text.rpartition(b"\n")
+    cells = line.split(layout.separator)
+    whole = len(cells) == layout.columns and _WHOLE.fullmatch(cells[-1]) is not None
+    if not whole and line.strip():
+        odd.cut_end += 1
+    return text + b"\n" if whole else head + newline
+
+
+def parse(text: bytes, layout: Layout, odd: Oddities) -> Block:
+    """Rows of whole lines."""
+    block: Block | None = None
+    if layout.plain and layout.separator == b",":
+        block = read_tenths(text, layout.columns, names_of(layout.plugs))
+    block = _by_arrow(text, layout) if block is None else block
+    return _line_by_line(text, layout, odd) if block is None else block
+
+
+def _by_arrow(text: bytes, layout: Layout) -> Block | None:
+    """All rows at once; None where Arrow is missing or something in the text is not a plain row."""
+    try:
+        import pyarrow as pa
+        from pyarrow import csv as arrow_csv
+    except ImportError:
+        return None
+    if not layout.plain:
+        return None
+    names = [str(place) for place in range(layout.columns)]
+    types: dict[str, Any] = dict.fromkeys(names, pa.float64())
+    types["0"], types["1"] = pa.decimal128(19, 9), pa.bool_()
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(text),
+            read_options=arrow_csv.ReadOptions(column_names=names, block_size=4 << 20, use_threads=False),
+            parse_options=arrow_csv.ParseOptions(delimiter=layout.separator.decode(), quote_char=False),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=types, null_values=[], true_values=["true"], false_values=[]
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    if table.num_rows != text.count(b"\n"):
+        return None  # blank lines: counted by the careful way
+    # A decimal with nine digits after the point is whole nanoseconds: the low word of each 16 bytes.
+    stamps = [
+        np.frombuffer(chunk.buffers()[1], dtype=np.int64)[::2][chunk.offset :][: len(chunk)]
+        for chunk in table["0"].chunks
+    ]
+    values = np.empty((table.num_rows, layout.columns - 2))
+    for place in range(2, layout.columns):
+        values[:, place - 2] = to_numpy(table[str(place)])
+    if not np.isfinite(values).all():
+        return None
+    utc_ns = np.concatenate(stamps) if stamps else np.zeros(0, dtype=np.int64)
+    good = np.ones(len(utc_ns), dtype=np.bool_)
+    return Block(utc_ns, good, values[:, :PHASES], values[:, PHASES::2], values[:, PHASES + 1 :: 2])
+
+
+def _line_by_line(text: bytes, layout: Layout, odd: Oddities) -> Block:
+    """Rows among other lines. Those that look whole go to Arrow together; the others are looked at one by one."""
+    commas = layout.columns - 1
+    plain: list[tuple[int, bytes]] = []
+    others: list[tuple[int, bytes]] = []
+    mark = layout.separator + b"true" + layout.separator
+    for place, line in enumerate(text.split(b"\n")):
+        line = line.rstrip(b"\r")
+        if line.count(layout.separator) == commas and 6 < line.find(mark) < 24:
+            plain.append((place, line))
+        elif line.strip():
+            others.append((place, line))
+    whole = _by_arrow(b"\n".join(line for _, line in plain) + b"\n", layout) if plain else None
+    if whole is None:
+        return _carefully(sorted(plain + others), layout, odd)[1]
+    kept, rest = _carefully(others, layout, odd)
+    order = np.argsort(np.array([place for place, _ in plain] + kept), kind="stable")
+    return join((whole, rest)).take(order.astype(np.int64))
+
+
+def _carefully(lines: Sequence[tuple[int, bytes]], layout: Layout, odd: Oddities) -> tuple[list[int], Block]:
+    """Rows one by one, with what is no row counted; the places of the rows, and the rows."""
+    found = [(place, row) for place, line in lines if (row := _row(line, layout, odd)) is not None]
+    order = [*layout.volts, *(place for pair in zip(layout.amps, layout.watts, strict=True) for place in pair)]
+    values = [[cells[place] for place in order] for _, (_, _, cells) in found]
+    times, flags = [at for _, (at, _, _) in found], [ok for _, (_, ok, _) in found]
+    return [place for place, _ in found], of_rows(times, flags, values, layout.plugs)
+
+
+def _row(line: bytes, layout: Layout, odd: Oddities) -> tuple[int, bool, list[float]] | None:
+    """One line as time, whether its frame was good, and every cell as a number; None where it is no row."""
+    cells = line.split(layout.separator)
+    stamp = cells[0].strip()
+    if not _TIME.match(stamp):
+        _count_stranger(line, odd)
+        return None
+    whole, _, part = stamp.partition(b".")
+    at = int(whole) * 1_000_000_000 + int(part.ljust(9, b"0"))
+    flag = cells[1].strip().lower() if len(cells) > 1 else b""
+    if flag == b"false":
+        odd.bad_frames += 1
+        return at, False, [float("nan")] * layout.columns
+    if flag != b"true" or len(cells) != layout.columns or not all(_CELL.match(cell.strip()) for cell in cells[2:]):
+        _count_stranger(line, odd, torn=True)
+        return None
+    numbers = [float(cell) if cell.strip() else float("nan") for cell in cells[2:]]
+    if not all(abs(number) < 1e9 for number in numbers):  # also NaN and infinity: "NAN FOUND" of the box
+        odd.bad_frames += 1
+        return at, False, [float("nan")] * layout.columns
+    return at, True, [float("nan"), float("nan"), *numbers]
+
+
+def _count_stranger(line: bytes, odd: Oddities, *, torn: bool = False) -> None:
+    if HEADER.search(line) or (b";" in line and not torn):
+        odd.log_lines += 1
+    elif torn:
+        odd.torn_lines += 1
+    else:
+        odd.log_lines += 1
+    odd.note(line.decode("utf-8", "replace"))
+
+
+def write_csv(blocks: Iterable[Block], file: TextIO) -> int:
+    """Blocks as `wattmetre-read` prints them; gives the number of rows."""
+    rows = 0
+    writer = csv.writer(file, lineterminator="\n")
+    for number, block in enumerate(blocks):
+        if number == 0:
+            pairs = [name for plug in range(1, block.plugs + 1) for name in (f"#current{plug}", f"#activepow{plug}")]
+            writer.writerow(["#timestamp", "#frame_is_ok", "#U1", "#U2", "#U3", *pairs])
+        for place in range(len(block)):
+            seconds, ns = divmod(int(block.utc_ns[place]), 1_000_000_000)
+            stamp = f"{seconds}.{ns:09d}"
+            if not block.ok[place]:
+                writer.writerow([stamp, "false", "", "", "", ""])
+                continue
+            pairs_ = np.stack((block.amps[place], block.watts[place]), axis=1).ravel()
+            writer.writerow([stamp, "true", *(f"{v:.1f}" for v in (*block.volts[place], *pairs_))])
+        rows += len(block)
+    return rows

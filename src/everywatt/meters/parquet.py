@@ -1,0 +1,208 @@
+"""Blocks as Parquet: whole tenths and nanoseconds as integers that Parquet packs well, and back without a loss.
+
+A file holds rows of one meter: `utc_ns`, `ok`, `u1`…`u3`, `i1`…, `p1`…. Values that are whole tenths (what the box
+prints) are stored as int32 tenths; others (what its serial line says) as float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.meters.bare_arrow import to_column, to_numpy
+from everywatt.meters.block import PHASES, Block, Floats, join, names_of
+from everywatt.meters.tenths import TenthsBlock
+
+FORMAT: Final = b"everywatt-meter-1"
+GROUP_ROWS: Final = 24_000  # four minutes at 100 Hz: what an hour of a long archive costs to find
+_TENTH: Final = b"tenths"
+
+
+def arrow() -> tuple[Any, Any]:
+    """pyarrow and its Parquet, or MissingExtra."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtra("pyarrow", "meters") from None
+    return pa, pq
+
+
+class BlockWriter:
+    """A Parquet file that grows by blocks; `close` makes it whole. Whether values are tenths the first block says."""
+
+    def __init__(self, path: Path, plugs: int, *, tenths: bool) -> None:
+        self.path, self.plugs, self.tenths, self.rows = path, plugs, tenths, 0
+        pa, pq = arrow()
+        self._pa: ModuleType = pa
+        kind = pa.int32() if tenths else pa.float32()
+        fields = [("utc_ns", pa.int64()), ("ok", pa.bool_()), *((name, kind) for name in names_of(plugs))]
+        meta = {b"format": FORMAT, b"values": _TENTH if tenths else b"float"}
+        self._schema = pa.schema(fields).with_metadata(meta)
+        encoding = {"utc_ns": "DELTA_BINARY_PACKED"}
+        self._file = pq.ParquetWriter(
+            path,
+            self._schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=False,  # readings that repeat shrink better as they are
+            column_encoding=encoding,
+            data_page_size=1 << 20,
+            write_statistics=["utc_ns"],
+        )
+
+    def write(self, block: Block) -> None:
+        """Add rows. ValueError where the meter has another number of plugs."""
+        if block.plugs != self.plugs:
+            raise ValueError("blocks of meters with different numbers of plugs")
+        if isinstance(block, TenthsBlock) and self.tenths:
+            table = block.table.replace_schema_metadata(self._schema.metadata)
+            self._file.write_table(table, row_group_size=GROUP_ROWS)
+            self.rows += len(block)
+            return
+        for start in range(0, len(block), GROUP_ROWS):
+            part = block.take(slice(start, start + GROUP_ROWS))
+            self._file.write_table(self._table(part), row_group_size=GROUP_ROWS)
+            self.rows += len(part)
+
+    def _table(self, block: Block) -> Any:
+        columns = [to_column(block.utc_ns), to_column(block.ok)]
+        bad = ~block.ok
+        mask = bad if bad.any() else None
+        columns += [self._column(block.volts[:, place], mask) for place in range(PHASES)]
+        for place in range(self.plugs):
+            columns += [self._column(block.amps[:, place], mask), self._column(block.watts[:, place], mask)]
+        return self._pa.Table.from_arrays(columns, schema=self._schema)
+
+    def _column(self, values: Floats, mask: Any) -> Any:
+        if self.tenths:
+            whole = np.rint(np.where(np.isfinite(values), values, 0.0) * 10).astype(np.int32)
+            return to_column(whole, mask)
+        return to_column(values.astype(np.float32), mask)
+
+    def close(self) -> None:
+        """Write the file's end."""
+        self._file.close()
+
+
+def is_tenths(block: Block) -> bool:
+    """True where every value is a whole tenth, as `wattmetre-read` prints them."""
+    if isinstance(block, TenthsBlock):
+        return True
+    good = block.take(block.ok)
+    for table in (good.volts, good.amps, good.watts):
+        if not np.allclose(table * 10, np.rint(table * 10), rtol=0, atol=1e-6):
+            return False
+    return True
+
+
+def write_parquet(path: Path, blocks: Iterable[Block]) -> int:
+    """Blocks as one file, gathered to row groups; gives the number of rows. The file appears when it is whole."""
+    return sum(len(block) for block in writing(path, blocks))
+
+
+def writing(path: Path, blocks: Iterable[Block]) -> Iterator[Block]:
+    """The blocks, while they are written to a file; it appears when the last was taken."""
+    part = path.with_name(f".{path.name}.part")
+    writer: BlockWriter | None = None
+    try:
+        for block in gathered(blocks, GROUP_ROWS):
+            if writer is None:
+                writer = BlockWriter(part, block.plugs, tenths=is_tenths(block))
+            elif writer.tenths and not is_tenths(block):
+                raise UsageError(f"{path}: values of two different resolutions.", cure="one kind of file at a time")
+            writer.write(block)
+            yield block
+        if writer is not None:
+            writer.close()
+            part.replace(path)
+    finally:
+        if writer is not None:
+            writer.close()
+        part.unlink(missing_ok=True)
+
+
+def gathered(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
+    """The same rows in blocks of at least `rows`, but for the last."""
+    held: list[Block] = []
+    count = 0
+    for block in blocks:
+        if held and held[0].plugs != block.plugs:
+            raise UsageError("The files are of meters with different numbers of plugs.", cure="one meter at a time")
+        held.append(block)
+        count += len(block)
+        if count >= rows:
+            yield _joined(held)
+            held, count = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(blocks: list[Block]) -> Block:
+    tenths = [block for block in blocks if isinstance(block, TenthsBlock)]
+    if len(tenths) != len(blocks):
+        return join(blocks)
+    pa, _ = arrow()
+    table = pa.concat_tables([block.table for block in tenths])
+    times, good = (np.concatenate(parts) for parts in zip(*((b.utc_ns, b.ok) for b in tenths), strict=True))
+    return TenthsBlock(times, good, table)
+
+
+def read_parquet(
+    path: Path, start_ns: int | None = None, end_ns: int | None = None, plugs: Sequence[int] | None = None
+) -> Iterator[Block]:
+    """Blocks of a file of ours; row groups outside of the period are not read, nor plugs that are not asked for.
+
+    With `plugs` (from 1) a block has these, in this order.
+    """
+    pa, pq = arrow()
+    try:
+        with pq.ParquetFile(path) as file:
+            meta = file.schema_arrow.metadata or {}
+            if meta.get(b"format") != FORMAT:
+                raise UsageError(f"{path} is not a Parquet file of a meter.", cure="everywatt meter import")
+            has = sum(name.startswith("p") for name in file.schema_arrow.names)
+            wanted = list(plugs) if plugs else list(range(1, has + 1))
+            if not set(wanted) <= set(range(1, has + 1)):
+                raise UsageError(f"{path} has {has} plugs, and no plug {max(wanted)}.", cure=f"plugs 1 to {has}")
+            columns = ["utc_ns", "ok", "u1", "u2", "u3", *(f"{w}{n}" for n in wanted for w in "ip")]
+            scale = 0.1 if meta.get(b"values") == _TENTH else 1.0
+            for number in range(file.metadata.num_row_groups):
+                if _outside(file.metadata.row_group(number), start_ns, end_ns):
+                    continue
+                yield _block(file.read_row_group(number, columns), wanted, scale)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError, KeyError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} cannot be read: {reason}.") from None
+
+
+def _outside(group: Any, start_ns: int | None, end_ns: int | None) -> bool:
+    stats = group.column(0).statistics
+    if stats is None or not stats.has_min_max:
+        return False
+    return (start_ns is not None and stats.max < start_ns) or (end_ns is not None and stats.min >= end_ns)
+
+
+def _block(table: Any, plugs: Sequence[int], scale: float) -> Block:
+    good = to_numpy(table["ok"])
+
+    def column(name: str) -> Floats:
+        values = to_numpy(table[name]).astype(np.float64)
+        values[~good] = np.nan
+        return np.asarray(values / 10 if scale == 0.1 else values)  # a division gives the very number that was printed
+
+    def many(names: list[str]) -> Floats:
+        return np.stack([column(name) for name in names], axis=1)
+
+    return Block(
+        to_numpy(table["utc_ns"]),
+        good,
+        many(["u1", "u2", "u3"]),
+        many([f"i{n}" for n in plugs]),
+        many([f"p{n}" for n in plugs]),
+    )

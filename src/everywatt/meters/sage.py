@@ -1,0 +1,96 @@
+"""Records of Sage/Waggle (ndjson) become a run: one tape a node, one channel a series, watts where they are told."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from everywatt.core.channels import Channel, Domain, Kind, Pedigree
+from everywatt.core.errors import UsageError
+from everywatt.meters.files import pieces_of
+from everywatt.meters.series import Part, Table, group, number, write_parts
+from everywatt.tape.importing import parse_utc_ns
+
+# The rail through which everything comes, by its names on the boards.
+TOTALS: Final = ("vdd_in", "pom_5v_in", "vin", "vin_sys_5v0", "5v_in")
+I2C: Final = "perf.sys.bus.i2c."
+UNITS: Final = (
+    ("percentage", "%"),
+    ("celcius", "°C"),
+    ("celsius", "°C"),
+    ("_hz", "Hz"),
+    ("bytes", "B"),
+    ("_epoch", "s"),
+)
+MOST_SERIES: Final = 4096
+
+
+def import_sage(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
+    """A run from ndjson of the Sage data API (also .gz). options: name (only series whose name contains it)."""
+    series: dict[tuple[str, str], Table] = {}
+    odd = 0
+    for path in paths:
+        for line in _lines(path):
+            odd += not _take(line, series, str(options.get("name", "")))
+    parts: dict[str, Part] = {}
+    for (node, _), table in series.items():
+        parts.setdefault(node, Part([], host=node, meta={"odd_lines": odd})).tables.append(table)
+    if not parts:
+        raise UsageError(f"{paths[0]} holds no records of Sage.", cure="lines with timestamp, name, value and meta")
+    return write_parts(out, list(parts.values()), paths, options)
+
+
+def _lines(path: Path) -> Iterable[bytes]:
+    rest = b""
+    try:
+        for piece in pieces_of(path):
+            lines = (rest + piece).split(b"\n")
+            rest = lines.pop()
+            yield from lines
+    except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from None
+    yield rest
+
+
+def _take(line: bytes, series: dict[tuple[str, str], Table], wanted: str) -> bool:
+    """Add one record to its series; False where it is none."""
+    if not line.strip():
+        return True
+    try:
+        record = json.loads(line)
+        name, value = record["name"], number(record["value"])
+        at = parse_utc_ns(record["timestamp"], "iso", "timestamp")
+        meta = record.get("meta") or {}
+        labels = {key: str(meta[key]) for key in ("vsn", "node", "sensor", "cpu", "host") if key in meta}
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError, OverflowError, RecursionError):
+        return False
+    if not isinstance(name, str) or value is None:
+        return isinstance(name, str)  # a text, a picture's address: a record, and no number
+    if wanted not in name:
+        return True
+    node = labels.get("vsn") or labels.get("node", "")
+    key = ".".join(filter(None, (name, labels.get("sensor"), labels.get("cpu"))))
+    if (node, key) not in series:
+        if len(series) >= MOST_SERIES:
+            return False
+        series[node, key] = Table(group(key, "sage", [channel_of(name, labels.get("sensor", ""), key)]))
+    series[node, key].add(at, [value])
+    return True
+
+
+def channel_of(name: str, sensor: str, key: str) -> Channel:
+    """The channel of a series: watts of the board or of a rail, else a state with the unit that its name tells."""
+    rail = (name.removeprefix(I2C) if name.startswith(I2C) else sensor).lower()
+    watts = name.startswith(I2C) or "wattage_current_milliwatts" in name
+    if watts:
+        total = rail in TOTALS
+        channel = "soc.power" if total else f"soc.{rail or 'rail'}.power"
+        domain = Domain.SOC if total else Domain.RAIL
+        scale = 0.001 if "milliwatts" in name else 1.0
+        return Channel(channel, "W", Kind.GAUGE, "soc", domain, scale, Pedigree.INTEGRATED)
+    unit = next((unit for word, unit in UNITS if word in name), "")
+    return Channel(key, unit, Kind.GAUGE, "host")

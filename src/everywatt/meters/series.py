@@ -1,0 +1,135 @@
+"""From named series with times to tapes: what the importers of other tools' recordings share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from everywatt.core.channels import NAN, Channel, GroupInfo, Row
+from everywatt.core.clocks import NS, Anchor
+from everywatt.core.errors import UsageError
+from everywatt.core.spans import Span
+from everywatt.tape.importing import Recording, usual_period_s, write_tape
+from everywatt.tape.run_store import slug
+
+SEGMENT: Final = "import-0001.tape"
+
+
+@dataclass
+class Table:
+    """Channels that were written together, row by row: (UTC ns, values). `period_s` is found where it is None."""
+
+    info: GroupInfo
+    rows: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
+    period_s: float | None = None
+
+    def add(self, utc_ns: int, values: Sequence[float | None]) -> None:
+        """A row; None and numbers that are none are not available."""
+        clean = tuple(NAN if v is None or not math.isfinite(v) else float(v) for v in values)
+        self.rows.append((utc_ns, clean))
+
+    def pause(self, utc_ns: int) -> None:
+        """Nothing was observed before this instant: the next row is not held back over the time before."""
+        self.rows.append((utc_ns - 1, (NAN,) * len(self.info.channels)))
+
+
+@dataclass
+class Part:
+    """What becomes one tape: tables, spans (UTC ns), the host and what is told of it."""
+
+    tables: list[Table]
+    host: str = ""
+    spans: list[tuple[str, int, int, Mapping[str, Any]]] = field(default_factory=list)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[str, Any]) -> Path:
+    """One sealed tape. Channels that never had a value are left out. UsageError where there are no rows at all."""
+    tables = [table for table in map(_told, part.tables) if table is not None]
+    if not tables:
+        raise UsageError(f"{source[0]} holds nothing that was measured.")
+    instants = [at for table in tables for at in (table.rows[0][0], table.rows[-1][0])]
+    instants += [at for _, start, end, _ in part.spans for at in (start, end)]
+    first, last = min(instants) - NS, max(instants)
+    recordings = [
+        Recording(
+            table.info,
+            [Row(at - first, at - first, at - first, values) for at, values in table.rows],
+            table.period_s or usual_period_s([at for at, _ in table.rows]),
+        )
+        for table in tables
+    ]
+    spans = [
+        Span(f"{number:08x}", name, start - first, end - first, attributes=dict(attributes))
+        for number, (name, start, end, attributes) in enumerate(part.spans, 1)
+    ]
+    anchors = [Anchor(at - first, at, at - first, 0) for at in dict.fromkeys((first + NS, last))]
+    told: dict[str, Any] = {"imported_from": [path.name for path in source], **part.meta}
+    if part.host:
+        told["host"] = {"name": part.host}
+    return write_tape(out, recordings, meta={**told, **dict(options.get("meta", {}))}, anchors=anchors, spans=spans)
+
+
+def write_parts(out: Path, parts: Sequence[Part], source: Sequence[Path], options: Mapping[str, Any]) -> Path:
+    """One tape for one part; for several a run of as many segments, in the folder of `out`."""
+    if not parts:
+        raise UsageError(f"{source[0]} holds nothing that was measured.")
+    if len(parts) == 1:
+        return write_part(out, parts[0], source, options)
+    if out.name == SEGMENT:
+        folder = out.parent
+    elif out.suffix:
+        raise UsageError(f"{len(parts)} recordings do not fit into one tape.", cure=f"--out {out.with_suffix('')}")
+    else:
+        folder = out
+    written: list[Path] = []
+    try:
+        for number, part in enumerate(parts, 1):
+            written.append(folder / f"{slug(part.host) or 'import'}-{number:04d}.tape")
+            write_part(written[-1], part, source, options)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)  # our own, made a moment ago
+        raise
+    return folder
+
+
+def _told(table: Table) -> Table | None:
+    """The table in order of time, without repeated instants, and without channels that have no value."""
+    rows = sorted(table.rows, key=lambda row: row[0])
+    places = [p for p in range(len(table.info.channels)) if any(math.isfinite(values[p]) for _, values in rows)]
+    if not places:
+        return None
+    channels = tuple(table.info.channels[place] for place in places)
+    info = GroupInfo(table.info.name, table.info.sensor, table.info.device, channels, label=table.info.label)
+    kept: dict[int, tuple[float, ...]] = {}
+    for at, values in rows:
+        kept[at] = tuple(values[place] for place in places)
+    return Table(info, list(kept.items()), table.period_s)
+
+
+def group(name: str, sensor: str, channels: Sequence[Channel], label: str = "") -> GroupInfo:
+    """A group of channels of imported values."""
+    return GroupInfo(name, sensor, channels[0].device, tuple(channels), label=label)
+
+
+def number(value: Any) -> float | None:
+    """A finite number from JSON or text (`1,234.5` is none), None for anything else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def zone_ns(options: Mapping[str, Any]) -> int:
+    """What `zone_h` says must be subtracted from local times to get UTC."""
+    hours = number(options.get("zone_h", 0))
+    if hours is None or abs(hours) > 26:
+        raise UsageError(f"zone_h = {options.get('zone_h')!r} is not a number of hours.")
+    return round(hours * 3600) * NS

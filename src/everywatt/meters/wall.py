@@ -1,0 +1,118 @@
+"""Chips beside the wall, node by node and cell by cell: clocks set right, the gap, and the line between the two."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everywatt.api.run import Run
+from everywatt.core.channels import Domain
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.meters.block import Floats
+from everywatt.meters.clock_offset import Line, Offset, estimate
+from everywatt.meters.overhead import Overhead, fit_overhead
+from everywatt.meters.power import chip_sources, joules_of, line_of, single
+
+FAR_S = 0.05  # clocks that are closer than this are left as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node: cells (start, UTC s), mean watts of its CPUs, of its cards and at the wall, and what follows."""
+
+    name: str
+    start_s: Floats
+    cpu_w: Floats
+    gpu_w: Floats
+    wall_w: Floats
+    clock: Offset
+    overhead: Overhead | None
+
+    @property
+    def chips_w(self) -> Floats:
+        """Mean watts of all chips."""
+        return np.asarray(self.cpu_w + self.gpu_w)
+
+    @property
+    def gap_pct(self) -> float:
+        """Share of the wall's energy that the chips do not explain, in percent."""
+        good = np.isfinite(self.chips_w) & np.isfinite(self.wall_w)
+        wall = float(self.wall_w[good].sum())
+        return 100 * (1 - float(self.chips_w[good].sum()) / wall) if wall > 0 else float("nan")
+
+
+def compare_node(name: str, chips: Run, wall: Line, every_s: float) -> Node:
+    """Chips of a run beside a meter's line over the time of both; MeasurementRefused where that is too short."""
+    found = chip_sources(single(chips))
+    if not found:
+        raise MeasurementRefused(f"{chips.name} has no chips that measure power.")
+    cards = [source for source in found if source.domain is Domain.GPU]
+    others = [source for source in found if source.domain is not Domain.GPU]
+    own = line_of(chips, found)
+    clock = estimate(own, wall)
+    shift_s = clock.seconds if clock.seconds is not None and abs(clock.seconds) > FAR_S else 0.0
+    start, end = max(own.t_s[0], wall.t_s[0] + shift_s), min(own.t_s[-1], wall.t_s[-1] + shift_s)
+    first = np.ceil(start / every_s) * every_s
+    edges = np.arange(first, end + 1e-9, every_s)
+    if len(edges) < 2:
+        raise MeasurementRefused(
+            f"{name}: chips and wall have {max(end - start, 0):.1f} s in common, less than one cell of {every_s:g} s."
+        )
+    at_wall = wall.means(edges - shift_s)
+    holes = np.interp(edges[1:] - shift_s, wall.t_s, np.arange(len(wall.t_s))) - np.interp(
+        edges[:-1] - shift_s, wall.t_s, np.arange(len(wall.t_s))
+    )
+    at_wall = np.where(holes >= 1, at_wall, np.nan)
+    cpu, gpu = (
+        joules_of(chips, part, edges) / every_s if part else np.zeros(len(edges) - 1) for part in (others, cards)
+    )
+    return Node(name, edges[:-1], cpu, gpu, at_wall, clock, fit_overhead(cpu + gpu, at_wall))
+
+
+def saved(nodes: Sequence[Node]) -> dict[str, Any]:
+    """The comparison as Lab-IA keeps it: {node: {epoch: {rapl, nvidia, omegawatt_power_draw}}}."""
+    return {
+        node.name: {
+            f"{start:.3f}".rstrip("0").rstrip("."): {
+                "rapl": _plain(cpu),
+                "nvidia": _plain(gpu),
+                "omegawatt_power_draw": _plain(wall),
+            }
+            for start, cpu, gpu, wall in zip(node.start_s, node.cpu_w, node.gpu_w, node.wall_w, strict=True)
+        }
+        for node in nodes
+    }
+
+
+def _plain(value: float) -> float | None:
+    return round(float(value), 6) if np.isfinite(value) else None
+
+
+def from_saved(path: Path) -> list[Node]:
+    """A comparison that was saved, by us or by Lab-IA. UsageError where it is none."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    if not isinstance(data, Mapping) or not data or not all(isinstance(cells, Mapping) for cells in data.values()):
+        raise UsageError(f"{path} is no comparison of chips and wall.", cure="meter compare --out FILE.json")
+    return [_node(str(name), cells, path) for name, cells in data.items()]
+
+
+def _node(name: str, cells: Mapping[str, Any], path: Path) -> Node:
+    rows = []
+    for epoch, entry in cells.items():
+        try:
+            values = [entry.get(key) for key in ("rapl", "nvidia", "omegawatt_power_draw")]
+            rows.append([float(epoch), *(float("nan") if v is None else float(v) for v in values)])
+        except (TypeError, ValueError, AttributeError):
+            raise UsageError(f"{path}: node '{name}', cell '{epoch}' is not three powers.") from None
+    table = np.array(sorted(rows), dtype=np.float64).reshape(len(rows), 4)
+    told = Offset(None, why="it was saved")
+    cpu, gpu = np.nan_to_num(table[:, 1]), np.nan_to_num(table[:, 2])
+    return Node(name, table[:, 0], cpu, gpu, table[:, 3], told, fit_overhead(cpu + gpu, table[:, 3]))

@@ -1,0 +1,177 @@
+"""A box on a pty, captured: no frame is lost across rotations, kills, unplugging and a full disk."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from everywatt.core.clocks import NS
+from everywatt.core.errors import UsageError
+from everywatt.meters import journal as journal_module
+from everywatt.meters.archive import read_archive
+from everywatt.meters.block import Oddities, join
+from everywatt.meters.capture import Capture, next_turn_ns
+from everywatt.meters.journal import Journal, journal_blocks, journals
+from everywatt.sim.omegawatt import OmegawattBox, numbered
+
+pytest.importorskip("pyarrow")
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+def start(port, archive, *words):
+    command = [sys.executable, "-m", "everywatt", "meter", "capture", str(port), "--archive", str(archive)]
+    environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    return subprocess.Popen([*command, "--meter", "box", *words], env=environ, stderr=subprocess.PIPE, text=True)
+
+
+def until(condition, timeout_s=60):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+def numbers(archive):
+    block = join(read_archive(archive))
+    return np.rint(block.watts[:, 0] + 65536 * block.watts[:, 1]).astype(int).tolist(), block
+
+
+def journal_bytes(archive):
+    return sum(path.stat().st_size for _, _, path in journals(archive))
+
+
+def play(archive, seconds):
+    """A box that plays numbered frames; a capture that is told to rotate, is killed, goes on and is ended."""
+    box = OmegawattBox(lambda number: numbered(number, 12), count=round(100 * seconds))
+    first = start(box.path, archive)
+    until(lambda: journals(archive))
+    box.start()
+    until(lambda: journal_bytes(archive) > 6_000)
+    first.send_signal(signal.SIGHUP)
+    until(lambda: list((archive / "raw").glob("*.parquet")) if (archive / "raw").is_dir() else [])
+    first.kill()
+    first.communicate()
+    second = start(box.path, archive)
+    assert box.wait(60 + 3 * seconds)
+    time.sleep(1.0)  # what the kernel still holds
+    second.send_signal(signal.SIGTERM)
+    told = second.communicate(timeout=120)[1]
+    box.unplug()
+    assert second.returncode == 0, told
+    return box.sent
+
+
+def test_no_frame_is_lost_across_a_rotation_and_a_kill(tmp_path):
+    sent = play(tmp_path, 6)
+    found, block = numbers(tmp_path)
+    assert found == list(range(sent)) and sent == 600
+    assert (np.diff(block.utc_ns) > 0).all()
+    assert len(list((tmp_path / "raw").glob("*.parquet"))) == 2 and journals(tmp_path) == []
+
+
+@pytest.mark.long
+def test_a_minute_of_frames(tmp_path):
+    sent = play(tmp_path, 60)
+    assert numbers(tmp_path)[0] == list(range(sent)) and sent == 6000
+
+
+def test_an_unplugged_box_that_comes_back(tmp_path):
+    one, two = (OmegawattBox(count=50, period_s=0.002) for _ in range(2))
+    link = tmp_path / "ttyUSB0"
+    link.symlink_to(one.path)
+    process = start(link, tmp_path / "a")
+    until(lambda: journals(tmp_path / "a"))
+    one.start().wait(30)
+    until(lambda: journal_bytes(tmp_path / "a") > 50 * len(numbered(0)))
+    one.unplug()
+    link.unlink()
+    link.symlink_to(two.path)
+    two.start().wait(30)
+    until(lambda: journal_bytes(tmp_path / "a") > 100 * len(numbered(0)))
+    process.send_signal(signal.SIGTERM)
+    told = process.communicate(timeout=60)[1]
+    two.unplug()
+    assert "unplugged" in told and "is back" in told
+    assert numbers(tmp_path / "a")[0] == [*range(50), *range(50)]
+
+
+def test_text_from_a_pipe_rotated_within_a_line(boxes, tmp_path):
+    capture = Capture("-", tmp_path, "box", "text", turn=None)
+    data = boxes.text(200, 6).encode()
+    for at in range(0, len(data), 997):
+        capture._take(data[at : at + 997])
+        if at == 997 * 5:
+            capture.rotate()
+    capture._finish()
+    block = join(read_archive(tmp_path))
+    assert block.watts[:, 2].tolist() == [boxes.watts(3, row) for row in range(200)]
+    assert capture.progress.rotations == 1 and len(list((tmp_path / "raw").glob("*.parquet"))) == 2
+
+
+def test_a_full_disk_keeps_rows_in_memory_and_loses_none(tmp_path, monkeypatch):
+    journal = Journal(tmp_path / "journal" / "box-1700000000000000000.journal", "serial")
+    real, full = os.write, [True]
+
+    def write(fd, data):
+        if full[0] and fd == journal._fd:
+            real(fd, data[: len(data) // 2])  # a part of it still fitted
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data)
+
+    monkeypatch.setattr(journal_module.os, "write", write)
+    for number in range(10):
+        journal.append(1_700_000_000 * NS + number * 10_000_000, numbered(number))
+    assert journal.trouble and journal.waiting_bytes > 0
+    full[0] = False
+    journal.append(1_700_000_000 * NS + 100_000_000, numbered(10))
+    assert journal.trouble is None and journal.lost_bytes == 0
+    journal.close()
+    assert join(journal_blocks(journal.path, Oddities())).watts[:, 0].tolist() == list(range(11))
+
+
+def test_what_does_not_fit_into_memory_is_dropped_and_counted(tmp_path, monkeypatch):
+    journal = Journal(tmp_path / "box-1700000000000000000.journal", "serial")
+    monkeypatch.setattr(journal_module, "MOST_WAITING_BYTES", 1000)
+    monkeypatch.setattr(journal_module.os, "write", lambda fd, data: 0)
+    for number in range(20):
+        journal.append(number, numbered(number))
+    assert journal.lost_bytes > 0 and journal.waiting_bytes <= 1000
+
+
+@pytest.mark.parametrize("cut", [1, 5, 13, 40])
+def test_a_torn_journal_goes_on_after_its_last_whole_record(tmp_path, cut):
+    path = tmp_path / "journal" / "box-1700000000000000000.journal"
+    journal = Journal(path, "serial")
+    for number in range(5):
+        journal.append(10**18 + number * 10**7, numbered(number))
+    journal.close()
+    os.truncate(path, path.stat().st_size - cut)
+    again = Journal(path, "serial")
+    again.append(10**18 + 10**9, numbered(7))
+    with pytest.raises(UsageError, match="another capture"):
+        Journal(path, "serial")
+    again.close()
+    assert join(journal_blocks(path, Oddities())).watts[:, 0].tolist() == [0, 1, 2, 3, 7]
+
+
+def test_the_hour_of_the_rotation(monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Paris")
+    time.tzset()
+    try:
+        for day, hours in (
+            (datetime(2026, 3, 28, 7), 23),
+            (datetime(2026, 10, 24, 7), 25),
+            (datetime(2026, 1, 31, 7), 24),
+        ):
+            turn = next_turn_ns(round(day.timestamp()) * NS, (7, 0))
+            assert turn - round(day.timestamp()) * NS == hours * 3600 * NS
+    finally:
+        monkeypatch.undo()
+        time.tzset()

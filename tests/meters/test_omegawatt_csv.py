@@ -1,0 +1,136 @@
+"""What wattmetre-read prints, in all its forms."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from everywatt.core.errors import UsageError
+from everywatt.meters import omegawatt_csv
+from everywatt.meters.block import Oddities, forwards, join
+from everywatt.meters.omegawatt_csv import read_blocks, write_csv
+
+FUZZ = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+LOG = "2026/11/15-07:00:01;Sun Nov 15 07:00:01 2026;INFO;"
+
+
+def read(text, odd=None, pieces=None):
+    data = text.encode() if isinstance(text, str) else text
+    odd = odd or Oddities()
+    size = pieces or len(data) or 1
+    return join(read_blocks((data[at : at + size] for at in range(0, len(data), size)), odd)), odd
+
+
+@pytest.mark.parametrize("plugs", [6, 24, 36, 48])
+def test_every_row_and_value_of_a_plain_file(boxes, plugs):
+    block, odd = read(boxes.text(120, plugs))
+    assert len(block) == 120 and block.plugs == plugs and odd.sentences() == []
+    assert block.utc_ns[7] == boxes.ORIGIN_S * 10**9 + 70_000_000
+    assert block.watts[119, plugs - 1] == boxes.watts(plugs, 119)
+    assert block.volts[3].tolist() == [230.1, 0.0, 0.0]
+    assert block.repeats().sum() == 60
+
+
+def test_a_header_glued_to_a_log_line(boxes):
+    glued = f"{LOG}Starting logging on '/dev/ttyUSB0' plugcount=0\n{LOG}detect '6' plugs.{boxes.text(20, 6)}"
+    block, odd = read(glued)
+    assert len(block) == 20 and odd.log_lines == 2
+
+
+def test_bad_frames_log_lines_and_a_cut_end(boxes):
+    lines = boxes.text(40, 6).splitlines()
+    lines.insert(10, f"{LOG}BAD FRAME CRC;12")
+    lines.insert(20, "1745428511.175000000,false,,,,")
+    lines.insert(30, lines[29][:40])
+    cut = "\n".join(lines)[:-1]  # the last value has lost its decimal
+    block, odd = read(cut)
+    assert (odd.log_lines, odd.bad_frames, odd.torn_lines, odd.cut_end) == (1, 1, 1, 1)
+    assert len(block) == 40 and (~block.ok).sum() == 1 and np.isnan(block.watts[~block.ok]).all()
+    assert (np.diff(block.utc_ns) > 0).all(), "a bad frame stands at its place in time"
+
+
+def test_a_whole_last_line_without_its_end_is_kept(boxes):
+    block, odd = read(boxes.text(10, 6).rstrip("\n"))
+    assert len(block) == 10 and odd.cut_end == 0
+
+
+def test_nan_of_the_box_is_a_bad_frame_and_not_a_number(boxes):
+    text = boxes.text(5, 6).replace(f",{boxes.watts(3, 2):.1f},", ",nan,", 1)
+    block, odd = read(text)
+    assert odd.bad_frames == 1 and (~block.ok).sum() == 1
+
+
+def test_tabs_and_columns_in_another_order(boxes):
+    text = boxes.text(5, 6).replace(",", "\t").replace("#U1\t#U2", "#U2\t#U1")
+    block, _ = read(text)
+    assert block.volts[0].tolist() == [0.0, 230.1, 0.0] and block.watts[4, 5] == boxes.watts(6, 4)
+
+
+def test_without_arrow_the_same_comes_out(boxes, monkeypatch):
+    text = boxes.text(50, 12)
+    fast, _ = read(text)
+    monkeypatch.setattr(omegawatt_csv, "_by_arrow", lambda text, layout: None)
+    slow, _ = read(text)
+    for name in ("utc_ns", "ok", "volts", "amps", "watts"):
+        assert np.array_equal(getattr(fast, name), getattr(slow, name)), name
+
+
+def test_pieces_of_any_size_give_the_same_rows(boxes, monkeypatch):
+    monkeypatch.setattr(omegawatt_csv, "PIECE_BYTES", 300)
+    text = boxes.text(30, 6)
+    whole, _ = read(text)
+    for size in (1, 7, 100, 5000):
+        part, odd = read(text, pieces=size)
+        assert np.array_equal(part.watts, whole.watts) and odd.sentences() == []
+
+
+def test_rows_that_step_back_in_time_are_left_out_and_counted(boxes):
+    lines = boxes.text(20, 6).splitlines()
+    lines.append(lines[5])
+    odd = Oddities()
+    blocks = forwards(read_blocks(["\n".join(lines).encode() + b"\n"], odd), odd)
+    assert len(join(blocks)) == 20 and odd.backwards == 1
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", "#timestamp,#frame_is_ok\n", "a\0b\n" * 9])
+def test_other_files_are_refused(text):
+    with pytest.raises(UsageError):
+        read(text)
+
+
+def test_written_and_read_again(boxes):
+    block, _ = read(boxes.text(15, 6))
+    file = io.StringIO()
+    assert write_csv([block], file) == 15
+    assert file.getvalue() == boxes.text(15, 6)
+
+
+@FUZZ
+@given(st.binary(max_size=400))
+def test_any_bytes_end_in_rows_or_in_an_error(data):
+    try:
+        blocks = list(read_blocks([data], Oddities()))
+    except UsageError:
+        return
+    assert all(len(block) for block in blocks)
+
+
+@FUZZ
+@given(st.data())
+def test_damaged_files_give_no_row_that_was_not_there(boxes, data):
+    """One change anywhere: rows that come out are rows that were written, but for the one that was hit."""
+    text = bytearray(boxes.text(8, 6).encode())
+    truth = {boxes.line(row, 6) for row in range(8)}
+    at = data.draw(st.integers(len(boxes.header(6)) + 1, len(text) - 1))
+    what = data.draw(st.binary(max_size=6))
+    text[at : at + data.draw(st.integers(0, 40))] = what
+    try:
+        block, _ = read(bytes(text))
+    except (UsageError, ValueError):
+        return
+    file = io.StringIO()
+    write_csv([block], file)
+    strange = [line for line in file.getvalue().splitlines()[1:] if line not in truth and ",false," not in line]
+    assert len(strange) <= 1
