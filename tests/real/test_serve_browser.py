@@ -292,7 +292,7 @@ def test_the_machine_moves(show, pictures):
     assert page.inner_text("[data-power]") == held
     page.click("text=Go on")
     page.click('[data-chart="power"] summary')
-    assert page.query_selector('[data-chart="power"] table') is not None
+    page.wait_for_selector('[data-chart="power"] table', state="attached", timeout=10_000)
     page.screenshot(path=str(pictures / "serve-live-light.png"), full_page=True)
 
 
