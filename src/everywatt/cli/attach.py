@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from everywatt.api import preflight
-from everywatt.api.meter import Meter
+from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.output import Output
 from everywatt.cli.run import finish, note_disturbances, progress
@@ -47,17 +47,7 @@ def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note
     machine = Machine.here()
     _check(pids, machine.proc)
     load = preflight.CpuLoad(machine)
-    meter = Meter(
-        settings.tags.get("name", ""),
-        tags=settings.tags,
-        note=note or "",
-        period=settings.period_s,
-        sensors=settings.sensors,
-        estimate=settings.estimate,
-        home=settings.home,
-        pids=pids,
-        memory=settings.memory,
-    )
+    meter = meter_of(settings, note, pids=pids)
     # From here on a signal ends the recording and not this program.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     meter.start(command=["attach", *map(str, pids)], root=False, reaper=os.getpid())

@@ -13,6 +13,7 @@ import click
 from everywatt.api.meter import Meter
 from everywatt.batch.devices import Device
 from everywatt.batch.runner import FINISH
+from everywatt.cli.metering import meter_of
 from everywatt.cli.options import Verb
 from everywatt.cli.output import Output, style_of
 from everywatt.core.config import Settings
@@ -58,18 +59,13 @@ def batch_meter(
     name: str, devices: Sequence[Device], settings: Settings, note: str | None, append: Path | None = None
 ) -> Meter:
     """The recording of a batch: its own GPUs and the machine."""
-    return Meter(
-        settings.tags.get("name", name),
-        tags=settings.tags,
-        note=note or "",
-        period=settings.period_s,
-        sensors=settings.sensors,
+    return meter_of(
+        settings,
+        note,
+        name,
         devices=",".join(dict.fromkeys(device.uuid or device.visible for device in devices if device.is_gpu)),
-        estimate=settings.estimate,
-        home=settings.home,
         append=append,
         pids=(),
-        memory=settings.memory,
     )
 
 

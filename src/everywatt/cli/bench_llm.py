@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from everywatt.api.meter import Meter
 from everywatt.api.run import load
 from everywatt.bench.llm import clients
 from everywatt.bench.llm.clients import Connection
@@ -22,6 +21,7 @@ from everywatt.bench.llm.records import differences, read_plan
 from everywatt.bench.llm.result import evaluate, folder_of, to_dict
 from everywatt.bench.llm.running import Bench, Plan
 from everywatt.bench.llm.server import is_here, listeners, port_of
+from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, RUN, TAG, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output, emit_json
 from everywatt.core.config import Settings
@@ -119,18 +119,7 @@ def command(
         about["boundary"] = "server"
     if old is not None and (wrong := differences(old, plain(about), SAME)):
         raise UsageError(f"{resume} asked something else: {', '.join(wrong)} differ.")
-    meter = Meter(
-        settings.tags.get("name", "") or f"llm-{model or client_id}",
-        tags={key: value for key, value in settings.tags.items() if key != "name"},
-        note=note or "",
-        period=settings.period_s,
-        sensors=settings.sensors,
-        estimate=settings.estimate,
-        home=settings.home,
-        pids=pids or None,
-        memory=settings.memory,
-        append=folder,
-    )
+    meter = meter_of(settings, note, f"llm-{model or client_id}", pids=pids or None, append=folder)
     show = output.progress()
     bench = Bench(
         client,

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from everywatt.api.meter import Meter
 from everywatt.bench.precision import tables
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
 from everywatt.bench.precision.old import FORMS, aggregated_csv, layers_csv, read_old, sheet_csv
 from everywatt.bench.precision.plan import DEFAULT_MODEL, RUNTIMES, TASKS, Job, parse_precisions, require_torch, task_of
 from everywatt.bench.precision.result import Result
 from everywatt.cli.compare import INTERRUPTED, Share
+from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
@@ -125,15 +125,7 @@ def command(
 
 def experiment(job: Job, conduct: Conduct, settings: Settings, note: str | None, output: Output) -> Result:
     """Run the lab in a recording of its own, with progress on stderr."""
-    meter = Meter(
-        settings.tags.get("name", "precision"),
-        tags=settings.tags,
-        note=note or "",
-        period=settings.period_s,
-        sensors=settings.sensors,
-        estimate=settings.estimate,
-        home=settings.home,
-    )
+    meter = meter_of(settings, note, "precision")
     lab = PrecisionLab(job, conduct, meter, output.progress())
     meter.start(command=["everywatt", "bench", "precision", job.name], root=False)
     if meter.elsewhere:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from everywatt.api.meter import Meter
 from everywatt.bench.precision.plan import parse_precisions, require_torch
 from everywatt.bench.precision.training import Epoch, Trained, TrainJob, TrainLab
 from everywatt.cli.compare import INTERRUPTED
+from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
@@ -66,15 +66,7 @@ def command(
     require_torch()
     items = limit or (QUICK_ITEMS if quick else None)
     job = TrainJob(model, data, parse_precisions(precisions), epochs, batch_size, lr, items, entry, device)
-    meter = Meter(
-        settings.tags.get("name", "train"),
-        tags=settings.tags,
-        note=note or "",
-        period=settings.period_s,
-        sensors=settings.sensors,
-        estimate=settings.estimate,
-        home=settings.home,
-    )
+    meter = meter_of(settings, note, "train")
     lab = TrainLab(job, meter, output.progress())
     meter.start(command=["everywatt", "bench", "train", entry or model], root=False)
     try:

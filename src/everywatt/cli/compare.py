@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
 from everywatt.bench.candidates import Candidate, candidates, parse_values
 from everywatt.bench.comparing import Comparing, Plan, Progress, Result, Watcher
 from everywatt.bench.gate import failing, parse_rule
 from everywatt.bench.runs import RunFigures, compare_runs
 from everywatt.bench.tables import HEADERS, rows, to_csv, to_markdown, verdicts
+from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
@@ -142,16 +142,7 @@ def compare(
     apply: Callable[[Candidate], None] | None = None,
 ) -> Result:
     """Run a comparison in a recording of its own, with progress on stderr; `apply` makes a candidate's setting."""
-    meter = Meter(
-        settings.tags.get("name", name),
-        tags=settings.tags,
-        note=note or "",
-        period=settings.period_s,
-        sensors=settings.sensors,
-        estimate=settings.estimate,
-        home=settings.home,
-        append=resume,
-    )
+    meter = meter_of(settings, note, name, append=resume)
     earlier = None if resume is None else load(resume, home=settings.home)
     comparing = Comparing(chosen, plan, meter, _watcher(chosen, output), apply)
     if earlier is not None:

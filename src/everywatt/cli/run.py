@@ -14,6 +14,7 @@ import click
 from everywatt.api import own_cgroup, preflight
 from everywatt.api.meter import Meter
 from everywatt.cli import child
+from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, RUN, Verb, output_options, settings_options
 from everywatt.cli.output import STDOUT, Output
 from everywatt.core.config import Settings
@@ -81,18 +82,7 @@ def command(
 
 
 def _meter(settings: Settings, append: str | None, note: str | None) -> Meter:
-    return Meter(
-        settings.tags.get("name", ""),
-        tags=settings.tags,
-        note=note or "",
-        period=settings.period_s,
-        sensors=settings.sensors,
-        estimate=settings.estimate,
-        home=settings.home,
-        append=append,
-        pids=(),
-        memory=settings.memory,
-    )
+    return meter_of(settings, note, append=append, pids=())
 
 
 def note_disturbances(recording: Recording, load: preflight.CpuLoad) -> None:

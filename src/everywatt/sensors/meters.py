@@ -53,8 +53,8 @@ class SlowMeters:
         return bool(self.options.get(self.needs))
 
     def meters(self) -> list[Meter]:
-        """The meters to ask; raises SensorError where there is none."""
-        raise NotImplementedError
+        """The meters to ask; SensorError where there is none, as for a family that has not said which it has."""
+        raise SensorError(f"{self.name} does not say which meters there are.")
 
     def probe(self) -> Report:
         """One reading of each meter."""
