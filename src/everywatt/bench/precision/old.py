@@ -10,13 +10,14 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from everywatt.bench.precision.result import Result, Row
+from everywatt.bench.tables import csv_text
 from everywatt.core.errors import UsageError
 
 SHEET = (
@@ -211,7 +212,7 @@ def _whole(line: Mapping[str, Any], key: str) -> int | None:
 def sheet_csv(result: Result, now: datetime) -> str:
     """The result as the team's sheet `results.csv`."""
     rows = [_sheet_row(row, result, now) for row in result.rows if row.failure is None]
-    return _csv(SHEET, rows)
+    return csv_text(SHEET, rows)
 
 
 def _sheet_row(row: Row, result: Result, now: datetime) -> list[Any]:
@@ -239,7 +240,7 @@ def aggregated_csv(result: Result) -> str:
     """The result as `aggregated_comparison.csv`: mean and standard deviation over trials, energy of a batch."""
     columns = ["precision", *(f"{name}_{kind}" for name in AGGREGATED for kind in ("mean", "std"))]
     rows = [_aggregated_row(row, result.job.batch_size) for row in result.rows if row.failure is None]
-    return _csv(columns, rows)
+    return csv_text(columns, rows)
 
 
 def _aggregated_row(row: Row, size: int) -> list[Any]:
@@ -264,12 +265,4 @@ def layers_csv(row: Row) -> str:
         ]
         for one in row.layers
     ]  # fmt: skip
-    return _csv(LAYER_COLUMNS, rows)
-
-
-def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(LAYER_COLUMNS, rows)
