@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from everywatt.api.run import Run
@@ -36,6 +37,11 @@ class RunFigures:
             "ratio_net": None if self.above_idle is None else self.above_idle.to_dict(),
             "verdict": self.verdict,
         }
+
+
+def folder_of(run: Run) -> Path:
+    """The folder of a run, where a benchmark keeps its records."""
+    return run.path if run.path.is_dir() else run.path.parent
 
 
 COLUMNS = (

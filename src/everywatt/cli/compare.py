@@ -205,10 +205,10 @@ def _show(result: Result, out: Path | None, settings: Settings, output: Output) 
     output.json("comparison", result.to_dict())
 
 
-def check_ending(out: Path | None) -> None:
+def check_ending(out: Path | None, endings: Sequence[str] = ENDINGS) -> None:
     """UsageError where -o names a kind of file that is not written: better before the trials than after them."""
-    if out is not None and out.suffix not in ENDINGS:
-        raise UsageError(f"{out} ends with none of {', '.join(ENDINGS)}.")
+    if out is not None and out.suffix not in endings:
+        raise UsageError(f"{out} ends with none of {', '.join(endings)}.")
 
 
 def write(

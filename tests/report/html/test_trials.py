@@ -33,7 +33,7 @@ def test_trials_are_in_the_order_in_which_they_ran():
 
 def test_a_failure_is_named_and_there_is_no_verdict():
     data = trials_document(compared(failing=(1, 6)))
-    assert data["failures"] == ["B: 1 of 8 trials failed; the command ended with 3 (1 times)"]
+    assert data["failures"] == ["B: 1 of 8 trials failed; the command ended with 3"]
     assert data["verdicts"] == ["B: no verdict: 1 trial failed (--ignore-failure counts them)"]
     failed = [trial for trial in data["trials"] if trial["exit_code"]]
     assert [(trial["label"], trial["block"], trial["remark"]) for trial in failed] == [("B", 6, "failed")]
@@ -41,7 +41,7 @@ def test_a_failure_is_named_and_there_is_no_verdict():
 
 def test_an_outlier_is_told_and_kept():
     data = trials_document(compared(odd=(0, 2)))
-    assert "A: trials 3 lie far off the others; they are counted" in data["remarks"]
+    assert "A: far off its other trials in block 3; they are counted" in data["remarks"]
     assert [t["remark"] for t in data["trials"] if t["joules"] > 250] == ["far off the others"]
 
 

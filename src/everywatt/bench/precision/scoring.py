@@ -103,6 +103,12 @@ class Scorer:
             return float(np.abs(mine["loss"] - first["loss"]).sum() / mine["tokens"].sum())
         return divergence(self.logits(first), self.logits(mine))
 
+    def distance(self, mine: Answers, first: Answers) -> float | None:
+        """Mean length of the difference of an item's logits; None for a language model, whose logits are not kept."""
+        if self.task == "causal-lm":
+            return None
+        return float(np.linalg.norm(self.logits(mine) - self.logits(first), axis=1).mean())
+
 
 def read_answers(file: Path) -> Answers:
     """What a worker left in a file."""

@@ -75,7 +75,7 @@ def _failures(one: Figures) -> list[str]:
     codes = [trial.exit_code for trial in one.trials if trial.failed]
     if not codes:
         return []
-    kinds = ", ".join(f"{code} ({codes.count(code)} times)" for code in dict.fromkeys(codes))
+    kinds = " or ".join(map(str, dict.fromkeys(codes)))
     return [f"{one.candidate.label}: {len(codes)} of {len(one.trials)} trials failed; the command ended with {kinds}"]
 
 
@@ -84,7 +84,7 @@ def _remarks(result: Result) -> list[str]:
     for one in result.found:
         if one.outliers:
             places = ", ".join(str(place + 1) for place in one.outliers)
-            lines.append(f"{one.candidate.label}: trials {places} lie far off the others; they are counted")
+            lines.append(f"{one.candidate.label}: far off its other trials in block {places}; they are counted")
     floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
     if floors:
         lines.append(f"smallest difference that these trials could show: {max(floors):.1%}")
