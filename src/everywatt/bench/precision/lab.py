@@ -17,7 +17,7 @@ from everywatt.bench.cooling import Cooling
 from everywatt.bench.figures import decided, figures
 from everywatt.bench.order import blocks
 from everywatt.bench.precision.arms import Arm, available_bytes, crowded
-from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal
+from everywatt.bench.precision.computed import Computed, cast, cpu_flags, emulated, int8_note, refusal
 from everywatt.bench.precision.data import Dataset, load_data
 from everywatt.bench.precision.endings import ISA_VARIABLE, next_isa
 from everywatt.bench.precision.journal import ANSWERS, Journal, read_journal, trial_of
@@ -34,6 +34,7 @@ FEWEST = 3
 SENSITIVITY_ITEMS = 64
 LEAST = 2
 """Batches in a timed loop, however long they take."""
+SHORT = "memory is short: each model is loaded anew before its trials, one at a time"
 Show = Callable[[str], None]
 
 
@@ -192,9 +193,9 @@ class PrecisionLab:
     def _let_go(self, others: Sequence[Arm]) -> None:
         for one in others:
             one.rest()
-        if not self._short:
-            self._remarks.append("memory is short: each model is loaded anew before its trials, one at a time")
         self._short = True
+        if SHORT not in self._remarks:
+            self._remarks.append(SHORT)
 
     def _warm(self, arm: Arm) -> None:
         told = self._step(arm, "warmup", iters=self.job.warmup)
@@ -222,7 +223,7 @@ class PrecisionLab:
             raise WorkerFailed(why)
         flags = cpu_flags()
         pair = None if capability is None else (int(capability[0]), int(capability[1]))
-        arm.emulated = emulated(arm.precision, flags=flags, capability=pair)
+        arm.emulated = cast(arm.precision, arm.computed) or emulated(arm.precision, flags=flags, capability=pair)
         if arm.precision.startswith("int8") and pair is None and (note := int8_note(flags)) is not None:
             arm.notes.append(note)
         if not arm.computed.visible:

@@ -50,7 +50,8 @@ class Scorer:
         assert self.data.labels is not None
         items = halves(len(self.data), self._seed)[0]
         self._probe = train_probe(read_answers(file)["outputs"], self.data.labels[items])
-        self.notes.append(f"accuracy of a linear probe that was trained on the other {len(items)} items")
+        said = f"accuracy of a linear probe that was trained on the other {len(items)} items"
+        self.notes.append(f"{said}, its penalty of {self._probe.penalty:g} chosen by cross-validation among them")
 
     def add(self, precision: str, file: Path) -> None:
         """The answers of one precision."""
