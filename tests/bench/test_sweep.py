@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import figures
 from everywatt.bench.sweep import choose, parse_watts
 from everywatt.bench.trials import Trial
+from everywatt.bench.verdict import Answer
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
@@ -45,6 +47,17 @@ def test_what_is_beaten_in_both_is_not_worth_choosing():
     assert choice.best == "s3"
     assert "s3 uses 40" in choice.why
     assert "100 % slower" in choice.why
+
+
+def test_an_undecided_choice_says_so():
+    noisy = measured([(100, 1.0), (99.95, 1.1)])
+    choice = choose(
+        [noisy[0], replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))]
+    )
+    assert choice.best == "s1"
+    assert choice.why == "the lowest mean, but undecided: about 9 more trials to tell it from s0, and is 10 % slower"
+    same = choose(measured([(100, 1.0), (99.95, 1.1)])).why
+    assert same == "no difference in energy larger than 2 % beside s0, and is 10 % slower"
 
 
 def test_the_first_setting_may_be_the_best():

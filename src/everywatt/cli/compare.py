@@ -206,9 +206,11 @@ def _show(result: Result, out: Path | None, settings: Settings, output: Output) 
 
 
 def check_ending(out: Path | None, endings: Sequence[str] = ENDINGS) -> None:
-    """UsageError where -o names a kind of file that is not written: better before the trials than after them."""
+    """UsageError where -o names a file that cannot be written: better before the trials than after them."""
     if out is not None and out.suffix not in endings:
         raise UsageError(f"{out} ends with none of {', '.join(endings)}.")
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"{out} cannot be written: there is no folder {out.parent}.")
 
 
 def write(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_a_tape_is_replaced_every_two_seconds_and_no_joule_is_lost():
     assert len(names) >= 4, "it went over to another tape at least three times"
     assert all(len(one["tapes"]) == 1 for one in seen), "the old one is removed at once"
     assert not told["left"], "and the folder in the end"
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in pairwise(seen):
         assert after["elapsed_s"] >= before["elapsed_s"] and after["joules"] >= before["joules"]
     first, last = seen[len(seen) // 4], seen[-1]
     watts = (last["joules"] - first["joules"]) / (last["elapsed_s"] - first["elapsed_s"])

@@ -12,7 +12,7 @@ from everywatt.tape.reader import Tape
 
 SECONDS = 12
 IDLE = 4
-"""A package that idles at 10 W for four seconds, then draws 50 W for two processes, of which one uses thrice as much."""
+"""A package idles at 10 W for four seconds, then draws 50 W for two processes, of which one uses thrice as much."""
 WATTS = [10.0] * IDLE + [50.0] * (SECONDS - IDLE)
 
 
