@@ -85,7 +85,7 @@ def sweep(*more):
     return [*words, *more]
 
 
-WORK = [sys.executable, "-c", "from everywatt.testing import gpu_work; gpu_work(0.3)"]
+WORK = [sys.executable, "-c", "from everywatt.testing import gpu_work; gpu_work(0.5)"]
 
 
 def test_a_lower_limit_is_slower_and_the_limit_is_restored(place):
@@ -101,7 +101,9 @@ def test_a_lower_limit_is_slower_and_the_limit_is_restored(place):
     assert found["kind"] == "sweep"
     high, low = found["candidates"]
     assert (high["label"], low["label"]) == ("300 W", "100 W")
-    assert low["seconds"]["value"] > high["seconds"]["value"]
+    # The quickest of each: other programs only ever make a trial slower.
+    quickest = [min(trial["seconds"] for trial in one["trials"]) for one in (low, high)]
+    assert quickest[0] > quickest[1]
     assert low["energy"]["value"] < high["energy"]["value"]
     assert found["choice"]["recommended"] == "100 W"
     assert limit_mw(place) == 300_000

@@ -308,7 +308,8 @@ def _unit(value: float | None, factor: float, unit: str) -> str:
 
 def _ending(result: Result, settings: Settings, output: Output) -> int:
     if result.ended == "interrupted":
-        output.say(f"Interrupted. Go on with: everywatt bench precision --resume {result.run}")
+        if result.run is not None:
+            output.say(f"Interrupted. Go on with: everywatt bench precision --resume {result.run}")
         return INTERRUPTED
     if result.baseline is None:
         return 3

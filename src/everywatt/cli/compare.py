@@ -119,7 +119,8 @@ def command(
         for sentence in failing(rule, result.found):
             output.say(f"failed: {sentence}")
     if result.ended == "interrupted":
-        output.say(f"Interrupted. Go on with: everywatt compare --resume {result.run} …")
+        if result.run is not None:
+            output.say(f"Interrupted. Go on with: everywatt compare --resume {result.run} …")
         return INTERRUPTED
     return 1 if any(failing(rule, result.found) for rule in gate) else 0
 
