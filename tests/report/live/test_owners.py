@@ -88,6 +88,19 @@ def test_nothing_is_worked_out_before_its_time(machine):
     assert asker.ask(*ask) is first, "no process was read since: the last answer stands, and nothing is counted twice"
 
 
+def test_the_rest_of_a_tape_is_shared_out_once(machine):
+    run, gatherer = machine
+    asker = QuickOwners("process", clock=Clock(), cpu_clock=lambda: 0.0)
+    asker.finish(run.tapes[0], gatherer.lines, at(8.2))
+    part = named(asker.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns))["large"].joules
+    with Tape.open(run.tapes[0].path, verify=False) as again:
+        asker.finish(again, gatherer.lines, gatherer.last_ns)
+        owners = asker.ask(Run(again.path, [again]), gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
+    found = named(owners)
+    assert found["large"].joules == pytest.approx(30.0 * (SECONDS - IDLE), rel=0.05) and part <= found["large"].joules
+    assert found["small"].joules == pytest.approx(10.0 * (SECONDS - IDLE), rel=0.05)
+
+
 def test_too_little_time_is_said(tmp_path):
     path = write_machine(tmp_path / "box-0001.tape", {"cpu.0": [10.0]}, [Process(1, [1.0])], seconds=1, seal=False)
     tape = Tape.open(path, verify=False)

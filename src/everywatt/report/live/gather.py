@@ -50,7 +50,7 @@ class Line:
     joules: float = 0.0
     observed_ns: int = 0
     at_ns: int = 0
-    first_ns: int = 0
+    sharp_ns: int = 0
     mark: tuple[int, float, int] | None = None
     power_w: float | None = None
     rolling: Rolling = field(default_factory=Rolling)
@@ -60,8 +60,8 @@ class Line:
     def stands(self, total: float, observed_ns: int, at_ns: int, stretch_ns: int, width_ns: int = 0) -> None:
         """What has accumulated at `at_ns`, which is known to `width_ns`; a stretch that is long enough becomes a power.
 
-        Until it has been found when a card publishes, the slope between two of its counts says little: no power is then
-        told, for a few seconds at most.
+        Until it has been found when a card publishes, the slope between two of its counts says little: such a count
+        neither begins nor ends a stretch, unless there was no better one for a few seconds.
         """
         facts = self.channel.facts
         raw = total if self.channel.kind is Kind.COUNTER else total / NS
@@ -69,11 +69,11 @@ class Line:
         self.joules = self.base_j + raw * self.channel.scale * facts.gain + facts.bias_w * (observed_ns / NS)
         self.observed_ns, self.at_ns = observed_ns, at_ns
         self.trace.append((at_ns, self.joules, observed_ns))
-        self.first_ns = self.first_ns or at_ns
-        settling = self.power_w is None and at_ns - self.first_ns < SETTLING_NS
-        if settling and width_ns > BLUNT * stretch_ns:
-            self.mark = None
-        elif self.mark is None:
+        if width_ns <= BLUNT * stretch_ns or not self.sharp_ns:
+            self.sharp_ns = at_ns
+        if width_ns > BLUNT * stretch_ns and at_ns - self.sharp_ns < SETTLING_NS:
+            return
+        if self.mark is None:
             self.mark = (at_ns, self.joules, observed_ns)
         elif at_ns - self.mark[0] >= stretch_ns:
             self._close_stretch(self.mark)
