@@ -29,6 +29,7 @@ ORDER = (
     "monitor_cost",
     "report_time",
     "verdicts",
+    "layer_pass",
     "batch_cost",
     "meter_import",
 )

@@ -74,7 +74,7 @@ def test_a_failed_trial_is_kept_and_there_is_no_verdict_unless_asked_for():
     b = figures(TWO, trials)[1]
     assert b.failures == 1
     assert len(b.trials) == 3
-    assert b.verdict.startswith("no verdict: 1 trials failed")
+    assert b.verdict.startswith("no verdict: 1 trial failed")
     assert not decided(figures(TWO, trials))
     assert "more energy" in figures(TWO, trials, ignore_failure=True)[1].verdict
 

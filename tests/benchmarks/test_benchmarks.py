@@ -95,3 +95,13 @@ def test_batch_cost_in_short():
     theirs = next(line for line in done.stdout.splitlines() if line.startswith("power before and after"))
     worst = [float(line.split("%")[2]) for line in (ours, theirs)]
     assert worst[0] < worst[1]
+
+
+@pytest.mark.ml
+def test_layer_pass_in_short():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    done = _bench("layer_pass", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "hooks on the model in measured loops: 0 (aim 0: reached)" in done.stdout
+    assert "before every loop" in done.stdout

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 
 import numpy as np
@@ -164,3 +166,88 @@ def test_without_torch_it_says_what_to_install(place, what):
         [sys.executable, "-m", "everywatt", "bench", what], env=place, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2 and "pip install 'everywatt[precision]'" in done.stderr
+
+
+def interrupted(place, tmp_path, kind, *more, after):
+    """Start a benchmark, end it once `after` timed loops are in its journal, and give the name of its run."""
+    words = [sys.executable, "-m", "everywatt", "bench", "precision", "--entry", "mymodels:build", "--data", "data.npz"]
+    options = ["--idle", "0.2", "--no-cooldown", "--loop", "0.3", "--json"]
+    process = subprocess.Popen(
+        [*words, *options, *more], env=place, cwd=place["HOME"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        files = list((tmp_path / "runs").glob("*/precision.jsonl"))
+        if files and files[0].read_text().count('"timed"') >= after:
+            break
+        time.sleep(0.05)
+    process.send_signal(kind)
+    process.communicate(timeout=60)
+    assert process.returncode == (130 if kind == signal.SIGINT else -kind)
+    return files[0].parent
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
+def test_what_is_finished_is_not_done_again(place, tmp_path, kind):
+    folder = interrupted(place, tmp_path, kind, "--precisions", "fast,slow", "--trials", "4", after=3)
+    before = [json.loads(line) for line in (folder / "precision.jsonl").read_text().splitlines()]
+    done = [(line["precision"], line["block"]) for line in before if line["kind"] == "timed"]
+    found, row = rows(bench(place, "--json", "--resume", folder.name))
+    assert found["ended"] == "trials" and found["run"] == folder.name
+    assert found["order"] == ["fast", "slow", "slow", "fast"] * 2
+    assert {len(one["trials"]) for one in row.values()} == {4}
+    lines = [json.loads(line) for line in (folder / "precision.jsonl").read_text().splitlines()]
+    timed = [(line["precision"], line["block"]) for line in lines if line["kind"] == "timed"]
+    assert timed[: len(done)] == done and sorted(timed) == sorted((p, b) for p in ("fast", "slow") for b in range(4))
+    assert [line["kind"] for line in lines].count("checked") == 2, "neither was looked at and scored again"
+    assert row["slow"]["score"]["value"] == 60 / 64
+    for name in ("fast", "slow"):
+        mean_s = np.mean([trial["seconds"] for trial in row[name]["trials"]])
+        assert row[name]["energy_per_batch"]["value"] == pytest.approx(50 * mean_s, rel=0.02)
+        assert row[name]["latency"]["n"] == row[name]["iters"]
+    # All is done: once more takes no worker at all.
+    again, _ = rows(bench(place, "--json", "--resume", folder.name))
+    assert again["order"] == found["order"] and len((folder / "precision.jsonl").read_text().splitlines()) == len(lines)
+    # More can be asked of it, but nothing else.
+    more, _ = rows(bench(place, "--json", "--resume", folder.name, "--trials", "5"))
+    assert len(more["order"]) == 10
+    done = bench(place, "--resume", folder.name, "--batch-size", "4", code=2)
+    assert "measured something else: batch_size" in done.stderr
+
+
+def test_only_such_a_run_is_taken_up(place, tmp_path):
+    subprocess.run([sys.executable, "-m", "everywatt", "run", "--quiet", "--", "true"], env=place, check=True)
+    name = next(path.name for path in (tmp_path / "runs").iterdir() if not path.name.startswith("."))
+    assert "is not a run of `bench precision`" in bench(place, "--resume", name, code=2).stderr
+
+
+def test_models_are_loaded_one_at_a_time_where_memory_is_short(place, tmp_path):
+    """A worker that is alone may be made; one beside another is refused memory."""
+    (tmp_path / "mymodels.py").write_text(
+        ENTRY
+        + """
+def build(precision, plain=build):
+    beside = open("/proc/self/stat").read().split()[3]
+    mine = [p for p in os.listdir("/proc") if p.isdigit() and int(p) != os.getpid() and parent(p) == beside]
+    if any("bench.precision.worker" in line(p) for p in mine):
+        raise MemoryError
+    return plain(precision)
+
+def parent(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]
+    except OSError:
+        return ""
+
+def line(pid):
+    try:
+        return open(f"/proc/{pid}/cmdline").read()
+    except OSError:
+        return ""
+"""
+    )
+    found, row = rows(bench(place, "--precisions", "fast,slow", "--trials", "2", "--json"))
+    assert found["order"] == ["fast", "slow", "slow", "fast"]
+    assert all(one["failure"] is None for one in row.values())
+    assert any("memory is short" in note for note in found["notes"])

@@ -70,3 +70,28 @@ def test_epochs_add_up_to_the_training_and_to_the_truth(place):
 def test_out_of_memory_is_a_row(place):
     told = train(place, "--entry", "trained:broken", "--precisions", "fp32", code=3)
     assert told["trained"][0]["failure"].startswith("out of memory")
+
+
+def test_trials_are_interleaved_and_end_in_a_verdict(place):
+    options = ["--precisions", "fp32,bf16", "--epochs", "2", "--trials", "3", "--no-cooldown"]
+    told = train(place, "--entry", "trained:build", *options)
+    assert told["order"] == ["fp32", "bf16", "bf16", "fp32", "fp32", "bf16"]
+    fp32, bf16 = told["compared"]
+    assert len(fp32["trials"]) == len(bf16["trials"]) == 3 and bf16["comparison_gross"]["trials"] == 3
+    ran = {(one["precision"], one["trial"]): one for one in told["trained"]}
+    assert len(ran) == 6
+    for one in ran.values():
+        joules = [epoch["energy"]["joules"] for epoch in one["epochs"]]
+        assert sum(joules) == pytest.approx(one["energy"]["joules"], rel=1e-9), "epochs add up to the training"
+    mean = sum(ran["bf16", trial]["energy"]["joules"] for trial in (1, 2, 3)) / 3
+    assert bf16["energy"]["value"] == pytest.approx(mean)
+    assert bf16["verdict"], "a sentence"
+    # Each trial starts elsewhere, at the same place for both precisions.
+    losses = [ran["fp32", trial]["epochs"][0]["losses"] for trial in (1, 2, 3)]
+    assert losses[0] != losses[1] != losses[2]
+    assert ran["bf16", 2]["epochs"][0]["losses"][0] == pytest.approx(losses[1][0], rel=0.02)
+
+
+def test_a_precision_that_fails_is_not_trained_again(place):
+    told = train(place, "--entry", "trained:broken", "--precisions", "fp32,bf16", "--trials", "2", code=3)
+    assert [(one["precision"], one["trial"]) for one in told["trained"]] == [("fp32", 1), ("bf16", 1)]

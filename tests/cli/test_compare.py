@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -118,7 +119,7 @@ def test_an_interrupt_keeps_what_there_is_and_resume_goes_on(place, tmp_path):
     compare(place, "--resume", first["run"], "true", "false", code=2)
 
 
-def test_finished_runs_are_compared_by_their_budgets(place):
+def test_finished_runs_are_compared_by_their_budgets(place, tmp_path):
     for length in ("0.3", "0.9"):
         subprocess.run(
             [sys.executable, "-m", "everywatt", "run", "--quiet", "--", "sleep", length], env=place, check=True
@@ -130,6 +131,33 @@ def test_finished_runs_are_compared_by_their_budgets(place):
     true = b["duration_s"] / a["duration_s"]
     assert b["ratio"]["low"] * 0.97 < true < b["ratio"]["high"] * 1.03
     assert "more energy" in b["verdict"]
+    for ending, word in ((".csv", "ratio_net_high"), (".md", "| run | energy |"), (".html", "<!doctype html>")):
+        out = tmp_path / f"runs{ending}"
+        compare(place, "-o", str(out), *names)
+        assert word in out.read_text()
+
+
+def test_a_page_is_written_and_a_failure_in_trial_7_is_on_it(place, tmp_path):
+    count, page = tmp_path / "count", tmp_path / "c.html"
+    script = tmp_path / "seventh.sh"
+    script.write_text(f"#!/bin/sh\necho x >> {count}\n[ $(wc -l < {count}) -ne 7 ]\n")
+    script.chmod(0o755)
+    done = compare(place, "--trials", "8", "--warmup", "0", "--json", "-o", str(page), "sleep 0.05", str(script))
+    b = json.loads(done.stdout)["candidates"][1]
+    assert [trial["exit_code"] for trial in b["trials"]] == [0] * 6 + [1, 0] and b["failures"] == 1
+    assert b["verdict"] == "no verdict: 1 trial failed (--ignore-failure counts them)"
+    inside = re.search(r'id="document">(.*?)</script>', page.read_text(), re.DOTALL)[1]
+    data = json.loads(inside)
+    assert data["failures"] == ["B: 1 of 8 trials failed; the command ended with 1"]
+    assert [trial["label"] for trial in data["trials"]] == list("ABBA" * 4)
+    assert data["command"].startswith("everywatt compare --idle 0.5")
+    assert ["Run", json.loads(done.stdout)["run"]] in data["pairs"]
+
+
+@pytest.mark.parametrize("name", ["x.txt", "missing/x.html"])
+def test_a_file_that_cannot_be_written_is_told_before_the_trials(place, tmp_path, name):
+    done = compare(place, "-o", str(tmp_path / name), f"touch {tmp_path}/ran", "true", code=2)
+    assert name in done.stderr and not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("more", [["--target", "x", "true"], ["--fail-if", "nonsense", "true"], ["'"], []])

@@ -2,10 +2,10 @@
 
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from browsing import IN_A_BROWSER, PHONE, ROOT, brightness, coloured, serious_faults
 from reports import EVIL, write_other_scope, write_run
 
 import everywatt
@@ -16,38 +16,9 @@ from everywatt.report.html.page import page as html_page
 from everywatt.report.intensity import Intensity
 from everywatt.tape.columns import load_columns
 
-playwright_api = pytest.importorskip("playwright.sync_api")
-
-ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = Path("/usr/bin/chromium")
-SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 SPIKE_ROW, ROWS = 6_543_210, 10_000_000
-DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-READY = "html[data-ready=true]"
 
-pytestmark = [
-    pytest.mark.serial,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed: make system-packages"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=SWITCHES)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """Where screenshots are kept, for people to look at."""
-    folder = ROOT / "build" / "screenshots"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = tmp_path_factory.mktemp("screenshots")
-    return folder
+pytestmark = IN_A_BROWSER
 
 
 def written(path, *tapes, factors=None, raw=False):
@@ -86,46 +57,13 @@ def spike(folder):
 
 
 @pytest.fixture
-def show(browser):
-    """A function that opens a file and gives its page, which keeps `troubles` and `requests`."""
-    contexts = []
-
-    def opened(path, **settings):
-        context = browser.new_context(**{"viewport": DESK, "color_scheme": "light", **settings})
-        contexts.append(context)
-        page = context.new_page()
-        page.troubles, page.requests = [], []
-        page.on("console", lambda message: page.troubles.append(message.text) if message.type != "log" else None)
-        page.on("pageerror", lambda error: page.troubles.append(str(error)))
-        page.on("request", lambda request: page.requests.append(request.url))
-        page.goto(path.as_uri())
-        page.wait_for_selector(READY, state="attached", timeout=30_000)
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
+def show(open_page):
+    """A function that opens a file and gives its page."""
+    return lambda path, **settings: open_page(path.as_uri(), **settings)
 
 
 def window(page):
     return page.evaluate("[everywatt.page.view.a, everywatt.page.view.b]")
-
-
-def coloured(page, chart):
-    """Pixels of a chart's canvas that are neither grey nor empty."""
-    return page.evaluate(
-        """(id) => {
-          const canvas = document.querySelector(`[data-chart="${id}"] canvas`);
-          const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-          let count = 0;
-          for (let i = 0; i < data.length; i += 4) {
-            const [r, g, b, alpha] = data.slice(i, i + 4);
-            if (alpha > 60 && Math.max(r, g, b) - Math.min(r, g, b) > 60) count++;
-          }
-          return count;
-        }""",
-        chart,
-    )
 
 
 def test_it_shows_without_an_error_and_asks_nobody(show, small, pictures):
@@ -267,11 +205,6 @@ def test_numbers_come_out_as_they_went_in(show, small):
         assert np.array_equal(np.array(found[name], dtype=float), numbers, equal_nan=True)
 
 
-def brightness(page, selector="body"):
-    colour = page.evaluate("(s) => getComputedStyle(document.querySelector(s)).backgroundColor", selector)
-    return sum(int(part) for part in colour[4:-1].split(",")) / 3
-
-
 def test_light_and_dark(show, small, pictures):
     page = show(small, color_scheme="dark")
     assert brightness(page) < 40
@@ -327,11 +260,8 @@ def test_the_command_can_be_copied(show, small):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_serious_fault_of_accessibility(show, small, compared, scheme):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     for path in (small, compared):
         page = show(path, color_scheme=scheme, bypass_csp=True)
         page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
         page.wait_for_selector('[data-chart="power"] table')
-        found = axe.Axe().run(page).response["violations"]
-        serious = [f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found if v["impact"] in ("serious", "critical")]
-        assert serious == []
+        assert serious_faults(page) == []

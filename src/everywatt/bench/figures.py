@@ -161,7 +161,8 @@ def _beside(one: Figures, first: Sequence[Trial], target: float, ignore_failure:
     above_idle = _paired(first, one.trials, lambda t: t.net, target)
     time = _paired_numbers(first, one.trials, lambda t: t.seconds, target)
     if failures and not ignore_failure:
-        verdict = f"no verdict: {failures} trials failed (--ignore-failure counts them)"
+        count = f"{failures} trial{'s' if failures > 1 else ''} failed"
+        verdict = f"no verdict: {count} (--ignore-failure counts them)"
         gross = None if gross is None else replace(gross, answer=Answer.UNDECIDED)
     elif gross is None:
         verdict = "no verdict: there is no energy figure for both"

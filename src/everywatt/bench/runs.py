@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from everywatt.api.run import Run
+from everywatt.bench.tables import csv_text
 from everywatt.bench.verdict import percent
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, ScopeError
@@ -35,6 +37,33 @@ class RunFigures:
             "ratio_net": None if self.above_idle is None else self.above_idle.to_dict(),
             "verdict": self.verdict,
         }
+
+
+def folder_of(run: Run) -> Path:
+    """The folder of a run, where a benchmark keeps its records."""
+    return run.path if run.path.is_dir() else run.path.parent
+
+
+COLUMNS = (
+    "label", "energy_j", "energy_low_j", "energy_high_j", "net_j", "net_low_j", "net_high_j", "ratio", "ratio_low",
+    "ratio_high", "ratio_net", "ratio_net_low", "ratio_net_high", "seconds", "verdict",
+)  # fmt: skip
+
+
+def runs_csv(found: Sequence[RunFigures]) -> str:
+    """One line for each run, plain numbers, in the columns of a comparison of commands."""
+
+    def ends(energy: Energy) -> list[float | None]:
+        return [energy.joules, energy.low, energy.high] if energy.joules is not None else [None, None, None]
+
+    def of(ratio: Ratio | None) -> list[float | None]:
+        return [None, None, None] if ratio is None else [ratio.value, ratio.low, ratio.high]
+
+    rows = [
+        [one.name, *ends(one.energy), *ends(one.net), *of(one.gross), *of(one.above_idle), one.duration_s, one.verdict]
+        for one in found
+    ]
+    return csv_text(COLUMNS, rows)
 
 
 def compare_runs(runs: Sequence[Run], *, target: float = 0.02, force: bool = False) -> list[RunFigures]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import Figures
-from everywatt.bench.verdict import percent
+from everywatt.bench.verdict import Answer, percent
 from everywatt.core.errors import UsageError
 from everywatt.core.units import parse_power_w
 
@@ -68,7 +68,13 @@ def choose(found: Sequence[Figures]) -> Choice:
     slower = best.seconds.value / first.seconds.value - 1
     pace = f"{percent(slower)} slower" if slower >= 0 else f"{percent(-slower)} faster"
     words = best.gross.text(best.candidate.label)
-    return Choice(pareto, best.candidate.label, f"{words} than {first.candidate.label}, and is {pace}")
+    if best.gross.answer is Answer.UNDECIDED:
+        words = f"the lowest mean, but {words} to tell it from {first.candidate.label}"
+    elif best.gross.answer is Answer.SAME:
+        words = f"{words} beside {first.candidate.label}"
+    else:
+        words = f"{words} than {first.candidate.label}"
+    return Choice(pareto, best.candidate.label, f"{words}, and is {pace}")
 
 
 def _beats(one: Figures, other: Figures) -> bool:

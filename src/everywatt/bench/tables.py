@@ -69,19 +69,28 @@ def verdicts(result: Result) -> list[str]:
 
 def to_csv(result: Result) -> str:
     """One line for each candidate, plain numbers."""
+    return csv_text(COLUMNS, [_numbers(one) for one in result.found])
+
+
+def csv_text(columns: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
+    """A table as CSV; None is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(_numbers(one) for one in result.found)
+    writer.writerow(columns)
+    writer.writerows(lines)
     return text.getvalue()
 
 
 def to_markdown(result: Result) -> str:
     """A table and the verdicts, for notes and pull requests."""
-    lines = ["| " + " | ".join(HEADERS) + " |", "|" + "---|" * len(HEADERS)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows(result)]
-    lines += ["", *(f"- {line.strip()}" for line in verdicts(result)), ""]
-    return "\n".join(lines)
+    return markdown(HEADERS, rows(result), [line.strip() for line in verdicts(result)])
+
+
+def markdown(headers: Sequence[str], cells: Sequence[Sequence[str]], lines: Sequence[str]) -> str:
+    """A table of Markdown with a list below it."""
+    text = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
+    text += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
+    return "\n".join([*text, "", *(f"- {line}" for line in lines), ""])
 
 
 def joules(mean: Mean | None) -> str:

@@ -18,9 +18,10 @@ from everywatt.bench.llm.latency import parse_bounds
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep
 from everywatt.bench.llm.metrics import Figure, Metrics
 from everywatt.bench.llm.records import differences, read_plan
-from everywatt.bench.llm.result import evaluate, folder_of, to_dict
+from everywatt.bench.llm.result import evaluate, to_dict
 from everywatt.bench.llm.running import Bench, Plan
 from everywatt.bench.llm.server import is_here, listeners, port_of
+from everywatt.bench.runs import folder_of
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, RUN, TAG, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output, emit_json

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from everywatt.api.run import Run, load
 from everywatt.bench.precision import tables
+from everywatt.bench.precision.journal import read_journal
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
-from everywatt.bench.precision.old import FORMS, aggregated_csv, layers_csv, read_old, sheet_csv
-from everywatt.bench.precision.plan import DEFAULT_MODEL, RUNTIMES, TASKS, Job, parse_precisions, require_torch, task_of
+from everywatt.bench.precision.old import OldFigure, OldLayer, read_old
+from everywatt.bench.precision.old_columns import FORMS, old_csv
+from everywatt.bench.precision.plan import (
+    DEFAULT_MODEL,
+    RUNTIMES,
+    TASKS,
+    Job,
+    job_from,
+    parse_precisions,
+    require_torch,
+    task_of,
+)
 from everywatt.bench.precision.result import Result
-from everywatt.cli.compare import INTERRUPTED, Share
+from everywatt.bench.runs import folder_of
+from everywatt.cli.compare import INTERRUPTED, Share, check_ending
 from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options
+from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor, UsageError
 from everywatt.core.jsonio import document, dumps
 
 KIND = "precision"
+ENDINGS = (".json", ".csv", ".md")
 QUICK: dict[str, Any] = {"loop_s": 2.0, "limit": 128, "trials": 3}
 USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 
@@ -49,11 +66,14 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 @click.option("--sensitivity", is_flag=True, help="Also which layers to quantise first, and a mixed plan, measured.")
 @click.option("--from", "old", multiple=True, type=click.Path(path_type=Path), help="Show old result files.")
 @click.option("--old-format", type=click.Choice(FORMS), help="Write -o FILE.csv in the columns of an old file.")
+@click.option("--resume", type=RUN, metavar="RUN", help="Go on with a benchmark that was interrupted.")
 @click.option("--quick", is_flag=True, help="Loops of 2 s, three trials, 128 scored items.")
 @out_option
 @settings_options
 @output_options
+@click.pass_context
 def command(
+    context: click.Context,
     model: str,
     task: str | None,
     data: str | None,
@@ -76,6 +96,7 @@ def command(
     sensitivity: bool,
     old: tuple[Path, ...],
     old_format: str | None,
+    resume: str | None,
     quick: bool,
     out: Path | None,
     settings: Settings,
@@ -85,7 +106,8 @@ def command(
     """Measure a model at several precisions: energy, speed, accuracy, size, and what was really computed.
 
     Each precision runs in a process of its own, in interleaved timed loops; only those are charged. Without options it
-    is the MiniLM sentence encoder on SST-2. -o writes .json, .csv or .md.
+    is the MiniLM sentence encoder on SST-2. -o writes .json, .csv or .md. Ctrl-C keeps what there is: --resume RUN goes
+    on with the same request, and does nothing again that was finished.
     """
     for warning in settings.warnings:
         output.warn(warning)
@@ -93,40 +115,67 @@ def command(
         return _old(old, output)
     if old_format is not None and (out is None or out.suffix != ".csv"):
         raise UsageError("--old-format says how -o FILE.csv is written.")
+    check_ending(out, ENDINGS)
     chosen = QUICK if quick else USUAL
     kind = task_of(model, task, entry)
-    job = Job(
-        model=model,
-        task=kind,
-        data=data or ("random-tokens" if kind == "causal-lm" else "sst2"),
-        precisions=parse_precisions(precisions),
-        batch_size=batch_size,
-        iters=iters,
-        loop_s=loop_s or chosen["loop_s"],
-        warmup=warmup,
-        runtime=runtime,
-        entry=entry,
-        device=device,
-        seq_length=seq_length,
-        limit=limit or chosen["limit"],
-    )
-    if entry is None:
-        require_torch()
+    earlier = None if resume is None else load(resume, home=settings.home)
+    told: dict[str, Any] = {
+        "model": model,
+        "task": kind,
+        "data": data or ("random-tokens" if kind == "causal-lm" else "sst2"),
+        "precisions": parse_precisions(precisions),
+        "batch_size": batch_size,
+        "iters": iters,
+        "loop_s": loop_s or chosen["loop_s"],
+        "warmup": warmup,
+        "runtime": runtime,
+        "entry": entry,
+        "device": device,
+        "seq_length": seq_length,
+        "limit": limit or chosen["limit"],
+    }
+    by_layer = layers or old_format == "layers"
     conduct = Conduct(
-        trials or chosen["trials"], target, max_s, idle_s, cool, layers or old_format == "layers", sensitivity
+        trials or chosen["trials"], target, max_s, idle_s, cool, by_layer, sensitivity or old_format == "impact"
     )
-    result = experiment(job, conduct, settings, note, output)
+    if earlier is None:
+        job = Job(**told)
+    else:
+        job, conduct = _same(earlier, told, conduct, _given(context))
+    if job.entry is None:
+        require_torch()
+    result = experiment(job, conduct, settings, note, output, earlier)
     show(result, output)
     if out is not None:
         write(out, result, old_format)
     output.json(KIND, result.to_dict())
-    return _ending(result, settings)
+    return _ending(result, settings, output)
 
 
-def experiment(job: Job, conduct: Conduct, settings: Settings, note: str | None, output: Output) -> Result:
-    """Run the lab in a recording of its own, with progress on stderr."""
-    meter = meter_of(settings, note, "precision")
+def _given(context: click.Context) -> set[str]:
+    """Names of the options that are on the command line."""
+    return {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+
+
+def _same(earlier: Run, told: Mapping[str, Any], conduct: Conduct, given: set[str]) -> tuple[Job, Conduct]:
+    """The request of an earlier run. Options may say how to go on with it, but not that it is another one."""
+    request = read_journal(folder_of(earlier))[0]
+    job = job_from(request["job"])
+    wrong = [name for name in told if name in given and getattr(job, name) != told[name]]
+    if wrong:
+        raise UsageError(f"{earlier.name} measured something else: {', '.join(sorted(wrong))} differ.")
+    fields = {name: getattr(conduct, name) for name in conduct.__dataclass_fields__ if name in given}
+    return job, replace(Conduct(**request["conduct"]), **fields)
+
+
+def experiment(
+    job: Job, conduct: Conduct, settings: Settings, note: str | None, output: Output, earlier: Run | None = None
+) -> Result:
+    """Run the lab in a recording of its own, or in a further piece of an earlier one, with progress on stderr."""
+    meter = meter_of(settings, note, "precision", append=None if earlier is None else folder_of(earlier))
     lab = PrecisionLab(job, conduct, meter, output.progress())
+    if earlier is not None:
+        lab.take_up(earlier, folder_of(earlier))
     meter.start(command=["everywatt", "bench", "precision", job.name], root=False)
     if meter.elsewhere:
         output.warn(meter.elsewhere)
@@ -193,64 +242,74 @@ def _remarks(result: Result, output: Output) -> None:
 def write(out: Path, result: Result, old_format: str | None = None) -> None:
     """Write the file that -o names, in the form that its ending names, or in an old one's columns."""
     if old_format is not None:
-        base = result.baseline
-        old_texts = {
-            "sheet": lambda: sheet_csv(result, datetime.now().astimezone()),
-            "aggregated": lambda: aggregated_csv(result),
-            "layers": lambda: "" if base is None else layers_csv(base),
-        }
-        write_text(out, old_texts[old_format]())
+        write_text(out, old_csv(old_format, result, datetime.now().astimezone()))
         return
     texts = {
         ".csv": lambda: tables.to_csv(result),
         ".md": lambda: tables.to_markdown(result),
         ".json": lambda: dumps(document(KIND, result.to_dict()), indent=2) + "\n",
     }
-    if out.suffix not in texts:
-        raise UsageError(f"{out} ends with none of {', '.join(texts)}.")
     write_text(out, texts[out.suffix]())
+
+
+OLD_FIGURES = (
+    "precision", "file", "energy / sample", "energy / batch", "power", "latency", "samples / s", "accuracy", "size",
+)  # fmt: skip
+OLD_LAYERS = ("layer", "type", "file", "time", "share", "energy", "KL", "logits", "worse by", "impact")
 
 
 def _old(paths: tuple[Path, ...], output: Output) -> int:
     found = read_old(paths)
-    headers = (
-        "precision",
-        "file",
-        "energy / sample",
-        "energy / batch",
-        "power",
-        "latency",
-        "samples / s",
-        "accuracy",
-        "size",
-    )
-    rows = [
-        [
-            one.precision,
-            one.source,
-            _unit(one.energy_per_sample_j, 1e3, "mJ"),
-            _unit(one.energy_per_batch_j, 1e3, "mJ"),
-            _unit(one.power_w, 1, "W"),
-            _unit(one.latency_s, 1e3, "ms"),
-            _unit(one.throughput, 1, ""),
-            _unit(one.accuracy, 100, "%"),
-            _unit(one.size_mb, 1, "MB"),
-        ]
-        for one in found
-    ]
-    output.table(headers, rows, right=tuple(range(2, 9)))
+    whole = [one for one in found if isinstance(one, OldFigure)]
+    layers = [one for one in found if isinstance(one, OldLayer)]
+    if whole:
+        output.table(OLD_FIGURES, [_old_figure(one) for one in whole], right=tuple(range(2, 9)))
+    if layers:
+        output.table(OLD_LAYERS, [_old_layer(one) for one in layers], right=tuple(range(3, 10)))
     for note in dict.fromkeys(f"{one.source}: {one.note}" for one in found if one.note):
         output.say(note)
-    output.json("old-results", {"figures": [one.to_dict() for one in found]})
+    told = {"figures": [one.to_dict() for one in whole], "layers": [one.to_dict() for one in layers]}
+    output.json("old-results", told)
     return 0
+
+
+def _old_figure(one: OldFigure) -> list[str]:
+    return [
+        one.precision,
+        one.source,
+        _unit(one.energy_per_sample_j, 1e3, "mJ"),
+        _unit(one.energy_per_batch_j, 1e3, "mJ"),
+        _unit(one.power_w, 1, "W"),
+        _unit(one.latency_s, 1e3, "ms"),
+        _unit(one.throughput, 1, ""),
+        _unit(one.accuracy, 100, "%"),
+        _unit(one.size_mb, 1, "MB"),
+    ]
+
+
+def _old_layer(one: OldLayer) -> list[str]:
+    return [
+        one.layer,
+        one.kind,
+        one.source,
+        _unit(one.seconds, 1e3, "ms"),
+        _unit(one.share, 100, "%"),
+        _unit(one.energy_j, 1e3, "mJ"),
+        _unit(one.kl, 1, ""),
+        _unit(one.logit_l2, 1, ""),
+        _unit(one.change, 1, ""),
+        _unit(one.impact, 1, ""),
+    ]
 
 
 def _unit(value: float | None, factor: float, unit: str) -> str:
     return "-" if value is None else f"{value * factor:.4g} {unit}".strip()
 
 
-def _ending(result: Result, settings: Settings) -> int:
+def _ending(result: Result, settings: Settings, output: Output) -> int:
     if result.ended == "interrupted":
+        if result.run is not None:
+            output.say(f"Interrupted. Go on with: everywatt bench precision --resume {result.run}")
         return INTERRUPTED
     if result.baseline is None:
         return 3

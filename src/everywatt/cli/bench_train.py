@@ -7,8 +7,11 @@ from pathlib import Path
 
 import click
 
+from everywatt.bench.figures import Figures
 from everywatt.bench.precision.plan import parse_precisions, require_torch
-from everywatt.bench.precision.training import Epoch, Trained, TrainJob, TrainLab
+from everywatt.bench.precision.trained import Epoch, Trained, compared
+from everywatt.bench.precision.training import TrainJob, TrainLab
+from everywatt.bench.tables import joules, seconds
 from everywatt.cli.compare import INTERRUPTED
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options
@@ -36,6 +39,8 @@ QUICK_ITEMS = 24
 @click.option("--entry", metavar="MODULE:FUNCTION", help="A function that builds the model.")
 @click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1 (a GPU where there is one).")
 @click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
+@click.option("--trials", type=click.IntRange(1), default=1, help="Trainings of each, interleaved (1).")
+@click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trainings.")
 @click.option("--quick", is_flag=True, help=f"Only {QUICK_ITEMS} items of each half.")
 @out_option
 @settings_options
@@ -51,6 +56,8 @@ def command(
     entry: str | None,
     device: str,
     idle_s: float,
+    trials: int,
+    cool: bool,
     quick: bool,
     out: Path | None,
     settings: Settings,
@@ -59,15 +66,18 @@ def command(
 ) -> int:
     """Measure a training: energy of each epoch and step beside loss and accuracy, fp32 against autocast.
 
-    Half of the data trains, the other half validates. Epochs add up to the training. -o writes .json.
+    Half of the data trains, the other half validates. Epochs add up to the training. With --trials N each precision is
+    trained so often, interleaved, and a verdict follows. -o writes .json.
     """
     for warning in settings.warnings:
         output.warn(warning)
     require_torch()
     items = limit or (QUICK_ITEMS if quick else None)
-    job = TrainJob(model, data, parse_precisions(precisions), epochs, batch_size, lr, items, entry, device)
+    job = TrainJob(
+        model, data, parse_precisions(precisions), epochs, batch_size, lr, items, entry, device, trials=trials
+    )
     meter = meter_of(settings, note, "train")
-    lab = TrainLab(job, meter, output.progress())
+    lab = TrainLab(job, meter, output.progress(), cool=cool)
     meter.start(command=["everywatt", "bench", "train", entry or model], root=False)
     try:
         lab.work(idle_s)
@@ -76,10 +86,17 @@ def command(
     finally:
         run = meter.stop()
     found = lab.result(run)
-    _show(found, output)
+    beside = compared(job.precisions, found)
+    _show(found, beside, output)
     if run is not None:
         output.say(f"  run     {run.name}")
-    data_out = {"run": None if run is None else run.name, "job": job.told(""), "trained": [o.to_dict() for o in found]}
+    data_out = {
+        "run": None if run is None else run.name,
+        "job": job.told(""),
+        "trained": [one.to_dict() for one in found],
+        "compared": [one.to_dict() for one in beside],
+        "order": [one.precision for one in found if one.epochs],
+    }
     if out is not None:
         write_text(out, dumps(document("training", data_out), indent=2) + "\n")
     output.json("training", data_out)
@@ -90,28 +107,49 @@ def command(
     return 0 if settings.estimate or any(one.energy.joules for one in found) else NoSensor.exit_code
 
 
-def _show(found: Sequence[Trained], output: Output) -> None:
+def _show(found: Sequence[Trained], beside: Sequence[Figures], output: Output) -> None:
+    several = bool(beside)
     rows: list[list[str]] = []
     for one in found:
-        rows += [_row(one.precision, epoch) for epoch in one.epochs]
+        rows += [] if several else [_row(one.precision, epoch) for epoch in one.epochs]
         if one.epochs:
-            step, known = one.per_step, one.accuracy
-            count = str(sum(epoch.steps for epoch in one.epochs))
-            interval = "" if known is None else f"{known[0]:.1%} ({known[1] * 100:.1f} … {known[2] * 100:.1f})"
-            each = "-" if step is None else short(step)
-            rows.append(
-                [one.precision, "all", short(one.energy), format_duration(one.seconds), count, each, "", "", interval]
-            )
-    output.table(HEADERS, rows, right=tuple(range(1, 9)))
+            rows.append(_whole(one, several))
+    headers = (HEADERS[0], "trial", *HEADERS[2:]) if several else HEADERS
+    output.table(headers, rows, right=tuple(range(1, 9)))
     output.text()
-    for one in found:
-        if one.failure is not None:
-            output.text(f"{one.precision}: {one.failure}" + (f" (try: {one.cure})" if one.cure else ""))
-        if one.ratio is not None:
-            output.text(f"{one.precision}: {one.ratio} of the energy of {found[0].precision}")
-        if one.emulated is not None:
-            output.text(f"{one.precision}: {one.emulated}")
-    output.say("One training each: how much trainings vary from run to run is not in these intervals.")
+    for said in dict.fromkeys(line for one in found for line in _remarks(one, found, several)):
+        output.text(said)
+    if not several:
+        output.say("One training each: how much trainings vary from run to run is not in these intervals.")
+        return
+    means = [[one.candidate.label, str(len(one.trials)), joules(one.energy), seconds(one.seconds)] for one in beside]
+    output.table(("precision", "trainings", "mean energy", "time"), means, right=(1, 2, 3))
+    output.text()
+    for one_beside in beside[1:]:
+        output.text(f"{one_beside.candidate.label}: {one_beside.verdict}")
+
+
+def _remarks(one: Trained, found: Sequence[Trained], several: bool) -> list[str]:
+    lines = []
+    if one.failure is not None:
+        where = f" (trial {one.trial})" if several else ""
+        lines.append(f"{one.precision}{where}: {one.failure}" + (f" (try: {one.cure})" if one.cure else ""))
+    if one.ratio is not None and not several:
+        lines.append(f"{one.precision}: {one.ratio} of the energy of {found[0].precision}")
+    if one.emulated is not None:
+        lines.append(f"{one.precision}: {one.emulated}")
+    return lines
+
+
+def _whole(one: Trained, several: bool) -> list[str]:
+    """A training as a row."""
+    step, known, last = one.per_step, one.accuracy, one.epochs[-1]
+    count = str(sum(epoch.steps for epoch in one.epochs))
+    interval = "" if known is None else f"{known[0]:.1%} ({known[1] * 100:.1f} … {known[2] * 100:.1f})"
+    each = "-" if step is None else short(step)
+    losses = [f"{last.train_loss:.4f}", f"{last.val_loss:.4f}"] if several else ["", ""]
+    place = str(one.trial) if several else "all"
+    return [one.precision, place, short(one.energy), format_duration(one.seconds), count, each, *losses, interval]
 
 
 def _row(precision: str, epoch: Epoch) -> list[str]:

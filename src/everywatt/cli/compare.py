@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,18 +13,21 @@ from everywatt.api.run import Run, load
 from everywatt.bench.candidates import Candidate, candidates, parse_values
 from everywatt.bench.comparing import Comparing, Plan, Progress, Result, Watcher
 from everywatt.bench.gate import failing, parse_rule
-from everywatt.bench.runs import RunFigures, compare_runs
-from everywatt.bench.tables import HEADERS, rows, to_csv, to_markdown, verdicts
+from everywatt.bench.runs import RunFigures, compare_runs, runs_csv
+from everywatt.bench.sweep import Choice
+from everywatt.bench.tables import HEADERS, markdown, rows, to_csv, to_markdown, verdicts
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
-from everywatt.core.errors import RunNotFound, UsageError
+from everywatt.core.errors import EverywattError, RunNotFound, UsageError
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.units import format_duration
 from everywatt.report.text import short
 
 INTERRUPTED = 130
+ENDINGS = (".json", ".csv", ".md", ".html")
+RUN_HEADERS = ("run", "energy", "above idle", "time", "ratio", "ratio above idle")
 
 
 class Share(click.ParamType):  # type: ignore[type-arg]
@@ -95,7 +99,7 @@ def command(
     """Compare the energy of commands: interleaved trials, as many as it takes, and a verdict with its interval.
 
     Commands are split like a shell would; --shell lets one read them. Where all arguments name finished runs, those are
-    compared. -o writes .json, .csv or .md. Ctrl-C keeps what there is: --resume goes on.
+    compared. -o writes .json, .csv, .md or .html. Ctrl-C keeps what there is: --resume goes on.
     """
     for warning in settings.warnings:
         output.warn(warning)
@@ -108,13 +112,15 @@ def command(
     plan = Plan(
         target, trials, max_s, warmup, idle_s, cool, setup, prepare, cleanup, ignore_failure, show_output
     )  # fmt: skip
+    check_ending(out)
     result = compare(chosen, plan, settings, note, resume, output)
-    _show(result, out, output)
+    _show(result, out, settings, output)
     for rule in gate:
         for sentence in failing(rule, result.found):
             output.say(f"failed: {sentence}")
     if result.ended == "interrupted":
-        output.say(f"Interrupted. Go on with: everywatt compare --resume {result.run} …")
+        if result.run is not None:
+            output.say(f"Interrupted. Go on with: everywatt compare --resume {result.run} …")
         return INTERRUPTED
     return 1 if any(failing(rule, result.found) for rule in gate) else 0
 
@@ -179,7 +185,7 @@ def _watcher(chosen: Sequence[Candidate], output: Output) -> Watcher:
     return watch
 
 
-def _show(result: Result, out: Path | None, output: Output) -> None:
+def _show(result: Result, out: Path | None, settings: Settings, output: Output) -> None:
     output.table(HEADERS, rows(result), right=(2,))
     output.text()
     for line in verdicts(result):
@@ -196,35 +202,78 @@ def _show(result: Result, out: Path | None, output: Output) -> None:
     if result.run is not None:
         output.say(f"  run     {result.run}")
     if out is not None:
-        write(out, result, result.to_dict())
+        write(out, result, result.to_dict(), settings)
     output.json("comparison", result.to_dict())
 
 
-def write(out: Path, result: Result, data: Mapping[str, object], *, kind: str = "comparison") -> None:
+def check_ending(out: Path | None, endings: Sequence[str] = ENDINGS) -> None:
+    """UsageError where -o names a file that cannot be written: better before the trials than after them."""
+    if out is not None and out.suffix not in endings:
+        raise UsageError(f"{out} ends with none of {', '.join(endings)}.")
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"{out} cannot be written: there is no folder {out.parent}.")
+
+
+def write(
+    out: Path, result: Result, data: Mapping[str, object], settings: Settings, *, choice: Choice | None = None
+) -> None:
     """Write the file that -o names, in the form that its ending names."""
+    check_ending(out)
     texts = {
         ".csv": lambda: to_csv(result),
         ".md": lambda: to_markdown(result),
-        ".json": lambda: dumps(document(kind, data), indent=2) + "\n",
+        ".json": lambda: dumps(document("comparison" if choice is None else "sweep", data), indent=2) + "\n",
+        ".html": lambda: _html(result, choice, settings),
     }
-    if out.suffix not in texts:
-        raise UsageError(f"{out} ends with none of {', '.join(texts)}.")
     write_text(out, texts[out.suffix]())
 
 
+def _html(result: Result, choice: Choice | None, settings: Settings) -> str:
+    from everywatt.report.html.page import trials_page
+    from everywatt.report.html.trials import trials_document
+
+    run = None
+    if result.run is not None:
+        try:
+            run = load(result.run, home=settings.home)
+        except EverywattError:
+            pass  # it was moved meanwhile; the page then says less of where it ran
+    return trials_page(trials_document(result, choice=choice, run=run, command=_words()))
+
+
+def _words() -> list[str]:
+    return ["everywatt", *sys.argv[1:]]
+
+
 def _finished(runs: Sequence[Run], target: float, force: bool, out: Path | None, output: Output) -> int:
+    check_ending(out)
     found = compare_runs(runs, target=target, force=force)
-    headers = ("run", "energy", "above idle", "time", "ratio", "ratio above idle")
-    output.table(headers, [_run_row(one) for one in found])
+    rows_ = [_run_row(one) for one in found]
+    output.table(RUN_HEADERS, rows_)
     output.text()
-    for one in found[1:]:
-        output.text(f"{one.name}: {one.verdict}")
+    said = [f"{one.name}: {one.verdict}" for one in found[1:]]
+    for line in said:
+        output.text(line)
     output.say("One run each: how much the program itself varies from run to run is not in these intervals.")
     data = {"candidates": [one.to_dict() for one in found], "target": target}
     if out is not None:
-        write_text(out, dumps(document("comparison", data), indent=2) + "\n")
+        texts = {
+            ".csv": lambda: runs_csv(found),
+            ".md": lambda: markdown(RUN_HEADERS, rows_, said),
+            ".json": lambda: dumps(document("comparison", data), indent=2) + "\n",
+            ".html": lambda: _runs_html(runs),
+        }
+        write_text(out, texts[out.suffix]())
     output.json("comparison", data)
     return 0
+
+
+def _runs_html(runs: Sequence[Run]) -> str:
+    """The report over these runs, which compares them."""
+    from everywatt.report.html.data import report_document
+    from everywatt.report.html.page import page
+
+    return page(report_document(runs, command=_words()))
 
 
 def _run_row(one: RunFigures) -> list[str]:

@@ -16,7 +16,7 @@ from everywatt.bench.limits import PowerLimits
 from everywatt.bench.sweep import Choice, choose, parse_watts
 from everywatt.bench.sweep import settings as limits_of
 from everywatt.bench.tables import joules, ratio, seconds
-from everywatt.cli.compare import INTERRUPTED, compare, write
+from everywatt.cli.compare import INTERRUPTED, check_ending, compare, write
 from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output
 from everywatt.core.config import Settings
@@ -59,10 +59,11 @@ def command(
 ) -> int:
     """Measure a command at several settings: energy against time, what is worth choosing, and what is cheapest.
 
-    The power limits are as before when it ends, however it ends.
+    The power limits are as before when it ends, however it ends. -o writes .json, .csv, .md or .html.
     """
     if (power_limit is None) == (param is None):
         raise UsageError("A sweep goes over --power-limit or over --param, one of them.")
+    check_ending(out)
     plan = Plan(
         trials=trials,
         warmup=warmup,
@@ -84,7 +85,7 @@ def command(
             name, text = param
             chosen = candidates([shlex.join(words)], params={name: parse_values(text)})
             result = compare(chosen, plan, settings, note, resume, output, name="sweep")
-    return _show(result, out, output)
+    return _show(result, out, settings, output)
 
 
 def _within(watts: list[float], limits: PowerLimits) -> list[float]:
@@ -99,7 +100,7 @@ def _apply(limits: PowerLimits, candidate: Candidate) -> None:
     limits.set_w(float(candidate.params["power_limit"]))
 
 
-def _show(result: Result, out: Path | None, output: Output) -> int:
+def _show(result: Result, out: Path | None, settings: Settings, output: Output) -> int:
     choice = choose(result.found)
     output.table(HEADERS, _rows(result.found, choice), right=(1,))
     output.text()
@@ -108,7 +109,7 @@ def _show(result: Result, out: Path | None, output: Output) -> int:
         output.say(f"  run     {result.run}")
     data = {**result.to_dict(), "choice": choice.to_dict()}
     if out is not None:
-        write(out, result, data, kind="sweep")
+        write(out, result, data, settings, choice=choice)
     output.json("sweep", data)
     return INTERRUPTED if result.ended == "interrupted" else 0
 

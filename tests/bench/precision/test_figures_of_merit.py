@@ -8,7 +8,7 @@ import pytest
 from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal
 from everywatt.bench.precision.endings import cure, died, explained, next_isa
 from everywatt.bench.precision.layers import REMAINDER, apportion, by_part, part_of
-from everywatt.bench.precision.probe import train_probe
+from everywatt.bench.precision.probe import PENALTIES, train_probe
 from everywatt.bench.precision.quality import (
     accuracy,
     divergence,
@@ -178,3 +178,17 @@ def test_how_long_a_loop_has_to_be():
     assert (window.own, window.shared, window.needed_s) == pytest.approx((0.05, 0.3, 5.0))
     assert not window.enough and "it would take 5 s" in window.text() and "± 30%" in window.text()
     assert Window.of(Energy.refuse("x"), 2.0) is None
+
+
+def test_the_penalty_is_chosen_among_the_items_that_train():
+    rng = np.random.default_rng(3)
+    labels = np.arange(120) % 2
+    clear = np.stack([labels + rng.normal(0, 0.3, 120), rng.normal(size=120)], axis=1)
+    dim = np.hstack([clear[:, :1] * 0.3 + rng.normal(size=(120, 1)), rng.normal(size=(120, 200))])
+    small, large = train_probe(clear, labels).penalty, train_probe(dim, labels).penalty
+    assert small < large and {small, large} <= set(PENALTIES)
+    assert train_probe(clear, labels, penalty=0.3).penalty == 0.3
+    # A class with a single item cannot be left out and learnt.
+    rare = labels.copy()
+    rare[0] = 2
+    assert train_probe(clear, rare).weights.shape == (2, 3)

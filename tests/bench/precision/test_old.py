@@ -8,7 +8,15 @@ import pytest
 
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import figures
-from everywatt.bench.precision.old import SHEET, aggregated_csv, layers_csv, read_old, sheet_csv
+from everywatt.bench.precision.old import read_old
+from everywatt.bench.precision.old_columns import (
+    SHEET,
+    aggregated_csv,
+    impact_csv,
+    layers_csv,
+    sheet_csv,
+    trials_csv,
+)
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.quality import Score
 from everywatt.bench.precision.result import Latency, Result, Row
@@ -81,8 +89,10 @@ def result():
         "joules": 26.0,
     }
     row = Row("fp32", iters=6, seq_length=40, latency=Latency.of([0.5] * 6), figures=found,
-              score=Score("accuracy", 0.75, 0.7, 0.8, 436), layers=(layer,))  # fmt: skip
-    return Result(Job(batch_size=10), (row, Row("int8", failure="x")), "trials", None)
+              score=Score("accuracy", 0.75, 0.7, 0.8, 436), layers=(layer,), batches=(2, 2, 2))  # fmt: skip
+    known = {"layer": "h.0", "kl": 0.25, "change": -0.125, "share": 1.0, "saved": 0.5, "logit_l2": 1.5, "worth": 2.0}
+    rows, told = (row, Row("int8", failure="x")), {"layers": [known], "plan": []}
+    return Result(Job(batch_size=10), rows, "trials", None, sensitivity=told)
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -95,3 +105,33 @@ def test_what_is_written_is_read_back(tmp_path):
     assert two.energy_per_batch_j == pytest.approx(26.0) and two.power_w == pytest.approx(52.0)
     (three,) = csv.DictReader(layers_csv(result().rows[0]).splitlines())
     assert (three["layer_name"], three["energy_mj"], three["percent_total"]) == ("h.0", "26000.0", "100.0")
+    (tmp_path / "per_layer_energy.csv").write_text(layers_csv(result().rows[0]))
+    (layer,) = read_old([tmp_path / "per_layer_energy.csv"])
+    assert (layer.layer, layer.kind, layer.seconds, layer.share, layer.energy_j) == ("h.0", "Conv1D", 0.5, 1.0, 26.0)
+
+
+def test_trials_and_impact_are_written_and_read_back(tmp_path):
+    (tmp_path / "trial.csv").write_text(trials_csv(result(), datetime(2026, 1, 1, tzinfo=UTC)))
+    found = read_old([tmp_path / "trial.csv"])
+    assert [one.energy_per_batch_j for one in found] == [25.0, 26.0, 27.0]
+    assert [one.energy_j for one in found] == [50.0, 52.0, 54.0] and found[0].power_w == 50.0
+    assert (found[0].energy_per_sample_j, found[0].throughput, found[0].accuracy) == (2.5, 20.0, 0.75)
+    (tmp_path / "prediction_impact.csv").write_text(impact_csv(result()))
+    (layer,) = read_old([tmp_path / "prediction_impact.csv"])
+    assert (layer.layer, layer.kind, layer.kl, layer.logit_l2) == ("h.0", "Conv1D", 0.25, 1.5)
+    assert (layer.change, layer.impact) == (0.125, 1.75)
+
+
+def test_the_study_own_impact_and_training(tmp_path):
+    (tmp_path / "prediction_impact.csv").write_text(
+        "layer_name,kl_divergence,logit_l2,perplexity_change,impact_score,layer_type\n"
+        "transformer.h.0.attn.c_attn,0.31,4.2,1.75,4.51,Conv1D\nlm_head,,,,,Linear\n"
+    )
+    first, second = read_old([tmp_path / "prediction_impact.csv"])
+    assert (first.kl, first.change, first.impact) == (0.31, 1.75, 4.51) and "set to zero" in first.note
+    assert (second.layer, second.kl, second.impact) == ("lm_head", None, None)
+    training = {"precision": "AMP", "train_time_s": 60.0, "total_energy_j": 3000.0, "mean_power_w": 50.0,
+                "final_val_acc": 0.9, "train_losses": [0.7, 0.3]}  # fmt: skip
+    (tmp_path / "training.json").write_text(json.dumps(training))
+    (one,) = read_old([tmp_path / "training.json"])
+    assert (one.precision, one.energy_j, one.accuracy, one.note) == ("amp", 3000.0, 0.9, "a training of 60 s")

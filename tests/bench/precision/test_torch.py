@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from everywatt.bench.precision import torch_layers  # noqa: E402
-from everywatt.bench.precision.backend import make  # noqa: E402
-from everywatt.bench.precision.computed import Computed, refusal  # noqa: E402
+from everywatt.bench.precision.backend import Unsupported, make  # noqa: E402
+from everywatt.bench.precision.computed import Computed, cast, refusal  # noqa: E402
 from everywatt.bench.precision.data import load_data  # noqa: E402
 from everywatt.bench.precision.layers import apportion  # noqa: E402
 from everywatt.bench.precision.plan import Job  # noqa: E402
@@ -143,13 +143,41 @@ def test_files_of_torch_itself(tmp_path):
         assert (read_tensor(tmp_path / "t.pt") == value.numpy()).all()
 
 
-def test_onnxruntime_int8_is_int8(job):
+ONNX = {
+    "fp32": ("float32", {"float32"}, "Gemm"),
+    "fp16": ("float16", {"float32"}, "Cast"),
+    "int8": ("int8", {"int8"}, "DynamicQuantizeMatMul"),
+    "int8-static": ("int8", {"int8"}, "QGemm"),
+}
+
+
+@pytest.mark.parametrize("precision", ONNX)
+def test_onnxruntime_is_what_its_label_says(job, precision):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     from dataclasses import replace
 
-    model, batch = made(replace(job, runtime="onnxruntime"), "int8")
+    model, batch = made(replace(job, runtime="onnxruntime"), precision)
     seen = Computed.of(model.facts(batch))
-    assert refusal("int8", seen) is None
+    assert refusal(precision, seen) is None
+    weights, compute, operator = ONNX[precision]
+    assert max(seen.weights, key=seen.weights.get) == weights
+    assert set(seen.compute) == compute, seen.operators
+    assert any(operator in name for name in seen.operators), seen.operators
     exact = made(job, "fp32")
     assert model.answers(batch)["outputs"] == pytest.approx(exact[0].answers(exact[1])["outputs"], abs=0.05)
+    said = cast(precision, seen)
+    if precision == "fp16":
+        assert said == "emulated: weights are float16, but products are computed in float32"
+    else:
+        assert said is None
+    other = {"fp32": "int8", "fp16": "int8-static", "int8": "fp32", "int8-static": "fp16"}[precision]
+    assert refusal(other, seen).startswith(f"not {other}: "), "no other label is true of it"
+
+
+def test_onnxruntime_without_bf16_says_why(job):
+    pytest.importorskip("onnxruntime")
+    from dataclasses import replace
+
+    with pytest.raises(Unsupported, match="CPU provider has no bf16 kernels"):
+        made(replace(job, runtime="onnxruntime"), "bf16")

@@ -1,6 +1,7 @@
 """From rows to devices: power, joules and state of tapes whose truth is written down."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from tapes import at, counter_group, gauge_group, rows, write_tape
@@ -152,3 +153,34 @@ def test_the_interval_comes_from_the_budget_and_narrows_with_time(tmp_path):
     assert 0.02 * 1800 * 0.99 < half < 0.03 * 1800
     standing = gatherer.bounds.of("cpu.0", 18_000.0)[0]
     assert standing is not None and 0.02 * 18_000 <= standing < half * 10
+
+
+def card_rows(widths_ms, period_s=0.1, watts=200.0):
+    """Counts of a card; each is known to have been published within so many ms, and is taken for the middle of that."""
+    found = []
+    for number, width in enumerate(widths_ms, 1):
+        middle, half = at(number * period_s), round(width * 1e6 / 2)
+        found.append(Row(middle + half, middle - half, middle + half, (watts * number * period_s,)))
+    return found
+
+
+def told(path, upto):
+    gatherer = gathered(path)
+    (device,) = gatherer.devices(at(upto))
+    return device, sum_of([device])[0]
+
+
+def test_a_card_has_no_power_until_it_is_known_when_it_publishes(tmp_path):
+    group = replace(counter_group(), tracked=True)
+    blunt = write_tape(tmp_path / "blunt.tape", [(group, 0.1, card_rows([1000.0] * 15))])
+    device, total_w = told(blunt, 1.5)
+    assert (device.power_w, device.settling, total_w) == (None, True, None)
+    assert device.energy.joules == pytest.approx(200 * 1.4), "joules are counted all the same"
+    sharp = write_tape(tmp_path / "sharp.tape", [(group, 0.1, card_rows([1000.0] * 5 + [2.0] * 15))])
+    device, total_w = told(sharp, 2.0)
+    assert device.power_w == pytest.approx(200.0) and total_w == device.power_w and not device.settling
+    # One that never gets sharp is shown after three seconds, and other sensors at once.
+    never = write_tape(tmp_path / "never.tape", [(group, 0.1, card_rows([1000.0] * 50))])
+    assert told(never, 5.0)[0].power_w == pytest.approx(200.0)
+    plain = write_tape(tmp_path / "plain.tape", [(counter_group(), 0.1, card_rows([1000.0] * 15))])
+    assert told(plain, 1.5)[0].power_w == pytest.approx(200.0)

@@ -19,8 +19,8 @@ from everywatt.bench.llm.datasets import load_dataset
 from everywatt.bench.llm.energy import FEWEST_TICKS, SERVER, Bill, QueryEnergy, bill, refused
 from everywatt.bench.llm.latency import e2e_s, tpot_s, ttft_s
 from everywatt.bench.llm.records import Record, read_plan, read_records
-from everywatt.bench.llm.result import folder_of
 from everywatt.bench.llm.values import Answer, Item
+from everywatt.bench.runs import folder_of
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, MissingExtra, UsageError
 from everywatt.core.jsonio import dumps, plain

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everywatt.bench.lines import Lines, read_lines
 from everywatt.bench.llm.values import OK, Answer
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import dumps
@@ -70,40 +70,23 @@ class Record:
         )
 
 
-class Journal:
-    """The file of records, open for appending. A line is one write, so a kill leaves whole lines, or half of the last.
-
-    After a power loss lines of the last seconds may be missing: they are not synced one by one.
-    """
+class Journal(Lines):
+    """The file of records, open for appending."""
 
     def __init__(self, folder: Path) -> None:
-        self._fd = os.open(folder / QUERIES, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        size = os.fstat(self._fd).st_size
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            os.write(self._fd, b"\n")  # half a line of a killed run: it stays, and is not a record
+        super().__init__(folder / QUERIES)
 
     def add(self, record: Record) -> None:
         """Write one record."""
-        data = dumps(record.to_dict()).encode("utf-8", "replace") + b"\n"
-        while data:
-            data = data[os.write(self._fd, data) :]
-
-    def close(self) -> None:
-        """Sync and close the file."""
-        os.fsync(self._fd)
-        os.close(self._fd)
+        self.write(record.to_dict())
 
 
 def read_records(folder: Path) -> list[Record]:
     """All records, in order of their end; of an item that was asked again the last one counts. Half lines are not."""
     found: dict[tuple[str, str], Record] = {}
-    try:
-        lines = (folder / QUERIES).read_bytes().split(b"\n")
-    except OSError:
-        return []
-    for line in lines:
+    for line in read_lines(folder / QUERIES):
         try:
-            record = Record.from_dict(json.loads(line))
+            record = Record.from_dict(line)
         except (ValueError, KeyError, TypeError):
             continue
         found.pop(record.key, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from everywatt.api.run import Run
@@ -81,8 +80,3 @@ def knee(found: Sequence[Metrics]) -> dict[str, Any] | None:
     apart = [abs((y1 - y0) * x - (x1 - x0) * y + x1 * y0 - y1 * x0) for x, y in scaled]
     best = max(range(len(points)), key=lambda index: apart[index])
     return {"level": points[best][0], "output_tokens_per_second": rates[best], "energy_per_output_token": costs[best]}
-
-
-def folder_of(run: Run) -> Path:
-    """The folder that a run's records are in."""
-    return run.path if run.path.is_dir() else run.path.parent

@@ -125,6 +125,14 @@ def emulated(label: str, *, flags: Sequence[str] = (), capability: tuple[int, in
     return f"emulated: this CPU has no {label} instructions ({', '.join(wanted_flags)})"
 
 
+def cast(label: str, seen: Computed) -> str | None:
+    """Why a float precision is one of storage only: the runtime widens its weights before every product."""
+    wanted = FLOATS.get(label)
+    if wanted is None or not seen.compute or wanted in seen.compute:
+        return None
+    return f"emulated: weights are {wanted}, but products are computed in {', '.join(seen.compute)}"
+
+
 def int8_note(flags: Sequence[str]) -> str | None:
     """What to know of int8 on this CPU; None where it has dot-product instructions for it."""
     if not flags or "asimd" in flags or any(flag in flags for flag in X86_INT8):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,11 @@ from everywatt.bench.candidates import Candidate
 from everywatt.bench.cooling import Cooling
 from everywatt.bench.figures import decided, figures
 from everywatt.bench.order import blocks
-from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal
+from everywatt.bench.precision.arms import Arm, available_bytes, crowded
+from everywatt.bench.precision.computed import Computed, cast, cpu_flags, emulated, int8_note, refusal
 from everywatt.bench.precision.data import Dataset, load_data
 from everywatt.bench.precision.endings import ISA_VARIABLE, next_isa
+from everywatt.bench.precision.journal import ANSWERS, Journal, read_journal, trial_of
 from everywatt.bench.precision.layers import apportion
 from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.result import Latency, Result, Row, Window
@@ -33,6 +34,7 @@ FEWEST = 3
 SENSITIVITY_ITEMS = 64
 LEAST = 2
 """Batches in a timed loop, however long they take."""
+SHORT = "memory is short: each model is loaded anew before its trials, one at a time"
 Show = Callable[[str], None]
 
 
@@ -49,39 +51,6 @@ class Conduct:
     sensitivity: bool = False
 
 
-@dataclass(slots=True)
-class Arm:
-    """One precision while it is worked on."""
-
-    precision: str
-    index: int
-    int8_layers: tuple[str, ...] | None = None
-    worker: Worker | None = None
-    failure: str | None = None
-    cure: str | None = None
-    notes: list[str] = field(default_factory=list)
-    computed: Computed | None = None
-    emulated: str | None = None
-    batches: list[int] = field(default_factory=list)
-    seq_length: int | None = None
-    latencies_s: list[float] = field(default_factory=list)
-    trials: list[Trial] = field(default_factory=list)
-    peak_bytes: int | None = None
-    hooks: int = 0
-    times: list[dict[str, Any]] = field(default_factory=list)
-    pass_s: float = 0.0
-
-    @property
-    def batch_s(self) -> float:
-        """Seconds of a batch to which layers are held: the loop's mean, or a hooked pass where that was shorter."""
-        return min(math.fsum(self.latencies_s) / len(self.latencies_s), self.pass_s)
-
-    @property
-    def usable(self) -> bool:
-        """Whether it can be measured."""
-        return self.failure is None and self.worker is not None
-
-
 class PrecisionLab:
     """One experiment in a recording that the caller opened. An interrupt loses nothing that is done."""
 
@@ -94,26 +63,81 @@ class PrecisionLab:
         self._meter = meter
         self._show = show or (lambda text: None)
         self._cooling = Cooling(meter)
-        self._folder = tempfile.TemporaryDirectory(prefix="everywatt-")
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None
+        self._journal = Journal(None)
+        self._taken_up = False
+        self._short = False
         self._ended = "interrupted"
         self._sensitive: list[Sensitivity] = []
         self._plan: list[str] = []
+        self._plan_block: int | None = None
         self._remarks: list[str] = []
         self._began = time.monotonic()
 
     @property
     def folder(self) -> Path:
-        """Where workers leave their answers; gone when the lab is closed."""
-        return Path(self._folder.name)
+        """Where workers leave their answers: beside the tape; without one, gone when the lab is closed."""
+        if self._folder is None:
+            recording = self._meter.recording
+            if recording is not None:
+                self._folder = recording.path.parent / ANSWERS
+            else:
+                self._temporary = tempfile.TemporaryDirectory(prefix="everywatt-")
+                self._folder = Path(self._temporary.name)
+            self._folder.mkdir(exist_ok=True)
+        return self._folder
+
+    def take_up(self, run: Run, folder: Path) -> None:
+        """Go on with an earlier benchmark of the same job: what is in its journal and on its tape is not done again."""
+        spans = {span.id for span in run.spans if span.end_ns is not None}
+        self._taken_up = True
+        self._folder = folder / ANSWERS
+        for line in read_journal(folder):
+            if line["kind"] == "sensitivity":
+                self._sensitive = [Sensitivity(**one) for one in line["layers"]]
+                self._plan, self._plan_block = list(line["plan"]), int(line["first_block"])
+                if self._plan:
+                    self._add_mixed()
+            arm = next((one for one in self.arms if one.precision == line.get("precision")), None)
+            if arm is None:
+                continue
+            if line["kind"] == "checked":
+                self._recall(arm, line)
+            elif line["kind"] == "timed" and line["span"] in spans and not arm.has(line["block"]):
+                arm.add(trial_of(arm, line), line["told"])
+            elif line["kind"] == "layers":
+                arm.times, arm.pass_s = line["times"], line["pass_s"]
+
+    def _recall(self, arm: Arm, line: dict[str, Any]) -> None:
+        """A precision that was checked and scored before; where its answers are gone it is done again."""
+        file, train = self._answers(arm), self.folder / "train.npz"
+        if not file.is_file() or not (self.scorer.ready or train.is_file()):
+            return
+        if not self.scorer.ready:
+            self.scorer.train(train)
+        self._check(arm, dict(line["told"]))
+        self.scorer.add(arm.precision, file)
+        arm.seq_length, arm.notes, arm.memory_bytes = line["seq_length"], line["notes"], line["memory_bytes"]
+        arm.known = True
+
+    def _answers(self, arm: Arm) -> Path:
+        return self.folder / f"{arm.index}.npz"
 
     def work(self) -> None:
         """Set up, score and measure. KeyboardInterrupt passes through; what is done is kept."""
+        recording = self._meter.recording
+        self._journal = Journal(None if recording is None else recording.path.parent)
+        if not self._taken_up:
+            self._journal.request(self.job.to_dict(), self.conduct)
         self._idle()
-        for arm in self.arms:
-            self.ready(arm)
-        self._ended = self._blocks(self.arms)
+        plain = [arm for arm in self.arms if arm.int8_layers is None]
+        for arm in plain:
+            if not arm.known:
+                self.ready(arm)
+        self._ended = self._blocks(plain)
         if self.conduct.layers or self.conduct.sensitivity:
-            for arm in self.arms:
+            for arm in plain:
                 self._guarded(arm, self._layers)
         if self.conduct.sensitivity:
             self._mixed()
@@ -126,41 +150,69 @@ class PrecisionLab:
     def close(self) -> None:
         """End the workers."""
         for arm in self.arms:
-            if arm.worker is not None:
-                arm.worker.close()
-                arm.worker = None
-        self._folder.cleanup()
+            arm.rest()
+        self._journal.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def ready(self, arm: Arm) -> None:
         """Bring one precision to where it can be timed; again with fewer instructions where the CPU faulted."""
-        environ = dict(os.environ)
         while True:
             try:
-                self._prepare(arm, environ)
+                self._prepare(arm)
                 return
             except WorkerFailed as error:
-                limit = None if error.gone is None else next_isa(error.gone, environ)
-                if arm.worker is not None:
-                    arm.worker.close()
-                    arm.worker = None
+                limit = None if error.gone is None else next_isa(error.gone, arm.environ)
+                arm.rest()
                 if limit is None:
                     arm.failure, arm.cure = error.reason, error.cure
                     return
-                environ[ISA_VARIABLE] = limit
+                arm.environ[ISA_VARIABLE] = limit
                 arm.notes.append(f"{error.reason}; measured with {ISA_VARIABLE}={limit}")
 
-    def _prepare(self, arm: Arm, environ: dict[str, str]) -> None:
-        arm.worker = Worker(environ)
-        told = self._step(arm, "setup", job=self.job.to_dict(), precision=arm.precision, int8_layers=arm.int8_layers)
-        arm.seq_length = told["seq_length"]
-        self._check(arm, self._step(arm, "facts"))
+    def _wake(self, arm: Arm) -> None:
+        """A worker that holds the model. Where memory would not do for all of them, the others are let go first."""
+        while arm.worker is None:
+            others = [one for one in self.arms if one is not arm and one.worker is not None]
+            if others and (self._short or crowded(self.arms, available_bytes())):
+                self._let_go(others)
+                others = []
+            arm.worker = Worker(arm.environ)
+            try:
+                told = self._step(
+                    arm, "setup", job=self.job.to_dict(), precision=arm.precision, int8_layers=arm.int8_layers
+                )
+            except WorkerFailed as error:
+                arm.rest()
+                if not others or not _out_of_memory(error):
+                    raise
+                self._short = True
+                continue
+            arm.seq_length = told["seq_length"]
+
+    def _let_go(self, others: Sequence[Arm]) -> None:
+        for one in others:
+            one.rest()
+        self._short = True
+        if SHORT not in self._remarks:
+            self._remarks.append(SHORT)
+
+    def _warm(self, arm: Arm) -> None:
+        told = self._step(arm, "warmup", iters=self.job.warmup)
+        arm.memory_bytes = max(arm.memory_bytes, told["peak_bytes"])
+
+    def _prepare(self, arm: Arm) -> None:
+        self._wake(arm)
+        told = self._step(arm, "facts")
+        self._check(arm, dict(told))
         if not self.scorer.ready:
             self._step(arm, "score", part="train", file=str(self.folder / "train.npz"))
             self.scorer.train(self.folder / "train.npz")
-        file = self.folder / f"{arm.index}.npz"
-        self._step(arm, "score", file=str(file), limit=self.job.limit)
-        self.scorer.add(arm.precision, file)
-        self._step(arm, "warmup", iters=self.job.warmup)
+        self._step(arm, "score", file=str(self._answers(arm)), limit=self.job.limit)
+        self.scorer.add(arm.precision, self._answers(arm))
+        self._warm(arm)
+        arm.known = True
+        self._journal.checked(arm, told)
 
     def _check(self, arm: Arm, told: dict[str, Any]) -> None:
         """Refuse a label that is not true; say what is emulated."""
@@ -171,7 +223,7 @@ class PrecisionLab:
             raise WorkerFailed(why)
         flags = cpu_flags()
         pair = None if capability is None else (int(capability[0]), int(capability[1]))
-        arm.emulated = emulated(arm.precision, flags=flags, capability=pair)
+        arm.emulated = cast(arm.precision, arm.computed) or emulated(arm.precision, flags=flags, capability=pair)
         if arm.precision.startswith("int8") and pair is None and (note := int8_note(flags)) is not None:
             arm.notes.append(note)
         if not arm.computed.visible:
@@ -183,23 +235,32 @@ class PrecisionLab:
         if base is None or base.precision != "fp32" or not base.times:
             self._remarks.append("no sensitivity: it needs fp32 of torch as the baseline, with its layers")
             return
-        self._guarded(base, self._sensitivity)
-        self._plan = plan(self._sensitive)
-        if not self._plan or not base.usable:
+        if self._plan_block is None:
+            self._guarded(base, self._sensitivity)
+            self._plan = plan(self._sensitive)
+            self._plan_block = 1 + max((trial.block for one in self.arms for trial in one.trials), default=-1)
+            if self._plan:
+                self._add_mixed()
+            self._journal.sensitivity(self._sensitive, self._plan, self._plan_block)
+        arm = next((one for one in self.arms if one.int8_layers is not None), None)
+        if arm is None or not base.usable:
             return
-        arm = Arm("mixed", len(self.arms), tuple(self._plan))
+        if not arm.known:
+            self.ready(arm)
+        if arm.usable:
+            self._ended = self._blocks([base, arm], self._plan_block)
+            self._guarded(arm, self._layers)
+
+    def _add_mixed(self) -> None:
+        arm = Arm("mixed", len(self.job.precisions), tuple(self._plan))
         arm.notes.append(f"{len(self._plan)} of {len(self._sensitive)} layers in int8, the others in fp32")
         self.arms.append(arm)
-        self.ready(arm)
-        if arm.usable:
-            first = 1 + max((trial.block for one in self.arms for trial in one.trials), default=-1)
-            self._ended = self._blocks([base, arm], first)
-            self._guarded(arm, self._layers)
 
     def _sensitivity(self, arm: Arm) -> None:
         items = min(SENSITIVITY_ITEMS, self.job.limit or SENSITIVITY_ITEMS)
         folder = self.folder / "layers"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
+        self._wake(arm)
         self._step(arm, "score", file=str(folder / "base.npz"), limit=items)
         names = self._step(arm, "sensitivity", folder=str(folder), limit=items)["layers"]
         base = read_answers(folder / "base.npz")
@@ -210,7 +271,8 @@ class PrecisionLab:
             _, beside = self.scorer.compared(mine, base)
             change = None if beside is None else beside.change
             share, saved = known.get(name, (0.0, 0.0))
-            self._sensitive.append(Sensitivity(name, self.scorer.divergence(mine, base), change, share, saved))
+            kl, far = self.scorer.divergence(mine, base), self.scorer.distance(mine, base)
+            self._sensitive.append(Sensitivity(name, kl, change, share, saved, far))
 
     def _blocks(self, arms: Sequence[Arm], first: int = 0) -> str:
         conduct = self.conduct
@@ -223,7 +285,7 @@ class PrecisionLab:
             if conduct.trials is None and number and time.monotonic() - self._began > conduct.max_s:
                 return "time"
             for place, index in enumerate(order):
-                if arms[index].usable:
+                if arms[index].usable and not arms[index].has(block):
                     self._guarded(arms[index], self._trial, block, place)
             if conduct.trials is None and number + 1 >= FEWEST and self._decided(arms):
                 return "decided"
@@ -240,6 +302,9 @@ class PrecisionLab:
 
     def _trial(self, arm: Arm, block: int, place: int) -> None:
         """One timed loop. Only the worker's own window is charged; the parent's reads lie around it."""
+        if arm.worker is None:
+            self._wake(arm)
+            self._warm(arm)
         if self.conduct.cool and any(one.trials for one in self.arms):
             self._cooling.wait(self._show)
         self._show(f"trial {block + 1} of {arm.precision}")
@@ -258,16 +323,10 @@ class PrecisionLab:
                     recording.span_close(inner, at_ns=told["end_ns"], attributes={"batches": len(told["latency_ns"])})
                 recording.span_close(outer)
         seconds = (told["end_ns"] - told["start_ns"]) / 1e9
-        arm.latencies_s += [ns / 1e9 for ns in told["latency_ns"]]
-        arm.batches.append(len(told["latency_ns"]))
-        arm.peak_bytes = max(arm.peak_bytes or 0, told["peak_bytes"])
-        arm.hooks = max(arm.hooks, told["hooks"])
-        arm.trials.append(
-            Trial(
-                arm.index, block, place, inner if recording is not None else None, 0, seconds, told["cpu_s"],
-                told["peak_bytes"],
-            )
-        )  # fmt: skip
+        span = inner if recording is not None else None
+        trial = Trial(arm.index, block, place, span, 0, seconds, told["cpu_s"], told["peak_bytes"])
+        arm.add(trial, told)
+        self._journal.timed(arm, trial, told)
 
     def _decided(self, arms: Sequence[Arm]) -> bool:
         run = self._cooling.live()
@@ -281,10 +340,12 @@ class PrecisionLab:
         return all(one.energy is None for one in found) or (len(found) > 1 and decided(found))
 
     def _layers(self, arm: Arm) -> None:
-        if arm.computed is None or not arm.computed.visible:
+        if arm.computed is None or not arm.computed.visible or arm.times:
             return
+        self._wake(arm)
         told = self._step(arm, "layers", passes=5)
         arm.times, arm.pass_s = told["layers"], told["whole_s"]
+        self._journal.layers(arm)
 
     def _step(self, arm: Arm, do: str, **more: Any) -> dict[str, Any]:
         """One step of a worker in a span of its own, which is not charged to the precision."""
@@ -346,6 +407,7 @@ class PrecisionLab:
                 arm.peak_bytes,
                 self._window(arm, run),
                 arm.hooks if arm.trials else None,
+                batches=tuple(arm.batches),
             )
             rows.append(_with_layers(row, arm))
         order = sorted((t for arm in self.arms for t in arm.trials), key=lambda t: (t.block, t.place))
@@ -369,6 +431,10 @@ class PrecisionLab:
             return None
         energy = with_energy(arm.trials[-1:], run)[0].energy or Energy.refuse("not on the tape")
         return Window.of(energy, arm.trials[-1].seconds)
+
+
+def _out_of_memory(error: WorkerFailed) -> bool:
+    return error.gone == -signal.SIGKILL or error.reason.startswith("out of memory")
 
 
 def _divided(trial: Trial, iters: int) -> Trial:

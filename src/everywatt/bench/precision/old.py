@@ -1,7 +1,8 @@
-"""Result files of an earlier quantisation study: read into one form, and written in its columns on request.
+"""Result files of an earlier quantisation study, read into one form; `old_columns` writes them.
 
-Four layouts: the team's sheet `results.csv`, a trial as JSON or one-row CSV, `aggregated_comparison.csv`, and
-`benchmark_results.csv`. Its "per inference" is a whole batch: here it is named so, and a sample's energy is worked out.
+The team's sheet `results.csv`, a trial as JSON or one-row CSV, `aggregated_comparison.csv`, `benchmark_results.csv`, a
+baseline and a training as JSON; and by layer `per_layer_energy.csv` and `prediction_impact.csv`. Its "per inference" is
+a whole batch: here it is named so, and a sample's energy is worked out.
 """
 
 from __future__ import annotations
@@ -9,30 +10,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from everywatt.bench.precision.result import Result, Row
 from everywatt.core.errors import UsageError
 
-SHEET = (
-    "timestamp", "precision", "batch_size", "seq_length", "num_samples", "accuracy_%", "latency_s",
-    "throughput_samples_s", "avg_power_w", "energy_j", "energy_per_sample_mj", "notes",
-)  # fmt: skip
-AGGREGATED = (
-    "mean_latency", "throughput", "mean_power_w", "energy_per_inference_mj", "accuracy", "model_size_mb",
-    "peak_allocated_gb",
-)  # fmt: skip
 TRIAL_KEYS = {"precision", "total_energy_j", "num_iters", "batch_size"}
-LAYER_COLUMNS = (
-    "layer_name", "mean_time_ms", "std_time_ms", "total_time_s", "num_calls", "percent_total", "energy_j", "energy_mj",
-    "layer_type",
-)  # fmt: skip
-FORMS = ("sheet", "aggregated", "layers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +43,37 @@ class OldFigure:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def read_old(paths: Iterable[Path]) -> list[OldFigure]:
+@dataclass(frozen=True, slots=True)
+class OldLayer:
+    """One layer of an old file: where the time went, or what the layer's loss did to the answers.
+
+    `share` is of the time; `change` is the drop of accuracy (positive: worse) or the change of perplexity; `impact` is
+    the sum that the study made of a divergence in nats and a length of logits.
+    """
+
+    layer: str
+    kind: str
+    source: str
+    seconds: float | None = None
+    share: float | None = None
+    energy_j: float | None = None
+    kl: float | None = None
+    logit_l2: float | None = None
+    change: float | None = None
+    impact: float | None = None
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+OldLine = OldFigure | OldLayer
+
+
+def read_old(paths: Iterable[Path]) -> list[OldLine]:
     """Every line of the files, in their order; a folder stands for the .csv and .json files in it."""
-    found: list[OldFigure] = []
+    found: list[OldLine] = []
     for path in paths:
         files = sorted([*path.rglob("*.json"), *path.rglob("*.csv")]) if path.is_dir() else [path]
         # A trial was written twice, as .json and as .csv: the first is enough.
@@ -72,7 +85,7 @@ def read_old(paths: Iterable[Path]) -> list[OldFigure]:
     return found
 
 
-def _read(file: Path) -> list[OldFigure]:
+def _read(file: Path) -> list[OldLine]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -88,17 +101,21 @@ def _read(file: Path) -> list[OldFigure]:
     return [_line(file, number, line) for number, line in enumerate(lines, 1)]
 
 
-def _line(file: Path, number: int, line: Any) -> OldFigure:
+def _line(file: Path, number: int, line: Any) -> OldLine:
     if not isinstance(line, dict):
         raise UsageError(f"{file} holds no table of results.")
     keys = set(line)
-    for known, reader in (
+    readers: tuple[tuple[set[str], Callable[[Mapping[str, Any], str], OldLine]], ...] = (
         ({"energy_per_sample_mj", "accuracy_%"}, _sheet),
         (TRIAL_KEYS, _trial),
         ({"precision", "energy_per_inference_mj_mean"}, _aggregated),
         ({"name", "energy_per_sample_mj", "mean_latency_ms"}, _benchmark),
         ({"precision_type", "accuracy", "inference_time"}, _baseline),
-    ):
+        ({"precision", "train_time_s", "total_energy_j"}, _training),
+        ({"layer_name", "kl_divergence", "impact_score"}, _impact),
+        ({"layer_name", "mean_time_ms", "percent_total"}, _layer),
+    )
+    for known, reader in readers:
         if known <= keys:
             try:
                 return reader(line, file.name)
@@ -193,6 +210,43 @@ def _baseline(line: Mapping[str, Any], source: str) -> OldFigure:
     )
 
 
+def _training(line: Mapping[str, Any], source: str) -> OldFigure:
+    return OldFigure(
+        str(line["precision"]).lower(),
+        source,
+        accuracy=_scaled(line, "final_val_acc"),
+        power_w=_scaled(line, "mean_power_w"),
+        energy_j=_scaled(line, "total_energy_j"),
+        note=f"a training of {_scaled(line, 'train_time_s'):g} s" if line.get("train_time_s") else "a training",
+    )
+
+
+def _impact(line: Mapping[str, Any], source: str) -> OldLayer:
+    drop, worse = _scaled(line, "accuracy_drop"), _scaled(line, "perplexity_change")
+    return OldLayer(
+        str(line["layer_name"]),
+        str(line.get("layer_type") or ""),
+        source,
+        kl=_scaled(line, "kl_divergence"),
+        logit_l2=_scaled(line, "logit_l2"),
+        change=worse if drop is None else drop,
+        impact=_scaled(line, "impact_score"),
+        note="its layers were set to zero, not quantised; impact adds nats to a length of logits",
+    )
+
+
+def _layer(line: Mapping[str, Any], source: str) -> OldLayer:
+    return OldLayer(
+        str(line["layer_name"]),
+        str(line.get("layer_type") or ""),
+        source,
+        seconds=_scaled(line, "mean_time_ms", 1e-3),
+        share=_scaled(line, "percent_total", 0.01),
+        energy_j=_scaled(line, "energy_j"),
+        note="shares are of the layers that were hooked: what was not (Conv1D of GPT-2) is spread over them",
+    )
+
+
 def _scaled(line: Mapping[str, Any], key: str, factor: float = 1.0) -> float | None:
     value = line.get(key)
     if value in (None, "", "N/A", "nan"):
@@ -206,70 +260,3 @@ def _scaled(line: Mapping[str, Any], key: str, factor: float = 1.0) -> float | N
 def _whole(line: Mapping[str, Any], key: str) -> int | None:
     value = _scaled(line, key)
     return None if value is None else int(value)
-
-
-def sheet_csv(result: Result, now: datetime) -> str:
-    """The result as the team's sheet `results.csv`."""
-    rows = [_sheet_row(row, result, now) for row in result.rows if row.failure is None]
-    return _csv(SHEET, rows)
-
-
-def _sheet_row(row: Row, result: Result, now: datetime) -> list[Any]:
-    size, figures = result.job.batch_size, row.figures
-    sample = row.energy_per_sample(size)
-    count = None if row.iters is None else row.iters * size
-    known = row.score.value * 100 if row.score is not None and row.score.metric == "accuracy" else None
-    return [
-        now.isoformat(timespec="seconds"),
-        row.precision,
-        size,
-        row.seq_length,
-        count,
-        known,
-        None if row.latency is None else row.latency.mean_s,
-        row.throughput(size),
-        None if figures is None else figures.power_w,
-        None if sample is None or count is None else sample.value * count,
-        None if sample is None else sample.value * 1e3,
-        "; ".join(row.notes),
-    ]
-
-
-def aggregated_csv(result: Result) -> str:
-    """The result as `aggregated_comparison.csv`: mean and standard deviation over trials, energy of a batch."""
-    columns = ["precision", *(f"{name}_{kind}" for name in AGGREGATED for kind in ("mean", "std"))]
-    rows = [_aggregated_row(row, result.job.batch_size) for row in result.rows if row.failure is None]
-    return _csv(columns, rows)
-
-
-def _aggregated_row(row: Row, size: int) -> list[Any]:
-    trials = () if row.figures is None else row.figures.trials
-    seconds = [trial.seconds for trial in trials]
-    joules = [trial.joules for trial in trials if trial.joules is not None]
-    watts = [trial.joules / trial.seconds for trial in trials if trial.joules is not None]
-    known = [row.score.value] if row.score is not None and row.score.metric == "accuracy" else []
-    disk = [row.computed.disk_bytes / 1e6] if row.computed is not None and row.computed.disk_bytes is not None else []
-    cells: list[Any] = [row.precision]
-    for values in (seconds, [size / one for one in seconds], watts, [one * 1e3 for one in joules], known, disk, []):
-        cells += [statistics.fmean(values) if values else None, statistics.stdev(values) if len(values) > 1 else None]
-    return cells
-
-
-def layers_csv(row: Row) -> str:
-    """The layers of one precision as `per_layer_energy.csv`."""
-    rows = [
-        [
-            one["layer"], one["seconds"] * 1e3, None, one["seconds"], one["calls"], one["share"] * 100, one["joules"],
-            None if one["joules"] is None else one["joules"] * 1e3, one["kind"],
-        ]
-        for one in row.layers
-    ]  # fmt: skip
-    return _csv(LAYER_COLUMNS, rows)
-
-
-def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue()

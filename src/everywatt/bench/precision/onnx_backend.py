@@ -22,6 +22,8 @@ from everywatt.core.errors import MissingExtra
 
 OUTPUT = "output"
 OPSET = 17
+PRECISIONS = ("fp32", "fp16", "int8", "int8-static")
+PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Attention", "MultiHeadAttention", "Conv")
 
 
 class OnnxBackend:
@@ -33,11 +35,13 @@ class OnnxBackend:
             import onnxruntime
         except ImportError:
             raise MissingExtra("onnxruntime", "onnx") from None
-        if precision not in ("fp32", "int8"):
-            raise Unsupported(f"{precision} is not made for ONNX Runtime here; fp32 and int8 are")
+        if precision not in PRECISIONS:
+            raise Unsupported(
+                f"ONNX Runtime's CPU provider has no {precision} kernels; {', '.join(PRECISIONS)} are made"
+            )
         self.task = job.task
         self._folder = tempfile.TemporaryDirectory(prefix="everywatt-")
-        self._file = _export(job, precision, calibration[0], Path(self._folder.name))
+        self._file = _export(job, precision, calibration, Path(self._folder.name))
         self._session = onnxruntime.InferenceSession(str(self._file), providers=["CPUExecutionProvider"])
         self._names = [one.name for one in self._session.get_inputs()]
 
@@ -69,13 +73,7 @@ class OnnxBackend:
                 weights[str(array.dtype)] += array.nbytes
                 count += array.size
         size = self._file.stat().st_size
-        operators = self._operators(prepared)
-        compute: Counter[str] = Counter()
-        for name, calls in operators.items():
-            if any(mark in name for mark in INT8_OPERATORS):
-                compute["int8"] += calls
-            elif name in ("MatMul", "Gemm", "FusedMatMul"):
-                compute["float32"] += calls
+        operators, compute = self._profile(prepared)
         return {
             "weights": dict(weights),
             "operators": operators,
@@ -94,8 +92,8 @@ class OnnxBackend:
     def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:
         raise Unsupported("sensitivity by layer is for the torch runtime")
 
-    def _operators(self, prepared: Any) -> dict[str, int]:
-        """Names of the operators that ran, the most expensive first, from a session of its own with the profiler."""
+    def _profile(self, prepared: Any) -> tuple[dict[str, int], dict[str, int]]:
+        """Operators that ran, the most expensive first, and the types that products got, from a session of its own."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -106,18 +104,37 @@ class OnnxBackend:
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         spent: Counter[str] = Counter()
         calls: Counter[str] = Counter()
+        compute: Counter[str] = Counter()
         for event in events:
-            name = event.get("args", {}).get("op_name")
+            told = event.get("args", {})
+            name = told.get("op_name")
             if name and event["name"].endswith("_kernel_time"):
                 spent[name] += int(event["dur"])
                 calls[name] += 1
-        return {name: calls[name] for name, _ in spent.most_common()}
+                if (kind := product_type(name, told.get("input_type_shape", []))) is not None:
+                    compute[kind] += 1
+        return {name: calls[name] for name, _ in spent.most_common()}, dict(compute)
 
 
-def _export(job: Job, precision: str, example: Arrays, folder: Path) -> Path:
-    """The model as an .onnx file, quantised where that is asked for."""
+def product_type(operator: str, inputs: Sequence[dict[str, Any]]) -> str | None:
+    """The type in which an operator multiplies matrices; None where it does not.
+
+    >>> product_type("MatMul", [{"float": [8, 384]}, {"float": [384, 384]}])
+    'float32'
+    """
+    if any(mark in operator for mark in INT8_OPERATORS):
+        return "int8" if any(mark in operator for mark in ("MatMul", "Gemm", "Conv", "Attention")) else None
+    if operator not in PRODUCTS:
+        return None
+    kind = next(iter(inputs[0]), "float") if inputs else "float"
+    return {"float": "float32"}.get(kind, kind)
+
+
+def _export(job: Job, precision: str, calibration: Sequence[Arrays], folder: Path) -> Path:
+    """The model as an .onnx file, converted where that is asked for."""
     import torch
 
+    example = calibration[0]
     model = build(job.entry, "fp32") if job.entry is not None else load_model(job.model, job.task)
     names = list(example)
     tensors = tuple(torch.from_numpy(np.ascontiguousarray(example[name])) for name in names)
@@ -140,13 +157,72 @@ def _export(job: Job, precision: str, example: Arrays, folder: Path) -> Path:
         )
     if precision == "fp32":
         return file
+    made = folder / f"{precision}.onnx"
+    if precision == "fp16":
+        _to_fp16(file, made)
+    elif precision == "int8":
+        _to_int8(file, made)
+    else:
+        _to_static_int8(file, made, calibration)
+    file.unlink()
+    return made
+
+
+def _to_fp16(file: Path, made: Path) -> None:
+    """Weights and operators in half precision; inputs and outputs stay as they were."""
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numbers too small for fp16 become its smallest
+        onnx.save(convert_float_to_float16(onnx.load(str(file)), keep_io_types=True), str(made))
+
+
+def _narrow() -> bool:
+    """Without dot-product instructions pairs of products are added in 16 bits, which 8 full bits would overflow."""
+    return int8_note(cpu_flags()) is not None
+
+
+def _to_int8(file: Path, made: Path) -> None:
+    """Weights in 8 bits, activations quantised on the fly."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    small = folder / "int8.onnx"
-    # Without dot-product instructions pairs of products are added in 16 bits, which 8 full bits would overflow.
-    narrow = int8_note(cpu_flags()) is not None
-    quantize_dynamic(str(file), str(small), weight_type=QuantType.QInt8, reduce_range=narrow)
-    return small
+    quantize_dynamic(str(file), str(made), weight_type=QuantType.QInt8, per_channel=True, reduce_range=_narrow())
+
+
+def _to_static_int8(file: Path, made: Path, calibration: Sequence[Arrays]) -> None:
+    """Weights and activations in 8 bits, the activations' ranges found on calibration data."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._left = iter(calibration)
+
+        def get_next(self) -> dict[str, npt.NDArray[Any]] | None:
+            batch = next(self._left, None)
+            return None if batch is None else {name: np.ascontiguousarray(array) for name, array in batch.items()}
+
+    quantize_static(
+        str(file),
+        str(made),
+        Reader(),
+        quant_format=QuantFormat.QDQ,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        op_types_to_quantize=["MatMul", "Gemm"],
+        nodes_to_exclude=_without_weight(file),
+        per_channel=True,
+        reduce_range=_narrow(),
+    )
+
+
+def _without_weight(file: Path) -> list[str]:
+    """Products of two activations, as in attention: eight bits of both lose most and gain little."""
+    import onnx
+
+    graph = onnx.load(str(file)).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return [node.name for node in graph.node if node.op_type == "MatMul" and not weights & set(node.input)]
 
 
 def plain_module(model: Any, task: str, names: Sequence[str]) -> Any:

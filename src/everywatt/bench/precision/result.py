@@ -106,6 +106,7 @@ class Row:
     window: Window | None = None
     hooks: int | None = None
     layers: tuple[dict[str, Any], ...] = ()
+    batches: tuple[int, ...] = ()
 
     @property
     def energy_per_batch(self) -> Mean | None:

@@ -50,7 +50,8 @@ class Scorer:
         assert self.data.labels is not None
         items = halves(len(self.data), self._seed)[0]
         self._probe = train_probe(read_answers(file)["outputs"], self.data.labels[items])
-        self.notes.append(f"accuracy of a linear probe that was trained on the other {len(items)} items")
+        said = f"accuracy of a linear probe that was trained on the other {len(items)} items"
+        self.notes.append(f"{said}, its penalty of {self._probe.penalty:g} chosen by cross-validation among them")
 
     def add(self, precision: str, file: Path) -> None:
         """The answers of one precision."""
@@ -102,6 +103,12 @@ class Scorer:
         if self.task == "causal-lm":
             return float(np.abs(mine["loss"] - first["loss"]).sum() / mine["tokens"].sum())
         return divergence(self.logits(first), self.logits(mine))
+
+    def distance(self, mine: Answers, first: Answers) -> float | None:
+        """Mean length of the difference of an item's logits; None for a language model, whose logits are not kept."""
+        if self.task == "causal-lm":
+            return None
+        return float(np.linalg.norm(self.logits(mine) - self.logits(first), axis=1).mean())
 
 
 def read_answers(file: Path) -> Answers:

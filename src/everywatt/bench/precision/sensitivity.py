@@ -17,6 +17,7 @@ class Sensitivity:
 
     kl      divergence of the answers from the baseline's, in nats (for language models the change of loss a token)
     change  of the accuracy, or the ratio of perplexities
+    logit_l2  mean length of the change of an item's logits; None for a language model
     share   of the baseline's time and energy that the layer has; saved: the part of a batch that int8 saves there
     """
 
@@ -25,6 +26,7 @@ class Sensitivity:
     change: float | None
     share: float
     saved: float
+    logit_l2: float | None = None
 
     @property
     def worth(self) -> float:

@@ -43,8 +43,9 @@ class Training:
 
     def setup(self, told: Mapping[str, Any]) -> dict[str, Any]:
         """Load data and model."""
-        torch.manual_seed(told["seed"])
-        self._rng = np.random.default_rng(told["seed"])
+        start = int(told["seed"]) + int(told.get("trial", 1)) - 1
+        torch.manual_seed(start)
+        self._rng = np.random.default_rng(start)
         self._data: Dataset = load_data(told["data"])
         if self._data.labels is None:
             raise UsageError(f"{self._data.name} has no labels to train on.")

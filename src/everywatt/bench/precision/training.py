@@ -11,10 +11,12 @@ from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
+from everywatt.bench.cooling import Cooling
+from everywatt.bench.order import blocks
 from everywatt.bench.precision.computed import cpu_flags, emulated
-from everywatt.bench.precision.quality import wilson
+from everywatt.bench.precision.trained import Epoch, Trained
 from everywatt.bench.precision.workers import Worker, WorkerFailed
-from everywatt.core.energy import Energy, Ratio
+from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
 
 MODULE = "everywatt.bench.precision.train_worker"
@@ -24,7 +26,7 @@ Show = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class TrainJob:
-    """What to train, and how. `precisions`: fp32, or autocast to bf16 or fp16 with weights in fp32."""
+    """What to train, how, and how often. `precisions`: fp32, or autocast to bf16 or fp16 with weights in fp32."""
 
     model: str = "minilm"
     data: str = "sst2"
@@ -36,110 +38,23 @@ class TrainJob:
     entry: str | None = None
     device: str = "auto"
     seed: int = 0
+    trials: int = 1
 
     def __post_init__(self) -> None:
         unknown = [one for one in self.precisions if one not in PRECISIONS]
         if unknown or not self.precisions:
             raise UsageError(f"'{', '.join(unknown)}' is not one of {', '.join(PRECISIONS)}, which can be trained in.")
 
-    def told(self, precision: str) -> dict[str, Any]:
-        """What a worker gets."""
+    def told(self, precision: str, trial: int = 1) -> dict[str, Any]:
+        """What a worker gets. Each trial has its own start and order of items, the same for all precisions."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "precisions"}
-        return {**fields, "precision": precision}
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """One epoch: from its start to the start of the next, validation included."""
-
-    number: int
-    seconds: float
-    steps: int
-    train_loss: float
-    val_loss: float
-    val_accuracy: float
-    energy: Energy
-    training: Energy
-    step_joules: tuple[float, ...] = ()
-    losses: tuple[float, ...] = ()
-
-    @property
-    def per_step(self) -> Energy:
-        """Mean energy of a step of this epoch, validation not included."""
-        return self.training if self.training.joules is None else self.training / self.steps
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "epoch": self.number,
-            "seconds": self.seconds,
-            "steps": self.steps,
-            "train_loss": self.train_loss,
-            "val_loss": self.val_loss,
-            "val_accuracy": self.val_accuracy,
-            "energy": self.energy.to_dict(),
-            "energy_per_step": self.per_step.to_dict(),
-            "step_joules": list(self.step_joules),
-            "losses": list(self.losses),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """One precision: its epochs, which fill the training from its start to its end."""
-
-    precision: str
-    epochs: tuple[Epoch, ...]
-    energy: Energy
-    failure: str | None = None
-    cure: str | None = None
-    emulated: str | None = None
-    held_out: int = 0
-    ratio: Ratio | None = None
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of all epochs."""
-        return sum(epoch.seconds for epoch in self.epochs)
-
-    @property
-    def per_step(self) -> Energy | None:
-        """Mean energy of a step over all epochs."""
-        parts = [epoch.training for epoch in self.epochs]
-        steps = sum(epoch.steps for epoch in self.epochs)
-        if not steps or any(part.joules is None for part in parts):
-            return None
-        return reduce(add, parts) / steps
-
-    @property
-    def accuracy(self) -> tuple[float, float, float] | None:
-        """After the last epoch, with Wilson's interval."""
-        if not self.epochs or not self.held_out:
-            return None
-        right = round(self.epochs[-1].val_accuracy * self.held_out)
-        return right / self.held_out, *wilson(right, self.held_out)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        known = self.accuracy
-        step = self.per_step
-        return {
-            "precision": self.precision,
-            "failure": self.failure,
-            "cure": self.cure,
-            "emulated": self.emulated,
-            "seconds": self.seconds,
-            "energy": self.energy.to_dict(),
-            "energy_per_step": None if step is None else step.to_dict(),
-            "ratio": None if self.ratio is None else self.ratio.to_dict(),
-            "accuracy": None if known is None else dict(zip(("value", "low", "high"), known, strict=True)),
-            "epochs": [epoch.to_dict() for epoch in self.epochs],
-        }
+        return {**fields, "precision": precision, "trial": trial}
 
 
 @dataclass(slots=True)
-class _Arm:
+class _Training:
     precision: str
+    trial: int
     spans: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     whole: str | None = None
     told: dict[str, Any] = field(default_factory=dict)
@@ -148,55 +63,67 @@ class _Arm:
 
 
 class TrainLab:
-    """Trains one precision after the other in a recording that the caller opened."""
+    """Trains every precision in a recording that the caller opened; several times in interleaved blocks, if asked."""
 
-    def __init__(self, job: TrainJob, meter: Meter, show: Show | None = None) -> None:
+    def __init__(self, job: TrainJob, meter: Meter, show: Show | None = None, *, cool: bool = True) -> None:
         self.job = job
         self._meter = meter
         self._show = show or (lambda text: None)
-        self._arms = [_Arm(precision) for precision in job.precisions]
+        self._cooling = Cooling(meter) if cool else None
+        self._done: list[_Training] = []
         self.interrupted = True
 
     def work(self, idle_s: float = 2.0) -> None:
         """Train. KeyboardInterrupt passes through; epochs that are done are kept."""
         with self._meter.span("idle", role="idle"):
             time.sleep(idle_s)
-        for arm in self._arms:
-            worker = Worker(module=MODULE)
-            try:
-                self._train(arm, worker)
-            except WorkerFailed as error:
-                arm.failure, arm.cure = error.reason, error.cure
-            finally:
-                worker.close()
+        names = self.job.precisions
+        for number, order in zip(range(self.job.trials), blocks(len(names)), strict=False):
+            for index in order:
+                if not any(one.failure for one in self._done if one.precision == names[index]):
+                    self._one(_Training(names[index], number + 1))
         self.interrupted = False
 
-    def _train(self, arm: _Arm, worker: Worker) -> None:
-        self._show(f"set-up of {arm.precision}")
-        with self._meter.span("set-up", precision=arm.precision):
-            arm.told = worker.ask("setup", **self.job.told(arm.precision))
-        recording = self._meter.recording
-        ends: list[int] = []
-        for number in range(1, self.job.epochs + 1):
-            self._show(f"epoch {number} of {arm.precision}")
-            told = worker.ask("epoch")
-            if recording is None:
-                arm.spans.append(("", "", told))
-                continue
-            if arm.whole is None:
-                about = {"precision": arm.precision}
-                arm.whole = recording.span_open("training", attributes=about, at_ns=told["start_ns"])
-            arm.spans.append((*self._record(arm, number, told), told))
-            ends.append(told["end_ns"])
-        if recording is not None and arm.whole is not None:
-            recording.span_close(arm.whole, at_ns=ends[-1])
+    def _one(self, training: _Training) -> None:
+        """One training in a process of its own, which begins where every other one began."""
+        if self._done and self._cooling is not None and self.job.trials > 1:
+            self._cooling.wait(self._show)
+        self._done.append(training)
+        worker = Worker(module=MODULE)
+        try:
+            self._train(training, worker)
+        except WorkerFailed as error:
+            training.failure, training.cure = error.reason, error.cure
+        finally:
+            worker.close()
 
-    def _record(self, arm: _Arm, number: int, told: Mapping[str, Any]) -> tuple[str, str]:
+    def _train(self, training: _Training, worker: Worker) -> None:
+        which = training.precision + (f", trial {training.trial}" if self.job.trials > 1 else "")
+        about = {"precision": training.precision, "trial": training.trial}
+        self._show(f"set-up of {which}")
+        with self._meter.span("set-up", precision=training.precision, trial=training.trial):
+            training.told = worker.ask("setup", **self.job.told(training.precision, training.trial))
+        recording = self._meter.recording
+        try:
+            for number in range(1, self.job.epochs + 1):
+                self._show(f"epoch {number} of {which}")
+                told = worker.ask("epoch")
+                if recording is None:
+                    training.spans.append(("", "", told))
+                    continue
+                if training.whole is None:
+                    training.whole = recording.span_open("training", attributes=about, at_ns=told["start_ns"])
+                training.spans.append((*self._record(training, number, told), told))
+        finally:
+            if recording is not None and training.whole is not None:
+                recording.span_close(training.whole, at_ns=training.spans[-1][2]["end_ns"])
+
+    def _record(self, training: _Training, number: int, told: Mapping[str, Any]) -> tuple[str, str]:
         """The epoch and its training part as spans, and the losses beside them."""
         recording = self._meter.recording
         assert recording is not None
-        about = {"precision": arm.precision, "epoch": number}
-        epoch = recording.span_open("epoch", parent=arm.whole, attributes=about, at_ns=told["start_ns"])
+        about = {"precision": training.precision, "trial": training.trial, "epoch": number}
+        epoch = recording.span_open("epoch", parent=training.whole, attributes=about, at_ns=told["start_ns"])
         part = recording.span_open("steps", parent=epoch, attributes=about, at_ns=told["start_ns"])
         for step in told["steps"]:
             recording.log({"loss": step["loss"]}, span=part, at_ns=step["end_ns"])
@@ -207,23 +134,35 @@ class TrainLab:
         return epoch, part
 
     def result(self, run: Run | None) -> list[Trained]:
-        """Every precision with its epochs; ratios are to the first one that was trained."""
-        found = [self._trained(arm, run) for arm in self._arms]
-        first = next((one for one in found if one.epochs and one.energy.joules), None)
-        return [_beside(one, first) for one in found]
+        """Every training with its epochs, in the order in which they ran; ratios are to the first precision's."""
+        found = [self._trained(one, run) for one in self._done]
+        missing = [name for name in self.job.precisions if all(one.precision != name for one in found)]
+        found += [Trained(name, (), Energy.refuse("not trained"), failure="interrupted before") for name in missing]
+        base = next((one for one in found if one.epochs and one.energy.joules), None)
+        return [_beside(one, base, found) for one in found]
 
-    def _trained(self, arm: _Arm, run: Run | None) -> Trained:
-        epochs = tuple(_epoch(n, spans, run) for n, spans in enumerate(arm.spans, 1))
+    def _trained(self, training: _Training, run: Run | None) -> Trained:
+        epochs = tuple(_epoch(n, spans, run) for n, spans in enumerate(training.spans, 1))
         energies = [epoch.energy for epoch in epochs]
         if not energies:
-            energy = Energy.refuse(arm.failure or "not trained")
+            energy = Energy.refuse(training.failure or "not trained")
         elif any(one.joules is None for one in energies):
             energy = next(one for one in energies if one.joules is None)
         else:
             energy = reduce(add, energies)
-        why = emulated(arm.precision, flags=cpu_flags()) if self.job.device in ("auto", "cpu") else None
-        held = int(arm.told.get("held_out", 0))
-        return Trained(arm.precision, epochs, energy, arm.failure, arm.cure, why, held)
+        why = emulated(training.precision, flags=cpu_flags()) if self.job.device in ("auto", "cpu") else None
+        return Trained(
+            training.precision,
+            epochs,
+            energy,
+            None if run is None or training.whole is None else run.energy_net(training.whole),
+            training.failure,
+            training.cure,
+            why,
+            int(training.told.get("held_out", 0)),
+            trial=training.trial,
+            span=training.whole,
+        )
 
 
 def _epoch(number: int, spans: tuple[str, str, dict[str, Any]], run: Run | None) -> Epoch:
@@ -262,10 +201,14 @@ def _steps(run: Run, steps: Sequence[Mapping[str, Any]]) -> list[float]:
     return [float(value) for value in found]
 
 
-def _beside(one: Trained, first: Trained | None) -> Trained:
-    if first is None or one is first or one.energy.joules is None:
+def _beside(one: Trained, base: Trained | None, found: Sequence[Trained]) -> Trained:
+    """With its ratio to the first precision's training of the same block."""
+    if base is None or one.precision == base.precision or one.energy.joules is None:
+        return one
+    pairs = [other for other in found if (other.precision, other.trial) == (base.precision, one.trial)]
+    if not pairs or not pairs[0].energy.joules:
         return one
     try:
-        return replace(one, ratio=one.energy.ratio(first.energy))
+        return replace(one, ratio=one.energy.ratio(pairs[0].energy))
     except EverywattError:
         return one

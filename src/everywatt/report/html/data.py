@@ -86,7 +86,7 @@ def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -
         "ledger": ledger_of(run),
         "quality": _quality(quality),
         "carbon": _carbon(footprint(run, factors)),
-        "provenance": _provenance(run),
+        "provenance": provenance(run),
         "reproduce": _reproduce(run),
     }
     return dict(plain(found))
@@ -216,7 +216,7 @@ def _carbon(found: Footprint | None) -> dict[str, Any] | None:
     return {"rows": rows, "pue": found.pue, "equivalents": list(found.equivalents)}
 
 
-def _provenance(run: Run) -> list[list[str]]:
+def provenance(run: Run) -> list[list[str]]:
     """Pairs of words: what was recorded of host, devices, versions, command and git state."""
     meta = run.meta
     host = meta.get("host") if isinstance(meta.get("host"), dict) else {"name": meta.get("host")}

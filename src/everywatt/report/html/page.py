@@ -26,6 +26,7 @@ SCRIPTS = (
     "html/js/parts.js",
     "html/js/page.js",
 )
+TRIALS_SCRIPTS = (*SCRIPTS, "html/js/dots.js", "html/js/trials.js")
 
 
 @cache
@@ -59,16 +60,25 @@ def embedded(data: Mapping[str, Any]) -> str:
 
 def page(data: Mapping[str, Any]) -> str:
     """The whole file over a report document."""
-    styles = [asset(name) for name in STYLES]
-    scripts = [asset(name) for name in SCRIPTS]
     names = [str(run["name"]) for run in data["runs"]]
+    return _filled(" · ".join([*names[:3], *(["…"] if len(names) > 3 else [])]), SCRIPTS, data, _plain(data))
+
+
+def trials_page(data: Mapping[str, Any]) -> str:
+    """The whole file over the document of a comparison (`trials.trials_document`)."""
+    return _filled(str(data["title"]), TRIALS_SCRIPTS, data, [*data["verdicts"], *data["failures"]])
+
+
+def _filled(title: str, scripts: Sequence[str], data: Mapping[str, Any], plain: Sequence[str]) -> str:
+    """The shell with everything inside."""
+    styles, code = [asset(name) for name in STYLES], [asset(name) for name in scripts]
     parts = {
-        "title": html.escape(" · ".join([*names[:3], *(["…"] if len(names) > 3 else [])])),
-        "policy": html.escape(policy(styles, scripts)),
+        "title": html.escape(title),
+        "policy": html.escape(policy(styles, code)),
         "styles": "\n".join(f"<style>{text}</style>" for text in styles),
-        "scripts": "\n".join(f"<script>{text}</script>" for text in scripts),
+        "scripts": "\n".join(f"<script>{text}</script>" for text in code),
         "document": embedded(data),
-        "plain": "".join(f"<p>{html.escape(line)}</p>" for line in _plain(data)),
+        "plain": "".join(f"<p>{html.escape(line)}</p>" for line in plain),
     }
     # One pass, so that nothing that is put in is looked at again.
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], asset("html/page.html"))

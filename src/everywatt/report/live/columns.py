@@ -77,6 +77,8 @@ def _use_style(device: DeviceNow) -> str:
 
 
 def _state(device: DeviceNow) -> str:
+    if device.settling:
+        return "settling"
     if device.age_s is not None and device.power_w is None:
         return f"{device.age_s:.0f} s old"
     return "held back" if device.throttled else "ok" if device.throttled is False else show.NOTHING

@@ -132,7 +132,7 @@ def device_rows(snapshot: Snapshot) -> list[list[str]]:
             show.number(device.temperature_c, "C"),
             show.number(device.clock_mhz, "MHz"),
             show.number(device.power_limit_w, "W"),
-            {True: "held back", False: "ok", None: show.NOTHING}[device.throttled],
+            "settling" if device.settling else {True: "held back", False: "ok", None: show.NOTHING}[device.throttled],
         ]
         for device in snapshot.devices
     ]

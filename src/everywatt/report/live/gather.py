@@ -29,6 +29,8 @@ HISTORY = 240
 TRACE = 128
 STALE_PERIODS = 5
 YOUNG_NS = 5 * NS  # the first publications of devices are a second apart
+SETTLING_NS = 3 * NS
+BLUNT = 0.03  # an instant that is known no better than to this share of an interval gives no power
 NEARLY = 0.9  # publications jitter: a stretch of this share of the interval is a whole one
 
 
@@ -48,20 +50,29 @@ class Line:
     joules: float = 0.0
     observed_ns: int = 0
     at_ns: int = 0
+    sharp_ns: int = 0
     mark: tuple[int, float, int] | None = None
     power_w: float | None = None
     rolling: Rolling = field(default_factory=Rolling)
     history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     trace: deque[tuple[int, float, int]] = field(default_factory=lambda: deque(maxlen=TRACE))
 
-    def stands(self, total: float, observed_ns: int, at_ns: int, stretch_ns: int) -> None:
-        """What has accumulated at `at_ns`; a stretch that is long enough becomes a power."""
+    def stands(self, total: float, observed_ns: int, at_ns: int, stretch_ns: int, width_ns: int = 0) -> None:
+        """What has accumulated at `at_ns`, which is known to `width_ns`; a stretch that is long enough becomes a power.
+
+        Until it has been found when a card publishes, the slope between two of its counts says little: such a count
+        neither begins nor ends a stretch, unless there was no better one for a few seconds.
+        """
         facts = self.channel.facts
         raw = total if self.channel.kind is Kind.COUNTER else total / NS
         observed_ns += self.base_ns
         self.joules = self.base_j + raw * self.channel.scale * facts.gain + facts.bias_w * (observed_ns / NS)
         self.observed_ns, self.at_ns = observed_ns, at_ns
         self.trace.append((at_ns, self.joules, observed_ns))
+        if width_ns <= BLUNT * stretch_ns or not self.sharp_ns:
+            self.sharp_ns = at_ns
+        if width_ns > BLUNT * stretch_ns and at_ns - self.sharp_ns < SETTLING_NS:
+            return
         if self.mark is None:
             self.mark = (at_ns, self.joules, observed_ns)
         elif at_ns - self.mark[0] >= stretch_ns:
@@ -179,21 +190,23 @@ class Gatherer:
                 total = Accumulator(group.info, group.expected_period_s)
                 total.add(rows[0])
             self._sums[group.info.name] = total
-            self._stand(group.info.name, total)
+            self._stand(part, total, rows[0])
             self._seen(rows[0])
         for row in rows:
             at_ns = publication_ns(row)
             if total.last_ns is None or at_ns > total.last_ns:
                 total.add(row, at_ns)
-                self._stand(group.info.name, total)
+                self._stand(part, total, row)
         self._seen(rows[-1])
 
-    def _stand(self, group: str, total: Accumulator) -> None:
-        cums = total.cum()
-        for line in self._by_group[group]:
+    def _stand(self, part: Rows, total: Accumulator, row: Row) -> None:
+        info, cums = part.group.info, total.cum()
+        width_ns = row.late_ns - row.early_ns if info.tracked else 0
+        for line in self._by_group[info.name]:
             cum = cums[line.place]
             if cum.last_ns > line.at_ns:
-                line.stands(cum.total, cum.observed_ns, cum.last_ns, self._stretch_ns)
+                blunt_ns = width_ns if line.channel.kind is Kind.COUNTER else 0
+                line.stands(cum.total, cum.observed_ns, cum.last_ns, self._stretch_ns, blunt_ns)
 
     def _seen(self, row: Row) -> None:
         self.last_ns = max(self.last_ns, publication_ns(row))
@@ -252,6 +265,7 @@ class Gatherer:
             power_limit_w=self._state.get(f"{name}.power_limit") if plain else None,
             history_w=tuple(line.history),
             age_s=age_s,
+            settling=not stale and line.power_w is None,
         )
 
     def _utilisation(self, device: str) -> float | None:
@@ -294,9 +308,14 @@ class Gatherer:
 
 
 def sum_of(devices: Sequence[DeviceNow]) -> tuple[float | None, tuple[float | None, ...], tuple[float, ...]]:
-    """Power, averages and history of the total. An average of a sum is the sum of the averages."""
+    """Power, averages and history of the total. An average of a sum is the sum of the averages.
+
+    No power while one of the devices has none yet.
+    """
     counted = [device for device in devices if device.in_total]
     powers = [device.power_w for device in counted if device.power_w is not None]
+    if any(device.settling for device in counted):
+        powers = []  # a sum without them would be of something else
     averages = []
     for index in range(len(CONSTANTS_S)):
         known = [a for device in counted if (a := device.averages_w[index]) is not None]

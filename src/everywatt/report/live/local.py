@@ -160,6 +160,9 @@ class LocalSource:
         self._gatherer.feed(self._follower.look().rows)
         self._follow(young, continues=True)
         old.close(linger=False)
+        if self._owners is not None:
+            with contextlib.suppress(TapeError), contextlib.closing(Tape.open(old.path, verify=False)) as left:
+                self._owners.finish(left, self._gatherer.lines, self._gatherer.last_ns)
         for file in self._folder.glob(f"{old.path.name}*"):
             file.unlink(missing_ok=True)
 

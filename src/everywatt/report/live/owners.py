@@ -50,6 +50,10 @@ class OwnersAsker(Protocol):
 
     def ask(self, run: Run, lines: Mapping[str, Line], start_ns: int, end_ns: int) -> Owners: ...
 
+    def finish(self, tape: Tape, lines: Mapping[str, Line], end_ns: int) -> None:
+        """Share out what a tape that is left, sealed by now, has of time that was not shared out yet."""
+        ...
+
 
 class Sums:
     """What every owner owes since the view began; of very many, those that owe most are remembered."""
@@ -90,6 +94,9 @@ class LedgerOwners:
             return Owners(self.by, refused=ledger.total.refused)
         entries = sorted((_entry(entry, duration_s) for entry in ledger.entries), key=lambda entry: -entry.power_w)
         return Owners(self.by, tuple(entries), duration_s, ledger.unattributed_share)
+
+    def finish(self, tape: Tape, lines: Mapping[str, Line], end_ns: int) -> None:
+        """Nothing: every answer is about the whole tape."""
 
 
 def _entry(entry: Entry, duration_s: float) -> OwnerNow:
@@ -139,8 +146,7 @@ class QuickOwners:
             if not tape.sealed:
                 tape.refresh()
             use = tape_use(tape)
-            if self._tape is not tape:
-                self._tape, self._until_ns, self._memory, self._memory_at = tape, 0, {}, 0
+            self._turn_to(tape)
             fresh = self._find_levels(tape, now_s)
             began_s = self._cpu_clock() if fresh else began_s  # that is budgeted by itself
             made = self._share(tape, use, lines, end_ns)
@@ -150,6 +156,20 @@ class QuickOwners:
             self._told = made
             self._next_s = now_s + min(max(SHORTEST_S, (self._cpu_clock() - began_s) / COST_SHARE), LONGEST_S)
         return self._told
+
+    def finish(self, tape: Tape, lines: Mapping[str, Line], end_ns: int) -> None:
+        """Processes reach the disk later than power does: the rest of a tape is known once it is sealed."""
+        try:
+            self._turn_to(tape)
+            self._find_levels(tape, self._clock())
+            self._told = self._share(tape, tape_use(tape), lines, end_ns) or self._told
+        except EverywattError:
+            pass  # the next tape will tell of itself
+
+    def _turn_to(self, tape: Tape) -> None:
+        """Go on with another tape of the same machine: time that was shared out before is not shared out again."""
+        if self._tape is not tape:
+            self._tape, self._memory, self._memory_at = tape, {}, 0
 
     def _find_levels(self, tape: Tape, now_s: float) -> bool:
         """Find idle levels again where it is time; whether it did."""

@@ -45,6 +45,7 @@ class DeviceNow:
     throttled       whether power cap or heat hold it back
     history_w       power at the snapshots before, oldest first
     age_s           how old the newest reading is
+    settling        read, but no power is known yet: too little time, or it is not yet found when it publishes
     """
 
     name: str
@@ -62,6 +63,7 @@ class DeviceNow:
     power_limit_w: float | None = None
     history_w: tuple[float, ...] = ()
     age_s: float | None = None
+    settling: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -72,6 +74,7 @@ class DeviceNow:
             "averages_w": dict(zip(("1s", "5s", "15s"), self.averages_w, strict=True)),
             "energy": self.energy.to_dict(),
             "in_total": self.in_total,
+            "settling": self.settling,
             "utilisation_pct": self.utilisation_pct,
             "memory_bytes": self.memory_bytes,
             "memory_total_bytes": self.memory_total_bytes,

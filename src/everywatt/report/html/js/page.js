@@ -30,6 +30,8 @@ everywatt.Page = class {
     return "Written by everywatt " + version + " on " + made.replace("T", " ").replace("+00:00", " UTC") + ". Nothing in this file asks the network for anything.";
   }
 
+  about() { return "energy report"; }
+
   title() {
     const { runs } = this.report;
     return runs.length > 1 ? runs.length + " runs compared" : runs[0].name;
@@ -39,7 +41,7 @@ everywatt.Page = class {
     const { element } = everywatt, title = this.title();
     this.themeButton = element("button.plain", { type: "button", onclick: () => this.turnTheme() }, this.themeLabel());
     return element("header.top", {},
-      element("div.brand", {}, element("span.mark", { "aria-hidden": "true" }), "everywatt", element("span.about", {}, "energy report")),
+      element("div.brand", {}, element("span.mark", { "aria-hidden": "true" }), "everywatt", element("span.about", {}, this.about())),
       element("h1", {}, title),
       element("div.tools", {}, this.themeButton, element("button.plain", { type: "button", onclick: () => print() }, "Print")));
   }
@@ -362,12 +364,13 @@ everywatt.Page = class {
 
 everywatt.start = function () {
   const report = JSON.parse(document.getElementById("document").textContent);
-  const page = new everywatt.Page(report, document.getElementById("page"));
+  const Kind = report.trials ? everywatt.TrialsPage : everywatt.Page;
+  const page = new Kind(report, document.getElementById("page"));
   everywatt.page = page;
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.redraw());
   matchMedia("print").addEventListener("change", () => page.redraw());
   return page.show();
 };
 
-// A page that gets its document in another way starts by itself.
-if (document.getElementById("document")) everywatt.start();
+// When all scripts are there; a page that gets its document in another way starts by itself.
+document.addEventListener("DOMContentLoaded", () => { if (document.getElementById("document")) everywatt.start(); });

@@ -1,0 +1,174 @@
+"""A comparison or a sweep as one plain document: verdicts first, figures, ratios, and every trial as it ran."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from everywatt.api.run import Run
+from everywatt.bench.comparing import Result
+from everywatt.bench.figures import Figures, Mean
+from everywatt.bench.sweep import Choice
+from everywatt.bench.tables import HEADERS, joules, ratio, rows, verdicts
+from everywatt.bench.trials import Trial
+from everywatt.bench.verdict import Comparison, finite
+from everywatt.core.energy import Energy
+from everywatt.core.jsonio import document, plain
+from everywatt.report.html.data import provenance
+from everywatt.report.html.figures import shown
+
+ENDED = {
+    "decided": "every question was answered",
+    "trials": "all trials that were asked for",
+    "time": "the time was up",
+    "failures": "a command failed again and again",
+    "interrupted": "interrupted",
+}
+
+
+def trials_document(
+    result: Result, *, choice: Choice | None = None, run: Run | None = None, command: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The document of a page over a comparison; with `choice`, over a sweep."""
+    from everywatt import __version__
+
+    kind = "comparison" if choice is None else "sweep"
+    found = result.found
+    said = [line.strip() for line in verdicts(result)]
+    if choice is not None:
+        said.insert(0, f"recommended: {choice.best}: {choice.why}" if choice.best else choice.why)
+    data = {
+        "everywatt": __version__,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(command),
+        "title": _title(found, choice),
+        "first": found[0].candidate.label,
+        "verdicts": said or [_alone(found[0])],
+        "failures": [line for one in found for line in _failures(one)],
+        "remarks": _remarks(result),
+        "headers": HEADERS,
+        "rows": rows(result),
+        "numbers": [2, 3, 4, 5, 6, 7, 8, 9],
+        "candidates": [_candidate(place, one, choice) for place, one in enumerate(found)],
+        "ratios": [line for place, one in enumerate(found) for line in _ratios(place, one)],
+        "trials": _trials(result),
+        "pairs": _pairs(result) + ([] if run is None else provenance(run)),
+    }
+    return document(kind, dict(plain(data)))
+
+
+def _title(found: Sequence[Figures], choice: Choice | None) -> str:
+    if choice is not None:
+        return f"{len(found)} settings of {found[0].candidate.text}"
+    return (
+        " against ".join(one.candidate.text for one in found) if len(found) < 3 else f"{len(found)} commands compared"
+    )
+
+
+def _alone(one: Figures) -> str:
+    return f"{one.candidate.label} uses {joules(one.energy)}" if one.energy is not None else "there is no energy figure"
+
+
+def _failures(one: Figures) -> list[str]:
+    codes = [trial.exit_code for trial in one.trials if trial.failed]
+    if not codes:
+        return []
+    kinds = " or ".join(map(str, dict.fromkeys(codes)))
+    return [f"{one.candidate.label}: {len(codes)} of {len(one.trials)} trials failed; the command ended with {kinds}"]
+
+
+def _remarks(result: Result) -> list[str]:
+    lines = [f"{one.candidate.label}: {note}" for one in result.found for note in one.notes]
+    for one in result.found:
+        if one.outliers:
+            places = ", ".join(str(place + 1) for place in one.outliers)
+            lines.append(f"{one.candidate.label}: far off its other trials in block {places}; they are counted")
+    floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
+    if floors:
+        lines.append(f"smallest difference that these trials could show: {max(floors):.1%}")
+    return [*lines, *result.notes]
+
+
+def _candidate(place: int, one: Figures, choice: Choice | None) -> dict[str, Any]:
+    return {
+        "place": place,
+        "label": one.candidate.label,
+        "command": one.candidate.text,
+        "energy": _mean(one.energy),
+        "seconds": finite(one.seconds.value),
+        "chosen": choice is not None and one.candidate.label in choice.pareto,
+    }
+
+
+def _mean(mean: Mean | None) -> dict[str, Any] | None:
+    """None where there is no figure; ends that are not known yet are null."""
+    return None if mean is None else {**mean.to_dict(), "shown": joules(mean)}
+
+
+def _ratios(place: int, one: Figures) -> list[dict[str, Any]]:
+    label = one.candidate.label
+    kinds = (("energy", one.gross), ("energy above idle", one.above_idle), ("time", one.time))
+    return [_ratio(place, label, what, found) for what, found in kinds if found is not None and finite(found.ratio)]
+
+
+def _ratio(place: int, label: str, what: str, found: Comparison) -> dict[str, Any]:
+    known = finite(found.high) is not None
+    return {
+        "place": place,
+        "label": label,
+        "what": what,
+        "value": found.ratio,
+        "low": found.low if known else None,
+        "high": found.high if known else None,
+        "shown": ratio(found),
+        "trials": found.trials,
+        "verdict": found.text(label, "time" if what == "time" else "energy"),
+    }
+
+
+def _trials(result: Result) -> list[dict[str, Any]]:
+    """Trials in the order in which they ran."""
+    told = []
+    for place, one in enumerate(result.found):
+        told += [(trial, place, one.candidate.label, n in one.outliers) for n, trial in enumerate(one.trials)]
+    told.sort(key=lambda entry: (entry[0].block, entry[0].place))
+    return [_trial(number, *entry) for number, entry in enumerate(told, 1)]
+
+
+def _trial(number: int, trial: Trial, place: int, label: str, far: bool) -> dict[str, Any]:
+    energy = trial.energy
+    known = energy is not None and energy.joules is not None
+    remarks = [*(["failed"] if trial.failed else []), *(["far off the others"] if far else [])]
+    return {
+        "number": number,
+        "block": trial.block,
+        "candidate": place,
+        "label": label,
+        "joules": trial.joules,
+        "low": energy.low if known and energy is not None else None,
+        "high": energy.high if known and energy is not None else None,
+        "shown": _shown(energy),
+        "net_shown": _shown(trial.net),
+        "seconds": trial.seconds,
+        "exit_code": trial.exit_code,
+        "remark": ", ".join(remarks),
+    }
+
+
+def _shown(energy: Energy | None) -> str:
+    return "-" if energy is None or energy.joules is None else shown(energy)
+
+
+def _pairs(result: Result) -> list[list[str]]:
+    plan = result.plan
+    pairs = [
+        ("Run", result.run or "no recording"),
+        ("Ended", ENDED.get(result.ended, result.ended)),
+        ("Target", f"{plan.target:.1%}" if plan.trials is None else f"{plan.trials} trials of each"),
+        ("Warm-up", f"{plan.warmup} of each, not counted"),
+        ("Cool-down", "until power is back within 10 % of idle" if plan.cool else "none"),
+    ]
+    pairs += [(f"Command {one.label}", one.text) for one in result.candidates]
+    return [list(pair) for pair in pairs]

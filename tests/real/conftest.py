@@ -1,0 +1,48 @@
+"""A real browser for the modules that look at pages."""
+
+from __future__ import annotations
+
+import pytest
+from browsing import CHROMIUM, DESK, READY, ROOT, SWITCHES
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=SWITCHES)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Where screenshots are kept, for people to look at."""
+    folder = ROOT / "build" / "screenshots"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = tmp_path_factory.mktemp("screenshots")
+    return folder
+
+
+@pytest.fixture
+def open_page(browser):
+    """A function that opens an address and gives its page once it is ready; it keeps `troubles` and `requests`."""
+    contexts = []
+
+    def opened(url, **settings):
+        context = browser.new_context(**{"viewport": DESK, "color_scheme": "light", **settings})
+        contexts.append(context)
+        page = context.new_page()
+        page.troubles, page.requests = [], []
+        page.on("console", lambda message: page.troubles.append(message.text) if message.type != "log" else None)
+        page.on("pageerror", lambda error: page.troubles.append(str(error)))
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.goto(url)
+        page.wait_for_selector(READY, state="attached", timeout=30_000)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()

@@ -1,0 +1,105 @@
+"""The page of a comparison in real headless Chromium."""
+
+import pytest
+from browsing import IN_A_BROWSER, PHONE, brightness, coloured, serious_faults
+from comparisons import EVIL, compared
+
+from everywatt.bench.sweep import choose
+from everywatt.report.html.page import trials_page
+from everywatt.report.html.trials import trials_document
+
+pytestmark = IN_A_BROWSER
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparisons")
+    swept = compared(((100, 1.0), (80, 1.2), (90, 1.3)))
+    documents = {
+        "plain": trials_document(compared(), command=["everywatt", "compare", "./old", EVIL]),
+        "failed": trials_document(compared(failing=(1, 6), odd=(0, 2))),
+        "few": trials_document(compared(count=2)),
+        "sweep": trials_document(swept, choice=choose(swept.found)),
+    }
+    for name, data in documents.items():
+        (folder / f"{name}.html").write_text(trials_page(data))
+    return {name: (folder / f"{name}.html").as_uri() for name in documents}
+
+
+def test_the_verdict_is_the_first_thing_and_nobody_is_asked(open_page, pages, pictures):
+    page = open_page(pages["plain"])
+    assert page.troubles == [] and page.requests == [pages["plain"]]
+    first = page.inner_text("main section >> nth=0")
+    assert "B uses 20" in first and "less energy" in first
+    assert page.inner_text("#ratios .value >> nth=0").startswith("0.80")
+    assert page.evaluate("window.evil") is None and EVIL in page.inner_text("#figures")
+    page.screenshot(path=str(pictures / "comparison-light.png"), full_page=True)
+
+
+def test_the_order_shows_the_interleaving(open_page, pages):
+    page = open_page(pages["plain"])
+    assert page.eval_on_selector_all(".order li", "all => all.map((one) => one.textContent).join('')") == "ABBA" * 4
+    assert coloured(page, "trials") > 200
+    dots = page.evaluate("everywatt.page.charts[0].dots.map((dot) => [dot.x, dot.colour, Math.round(dot.y / 10)])")
+    assert dots[:4] == [[1, 0, 10], [2, 1, 8], [3, 1, 8], [4, 0, 10]]
+    page.click("#trials summary")
+    assert page.eval_on_selector_all("#trials tbody tr", "rows => rows.length") == 16
+
+
+def test_whiskers_of_ratios_lie_where_their_interval_is(open_page, pages):
+    page = open_page(pages["plain"])
+    places = page.evaluate(
+        """() => ["one", "point", "whisker"].map((name) => {
+             const box = document.querySelector("#ratios li .track ." + name).getBoundingClientRect();
+             return [box.left, box.right];
+           })"""
+    )
+    (one, _), (left, right), (low, high) = places
+    assert low < (left + right) / 2 < high < one, "B is cheaper: its whole interval is left of 1"
+
+
+def test_failures_are_shown(open_page, pages, pictures):
+    page = open_page(pages["failed"])
+    assert page.troubles == []
+    assert "B: 1 of 8 trials failed; the command ended with 3" in page.inner_text("#failures")
+    assert page.inner_text("p.verdict").startswith("B: no verdict: 1 trial failed")
+    assert page.eval_on_selector_all(".order li.failed", "all => all.length") == 1
+    assert "far off its other trials in block 3" in page.inner_text("#verdict")
+    page.screenshot(path=str(pictures / "comparison-failed.png"), full_page=True)
+
+
+def test_too_few_trials_are_drawn_without_whiskers(open_page, pages):
+    page = open_page(pages["few"])
+    assert page.troubles == []
+    assert page.get_attribute("#ratios .whisker >> nth=0", "hidden") is not None
+    page.click("#ratios summary")
+    assert "too few trials" in page.inner_text("#ratios table")
+
+
+def test_a_sweep_has_energy_against_time(open_page, pages, pictures):
+    page = open_page(pages["sweep"])
+    assert page.troubles == []
+    assert page.inner_text("p.verdict").startswith("recommended: B")
+    assert coloured(page, "settings") > 100
+    page.screenshot(path=str(pictures / "sweep-light.png"), full_page=True)
+
+
+def test_dark_phone_and_paper(open_page, pages, pictures):
+    page = open_page(pages["sweep"], viewport=PHONE, color_scheme="dark", has_touch=True, device_scale_factor=2)
+    assert brightness(page) < 40 and coloured(page, "trials") > 200
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    page.screenshot(path=str(pictures / "sweep-phone-dark.png"), full_page=True)
+    before = page.evaluate("getComputedStyle(document.querySelector('#ratios .point')).backgroundColor")
+    page.click("text=Theme: automatic")
+    assert brightness(page) > 230
+    assert page.evaluate("getComputedStyle(document.querySelector('#ratios .point')).backgroundColor") != before
+    page.emulate_media(media="print")
+    assert brightness(page) == 255
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_serious_fault_of_accessibility(open_page, pages, scheme):
+    for name in ("failed", "sweep"):
+        page = open_page(pages[name], color_scheme=scheme, bypass_csp=True)
+        page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
+        assert serious_faults(page) == []

@@ -1,0 +1,125 @@
+"""Owners for a screen: the same shares as a whole ledger, every joule once, and no oftener than it may cost."""
+
+import pytest
+from machines import Process, write_machine
+from tapes import at
+
+from everywatt.api.run import Run
+from everywatt.report.live.gather import Gatherer
+from everywatt.report.live.owners import NOT_YET, LedgerOwners, QuickOwners, Sums
+from everywatt.tape.following import Follower
+from everywatt.tape.reader import Tape
+
+SECONDS = 12
+IDLE = 4
+"""A package idles at 10 W for four seconds, then draws 50 W for two processes, of which one uses thrice as much."""
+WATTS = [10.0] * IDLE + [50.0] * (SECONDS - IDLE)
+
+
+def processes():
+    rest = [0.0] * IDLE
+    busy = SECONDS - IDLE
+    return [Process(100, rest + [0.5] * busy, name="small"), Process(200, rest + [1.5] * busy, name="large")]
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def machine(tmp_path):
+    path = write_machine(
+        tmp_path / "box-0001.tape", {"cpu.0": WATTS}, processes(), seconds=SECONDS, everything=True, seal=False,
+        spans=[("idle", 0, IDLE, {"role": "idle"})],
+    )  # fmt: skip
+    tape = Tape.open(path, verify=False)
+    gatherer = Gatherer(1.0)
+    gatherer.adopt(tape)
+    gatherer.feed(Follower(tape).look().rows)
+    yield Run(path, [tape]), gatherer
+    tape.close()
+
+
+def named(owners):
+    return {entry.label.partition(" ")[0]: entry for entry in owners.entries}
+
+
+def test_shares_are_by_cpu_time_and_every_joule_has_one_owner(machine):
+    run, gatherer = machine
+    owners = QuickOwners("process", clock=Clock(), cpu_clock=lambda: 0.0).ask(
+        run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns
+    )
+    assert owners.refused is None
+    whole_j = sum(entry.power_w for entry in owners.entries) * owners.duration_s
+    line = gatherer.lines["cpu.0"]
+    seen_j, _ = line.between(*([value] for value in (at(SECONDS - owners.duration_s), at(SECONDS))))
+    assert whole_j == pytest.approx(float(seen_j[0]), rel=0.02)
+    found = named(owners)
+    active_j = 40.0 * (SECONDS - IDLE)
+    assert found["large"].power_w == pytest.approx(3 * found["small"].power_w, rel=0.02)
+    assert (found["large"].joules + found["small"].joules) == pytest.approx(active_j, rel=0.05)
+    assert found["large"].cpu_pct == pytest.approx(100 * 1.5 * (SECONDS - IDLE) / owners.duration_s, rel=0.02)
+    assert found["large"].memory_bytes == 1 << 20
+
+
+def test_it_agrees_with_the_whole_ledger(machine):
+    run, gatherer = machine
+    ask = (run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
+    quick = named(QuickOwners("process", clock=Clock(), cpu_clock=lambda: 0.0).ask(*ask))
+    whole = named(LedgerOwners("process").ask(*ask))
+    for name in ("small", "large", "idle"):
+        assert quick[name].joules == pytest.approx(whole[name].joules, rel=0.05), name
+
+
+def test_nothing_is_worked_out_before_its_time(machine):
+    run, gatherer = machine
+    clock, spent = Clock(), iter([0.0, 0.0, 0.0, 0.0, 0.004, *[0.004] * 20])
+    asker = QuickOwners("process", clock=clock, cpu_clock=lambda: next(spent))
+    ask = (run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
+    first = asker.ask(*ask)
+    assert first.refused is None
+    clock.now_s = 3.9
+    assert asker.ask(*ask) is first, "it took 4 ms, a thousandth of 4 s"
+    clock.now_s = 4.1
+    assert asker.ask(*ask) is first, "no process was read since: the last answer stands, and nothing is counted twice"
+
+
+def test_the_rest_of_a_tape_is_shared_out_once(machine):
+    run, gatherer = machine
+    asker = QuickOwners("process", clock=Clock(), cpu_clock=lambda: 0.0)
+    asker.finish(run.tapes[0], gatherer.lines, at(8.2))
+    part = named(asker.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns))["large"].joules
+    with Tape.open(run.tapes[0].path, verify=False) as again:
+        asker.finish(again, gatherer.lines, gatherer.last_ns)
+        owners = asker.ask(Run(again.path, [again]), gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
+    found = named(owners)
+    assert found["large"].joules == pytest.approx(30.0 * (SECONDS - IDLE), rel=0.05) and part <= found["large"].joules
+    assert found["small"].joules == pytest.approx(10.0 * (SECONDS - IDLE), rel=0.05)
+
+
+def test_too_little_time_is_said(tmp_path):
+    path = write_machine(tmp_path / "box-0001.tape", {"cpu.0": [10.0]}, [Process(1, [1.0])], seconds=1, seal=False)
+    tape = Tape.open(path, verify=False)
+    gatherer = Gatherer(1.0)
+    gatherer.adopt(tape)
+    asker = QuickOwners("owner", clock=Clock(), cpu_clock=lambda: 0.0)
+    owners = asker.ask(Run(path, [tape]), gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
+    assert (owners.by, owners.refused, owners.entries) == ("process", NOT_YET, ())
+    tape.close()
+
+
+def test_sums_of_very_many_keep_the_largest():
+    from everywatt.ledger.owners import IDLE as NOBODY
+    from everywatt.ledger.owners import Owner
+
+    sums = Sums()
+    owners = [Owner(NOBODY.kind, str(number), str(number)) for number in range(1200)]
+    for number, owner in enumerate(owners):
+        sums.add(owner, float(number))
+    sums.tidy()
+    assert sums.add(owners[1199], 1.0) == 1200.0
+    assert sums.add(owners[0], 1.0) == 1.0, "it was forgotten"
