@@ -1,0 +1,18 @@
+"""`everywatt slurm WHAT`: jobs of a cluster, each a module that is imported when it is called."""
+
+from __future__ import annotations
+
+from everywatt.cli.bench import Benchmarks
+from everywatt.cli.group import HELP_NAMES
+
+PARTS: dict[str, tuple[str, str]] = {
+    "install": ("everywatt.cli.slurm_install", "Write the hooks of Slurm and the units of a node."),
+    "node": ("everywatt.cli.slurm_node", "Record the jobs of this node, and put them into the store."),
+}
+
+command = Benchmarks(
+    PARTS,
+    name="slurm",
+    help="The energy of every job of a Slurm cluster, and of every user.",
+    context_settings={"help_option_names": list(HELP_NAMES)},
+)
