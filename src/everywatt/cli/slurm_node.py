@@ -17,7 +17,7 @@ from everywatt.cli.slurm_common import spool_of, spool_option, store_of, store_o
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.slurm.hooks import make_spool
-from everywatt.slurm.node import SETTLED_S, Node, tapes_in
+from everywatt.slurm.node import Node, tapes_in
 from everywatt.slurm.presence import leave, take_place
 
 IDLE_S = 10.0
@@ -94,7 +94,7 @@ def _loop(node: Node, stop: threading.Event, every_s: float, *, once: bool, unti
     recorded, quiet_s, since_s = 0, 0.0, 0.0
     while True:
         heard = node.listen()
-        if once or since_s >= every_s or (node.waiting and since_s >= SETTLED_S):
+        if once or since_s >= every_s:
             recorded += node.settle()
             since_s = 0.0
         if once:

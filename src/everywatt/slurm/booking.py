@@ -14,8 +14,11 @@ from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.clocks import NS
 from everywatt.core.energy import join_labels
 from everywatt.energy.sources import Source, addable, sources
+from everywatt.ledger.account import tape_use
 from everywatt.ledger.amounts import apportion, microjoules
 from everywatt.ledger.book import ledger
+from everywatt.ledger.idle import Idle
+from everywatt.ledger.levels import find_levels
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
 from everywatt.slurm.node_jobs import NodeJob
 from everywatt.slurm.schema import NodeHour
@@ -72,17 +75,39 @@ class Piece:
     notes: tuple[str, ...] = ()
 
 
+def horizon_s(tape: Tape) -> float:
+    """Up to when (UTC) a tape tells who used what: of a live one the tables of processes come last."""
+    last_ns = tape.extent_ns()[1]
+    use = tape_use(tape)
+    if not tape.sealed and use.processes is not None and use.busy is not None:
+        told = (use.processes.edges[-1:], use.busy.at_ns[-1:].tolist())
+        last_ns = min(last_ns, *(times[-1] if times else 0 for times in told))
+    return tape.to_utc_ns(last_ns) / NS
+
+
 def book(
-    tape: Tape, node: str, jobs: Sequence[NodeJob], accounts: dict[str, Account], start_s: float, end_s: float
+    tape: Tape,
+    node: str,
+    jobs: Sequence[NodeJob],
+    accounts: dict[str, Account],
+    start_s: float,
+    end_s: float,
+    idle: dict[str, Idle],
 ) -> list[Piece]:
-    """Charge a stretch of UTC time on one tape to its jobs; gives what each hour of it was. `accounts` grow."""
+    """Charge a stretch of UTC time on one tape to its jobs; gives what each hour of it was. `accounts` grow.
+
+    `idle` is what the node knows of its devices' idle power; what this tape tells more surely replaces it.
+    """
+    for label, found in find_levels(tape, {}).items():
+        if label not in idle or found.spread_w <= idle[label].spread_w:
+            idle[label] = found
     pieces = []
     for low_s, high_s in _hours(start_s, end_s):
         window = (tape.from_utc_ns(round(low_s * NS)), tape.from_utc_ns(round(high_s * NS)))
         low_ns, high_ns = tape.extent_ns()
         window = max(window[0], low_ns), min(window[1], high_ns)
         if window[1] > window[0]:
-            made = ledger([tape], [[window]], by="step")
+            made = ledger([tape], [[window]], by="step", baseline=idle)
             pieces.append(_book_piece(tape, made, node, jobs, accounts, low_s, high_s))
     return pieces
 

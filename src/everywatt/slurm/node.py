@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import addable, sources
+from everywatt.ledger.idle import Idle
 from everywatt.slurm import scontrol
-from everywatt.slurm.booking import Account, book, merge_hours, sensor_of
+from everywatt.slurm.booking import Account, book, horizon_s, merge_hours, sensor_of
 from everywatt.slurm.node_jobs import NodeJob, NodeJobs
 from everywatt.slurm.record import record
 from everywatt.slurm.schema import NodeHour
@@ -26,7 +27,7 @@ from everywatt.slurm.store import Store
 from everywatt.tape.reader import Tape
 
 STATE: Final = "node.json"
-SETTLED_S: Final = 3.0  # a tape tells a moment after its next flush, and processes after their next read
+LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not told of its end for so long
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class State:
     hours: list[NodeHour] = field(default_factory=list)
     boot: str = ""
     seen_s: float = 0.0
+    idle: dict[str, Idle] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> State:
@@ -52,6 +54,7 @@ class State:
                 [NodeHour(**hour) for hour in data["hours"]],
                 data["boot"],
                 data["seen_s"],
+                {label: Idle(**idle) for label, idle in data["idle"].items()},
             )
         except FileNotFoundError:
             return cls()
@@ -68,6 +71,7 @@ class State:
             "hours": [asdict(hour) for hour in self.hours],
             "boot": self.boot,
             "seen_s": self.seen_s,
+            "idle": {label: asdict(idle) for label, idle in self.idle.items()},
         }
         part = path.with_name(f".{path.name}.part")
         with part.open("w", encoding="utf-8") as file:
@@ -148,24 +152,26 @@ class Node:
 
         `all_of_it` does not wait for the tape to settle: the recording has ended.
         """
-        until_s = self._now_s() - (0.0 if all_of_it else SETTLED_S)
-        start_s = self.state.booked_s
-        if start_s is None:
-            start_s = min((job.start_s for job in self._jobs.jobs.values()), default=until_s)
+        now_s = self._now_s()
+        known = list(self._jobs.jobs.values())
+        start_s = self.state.booked_s or min((job.start_s for job in known), default=now_s)
         devices: dict[str, tuple[str, str]] = {}
         scope: dict[str, None] = {}
-        if until_s > start_s:
-            for tape in self._tapes(start_s, until_s):
-                for source in addable(sources(tape)):
-                    devices[source.label] = (source.domain.value, sensor_of(source))
-                    scope[source.family] = None
-                pieces = book(tape, self.name, list(self._jobs.jobs.values()), self.state.accounts, start_s, until_s)
+        told_s = start_s
+        for tape in self._tapes(start_s, now_s):
+            for source in addable(sources(tape)):
+                devices[source.label] = (source.domain.value, sensor_of(source))
+                scope[source.family] = None
+            until_s = min(now_s, horizon_s(tape))
+            if until_s > told_s:
+                pieces = book(tape, self.name, known, self.state.accounts, told_s, until_s, self.state.idle)
                 self.state.hours = merge_hours([*self.state.hours, *(hour for one in pieces for hour in one.hours)])
-            self.state.booked_s = until_s
+                told_s = until_s
+        self.state.booked_s = told_s
         done = [
             job
-            for job in self._jobs.jobs.values()
-            if job.end_s is not None and (job.end_s <= (self.state.booked_s or 0.0) or all_of_it)
+            for job in known
+            if job.end_s is not None and (all_of_it or job.end_s <= told_s or job.end_s < now_s - LATEST_S)
         ]
         rows = [record(job, self.state.accounts.get(job.key), devices, "+".join(scope)) for job in done]
         if rows:
@@ -173,7 +179,7 @@ class Node:
         for job in done:
             del self._jobs.jobs[job.key]
             self.state.accounts.pop(job.key, None)
-        self._store_hours(until_s, all_of_it or bool(done))
+        self._store_hours(told_s, all_of_it or bool(done))
         self._save()
         return len(rows)
 
