@@ -39,7 +39,7 @@ def step(job: int) -> dict[str, object]:
 
 @pytest.fixture
 def tape(tmp_path: Path) -> Path:
-    """60 W for job 1 (two CPUs), job 2 and a daemon (one each); a card of 40 W, then 160 W, that nobody is listed on."""
+    """60 W for job 1 (two CPUs), job 2 and a daemon (one each); a card of 40 W, then 160 W, with nobody listed."""
     processes = [
         Process(101, flat(1.0), extra=step(1)),
         Process(102, flat(1.0), extra=step(1)),
