@@ -6,6 +6,7 @@ from everywatt.cli.bench import Benchmarks
 from everywatt.cli.group import HELP_NAMES
 
 PARTS: dict[str, tuple[str, str]] = {
+    "jobs": ("everywatt.cli.slurm_jobs", "List jobs with what each cost, or add them up."),
     "install": ("everywatt.cli.slurm_install", "Write the hooks of Slurm and the units of a node."),
     "node": ("everywatt.cli.slurm_node", "Record the jobs of this node, and put them into the store."),
 }
