@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 import everywatt
-from everywatt.cli.group import LazyGroup, cli
+from everywatt.cli.group import cli
 from everywatt.cli.main import COMMANDS, OPTIONS
 from everywatt.core import errors
 from everywatt.core.config import SETTINGS, VARIABLES, Setting
@@ -40,8 +40,6 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 def _tree(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     yield name, command
-    if isinstance(command, LazyGroup):
-        return
     if isinstance(command, click.Group):
         context = click.Context(command, info_name=name)
         found = {word: command.get_command(context, word) for word in command.list_commands(context)}

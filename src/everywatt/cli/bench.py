@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
-from everywatt.cli.group import HELP_NAMES, LazyGroup
+from everywatt.cli.parts import parts
 
 BENCHMARKS: dict[str, tuple[str, str]] = {
     "precision": ("everywatt.cli.bench_precision", "Measure a model at several precisions."),
@@ -13,20 +11,4 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
 }
 
 
-class Benchmarks(LazyGroup):
-    """The group, with a help text of its own that imports none of its members."""
-
-    def get_help(self, ctx: click.Context) -> str:
-        return click.Group.get_help(self, ctx)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
-
-
-command = Benchmarks(
-    BENCHMARKS,
-    name="bench",
-    help="Benchmarks of models: energy beside speed and quality.",
-    context_settings={"help_option_names": list(HELP_NAMES)},
-)
+command = parts("bench", "Benchmarks of models: energy beside speed and quality.", BENCHMARKS)

@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.options import TAG, Verb, out_option, output_options
+from everywatt.cli.options import TAG, out_option, output_options
 from everywatt.cli.output import Output
+from everywatt.cli.parts import WithMembers
 from everywatt.cli.progress import task
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
@@ -20,8 +21,11 @@ from everywatt.tape.importing import import_files, kinds
 from everywatt.tape.run_store import home as runs_home
 from everywatt.tape.run_store import new_run
 
+MEMBERS: dict[str, str] = {}
+"""Kinds with options of their own: name → the module of the command."""
 
-@click.command(cls=Verb)
+
+@click.command(cls=WithMembers, modules=MEMBERS)
 @click.argument("kind")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @out_option
