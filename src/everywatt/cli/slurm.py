@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from everywatt.cli.bench import Benchmarks
-from everywatt.cli.group import HELP_NAMES
+from everywatt.cli.parts import parts
 
 PARTS: dict[str, tuple[str, str]] = {
     "jobs": ("everywatt.cli.slurm_jobs", "List jobs with what each cost, or add them up."),
@@ -11,9 +10,4 @@ PARTS: dict[str, tuple[str, str]] = {
     "node": ("everywatt.cli.slurm_node", "Record the jobs of this node, and put them into the store."),
 }
 
-command = Benchmarks(
-    PARTS,
-    name="slurm",
-    help="The energy of every job of a Slurm cluster, and of every user.",
-    context_settings={"help_option_names": list(HELP_NAMES)},
-)
+command = parts("slurm", "The energy of every job of a Slurm cluster, and of every user.", PARTS)
