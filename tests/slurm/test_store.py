@@ -88,6 +88,17 @@ def test_days_are_by_the_end_and_others_are_not_read(tmp_path: Path) -> None:
     assert ids(store) == [1]
 
 
+def test_files_of_an_earlier_version_open(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    store = Store(tmp_path)
+    (file,) = store.append([job(1)], "n1")
+    pq.write_table(pq.read_table(file).drop_columns(["waste_uj", "gpu_utilisation"]), file)
+    assert store.jobs(MIDNIGHT, MIDNIGHT + 86_400).column("waste_uj").to_pylist() == [None]
+    store.compact(DAY)
+    assert store.jobs(MIDNIGHT, MIDNIGHT + 86_400).column("waste_uj").to_pylist() == [None]
+
+
 def test_hours_of_nodes(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.append_hours([NodeHour(int(MIDNIGHT), "n1", "cpu.0", "package", "rapl", 10, 5, 3, 2, 1.0)], "n1")

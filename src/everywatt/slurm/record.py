@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from everywatt.core.budget import Budget
@@ -28,6 +28,7 @@ def record(job: NodeJob, account: Account | None, devices: Mapping[str, tuple[st
     budget = sum(account.budgets.values(), Budget())
     below_j, above_j = budget.sides()
     own_uj = sum(account.own_uj.values())
+    gpus = tuple(_gpu(f"gpu.{index}", account, length_s) for index in job.gpus)
     return JobOnNode(
         job_id=job.job_id,
         node=job.node,
@@ -63,11 +64,23 @@ def record(job: NodeJob, account: Account | None, devices: Mapping[str, tuple[st
         devices=tuple(_device(name, account, devices) for name in sorted({*account.own_uj, *account.idle_uj})),
         cpu_s=account.cpu_s,
         memory_peak_bytes=account.memory_peak_bytes,
-        gpu_use=tuple(_gpu(f"gpu.{index}", account, length_s) for index in job.gpus),
+        gpu_use=gpus,
         steps=tuple(_step(step, uj, account.steps_s[step]) for step, uj in sorted(account.steps_uj.items())),
+        waste_uj=_waste_uj(job, account, gpus, length_s) if account.observed_s else None,
+        gpu_utilisation=sum(gpu.mean_utilisation for gpu in gpus) / len(gpus) if gpus else None,
         complete=job.complete,
         note=job.note,
     )
+
+
+def _waste_uj(job: NodeJob, account: Account, gpus: Sequence[GpuUse], length_s: float) -> int:
+    """Idle power of what was allocated and not used: of CPUs by the CPU time that they did not give, of GPUs by the
+    time that they stood still. Where use is not known nothing is called waste.
+    """
+    allocated_s = (job.cpus or 0.0) * length_s
+    unused = 1.0 - min(account.cpu_s / allocated_s, 1.0) if account.cpu_s is not None and allocated_s else 0.0
+    machine_uj = sum(uj for device, uj in account.idle_uj.items() if not device.startswith("gpu."))
+    return round(machine_uj * unused + sum(gpu.idle_uj * gpu.idle_s for gpu in gpus) / max(length_s, 1e-9))
 
 
 def _device(name: str, account: Account, devices: Mapping[str, tuple[str, str]]) -> DeviceEnergy:

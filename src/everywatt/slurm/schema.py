@@ -85,6 +85,8 @@ class JobOnNode:
     memory_peak_bytes: int | None = None
     gpu_use: tuple[GpuUse, ...] = ()
     steps: tuple[StepEnergy, ...] = ()
+    waste_uj: int | None = None  # the part of its idle share that it did not use
+    gpu_utilisation: float | None = None  # 0…1, the mean of its GPUs
     wall_uj: int | None = None
     slurm_energy_j: float | None = None  # ConsumedEnergyRaw
     complete: bool = True
@@ -179,7 +181,7 @@ def job_schema() -> Any:
         "complete": pa.bool_(),
         **dict.fromkeys(("restart", "array_task_id", "het_offset", "nodes", "uid"), i32),
         **dict.fromkeys(("job_id", "array_job_id", "het_job_id"), i64),
-        **dict.fromkeys(("cpus", "coverage", "slurm_energy_j"), f64),
+        **dict.fromkeys(("cpus", "coverage", "slurm_energy_j", "gpu_utilisation"), f64),
     }
     return pa.schema([(field.name, special.get(field.name) or _kind(field.name)) for field in fields(JobOnNode)])
 

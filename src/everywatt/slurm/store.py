@@ -78,7 +78,9 @@ class Store:
             connection = _duckdb().connect()
             try:
                 order = "end_s, job_id, node" if kind == "jobs" else "hour_s, node, device"
-                sql = f"SELECT {_names(schema)} FROM ({_latest(files, key)}) ORDER BY {order}"
+                connection.register("nothing", schema.empty_table())
+                union = f"({_latest(files, key)}) UNION ALL BY NAME SELECT * FROM nothing"
+                sql = f"SELECT {_names(schema)} FROM ({union}) ORDER BY {order}"
                 table = connection.sql(sql).to_arrow_table().cast(schema)
             finally:
                 connection.close()
@@ -118,9 +120,9 @@ class Store:
                 whole += compact
         if whole:
             pieces.append(f"SELECT * FROM {_read(whole)}")
-        if not pieces:
-            connection.register(kind, schema.empty_table())
-            return
+        # A table without rows brings the columns that files of an earlier version lack.
+        connection.register(f"no_{kind}", schema.empty_table())
+        pieces.append(f"SELECT * FROM no_{kind}")
         union = " UNION ALL BY NAME ".join(f"({piece})" for piece in pieces)
         connection.execute(f"CREATE VIEW {kind} AS SELECT {_names(schema)} FROM ({union})")
 

@@ -24,17 +24,7 @@ SORTS: Final = {
     "id": "job_id, restart",
 }
 
-# One row for a job on a node. Waste is idle power of what was allocated and not used: of CPUs by the CPU time that they
-# did not give, of GPUs by the time that they stood still.
-_ON_NODE: Final = """
-SELECT *,
-  end_s - start_s AS elapsed_s,
-  least(coalesce(cpu_s / nullif(cpus * (end_s - start_s), 0), 1.0), 1.0) AS cpu_share,
-  coalesce(list_sum([d.idle_uj for d in devices if d.domain <> 'gpu']), 0) AS cpu_idle_uj,
-  coalesce(list_sum([g.idle_uj * least(g.idle_s / nullif(end_s - start_s, 0), 1.0) for g in gpu_use]), 0)
-    AS gpu_waste_uj
-FROM jobs WHERE end_s >= ? AND end_s < ? AND ({where})
-"""
+_ON_NODE: Final = "SELECT *, end_s - start_s AS elapsed_s FROM jobs WHERE end_s >= ? AND end_s < ? AND ({where})"
 
 _JOBS: Final = f"""
 SELECT cluster, job_id, restart,
@@ -52,8 +42,7 @@ SELECT cluster, job_id, restart,
   sum(coverage * elapsed_s) / nullif(sum(elapsed_s), 0) AS coverage,
   string_agg(DISTINCT pedigree, '+') AS pedigree, first(scope) AS scope, first(refused) AS refused,
   sum(cpu_s) AS cpu_s, sum(cpus * elapsed_s) AS allocated_cpu_s, max(memory_peak_bytes) AS memory_peak_bytes,
-  avg(list_avg([g.mean_utilisation for g in gpu_use])) AS gpu_utilisation,
-  CAST(round(sum(cpu_idle_uj * (1 - cpu_share)) + sum(gpu_waste_uj)) AS BIGINT) AS waste_uj,
+  avg(gpu_utilisation) AS gpu_utilisation, CAST(sum(waste_uj) AS BIGINT) AS waste_uj,
   CAST(sum(wall_uj) AS BIGINT) AS wall_uj, max(slurm_energy_j) AS slurm_energy_j,
   bool_and(complete) AND count(*) >= max(nodes) AS complete, string_agg(DISTINCT nullif(note, ''), '; ') AS note
 FROM ({_ON_NODE}) GROUP BY cluster, job_id, restart
@@ -103,22 +92,20 @@ def jobs(store: Store, wanted: Wanted, sort: str = "end", limit: int | None = No
 def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
     """Jobs added up by user, account, state, partition or node, the largest first.
 
-    A job without a figure counts in `jobs` and in `refused`, and adds nothing.
+    What a job did on a node without a figure adds nothing, and is counted in `refused`.
     """
     if by not in GROUPS:
         raise UsageError(f"Jobs are not added up by '{by}'.", cure=f"one of: {', '.join(GROUPS)}")
     where, values = wanted.sql()
-    # A job is one row of each node where nodes are asked for, else of all its nodes together.
-    source = _JOBS.replace("GROUP BY cluster, job_id, restart", "GROUP BY cluster, job_id, restart, node")
-    source = source.replace("list(node ORDER BY node) AS nodes", "first(node) AS node") if by == "node" else _JOBS
+    sums_of = ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj")
     sql = f"""
-      SELECT "{by}" AS "group", count(*) AS jobs, count(*) - count(energy_uj) AS refused,
-        CAST(coalesce(sum(energy_uj), 0) AS BIGINT) AS energy_uj, CAST(coalesce(sum(low_uj), 0) AS BIGINT) AS low_uj,
-        CAST(coalesce(sum(high_uj), 0) AS BIGINT) AS high_uj, CAST(coalesce(sum(idle_uj), 0) AS BIGINT) AS idle_uj,
-        CAST(coalesce(sum(waste_uj), 0) AS BIGINT) AS waste_uj, sum(elapsed_s) AS elapsed_s, sum(cpu_s) AS cpu_s,
-        sum(allocated_cpu_s) AS allocated_cpu_s, sum(gpus * elapsed_s) AS gpu_s,
+      SELECT "{by}" AS "group", count(DISTINCT hash(cluster, job_id, restart)) AS jobs,
+        count(*) - count(energy_uj) AS refused,
+        {", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT) AS {name}" for name in sums_of)},
+        sum(elapsed_s / greatest(nodes, 1)) AS elapsed_s, sum(cpu_s) AS cpu_s,
+        sum(cpus * elapsed_s) FILTER (cpu_s IS NOT NULL) AS allocated_cpu_s, sum(len(gpus) * elapsed_s) AS gpu_s,
         sum(coverage * elapsed_s) / nullif(sum(elapsed_s), 0) AS coverage
-      FROM ({source.format(where=where)}) GROUP BY 1 ORDER BY energy_uj DESC, 1"""
+      FROM ({_ON_NODE.format(where=where)}) GROUP BY 1 ORDER BY energy_uj DESC, 1"""
     return _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
 
 
