@@ -86,5 +86,5 @@ def test_a_users_unit_is_told_with_the_user():
 
 
 def test_other_groupings_are_a_mistake():
-    with pytest.raises(UsageError, match="container, job, user"):
+    with pytest.raises(UsageError, match="container, job, step, user"):
         owner_of(Process(), "colour", Names())

@@ -1,9 +1,12 @@
-"""A real browser for the modules that look at pages."""
+"""A real browser for the modules that look at pages, and real services, each started once."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from browsing import CHROMIUM, DESK, READY, ROOT, SWITCHES
+from slurm_cluster import Options, SlurmCluster, missing
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +49,18 @@ def open_page(browser):
     yield opened
     for context in contexts:
         context.close()
+
+
+def need_slurm() -> None:
+    """Skip where Slurm is not installed; in CI, where it has to be, fail."""
+    if absent := missing(accounting=True):
+        reason = f"{', '.join(absent)} not installed (make system-packages)"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory):
+    """A Slurm cluster of two nodes with two pretend GPUs each, and accounting. Mark what uses it `serial`."""
+    need_slurm()
+    with SlurmCluster(tmp_path_factory.mktemp("slurm"), Options(nodes=2, gpus=2, accounting=True)) as cluster:
+        yield cluster

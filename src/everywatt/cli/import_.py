@@ -21,7 +21,7 @@ from everywatt.tape.importing import import_files, kinds
 from everywatt.tape.run_store import home as runs_home
 from everywatt.tape.run_store import new_run
 
-MEMBERS: dict[str, str] = {}
+MEMBERS = {"sacct": "everywatt.cli.import_sacct"}
 """Kinds with options of their own: name → the module of the command."""
 
 

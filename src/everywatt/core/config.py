@@ -63,6 +63,7 @@ class Settings:
     tags      labels that every run gets
     country, intensity, intensity_file, pue, price   factors for carbon and cost; None: not asked for. `price` is an
               amount per kWh and its currency
+    slurm_spool, slurm_store   where hooks of Slurm leave what happened on a node, and where a site keeps its jobs
     options   options of sensors, by their names
     """
 
@@ -78,6 +79,8 @@ class Settings:
     intensity_file: Path | None = None
     pue: float | None = None
     price: tuple[float, str] | None = None
+    slurm_spool: Path | None = None
+    slurm_store: Path | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     origins: Mapping[str, Origin] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -251,6 +254,15 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("pue", _pue, None, "RATIO", "What the room draws over what its computers draw.", "EVERYWATT_PUE"),
     Setting("price", _price, None, "AMOUNT", "Price of a kWh, such as 0.25 or '0.25 EUR'.", "EVERYWATT_PRICE"),
+    Setting(
+        "slurm-spool",
+        _path,
+        None,
+        "PATH",
+        "Where Slurm's hooks drop their events on a node; /var/spool/everywatt/slurm unless set.",
+        "EVERYWATT_SLURM_SPOOL",
+    ),
+    Setting("slurm-store", _path, None, "PATH", "Where a site keeps the energy of its jobs.", "EVERYWATT_SLURM_STORE"),
 )
 
 VARIABLES: Mapping[str, str] = {
@@ -276,7 +288,14 @@ VARIABLES: Mapping[str, str] = {
 }
 """Environment variables that are not settings, and what they do."""
 
-_FIELDS = {"period": "period_s", "tag": "tags", "intensity-file": "intensity_file", "sensor": "options"}
+_FIELDS = {
+    "period": "period_s",
+    "tag": "tags",
+    "intensity-file": "intensity_file",
+    "slurm-spool": "slurm_spool",
+    "slurm-store": "slurm_store",
+    "sensor": "options",
+}
 _MERGED = ("tag", "sensor")
 
 

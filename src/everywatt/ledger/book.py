@@ -25,7 +25,7 @@ PATHS_SHARE = 1e-4
 SAMPLING = ("edges", "aliasing", "quantum")
 MUCH_UNATTRIBUTED = 0.02
 
-Baseline = float | Mapping[str, float] | None
+Baseline = float | Mapping[str, float | Idle] | None
 
 
 def ledger(
@@ -39,7 +39,8 @@ def ledger(
 ) -> Ledger:
     """Every joule of some windows of each tape with its owner.
 
-    `baseline` is idle power in watts, of all devices together or by device; without it idle is found on the tapes.
+    `baseline` is idle power in watts, of all devices together or by device (watts, or an `Idle` that was found
+    elsewhere); without it idle is found on the tapes.
     """
     check_policy(idle_policy)
     hosts = [str(tape.meta.get("host", {}).get("name", "")) for tape in tapes]

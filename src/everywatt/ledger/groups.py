@@ -7,19 +7,15 @@ from typing import Any
 
 from everywatt.core.errors import UsageError
 from everywatt.ledger import names
+from everywatt.ledger.account import tape_use
 from everywatt.ledger.facts import ProcessFacts
+from everywatt.ledger.job_tree import JobTree
 from everywatt.ledger.owners import Owner, OwnerKind
 from everywatt.tape.reader import Tape
 
-KINDS = ("process", "container", "user", "job", "span", "device")
+KINDS = ("process", "container", "user", "job", "step", "span", "device")
 Grouper = Callable[[Tape, ProcessFacts], Owner]
 Describer = Callable[[Tape, ProcessFacts], dict[str, Any]]
-_groupers: dict[str, Callable[[Sequence[Tape]], Grouper]] = {}
-
-
-def register(by: str, make: Callable[[Sequence[Tape]], Grouper]) -> None:
-    """Answer `by` with what `make(tapes)` says of each process. Who is idle, meter or other stays as it is."""
-    _groupers[by] = make
 
 
 def grouper(by: str, tapes: Sequence[Tape]) -> Grouper:
@@ -28,11 +24,10 @@ def grouper(by: str, tapes: Sequence[Tape]) -> Grouper:
         raise UsageError(f"A ledger is not kept by '{by}'.", cure=f"one of: {', '.join(KINDS)}")
     if by in ("process", "device"):
         return by_process
-    if by in names.GROUPINGS:
-        return _by_names(by, tapes)
-    if by not in _groupers:
-        raise UsageError(f"This version keeps no ledger by {by}.", cure="by process or device")
-    return _groupers[by](tapes)
+    if by not in names.GROUPINGS:
+        raise UsageError(f"Processes are not grouped by {by}.", cure=f"one of: {', '.join(names.GROUPINGS)}")
+    known, trees = _known(tapes), _trees(tapes)
+    return lambda tape, facts: names.owner_of(facts, by, known[id(tape)], trees[id(tape)].step_of(facts))
 
 
 def by_process(tape: Tape, facts: ProcessFacts) -> Owner:
@@ -40,18 +35,21 @@ def by_process(tape: Tape, facts: ProcessFacts) -> Owner:
     return Owner(OwnerKind.PROCESS, facts.id, facts.label)
 
 
-def _by_names(by: str, tapes: Sequence[Tape]) -> Grouper:
-    """The container, job or user of a process, by the names on its tape."""
-    known = {id(tape): names.Names.of_tape(tape) for tape in tapes}
-    return lambda tape, facts: names.owner_of(facts, by, known[id(tape)])
+def _known(tapes: Sequence[Tape]) -> dict[int, names.Names]:
+    return {id(tape): names.Names.of_tape(tape) for tape in tapes}
+
+
+def _trees(tapes: Sequence[Tape]) -> dict[int, JobTree]:
+    found = ((id(tape), tape_use(tape).processes) for tape in tapes)
+    return {key: JobTree(use.processes if use is not None else ()) for key, use in found}
 
 
 def describer(by: str, tapes: Sequence[Tape]) -> Describer:
     """What is told of an owner, by what is known of one of its processes."""
     if by not in names.GROUPINGS:
         return about_process
-    known = {id(tape): names.Names.of_tape(tape) for tape in tapes}
-    return lambda tape, facts: names.details_of(facts, by, known[id(tape)])
+    known, trees = _known(tapes), _trees(tapes)
+    return lambda tape, facts: names.details_of(facts, by, known[id(tape)], trees[id(tape)].step_of(facts))
 
 
 def about_process(tape: Tape, facts: ProcessFacts) -> dict[str, Any]:

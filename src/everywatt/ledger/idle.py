@@ -219,18 +219,19 @@ def _spread(watts: Floats) -> float:
     return student * float(blocks.std(ddof=1)) / math.sqrt(len(blocks))
 
 
-def given(found: Mapping[str, Idle], baseline: float | Mapping[str, float]) -> dict[str, Idle]:
-    """Idle as the user gave it: watts of devices, or of all together, shared as what was found."""
+def given(found: Mapping[str, Idle], baseline: float | Mapping[str, float | Idle]) -> dict[str, Idle]:
+    """Idle as it was given: of devices (watts, or what was found of them elsewhere), or watts of all together."""
     if isinstance(baseline, Mapping):
-        return {
-            label: replace(idle, watts=baseline[label], spread_w=0.0, method="given", note="")
-            if label in baseline
-            else idle
-            for label, idle in found.items()
-        }
+        return {label: _given(idle, baseline.get(label)) for label, idle in found.items()}
     whole = sum(idle.watts for idle in found.values())
     factor = [idle.watts / whole if whole > 0 else 1 / len(found) for idle in found.values()]
     return {
         label: replace(idle, watts=baseline * share, spread_w=0.0, method="given", note="")
         for (label, idle), share in zip(found.items(), factor, strict=True)
     }
+
+
+def _given(found: Idle, told: float | Idle | None) -> Idle:
+    if told is None or isinstance(told, Idle):
+        return told or found
+    return replace(found, watts=told, spread_w=0.0, method="given", note="")

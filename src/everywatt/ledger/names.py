@@ -15,7 +15,8 @@ from everywatt.tape.reader import Tape
 
 __all__ = ["GROUPINGS", "Names", "Place", "Placed", "details_of", "owner_of", "place"]
 
-GROUPINGS = ("container", "job", "user")
+GROUPINGS = ("container", "job", "step", "user")
+Step = tuple[int, str]
 CGROUPS = "use.cgroups"
 NO_CONTAINER = Owner(OwnerKind.CONTAINER, "host", "(no container)")
 NO_JOB = Owner(OwnerKind.JOB, "host", "(no job)")
@@ -84,32 +85,35 @@ def _system_name(uid: int) -> str | None:
         return None
 
 
-def owner_of(process: Placed, by: str, names: Names) -> Owner:
-    """The container, job or user (`by`) that a process belongs to; `host` where it is in no container or job.
+def owner_of(process: Placed, by: str, names: Names, tree: Step | None = None) -> Owner:
+    """The container, job, step of a job or user (`by`) that a process belongs to; `host` where it is in none.
 
+    `tree` is the job and step that its parents tell, for jobs without cgroups.
     A systemd unit is a container's equal: what runs in no container is told apart by job and unit.
     """
     if by == "user":
         if process.uid is None:
             return NO_USER
         return Owner(OwnerKind.USER, str(process.uid), names.user(process.uid, process.user))
-    if by == "job":
-        return _job_owner(process.cgroup, names)
+    if by in ("job", "step"):
+        return _job_owner(process.cgroup, names, tree, with_step=by == "step")
     if by == "container":
         return _container_owner(process.cgroup, names)
     raise UsageError(f"'{by}' is not one of {', '.join(GROUPINGS)}.")
 
 
-def details_of(process: Placed, by: str, names: Names) -> dict[str, Any]:
-    """Facts about that owner: runtime, container_id, pod, namespace, image; job_id, sluid; unit; uid."""
+def details_of(process: Placed, by: str, names: Names, tree: Step | None = None) -> dict[str, Any]:
+    """Facts about that owner: runtime, container_id, pod, namespace, image; job_id, sluid, step; unit; uid."""
     if by == "user":
         return {} if process.uid is None else {"uid": process.uid}
     within = _within(process.cgroup)
-    kinds = (PlaceKind.JOB,) if by == "job" else tuple(PlaceKind)
+    if by in ("job", "step") and PlaceKind.JOB not in within and tree is not None:
+        return {"scheduler": "slurm", "job_id": tree[0], **({"step": tree[1]} if by == "step" else {})}
+    kinds = (PlaceKind.JOB,) if by in ("job", "step") else tuple(PlaceKind)
     for kind in kinds:
         if kind in within:
             facts = dict(within[kind].details)
-            for passing in ("step", "task"):  # of this process, not of its job
+            for passing in ("task",) if by == "step" else ("step", "task"):  # of this process, not of its job
                 facts.pop(passing, None)
             if kind is PlaceKind.UNIT:
                 return facts
@@ -130,12 +134,16 @@ def _told(cgroup: str | None, kind: PlaceKind, names: Names) -> dict[str, Any]:
     return {key: value for key, value in told.items() if (key == "job_id") == (kind is PlaceKind.JOB)}
 
 
-def _job_owner(cgroup: str | None, names: Names) -> Owner:
+def _job_owner(cgroup: str | None, names: Names, tree: Step | None = None, *, with_step: bool = False) -> Owner:
     found = _within(cgroup).get(PlaceKind.JOB)
-    if found is None:
+    if found is None and tree is None:
         return NO_JOB
-    job = {**found.details, **_told(cgroup, PlaceKind.JOB, names)}
-    number = job.get("job_id", job.get("sluid"))
+    job: dict[str, Any] = {"job_id": tree[0], "step": tree[1]} if tree is not None else {}
+    if found is not None:
+        job = {**found.details, **_told(cgroup, PlaceKind.JOB, names)}
+    number = str(job.get("job_id", job.get("sluid")))
+    if with_step and job.get("step"):
+        number = f"{number}.{job['step']}"
     return Owner(OwnerKind.JOB, f"slurm:{number}", f"job {number}")
 
 

@@ -1,0 +1,106 @@
+"""`everywatt slurm node`: record the jobs of this node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import click
+
+from everywatt.cli.metering import meter_of
+from everywatt.cli.options import DURATION, Verb, output_options, settings_options
+from everywatt.cli.output import Output
+from everywatt.cli.slurm_common import spool_of, spool_option, store_of, store_option
+from everywatt.core.config import Settings
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.slurm.hooks import make_spool
+from everywatt.slurm.node import Node, tapes_in
+from everywatt.slurm.presence import leave, take_place
+
+IDLE_S = 10.0
+
+
+@click.command(cls=Verb)
+@click.option("--node", "name", help="The node's name in Slurm (this host's).")
+@spool_option
+@store_option
+@click.option(
+    "--tape",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Read the tape of an agent (STATE/tape) instead of recording.",
+)
+@click.option("--every", type=DURATION, default=10.0, help="Time between two bookings of jobs that have ended.")
+@click.option("--once", is_flag=True, help="Take what there is, record what has ended, and leave. Needs --tape.")
+@click.option("--until-idle", is_flag=True, help="Leave when no job has run for 10 s.")
+@settings_options
+@output_options
+def command(
+    name: str | None,
+    spool: Path | None,
+    store: Path | None,
+    tape: Path | None,
+    every: float,
+    once: bool,
+    until_idle: bool,
+    note: str | None,
+    settings: Settings,
+    output: Output,
+) -> int:
+    """Record the jobs of this node: who they are by what Slurm's hooks say, what they cost by the tape.
+
+    With --tape the tape is the agent's; without it this command records by itself, which is what a hook starts where
+    no agent runs. Records go to the store. SIGTERM ends it, and nothing is lost: what has not been recorded is taken up
+    at the next start.
+    """
+    if once and tape is None:
+        raise UsageError("--once needs a tape to read.", cure="--tape STATE/tape of the agent")
+    folder = spool_of(spool)
+    make_spool(folder)
+    if not take_place(folder):
+        output.text("Another one records the jobs of this node.")
+        return 0
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    meter = None if tape else meter_of(settings, note, "slurm", pids=(), everything=True)
+    try:
+        if meter is not None:
+            meter.start(root=False)
+            if meter.recording is None:
+                raise MeasurementRefused(
+                    meter.energy.refused or "Nothing can be recorded here.", cure="everywatt doctor"
+                )
+            tape = meter.recording.path.parent
+        assert tape is not None
+        node = Node(name or socket.gethostname(), folder, store_of(store), tapes_in(tape))
+        recorded = _loop(node, stop, every, once=once, until_idle=until_idle)
+        if meter is not None:
+            meter.stop()
+            recorded += node.settle(all_of_it=not node.running)
+    finally:
+        if meter is not None:
+            meter.stop()
+        leave(folder, os.getpid())
+    output.json("slurm-node", {"node": node.name, "recorded": recorded, "running": node.running})
+    output.text(f"{node.name}: {recorded} jobs recorded, {node.running} are running.")
+    return 0
+
+
+def _loop(node: Node, stop: threading.Event, every_s: float, *, once: bool, until_idle: bool) -> int:
+    """Listen each second, book where a job has ended or it is time; gives how many jobs were recorded."""
+    recorded, quiet_s, since_s = 0, 0.0, 0.0
+    while True:
+        heard = node.listen()
+        if once or since_s >= every_s:
+            recorded += node.settle()
+            since_s = 0.0
+        if once:
+            return recorded
+        quiet_s = 0.0 if heard or node.running or node.waiting else quiet_s + 1.0
+        if stop.is_set() or (until_idle and quiet_s >= IDLE_S):
+            return recorded
+        stop.wait(1.0)
+        since_s += 1.0

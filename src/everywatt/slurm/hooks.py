@@ -1,0 +1,81 @@
+"""The scripts that Slurm calls when a job starts and ends on a node, and the lines of slurm.conf that call them.
+
+A hook drops a file and is gone: it needs no agent, no Python and no network, and it cannot fail.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from everywatt.core.errors import UsageError
+
+EVENTS: Final = {"start": "Prolog", "end": "Epilog", "task": "TaskProlog"}
+NAMES: Final = {"start": "prolog.sh", "end": "epilog.sh", "task": "task-prolog.sh"}
+DEFAULT_SPOOL: Final = Path("/var/spool/everywatt/slurm")
+DEFAULT_FOLDER: Final = Path("/etc/everywatt/slurm")
+EVENTS_MODE: Final = 0o700
+TASKS_MODE: Final = 0o1733  # a task runs as its user: it may drop a file, and neither list nor take those of others
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the hooks of a site have to know."""
+
+    spool: Path = DEFAULT_SPOOL
+    folder: Path = DEFAULT_FOLDER
+    command: Path = Path("/usr/local/bin/everywatt")
+    period: str = "2s"
+
+
+def hook(event: str, site: Site) -> str:
+    """The script for an event: start, end or task."""
+    if event not in EVENTS:
+        raise UsageError(f"'{event}' is not an event of a job.", cure=f"one of: {', '.join(EVENTS)}")
+    text = files("everywatt.slurm").joinpath("scripts/hook.sh").read_text(encoding="utf-8")
+    values = {
+        "EVENT": event,
+        "SPOOL": shlex.quote(str(site.spool)),
+        "COMMAND": shlex.quote(str(site.command)),
+        "PERIOD": site.period,
+    }
+    if not re.fullmatch(r"[\w.]+", site.period):
+        raise UsageError(f"'{site.period}' is not a period.", cure="2s")
+    return re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], text)
+
+
+def make_spool(spool: Path) -> None:
+    """The folders that hooks write to; their rights are set again where they were changed."""
+    spool.mkdir(parents=True, exist_ok=True)
+    for name, mode in (("events", EVENTS_MODE), ("tasks", TASKS_MODE)):
+        (spool / name).mkdir(exist_ok=True)
+        (spool / name).chmod(mode)
+
+
+def slurm_conf_lines(site: Site, existing: str = "") -> list[str]:
+    """What slurm.conf has to say, given what it says now; comments tell where a line is there already."""
+    lines = []
+    for event, key in EVENTS.items():
+        path = site.folder / NAMES[event]
+        there = _value(existing, key)
+        if there == str(path):
+            continue
+        if there and key != "TaskProlog":
+            lines.append(f"# {key} is {there} now. Slurm takes several: put both into one folder and name it with /*")
+        elif there:
+            lines.append(f"# {key} is {there} now, and Slurm takes one only: call {path} at its end")
+        if not there:
+            lines.append(f"{key}={path}")
+    flags = _value(existing, "PrologFlags") or ""
+    if "alloc" not in flags.lower():
+        lines.append(f"PrologFlags={flags + ',' if flags else ''}Alloc")
+    return lines
+
+
+def _value(conf: str, key: str) -> str | None:
+    found = re.findall(rf"^\s*{key}\s*=\s*(\S+)", conf, re.MULTILINE | re.IGNORECASE)
+    return str(found[-1]) if found else None

@@ -1,0 +1,238 @@
+"""What a node does for its jobs: takes events from the spool, books the tape, puts records into the store.
+
+Everything that must survive is in one state file beside the spool, replaced whole; an event is forgotten when what it
+said is there. So a kill at any moment loses nothing, and does nothing twice that matters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from everywatt.core.errors import EverywattError
+from everywatt.energy.sources import addable, sources
+from everywatt.ledger.idle import Idle
+from everywatt.slurm import scontrol
+from everywatt.slurm.booking import Account, book, horizon_s, merge_hours, sensor_of
+from everywatt.slurm.node_jobs import NodeJob, NodeJobs
+from everywatt.slurm.record import record
+from everywatt.slurm.schema import NodeHour
+from everywatt.slurm.spool import forget, read_events
+from everywatt.slurm.store import Store
+from everywatt.tape.reader import Tape
+
+STATE: Final = "node.json"
+LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not told of its end for so long
+
+
+@dataclass(slots=True)
+class State:
+    """What a node knows of its jobs; `booked_s` is the UTC time up to which the tape was charged."""
+
+    jobs: list[NodeJob] = field(default_factory=list)
+    accounts: dict[str, Account] = field(default_factory=dict)
+    booked_s: float | None = None
+    hours: list[NodeHour] = field(default_factory=list)
+    boot: str = ""
+    seen_s: float = 0.0
+    idle: dict[str, Idle] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> State:
+        """From disk; a state that cannot be read is put aside and begun anew."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            return cls(
+                [NodeJob(**job) for job in data["jobs"]],
+                {key: Account.of_dict(account) for key, account in data["accounts"].items()},
+                data["booked_s"],
+                [NodeHour(**hour) for hour in data["hours"]],
+                data["boot"],
+                data["seen_s"],
+                {label: Idle(**idle) for label, idle in data["idle"].items()},
+            )
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, KeyError, TypeError):
+            path.replace(path.with_suffix(".bad"))
+            return cls()
+
+    def write(self, path: Path) -> None:
+        """To disk, whole or not at all."""
+        data: dict[str, Any] = {
+            "jobs": [job.to_dict() for job in self.jobs],
+            "accounts": {key: account.to_dict() for key, account in self.accounts.items()},
+            "booked_s": self.booked_s,
+            "hours": [asdict(hour) for hour in self.hours],
+            "boot": self.boot,
+            "seen_s": self.seen_s,
+            "idle": {label: asdict(idle) for label, idle in self.idle.items()},
+        }
+        part = path.with_name(f".{path.name}.part")
+        with part.open("w", encoding="utf-8") as file:
+            json.dump(data, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+
+
+class Node:
+    """One node of a cluster. `tapes` gives the tapes that cover a stretch of UTC time, oldest first."""
+
+    def __init__(
+        self,
+        name: str,
+        spool: Path,
+        store: Store,
+        tapes: Callable[[float, float], Iterable[Tape]],
+        *,
+        ask: Callable[[int, str, str], dict[str, Any]] = scontrol.show_job,
+        now_s: Callable[[], float] = time.time,
+        boot: str | None = None,
+    ) -> None:
+        self.name, self.spool, self.store = name, spool, store
+        self._tapes, self._ask, self._now_s = tapes, ask, now_s
+        self._path = spool / STATE
+        self.state = State.read(self._path)
+        self._jobs = NodeJobs(self.state.jobs)
+        boot = boot_id() if boot is None else boot
+        if self.state.boot and self.state.boot != boot:
+            self._jobs.close_all(self.state.seen_s, "the node went down while it ran")
+        self.state.boot = boot
+
+    @property
+    def running(self) -> int:
+        """How many jobs have not ended."""
+        return sum(job.end_s is None for job in self._jobs.jobs.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs have ended and are not recorded yet."""
+        return sum(job.end_s is not None for job in self._jobs.jobs.values())
+
+    def listen(self) -> int:
+        """Take what the hooks said since; gives how many events there were."""
+        events = read_events(self.spool)
+        ours = []
+        for event in events:
+            job = self._jobs.take(event, self.name)
+            if job is None and event.kind != "task":
+                continue  # another node's, on a host that plays several
+            ours.append(event)
+            if job is not None:
+                job.node = job.node or self.name
+                self._complete(job)
+        self.state.seen_s = self._now_s()
+        self._save()
+        for event in ours:
+            forget(event)
+        return len(ours)
+
+    def _complete(self, job: NodeJob) -> None:
+        """Ask scontrol for what hooks do not know: once at the start, and how it ended."""
+        ended = job.end_s is not None
+        told = self._ask(job.job_id, self.name, job.conf)
+        state = str(told.pop("state", ""))
+        told.pop("restart", None)  # at the end of a run that is requeued it is of the next one already
+        if ended:
+            told = {key: value for key, value in told.items() if key not in ("cpus", "memory_bytes", "gpus")}
+            if state in ("CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "FAILED", "DEADLINE"):
+                job.state = state
+            elif state in ("PENDING", "REQUEUED"):
+                job.state = "REQUEUED"
+        job.tell(told)
+
+    def settle(self, *, all_of_it: bool = False) -> int:
+        """Book the tape up to now, record the jobs that have ended; gives how many were.
+
+        `all_of_it` does not wait for the tape to settle: the recording has ended.
+        """
+        now_s = self._now_s()
+        known = list(self._jobs.jobs.values())
+        start_s = self.state.booked_s or min((job.start_s for job in known), default=now_s)
+        devices: dict[str, tuple[str, str]] = {}
+        scope: dict[str, None] = {}
+        told_s = start_s
+        for tape in self._tapes(start_s, now_s):
+            for source in addable(sources(tape)):
+                devices[source.label] = (source.domain.value, sensor_of(source))
+                scope[source.family] = None
+            until_s = min(now_s, horizon_s(tape))
+            if until_s > told_s:
+                pieces = book(tape, self.name, known, self.state.accounts, told_s, until_s, self.state.idle)
+                self.state.hours = merge_hours([*self.state.hours, *(hour for one in pieces for hour in one.hours)])
+                told_s = until_s
+        self.state.booked_s = told_s
+        done = [
+            job
+            for job in known
+            if job.end_s is not None and (all_of_it or job.end_s <= told_s or job.end_s < now_s - LATEST_S)
+        ]
+        rows = [record(job, self.state.accounts.get(job.key), devices, "+".join(scope)) for job in done]
+        if rows:
+            self.store.append(rows, self.name)
+        for job in done:
+            del self._jobs.jobs[job.key]
+            self.state.accounts.pop(job.key, None)
+        self._store_hours(told_s, all_of_it or bool(done))
+        self._save()
+        return len(rows)
+
+    def _store_hours(self, until_s: float, now: bool) -> None:
+        """Hours that are over go into the store for good; the present one as it stands, to be replaced later."""
+        over = [hour for hour in self.state.hours if hour.hour_s + 3600 <= until_s]
+        if over or (now and self.state.hours):
+            self.store.append_hours(self.state.hours, self.name)
+        self.state.hours = [hour for hour in self.state.hours if hour not in over]
+
+    def _save(self) -> None:
+        self.state.jobs = list(self._jobs.jobs.values())
+        self.state.write(self._path)
+
+
+def boot_id(proc: Path = Path("/proc")) -> str:
+    """This boot of the machine; "" where the kernel does not tell."""
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def tapes_in(folder: Path) -> Callable[[float, float], Iterable[Tape]]:
+    """The tapes of a run's folder that cover a stretch of time. Segments stay open between calls, and follow."""
+    opened: dict[Path, Tape] = {}
+
+    def cover(start_s: float, end_s: float) -> Iterable[Tape]:
+        for path in sorted(folder.glob("*.tape")):
+            if _written_s(path) < start_s - 60:
+                continue
+            try:
+                tape = opened.get(path)
+                if tape is None or tape.replaced:
+                    tape = opened[path] = Tape.open(path)
+                tape.refresh()
+                low_ns, high_ns = tape.extent_ns()
+                if tape.to_utc_ns(high_ns) / 1e9 > start_s and tape.to_utc_ns(low_ns) / 1e9 < end_s:
+                    yield tape
+            except (EverywattError, FileNotFoundError):
+                opened.pop(path, None)
+        for path in [path for path in opened if not path.exists()]:
+            opened.pop(path).close()
+
+    return cover
+
+
+def _written_s(path: Path) -> float:
+    """When a tape was last written to: while it is live that is in its log."""
+    times = []
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        try:
+            times.append(file.stat().st_mtime)
+        except FileNotFoundError:
+            continue
+    return max(times, default=0.0)

@@ -1,0 +1,204 @@
+"""What is stored of a job on a node, and of a node's hour: the one truth of the store's columns.
+
+Energies are whole microjoules, so that jobs, idle and system of an hour add up to the node exactly. None is not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from everywatt.core.errors import MissingExtra
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEnergy:
+    """What a job used of one device of a node: its own share, and its share of the idle power by allocation."""
+
+    device: str
+    domain: str
+    source: str  # rapl, nvml, ipmi, redfish, omegawatt…
+    energy_uj: int
+    low_uj: int
+    high_uj: int
+    idle_uj: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """How a job used a GPU that it was given."""
+
+    uuid: str
+    mean_utilisation: float  # 0…1
+    idle_s: float
+    idle_uj: int
+    memory_peak_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnergy:
+    """A step of a job on this node."""
+
+    step: str  # batch, extern, interactive, 0, 1…
+    start_s: float
+    end_s: float
+    energy_uj: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobOnNode:
+    """One job on one node, from its first process (or Prolog) to its last. A job is the sum of its nodes."""
+
+    job_id: int  # the raw id: of an array's task its own
+    node: str
+    start_s: float  # UTC, unix time
+    end_s: float
+    cluster: str = ""
+    restart: int = 0
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    het_job_id: int | None = None
+    het_offset: int | None = None
+    nodes: int = 1
+    user: str = ""
+    uid: int | None = None
+    account: str = ""
+    partition: str = ""
+    name: str = ""
+    state: str = "RUNNING"  # sacct's word
+    exit_code: str | None = None
+    submit_s: float | None = None
+    period_s: float = 2.0
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    gpus: tuple[str, ...] = ()
+    energy_uj: int | None = None  # its own share, held and active; None where it is refused
+    low_uj: int | None = None
+    high_uj: int | None = None
+    idle_uj: int | None = None  # its share of the idle power, by allocation
+    coverage: float = 0.0
+    pedigree: str = ""
+    scope: str = ""
+    refused: str | None = None
+    devices: tuple[DeviceEnergy, ...] = ()
+    cpu_s: float | None = None
+    memory_peak_bytes: int | None = None
+    gpu_use: tuple[GpuUse, ...] = ()
+    steps: tuple[StepEnergy, ...] = ()
+    waste_uj: int | None = None  # the part of its idle share that it did not use
+    gpu_utilisation: float | None = None  # 0…1, the mean of its GPUs
+    wall_uj: int | None = None
+    slurm_energy_j: float | None = None  # ConsumedEnergyRaw
+    complete: bool = True
+    note: str = ""
+    written_s: float = 0.0  # of two records of one job on one node the later one counts
+
+    @property
+    def key(self) -> tuple[str, int, int, str]:
+        """What makes a record the record of this job on this node."""
+        return self.cluster, self.job_id, self.restart, self.node
+
+    @property
+    def shown_id(self) -> str:
+        """The id as Slurm's own tools print it: 123, 123_4, 123+0."""
+        if self.array_job_id is not None and self.array_task_id is not None:
+            return f"{self.array_job_id}_{self.array_task_id}"
+        if self.het_job_id is not None and self.het_offset is not None:
+            return f"{self.het_job_id}+{self.het_offset}"
+        return str(self.job_id)
+
+    def row(self) -> dict[str, Any]:
+        """Plain data, for Parquet and JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> JobOnNode:
+        """Back from plain data; columns that this version does not know are left out."""
+        known = {field.name for field in fields(cls)}
+        data = {name: value for name, value in row.items() if name in known}
+        data["gpus"] = tuple(data.get("gpus") or ())
+        for name, kind in (("devices", DeviceEnergy), ("gpu_use", GpuUse), ("steps", StepEnergy)):
+            data[name] = tuple(kind(**part) for part in data.get(name) or ())
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHour:
+    """One device of a node over one hour: jobs + idle + system is the total, to the microjoule."""
+
+    hour_s: int
+    node: str
+    device: str
+    domain: str
+    source: str
+    total_uj: int
+    jobs_uj: int
+    idle_uj: int
+    system_uj: int
+    coverage: float
+    written_s: float = 0.0
+
+    @property
+    def key(self) -> tuple[int, str, str, str]:
+        """What makes a record the record of this hour."""
+        return self.hour_s, self.node, self.device, self.source
+
+    def row(self) -> dict[str, Any]:
+        """Plain data, for Parquet and JSON."""
+        return asdict(self)
+
+
+JOB_KEY: Final = ("cluster", "job_id", "restart", "node")
+HOUR_KEY: Final = ("hour_s", "node", "device", "source")
+
+
+def arrow() -> tuple[Any, Any]:
+    """pyarrow and its Parquet, or MissingExtra."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtra("pyarrow", "analysis") from None
+    return pa, pq
+
+
+def job_schema() -> Any:
+    """The Arrow schema of jobs."""
+    pa, _ = arrow()
+    text, i64, i32, f64 = pa.string(), pa.int64(), pa.int32(), pa.float64()
+    device = pa.struct(
+        [("device", text), ("domain", text), ("source", text), *((n, i64) for n in _ENERGIES), ("idle_uj", i64)]
+    )
+    use = pa.struct(
+        [("uuid", text), ("mean_utilisation", f64), ("idle_s", f64), ("idle_uj", i64), ("memory_peak_bytes", i64)]
+    )
+    step = pa.struct([("step", text), ("start_s", f64), ("end_s", f64), ("energy_uj", i64)])
+    special = {
+        "gpus": pa.list_(text),
+        "devices": pa.list_(device),
+        "gpu_use": pa.list_(use),
+        "steps": pa.list_(step),
+        "complete": pa.bool_(),
+        **dict.fromkeys(("restart", "array_task_id", "het_offset", "nodes", "uid"), i32),
+        **dict.fromkeys(("job_id", "array_job_id", "het_job_id"), i64),
+        **dict.fromkeys(("cpus", "coverage", "slurm_energy_j", "gpu_utilisation"), f64),
+    }
+    return pa.schema([(field.name, special.get(field.name) or _kind(field.name)) for field in fields(JobOnNode)])
+
+
+def hour_schema() -> Any:
+    """The Arrow schema of nodes' hours."""
+    pa, _ = arrow()
+    special = {"hour_s": pa.int64(), "coverage": pa.float64()}
+    return pa.schema([(field.name, special.get(field.name) or _kind(field.name)) for field in fields(NodeHour)])
+
+
+_ENERGIES: Final = ("energy_uj", "low_uj", "high_uj")
+
+
+def _kind(name: str) -> Any:
+    """A column's type by the unit in its name."""
+    pa, _ = arrow()
+    if name.endswith(("_uj", "_bytes")):
+        return pa.int64()
+    return pa.float64() if name.endswith("_s") else pa.string()

@@ -1,0 +1,116 @@
+"""What scontrol says of a job and a hook cannot: account, array, name, allocation. Hooks themselves never ask it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from typing import Any, Final
+
+from everywatt.slurm.node_jobs import indices
+
+TIMEOUT_S: Final = 5.0
+_FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)")
+_UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def show_job(job_id: int, node: str = "", conf: str = "") -> dict[str, Any]:
+    """Facts of a job for `NodeJob.tell`; {} where scontrol is missing, slow or knows nothing of it."""
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C", **({"SLURM_CONF": conf} if conf else {})}
+    try:
+        done = subprocess.run(
+            ["scontrol", "show", "job", "-d", "-o", str(job_id)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            errors="replace",
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    for line in done.stdout.splitlines():
+        facts = parse_job(line, node)
+        if facts.pop("job_id", None) == job_id:
+            return facts
+    return {}
+
+
+def parse_job(line: str, node: str = "") -> dict[str, Any]:
+    """One line of `scontrol show job -d -o`; `node` chooses the allocation of that node."""
+    # Names and paths are the user's to choose. Of a field that is there twice the later one is Slurm's, before paths.
+    fields = dict(_FIELD.findall(line.partition(" Command=")[0]))
+    user, _, uid = fields.get("UserId", "").partition("(")
+    facts: dict[str, Any] = {
+        "job_id": _number(fields.get("JobId")),
+        "array_job_id": _number(fields.get("ArrayJobId")),
+        "array_task_id": _number(fields.get("ArrayTaskId")),
+        "het_job_id": _number(fields.get("HetJobId")),
+        "het_offset": _number(fields.get("HetJobOffset")),
+        "restart": _number(fields.get("Restarts")),
+        "user": user,
+        "uid": _number(uid.rstrip(")")),
+        "account": _text(fields.get("Account")),
+        "partition": _text(fields.get("Partition")),
+        "name": _text(fields.get("JobName")),
+        "nodes": _number(fields.get("NumNodes")),
+        "submit_s": _number(fields.get("SubmitTime")),
+        "state": _text(fields.get("JobState")),
+        **_allocation(line, node),
+    }
+    return {name: value for name, value in facts.items() if value not in (None, "")}
+
+
+def _allocation(line: str, node: str) -> dict[str, Any]:
+    """CPUs, memory and GPUs on this node, as `-d` tells them: `Nodes=n1 CPU_IDs=0-3 Mem=2048 GRES=gpu:2(IDX:0-1)`."""
+    for match in re.finditer(r"\sNodes=(\S+) CPU_IDs=(\S*) Mem=(\S*)(?: GRES=(\S*))?", line):
+        if node and node not in expand(match[1]):
+            continue
+        memory = re.fullmatch(r"(\d+)([KMGT]?)", match[3])
+        gpus = [
+            index for found in re.findall(r"gpu[^,(]*\(IDX:([\d,-]+)\)", match[4] or "") for index in indices(found)
+        ]
+        return {
+            "cpus": float(len(indices(match[2]))) or None,
+            "memory_bytes": int(memory[1]) * _UNITS[memory[2]] or None if memory else None,
+            **({"gpus": gpus} if gpus else {}),
+        }
+    return {}
+
+
+def expand(names: str) -> list[str]:
+    """The nodes of a Slurm list.
+
+    >>> expand("n[1-2,07-08],login")
+    ['n1', 'n2', 'n07', 'n08', 'login']
+    """
+    found: list[str] = []
+    for part in re.findall(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*", names):
+        if not part:
+            continue
+        pieces = [""]
+        for text, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
+            pieces = [piece + one for piece in pieces for one in ([text] if text else _range(ranges))]
+            if len(pieces) > 100_000:
+                return found
+        found += pieces
+    return found
+
+
+def _range(text: str) -> list[str]:
+    found = []
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        if dash and low.isdecimal() and high.isdecimal() and 0 <= int(high) - int(low) < 100_000:
+            found += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
+        else:
+            found.append(part)
+    return found
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
+
+
+def _text(text: str | None) -> str | None:
+    return None if text in (None, "", "(null)", "N/A", "Unknown") else text

@@ -1,0 +1,42 @@
+#!/bin/sh
+# everywatt @EVENT@: tells the node's agent of a job, by a small file that it will find. Written by `everywatt slurm install`.
+# shellcheck disable=SC2153 # Slurm sets the variables
+# It waits for nothing and always ends with 0: a hook that fails would drain the node.
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+event=@EVENT@
+spool=@SPOOL@
+command=@COMMAND@
+
+alive() {
+    # The agent wrote its pid and start time; a pid that was given to another program has another start.
+    pid='' began=''
+    read -r pid began <"$spool/agent.pid" || return 1
+    read -r line <"/proc/$pid/stat" || return 1
+    # shellcheck disable=SC2086 # words are wanted
+    set -- ${line##*) }
+    [ "${20}" = "$began" ]
+}
+
+tell() {
+    umask 077
+    new="$folder/.$event-$SLURM_JOB_ID-$$"
+    printf '%s\n' "event=$event" "job_id=$SLURM_JOB_ID" "node=$SLURMD_NODENAME" "cluster=$SLURM_CLUSTER_NAME" \
+        "user=$SLURM_JOB_USER" "uid=$SLURM_JOB_UID" "account=$SLURM_JOB_ACCOUNT" "partition=$SLURM_JOB_PARTITION" \
+        "cpus=$SLURM_JOB_CPUS_PER_NODE" "gpus=$SLURM_JOB_GPUS" "nodes=${SLURM_JOB_NUM_NODES:-$SLURM_NNODES}" \
+        "nodelist=${SLURM_JOB_NODELIST:-$SLURM_NODELIST}" "restart=$SLURM_JOB_RESTART_COUNT" \
+        "exit_code=$SLURM_JOB_EXIT_CODE2" "sluid=$SLURM_JOB_SLUID" "conf=$SLURM_CONF" "period=@PERIOD@" \
+        "array_job_id=$SLURM_ARRAY_JOB_ID" "array_task_id=$SLURM_ARRAY_TASK_ID" \
+        "het_job_id=$SLURM_HET_JOB_ID" "het_offset=$SLURM_HET_JOB_OFFSET" \
+        "step=$SLURM_STEP_ID" "pid=$SLURM_TASK_PID" "name=$SLURM_JOB_NAME" "whole=yes" >"$new" &&
+        mv -f "$new" "$folder/$event-$SLURM_JOB_ID-${SLURM_JOB_RESTART_COUNT:-0}-$$.event"
+    [ ! -e "$new" ] || rm -f "$new"
+}
+
+{
+    case $event in task) folder=$spool/tasks ;; *) folder=$spool/events ;; esac
+    [ -n "$SLURM_JOB_ID" ] && [ -d "$folder" ] && tell
+    if [ "$event" = start ] && [ -x "$command" ] && ! alive; then
+        setsid "$command" slurm node --spool "$spool" --until-idle &
+    fi
+} </dev/null >/dev/null 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
+exit 0

@@ -1,0 +1,60 @@
+"""The systemd units of a Slurm node: the agent, what books its tape to jobs, and the daily work of the site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from everywatt.slurm.hooks import Site
+
+STATE: Final = "/var/lib/everywatt-agent"
+
+UNITS: Final = {
+    "everywatt-agent.service": """\
+[Unit]
+Description=everywatt agent: the energy of this node
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+Type=notify
+ExecStart={command} agent --state {state} --period {period} --jobs slurm,cgroup
+ExecReload=/bin/kill -HUP $MAINPID
+Environment=EVERYWATT_SLURM_SPOOL={spool}
+Restart=on-failure
+WatchdogSec=60
+StateDirectory=everywatt-agent
+ProtectSystem=strict
+ProtectHome=read-only
+PrivateTmp=yes
+NoNewPrivileges=yes
+ReadWritePaths={spool}
+
+[Install]
+WantedBy=multi-user.target
+""",
+    "everywatt-slurm.service": """\
+[Unit]
+Description=everywatt: the jobs of this Slurm node
+After=everywatt-agent.service slurmd.service
+Wants=everywatt-agent.service
+
+[Service]
+ExecStart={command} slurm node --tape {state}/tape --spool {spool} --store {store} --every 60s --quiet
+Restart=always
+RestartSec=10
+MemoryMax=512M
+ProtectSystem=strict
+PrivateTmp=yes
+NoNewPrivileges=yes
+ReadWritePaths={spool} {store}
+
+[Install]
+WantedBy=multi-user.target
+""",
+}
+
+
+def unit(name: str, site: Site, store: Path) -> str:
+    """The text of a unit."""
+    return UNITS[name].format(command=site.command, spool=site.spool, store=store, state=STATE, period=site.period)

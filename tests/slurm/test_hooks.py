@@ -1,0 +1,186 @@
+"""Hooks: what they drop, and that nothing makes them fail, wait or write elsewhere."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from everywatt.core.errors import UsageError
+from everywatt.slurm.hooks import EVENTS, Site, hook, make_spool, slurm_conf_lines
+from everywatt.slurm.spool import forget, read_events
+
+JOB = {
+    "SLURM_JOB_ID": "3",
+    "SLURMD_NODENAME": "n1",
+    "SLURM_CLUSTER_NAME": "probe",
+    "SLURM_JOB_USER": "ada",
+    "SLURM_JOB_UID": str(os.getuid()),
+    "SLURM_JOB_PARTITION": "p",
+    "SLURM_JOB_CPUS_PER_NODE": "2",
+    "SLURM_JOB_GPUS": "1",
+    "SLURM_JOB_RESTART_COUNT": "0",
+}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    made = Site(spool=tmp_path / "spo ol", folder=tmp_path / "etc", command=tmp_path / "missing", period="2s")
+    make_spool(made.spool)
+    return made
+
+
+def call(site: Site, event: str, timeout: float = 20, **more: str) -> subprocess.CompletedProcess[bytes]:
+    """As slurmd calls it: without PATH and HOME."""
+    path = site.spool.parent / f"{event}.sh"
+    path.write_text(hook(event, site))
+    return subprocess.run(["/bin/sh", str(path)], env={**JOB, **more}, capture_output=True, timeout=timeout)
+
+
+def check_silent(done: subprocess.CompletedProcess[bytes]) -> None:
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_what_a_hook_says_is_read_back(site: Site) -> None:
+    check_silent(call(site, "start"))
+    (event,) = read_events(site.spool)
+    assert (event.kind, event.job_id, event.uid) == ("start", 3, os.getuid())
+    assert (event.text("user"), event.text("node"), event.number("cpus"), event.text("period")) == (
+        "ada",
+        "n1",
+        2,
+        "2s",
+    )
+    assert abs(event.at_s - time.time()) < 60
+    forget(event)
+    assert read_events(site.spool) == []
+
+
+def test_a_task_tells_its_array_and_nothing_that_it_could_lie_about(site: Site) -> None:
+    name = "x\nuser=root\njob_id=99\nuid=0"
+    check_silent(call(site, "task", SLURM_ARRAY_JOB_ID="1", SLURM_ARRAY_TASK_ID="4", SLURM_JOB_NAME=name))
+    (event,) = read_events(site.spool)
+    assert (event.job_id, event.number("array_job_id"), event.number("array_task_id")) == (3, 1, 4)
+    assert "user" not in event.values
+    assert "uid" not in event.values
+
+
+def test_events_come_in_the_order_of_their_times(site: Site) -> None:
+    for number, (event, job) in enumerate([("start", "7"), ("start", "5"), ("end", "7")]):
+        call(site, event, SLURM_JOB_ID=job)
+        newest = max((site.spool / "events").glob("*.event"), key=lambda path: path.stat().st_mtime_ns)
+        os.utime(newest, (100 + number, 100 + number))
+    assert [(event.kind, event.job_id) for event in read_events(site.spool)] == [("start", 7), ("start", 5), ("end", 7)]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_a_spool_that_is_not_there_harms_nobody(site: Site, event: str) -> None:
+    shutil.rmtree(site.spool)
+    check_silent(call(site, event))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_harms_nobody(site: Site) -> None:
+    text = hook("start", site).replace('>"$new"', ">/dev/full")
+    script = site.spool.parent / "full.sh"
+    script.write_text(text)
+    done = subprocess.run(["/bin/sh", str(script)], env=JOB, capture_output=True, timeout=20)
+    check_silent(done)
+    assert read_events(site.spool) == []
+
+
+def test_an_agent_that_is_stopped_is_not_waited_for(site: Site) -> None:
+    agent = subprocess.Popen(["sleep", "60"])
+    try:
+        began = Path(f"/proc/{agent.pid}/stat").read_text().rsplit(") ", 1)[1].split()[19]
+        (site.spool / "agent.pid").write_text(f"{agent.pid} {began}\n")
+        agent.send_signal(signal.SIGSTOP)
+        started = started_file(site)
+        check_silent(call(site, "start"))
+        assert len(read_events(site.spool)) == 1
+        assert not started.exists()
+    finally:
+        agent.kill()
+        agent.wait()
+
+
+def started_file(site: Site) -> Path:
+    """A command in the place of everywatt that says that it was called."""
+    started = site.spool.parent / "started"
+    site.command.write_text(f'#!/bin/sh\necho "$@" > {started}\nsleep 2\n')
+    site.command.chmod(0o755)
+    return started
+
+
+@pytest.mark.parametrize("written", [None, "", "999999999 5\n", "1 5\n", "rubbish\n"])
+def test_without_an_agent_a_recorder_is_started_and_not_waited_for(site: Site, written: str | None) -> None:
+    if written is not None:
+        (site.spool / "agent.pid").write_text(written)
+    started = started_file(site)
+    check_silent(call(site, "start", timeout=1.8))
+    deadline = time.monotonic() + 20
+    while not (started.exists() and started.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert started.read_text().split() == ["slurm", "node", "--spool", *str(site.spool).split(), "--until-idle"]
+    started.unlink()
+    check_silent(call(site, "end"))
+    assert not started.exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to be another user")
+def test_a_user_drops_a_task_and_sees_no_others(site: Site) -> None:
+    for folder in (site.spool, *site.spool.parents):
+        if str(folder).startswith("/tmp/"):
+            folder.chmod(0o755)
+    script = site.spool.parent / "task.sh"
+    script.write_text(hook("task", site))
+    as_nobody = {"user": 65534, "group": 65534, "extra_groups": ()}
+    done = subprocess.run(["/bin/sh", str(script)], env=JOB, capture_output=True, timeout=20, **as_nobody)
+    check_silent(done)
+    (event,) = read_events(site.spool)
+    assert event.uid == 65534
+    listing = subprocess.run(["ls", str(site.spool / "tasks")], capture_output=True, **as_nobody)
+    assert listing.returncode != 0
+
+
+def test_what_is_no_event_is_put_aside(site: Site) -> None:
+    folder = site.spool / "events"
+    (folder / "torn.event").write_text("event=start\njob_id=1\n")
+    (folder / "big.event").write_bytes(b"x" * 100_000)
+    (folder / "wrong.event").write_text("event=start\njob_id=../../etc\nwhole=yes\n")
+    (folder / "task.event").write_text("event=task\njob_id=1\nwhole=yes\n")
+    (folder / "link.event").symlink_to("/etc/passwd")
+    os.mkfifo(folder / "pipe.event")
+    assert read_events(site.spool) == []
+    assert {path.name for path in folder.glob("*.bad")} >= {"torn.bad", "big.bad", "wrong.bad", "task.bad", "pipe.bad"}
+
+
+def test_lines_of_slurm_conf(site: Site) -> None:
+    fresh = slurm_conf_lines(site)
+    assert fresh == [
+        f"Prolog={site.folder}/prolog.sh",
+        f"Epilog={site.folder}/epilog.sh",
+        f"TaskProlog={site.folder}/task-prolog.sh",
+        "PrologFlags=Alloc",
+    ]
+    assert slurm_conf_lines(site, "\n".join(fresh)) == []
+    there = slurm_conf_lines(site, "Prolog=/etc/old.sh\nPrologFlags=X11\n")
+    assert there[0].startswith("# Prolog is /etc/old.sh now.")
+    assert there[-1] == "PrologFlags=X11,Alloc"
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("event", EVENTS)
+def test_hooks_are_clean_shell(site: Site, event: str) -> None:
+    done = subprocess.run(["shellcheck", "-"], input=hook(event, site), text=True, capture_output=True)
+    assert done.stdout == ""
+
+
+def test_bad_settings_are_refused(site: Site) -> None:
+    with pytest.raises(UsageError, match="event"):
+        hook("begin", site)
+    with pytest.raises(UsageError, match="period"):
+        hook("start", Site(period="2s; reboot"))

@@ -1,0 +1,263 @@
+"""A node's jobs: who they are, what of the tape is theirs, and that nothing is lost when it is killed."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from machines import Process, write_machine
+from tapes import UTC_NS
+
+from everywatt.core.clocks import NS
+from everywatt.slurm.booking import Account, book
+from everywatt.slurm.hooks import make_spool
+from everywatt.slurm.node import Node, tapes_in
+from everywatt.slurm.node_jobs import NodeJob, NodeJobs, indices
+from everywatt.slurm.presence import holder, leave, take_place
+from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.scontrol import expand, parse_job
+from everywatt.slurm.spool import Event
+from everywatt.slurm.store import Store
+from everywatt.tape.reader import Tape
+
+SECONDS = 12
+T0 = UTC_NS / NS
+SHOWN = (
+    "JobId=6 ArrayJobId=5 ArrayTaskId=2 JobName=a Account=evil b.sh UserId=ada(1000) GroupId=x(1) MCS_label=N/A "
+    "Account=phys Partition=p JobState=RUNNING Restarts=1 SubmitTime=1794700000 NumNodes=2 NumCPUs=4 "
+    "  Nodes=n[1-2] CPU_IDs=0-1 Mem=2048 GRES=gpu:1(IDX:1)   MinCPUsNode=1 Command=/x WorkDir=/h Account=evil"
+)
+
+
+def flat(value: float) -> list[float]:
+    return [value] * SECONDS
+
+
+def step(job: int) -> dict[str, object]:
+    return {"uid": 1000, "cgroup": f"/system.slice/slurmstepd.scope/job_{job}/step_batch/user/task_0"}
+
+
+@pytest.fixture
+def tape(tmp_path: Path) -> Path:
+    """60 W for job 1 (two CPUs), job 2 and a daemon (one each); a card of 40 W, then 160 W, with nobody listed."""
+    processes = [
+        Process(101, flat(1.0), extra=step(1)),
+        Process(102, flat(1.0), extra=step(1)),
+        Process(103, flat(1.0), extra=step(2)),
+        Process(104, flat(1.0), extra={"uid": 0, "cgroup": "/system.slice/sshd.service"}),
+    ]
+    folder = tmp_path / "tape"
+    folder.mkdir()
+    return write_machine(
+        folder / "box-0001.tape",
+        {"cpu.0": flat(60.0), "gpu.0": [40.0] * 6 + [160.0] * 6},
+        processes,
+        seconds=SECONDS,
+        everything=True,
+    )
+
+
+def event(kind: str, job: int, at: float, by: int = 0, **values: str) -> Event:
+    return Event(kind, job, T0 + at, by, values, Path(f"{kind}-{job}.event"))
+
+
+def drop(spool: Path, kind: str, job: int, at: float, **values: object) -> None:
+    """What a hook writes."""
+    lines = {"event": kind, "job_id": job, **values, "whole": "yes"}
+    path = spool / "events" / f"{kind}-{job}-{at}.event"
+    path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    os.utime(path, (T0 + at, T0 + at))
+
+
+def test_a_stretch_is_charged_to_jobs_idle_and_the_system(tape: Path) -> None:
+    jobs = [NodeJob(1, 0, T0, cpus=2.0, gpus=[0]), NodeJob(2, 0, T0, T0 + 6, cpus=1.0)]
+    accounts: dict[str, Account] = {}
+    idle = {}
+    opened = Tape.open(tape)
+    pieces = book(opened, "n1", jobs, accounts, T0 + 1, T0 + 11, idle)
+    hours = {row.device: row for piece in pieces for row in piece.hours}
+    for row in hours.values():
+        assert row.jobs_uj + row.idle_uj + row.system_uj == row.total_uj
+    assert hours["cpu.0"].total_uj == pytest.approx(600e6, rel=1e-3)
+    first, second = accounts["1/0"], accounts["2/0"]
+    assert first.own_uj["cpu.0"] == pytest.approx(2 * second.own_uj["cpu.0"], rel=1e-3)
+    assert hours["cpu.0"].jobs_uj == first.own_uj["cpu.0"] + second.own_uj["cpu.0"]
+    # The card was given to job 1 alone.
+    assert first.own_uj["gpu.0"] == pytest.approx(600e6, rel=1e-2)
+    assert first.idle_uj["gpu.0"] == pytest.approx(400e6, rel=1e-2)
+    assert "gpu.0" not in second.own_uj
+    assert first.cpu_s == pytest.approx(20.0, rel=1e-2)
+
+
+def test_booking_in_pieces_is_booking_at_once(tape: Path) -> None:
+    jobs = [NodeJob(1, 0, T0, cpus=2.0), NodeJob(2, 0, T0, cpus=1.0)]
+    opened = Tape.open(tape)
+    whole: dict[str, Account] = {}
+    parts: dict[str, Account] = {}
+    idle = {}
+    book(opened, "n1", jobs, whole, T0 + 1, T0 + 11, idle)
+    for second in range(1, 11, 2):
+        book(opened, "n1", jobs, parts, T0 + second, T0 + second + 2, idle)
+    for key in whole:
+        assert sum(parts[key].own_uj.values()) == pytest.approx(sum(whole[key].own_uj.values()), rel=2e-3)
+        width = sum(sum(b.sides()) for b in parts[key].budgets.values())
+        assert width == pytest.approx(sum(sum(b.sides()) for b in whole[key].budgets.values()), rel=0.25)
+
+
+def test_accounts_survive_as_plain_data(tape: Path) -> None:
+    accounts: dict[str, Account] = {}
+    book(Tape.open(tape), "n1", [NodeJob(1, 0, T0, cpus=2.0)], accounts, T0, T0 + 5, {})
+    assert Account.of_dict(accounts["1/0"].to_dict()) == accounts["1/0"]
+
+
+def node_at(tmp_path: Path, now: float, boot: str = "b") -> Node:
+    spool = tmp_path / "spool"
+    make_spool(spool)
+    return Node(
+        "n1",
+        spool,
+        Store(tmp_path / "store"),
+        tapes_in(tmp_path / "tape"),
+        ask=lambda job, node, conf: {"account": "phys", "name": f"job {job}"},
+        now_s=lambda: T0 + now,
+        boot=boot,
+    )
+
+
+def stored(tmp_path: Path) -> dict[int, JobOnNode]:
+    rows = Store(tmp_path / "store").jobs(0, 1e12).to_pylist()
+    return {row["job_id"]: JobOnNode.of_row(row) for row in rows}
+
+
+def test_jobs_end_in_the_store_with_what_they_cost(tape: Path, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    make_spool(spool)
+    for job, cpus, end in ((1, 2, 10), (2, 1, 7)):
+        drop(spool, "start", job, 1, node="n1", user="ada", uid=1000, cpus=cpus, cluster="c", period="2s")
+        drop(spool, "end", job, end, node="n1", exit_code="0:0" if job == 1 else "2:0")
+    node = node_at(tmp_path, 12)
+    assert node.listen() == 4
+    assert node.settle() == 2
+    found = stored(tmp_path)
+    assert found[1].energy_uj == pytest.approx(2 * 9 / 6 * (found[2].energy_uj or 0), rel=0.35)
+    assert (found[1].user, found[1].account, found[1].state, found[2].state) == ("ada", "phys", "COMPLETED", "FAILED")
+    assert found[1].coverage == pytest.approx(1.0, abs=0.01)
+    assert found[1].low_uj < found[1].energy_uj < found[1].high_uj
+    assert [step.step for step in found[1].steps] == ["batch"]
+    assert list((spool / "events").iterdir()) == []
+    assert node_at(tmp_path, 12).settle() == 0
+
+
+def test_killed_between_any_two_steps_it_goes_on(tape: Path, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    make_spool(spool)
+    drop(spool, "start", 1, 1, node="n1", cpus=2)
+    node_at(tmp_path, 4).listen()  # killed here
+    first = node_at(tmp_path, 6)
+    first.settle()  # and here
+    drop(spool, "end", 1, 10, node="n1")
+    last = node_at(tmp_path, 12)
+    assert last.running == 1
+    last.listen()
+    assert last.settle() == 1
+    assert stored(tmp_path)[1].coverage == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_reboot_ends_what_ran(tape: Path, tmp_path: Path) -> None:
+    make_spool(tmp_path / "spool")
+    drop(tmp_path / "spool", "start", 1, 1, node="n1", cpus=2)
+    node_at(tmp_path, 5).listen()
+    after = node_at(tmp_path, 12, boot="another")
+    after.settle()
+    record = stored(tmp_path)[1]
+    assert (record.complete, record.state, record.end_s) == (False, "NODE_FAIL", T0 + 5)
+    assert "went down" in record.note
+
+
+def test_a_job_that_was_never_on_the_tape_is_refused(tape: Path, tmp_path: Path) -> None:
+    make_spool(tmp_path / "spool")
+    drop(tmp_path / "spool", "start", 9, 2.0, node="n1", cpus=1)
+    drop(tmp_path / "spool", "end", 9, 2.1, node="n1")
+    node = node_at(tmp_path, 12)
+    node.listen()
+    assert node.settle() == 1
+    record = stored(tmp_path)[9]
+    assert record.energy_uj is None
+    assert "no process of it was seen" in (record.refused or "")
+
+
+def test_another_nodes_events_stay_where_they_are(tape: Path, tmp_path: Path) -> None:
+    make_spool(tmp_path / "spool")
+    drop(tmp_path / "spool", "start", 1, 1, node="n2")
+    assert node_at(tmp_path, 3).listen() == 0
+    assert len(list((tmp_path / "spool" / "events").iterdir())) == 1
+
+
+def test_a_state_that_is_rubbish_is_put_aside(tape: Path, tmp_path: Path) -> None:
+    make_spool(tmp_path / "spool")
+    (tmp_path / "spool" / "node.json").write_text("{")
+    assert node_at(tmp_path, 3).running == 0
+    assert (tmp_path / "spool" / "node.bad").exists()
+
+
+def take(jobs: NodeJobs, events: Iterable[Event]) -> None:
+    for one in events:
+        jobs.take(one, "n1")
+
+
+def test_a_requeued_job_runs_again_under_its_number() -> None:
+    jobs = NodeJobs()
+    take(jobs, [event("start", 1, 0, restart="0"), event("end", 1, 5), event("start", 1, 9, restart="1")])
+    assert {key: job.end_s for key, job in jobs.jobs.items()} == {"1/0": T0 + 5, "1/1": None}
+
+
+def test_a_task_may_speak_of_its_own_job_only() -> None:
+    jobs = NodeJobs()
+    take(jobs, [event("start", 1, 0, uid="1000")])
+    assert jobs.take(event("task", 1, 1, by=2000, array_task_id="7", array_job_id="1")) is None
+    assert jobs.take(event("task", 1, 1, by=1000, array_task_id="4", array_job_id="1")) is not None
+    assert jobs.jobs["1/0"].array_task_id == 4
+
+
+def test_an_end_without_a_start_is_kept_and_said() -> None:
+    jobs = NodeJobs()
+    take(jobs, [event("end", 1, 5, user="ada")])
+    assert (jobs.jobs["1/0"].complete, jobs.jobs["1/0"].user) == (False, "ada")
+
+
+def test_what_scontrol_says() -> None:
+    facts = parse_job(SHOWN, "n2")
+    assert (facts["account"], facts["user"], facts["uid"]) == ("phys", "ada", 1000)
+    assert (facts["cpus"], facts["memory_bytes"], facts["gpus"]) == (2.0, 2 << 30, [1])
+    assert (facts["array_job_id"], facts["array_task_id"], facts["nodes"]) == (5, 2, 2)
+    assert parse_job("rubbish") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[08-10],x", ["n08", "n09", "n10", "x"]),
+        ("a[1-2]b[1,3]", ["a1b1", "a1b3", "a2b1", "a2b3"]),
+        ("", []),
+    ],
+)
+def test_lists_of_nodes(text: str, names: list[str]) -> None:
+    assert expand(text) == names
+
+
+@pytest.mark.parametrize(("text", "found"), [("0,2-3", [0, 2, 3]), ("", []), ("a,1", [1]), ("0-99999999", [])])
+def test_lists_of_gpus(text: str, found: list[int]) -> None:
+    assert indices(text) == found
+
+
+def test_one_process_serves_a_spool(tmp_path: Path) -> None:
+    assert take_place(tmp_path)
+    assert holder(tmp_path) == os.getpid()
+    assert take_place(tmp_path)
+    assert not take_place(tmp_path, pid=os.getppid())
+    leave(tmp_path, os.getpid())
+    assert holder(tmp_path) is None
+    (tmp_path / "agent.pid").write_text("999999999 1\n")
+    assert take_place(tmp_path)
