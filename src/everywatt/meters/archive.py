@@ -21,10 +21,11 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import RunExists, UsageError
 from everywatt.meters.bare_arrow import to_column
 from everywatt.meters.block import Block
-from everywatt.meters.downsample import Cells, coarser, downsample
+from everywatt.meters.downsample import Cells, coarser, downsample, gathered_cells
 from everywatt.meters.parquet import arrow, read_parquet, writing
 
 COPIES: Final = {"second": 1.0, "minute": 60.0}
+CELLS_TOGETHER: Final = 10_800  # three hours of seconds in a row group
 _NAME = re.compile(r"(?P<meter>.+)-(?P<at>\d{8}T\d{6})\.(?P<ms>\d{3})Z\.parquet")
 
 
@@ -83,7 +84,7 @@ def write_cells(path: Path, pieces: Iterable[Cells]) -> None:
     temporary = path.with_name(f".{path.name}.part")
     writer: Any = None
     try:
-        for cells in pieces:
+        for cells in gathered_cells(pieces, CELLS_TOGETHER):
             columns = _columns(cells)
             arrays = [to_column(column) for column in columns.values()]
             table = pa.Table.from_arrays(arrays, names=list(columns)).replace_schema_metadata(

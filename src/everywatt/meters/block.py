@@ -80,6 +80,13 @@ class Oddities:
         if len(self.samples) < 5:
             self.samples.append(line[:160])
 
+    def add(self, other: Oddities) -> None:
+        """Count what was found in a later part too."""
+        for name in ("log_lines", "bad_frames", "torn_lines", "cut_end", "backwards"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for line in other.samples:
+            self.note(line)
+
     def sentences(self) -> list[str]:
         """What a report says of it."""
         told = (

@@ -16,7 +16,7 @@ import numpy as np
 from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.meters.bare_arrow import to_column, to_numpy
 from everywatt.meters.block import PHASES, Block, Floats, join, names_of
-from everywatt.meters.tenths import TenthsBlock
+from everywatt.meters.tenths import TenthsBlock, joined
 
 FORMAT: Final = b"everywatt-meter-1"
 GROUP_ROWS: Final = 24_000  # four minutes at 100 Hz: what an hour of a long archive costs to find
@@ -61,7 +61,8 @@ class BlockWriter:
         if block.plugs != self.plugs:
             raise ValueError("blocks of meters with different numbers of plugs")
         if isinstance(block, TenthsBlock) and self.tenths:
-            table = block.table.replace_schema_metadata(self._schema.metadata)
+            columns = [to_column(block.utc_ns), to_column(block.ok), *map(to_column, block.tenths)]
+            table = self._pa.Table.from_arrays(columns, schema=self._schema)
             self._file.write_table(table, row_group_size=GROUP_ROWS)
             self.rows += len(block)
             return
@@ -145,12 +146,7 @@ def gathered(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
 
 def _joined(blocks: list[Block]) -> Block:
     tenths = [block for block in blocks if isinstance(block, TenthsBlock)]
-    if len(tenths) != len(blocks):
-        return join(blocks)
-    pa, _ = arrow()
-    table = pa.concat_tables([block.table for block in tenths])
-    times, good = (np.concatenate(parts) for parts in zip(*((b.utc_ns, b.ok) for b in tenths), strict=True))
-    return TenthsBlock(times, good, table)
+    return joined(tenths) if len(tenths) == len(blocks) else join(blocks)
 
 
 def read_parquet(
