@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeVar
 
-THREADS: Final = 2
+THREADS: Final = 1
 In = TypeVar("In")
 Out = TypeVar("Out")
 

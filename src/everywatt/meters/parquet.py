@@ -138,8 +138,10 @@ def gathered(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
         held.append(block)
         count += len(block)
         if count >= rows:
-            yield _joined(held)
+            whole = _joined(held)
             held, count = [], 0
+            yield whole
+            del whole  # before the next is made
     if held:
         yield _joined(held)
 

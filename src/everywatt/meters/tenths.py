@@ -23,6 +23,7 @@ HEAD_BYTES: Final = len(b"1794765346.932382660,true,")
 _POINT, _COMMA, _END, _ZERO = ord("."), ord(","), ord("\n"), ord("0")
 _DIGITS = np.array([place for place in range(20) if place != 10])
 _NS = 10 ** np.arange(18, -1, -1, dtype=np.int64)
+_LEAST: Final = -(2**31)  # the one number without a positive twin: refused as larger ones are
 _ROW_BYTES: Final = b"0123456789.,-\n"
 
 
@@ -41,6 +42,10 @@ class TenthsBlock(Block):
     def plugs(self) -> int:
         """How many plugs the meter has."""
         return int(self.tenths.shape[0] - PHASES) // 2
+
+    def take(self, chosen: Bools | Ints | slice) -> TenthsBlock:
+        """Some of the rows."""
+        return TenthsBlock(self.utc_ns[chosen], self.ok[chosen], self.tenths[:, chosen])
 
     @property
     def volts(self) -> Floats:
@@ -97,7 +102,7 @@ def _values(text: bytes, names: list[str]) -> Tenths | None:
         from pyarrow import csv as arrow_csv
     except ImportError:
         return None
-    if text.translate(None, _ROW_BYTES) or not _one_decimal(text, len(names)):
+    if text.translate(None, _ROW_BYTES) or not _one_decimal(text):
         return None
     try:
         table = arrow_csv.read_csv(
@@ -109,7 +114,8 @@ def _values(text: bytes, names: list[str]) -> Tenths | None:
         )
     except pa.ArrowInvalid:
         return None
-    return _matrix(table)
+    found = _matrix(table)
+    return found if found.size and found.min() > _LEAST else None
 
 
 def _matrix(table: Any) -> Tenths:
@@ -119,12 +125,8 @@ def _matrix(table: Any) -> Tenths:
     return found
 
 
-def _one_decimal(text: bytes, columns: int) -> bool:
-    """True where the text has as many points as cells, and after each point one byte and the end of its cell."""
+def _one_decimal(text: bytes) -> bool:
+    """True where every cell ends with a point and one byte, and there are no other points."""
     raw = np.frombuffer(text, dtype=np.uint8)
-    points = np.flatnonzero(raw == _POINT)
-    if len(points) != text.count(b"\n") * columns or not len(points) or points[-1] + 2 >= len(raw):
-        return False
-    after = raw[points + 2]
-    digit = raw[points + 1] - np.uint8(_ZERO) <= 9
-    return bool((digit & ((after == _COMMA) | (after == _END))).all())
+    points, ends = raw == _POINT, (raw == _COMMA) | (raw == _END)
+    return bool(not ends[:2].any() and not points[-2:].any() and np.array_equal(points[:-2], ends[2:]))
