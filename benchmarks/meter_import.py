@@ -1,8 +1,7 @@
 """An hour of a 36-plug Omegawatt at 100 Hz, imported into an archive, beside pandas read_csv and to_parquet.
 
 Each way runs in a process of its own: wall time with Python's start, the most memory it had (VmHWM), the size of what
-it wrote. Ours also writes the copies by second and by minute; pandas does not. Then the time to read any hour of an
-archive, and of one that is ten times as long.
+it wrote. Ours also writes the copies by second and by minute; pandas does not.
 """
 
 from __future__ import annotations
@@ -35,17 +34,6 @@ from everywatt.meters.block import Oddities
 from everywatt.meters.files import blocks_of
 store(Path(sys.argv[2]), "box", blocks_of(Path(sys.argv[1]), Oddities()))
 {_MEMORY}
-"""
-READ = """
-import sys, time
-from pathlib import Path
-import pyarrow.parquet
-from everywatt.meters.archive import read_archive
-from everywatt.meters.stats import stats
-began = time.perf_counter()
-start = int(sys.argv[2])
-found = stats(read_archive(Path(sys.argv[1]), "box", start, start + 3600 * 10**9, [1, 5]), total="1+5")
-print("SECONDS", time.perf_counter() - began, found.rows)
 """
 
 
@@ -93,7 +81,10 @@ def main(quick: bool = False) -> None:
         write_log(log, rows)
         # In turns: what else the machine does falls on both.
         pairs = [
-            (timed(OURS, str(log), str(folder / f"archive{n}")), timed(PANDAS, str(log), str(folder / "pandas.parquet")))
+            (
+                timed(OURS, str(log), str(folder / f"archive{n}")),
+                timed(PANDAS, str(log), str(folder / "pandas.parquet")),
+            )
             for n in range(2 if quick else 4)
         ]
         ours, theirs = (min(way) for way in zip(*pairs, strict=True))
@@ -111,32 +102,7 @@ def main(quick: bool = False) -> None:
             ["text over what is stored", f"{smaller:.1f}", "10", verdict(10 / smaller, 1.0)],
         ]
         OUT.table(["FIGURE", "IS", "TARGET", "VERDICT"], targets, right=(1, 2))
-        _hours(folder)
 
 
 def size_mb_of(log: Path) -> float:
     return log.stat().st_size / 1e6
-
-
-def _hours(folder: Path) -> None:
-    """The time of an hour in archives of one and of ten files."""
-    for count in (1, 10):
-        archive = folder / f"long{count}"
-        source = next((folder / "archive0" / "raw").glob("*.parquet"))
-        (archive / "raw").mkdir(parents=True)
-        first = source.name.rsplit("-", 1)[1]
-        for day in range(count - 1):
-            stamp = f"2026{day + 1:02d}01T000000.000Z.parquet"
-            (archive / "raw" / f"box-{stamp}").write_bytes(source.read_bytes())
-        (archive / "raw" / f"box-{first}").write_bytes(source.read_bytes())
-        done = [
-            subprocess.run(
-                [sys.executable, "-c", READ, str(archive), str(ORIGIN_S * NS)],
-                env=environment(),
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.split()
-            for _ in range(3)
-        ]
-        say(f"an hour of two plugs out of {count} files: {min(float(words[1]) for words in done):.3f} s")

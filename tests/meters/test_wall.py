@@ -205,6 +205,6 @@ def test_a_simulated_card_is_calibrated_against_an_exact_one_and_reads_true_ever
     found = json.loads(done.stdout)["devices"][0]
     assert found["gain"] == pytest.approx(0.95, abs=0.005) and found["offset_w"] == pytest.approx(-2, abs=0.5)
     after = [*everywatt, "sim", "--gpu", "constant:200W", "--sensor", off, "--", *everywatt]
-    subprocess.run([*after, "run", "-o", str(tmp_path / "r"), "--", "sleep", "3"], env=environ, check=True)
-    energy = load(tmp_path / "r").energy(device="gpu.0")
-    assert energy.joules / load(tmp_path / "r").duration_s == pytest.approx(200, rel=0.01)
+    subprocess.run([*after, "run", "--tag", "name=after", "--", "sleep", "3"], env=environ, check=True)
+    (run,) = [load(path) for path in (tmp_path / "runs").glob("*after*")]
+    assert run.energy(device="gpu.0").joules / run.duration_s == pytest.approx(200, rel=0.01)

@@ -170,7 +170,8 @@ def _by_tenths(text: bytes, layout: Layout, odd: Oddities) -> Block | None:
     block = read_tenths(lines, layout.plugs)
     if block is not None:
         return block
-    plain, others = [], []
+    plain: list[tuple[int, bytes]] = []
+    others: list[tuple[int, bytes]] = []
     for place, line in enumerate(lines):
         (plain if _PLAIN.match(line) and line.count(b",") == layout.columns - 1 else others).append((place, line))
     whole = read_tenths([line for _, line in plain], layout.plugs) if len(plain) > len(others) else None
@@ -263,7 +264,7 @@ def _row(line: bytes, layout: Layout, odd: Oddities) -> tuple[int, bool, list[fl
     """One line as time, whether its frame was good, and every cell as a number; None where it is no row."""
     cells = line.split(layout.separator)
     stamp = cells[0].strip()
-    if not _TIME.match(stamp) or stamp >= b"9223372036" and len(stamp.partition(b".")[0]) == 10:
+    if not _TIME.match(stamp) or (stamp >= b"9223372036" and len(stamp.partition(b".")[0]) == 10):
         _count_stranger(line, odd)
         return None
     whole, _, part = stamp.partition(b".")

@@ -1,7 +1,7 @@
 """A finished journal becomes files of the archive: `python -m everywatt.meters.pack ARCHIVE METER JOURNAL [HH:MM]`.
 
-A process of its own, so that a capture never waits for it. Killed in its midst, it is simply done again. With an hour, zips
-as Lab-IA has them are written too, of days that turn at that hour.
+A process of its own, so that a capture never waits for it. Killed in its midst, it is simply done again. With an
+hour, zips as Lab-IA has them are written too, of days that turn at that hour.
 """
 
 from __future__ import annotations

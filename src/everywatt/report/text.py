@@ -69,7 +69,8 @@ def _wall(run: Run) -> list[str]:
     if found is None:
         return []
     share = f" ({found.share:.0%})" if found.share is not None else ""
-    return [f"  wall    {short(found.wall)} at the meter; not explained by the chips: {short(found.unexplained)}{share}"]
+    rest = f"not explained by the chips: {short(found.unexplained)}{share}"
+    return [f"  wall    {short(found.wall)} at the meter; {rest}"]
 
 
 def _net(run: Run) -> list[str]:
