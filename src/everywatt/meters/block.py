@@ -59,8 +59,9 @@ class Block:
         """True for rows that say in every column what the row before said: the box had nothing new."""
         same = np.zeros(len(self), dtype=np.bool_)
         if len(self) > 1:
-            table = np.concatenate((self.volts, self.amps, self.watts), axis=1)
-            same[1:] = self.ok[1:] & self.ok[:-1] & (table[1:] == table[:-1]).all(axis=1)
+            same[1:] = self.ok[1:] & self.ok[:-1]
+            for table in (self.volts, self.amps, self.watts):
+                same[1:] &= (table[1:] == table[:-1]).all(axis=1)
         return same
 
 

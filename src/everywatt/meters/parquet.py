@@ -63,12 +63,13 @@ class BlockWriter:
         if isinstance(block, TenthsBlock) and self.tenths:
             columns = [to_column(block.utc_ns), to_column(block.ok), *map(to_column, block.tenths)]
             table = self._pa.Table.from_arrays(columns, schema=self._schema)
-            self._file.write_table(table, row_group_size=GROUP_ROWS)
+            self._file.write_table(table, row_group_size=_group_rows(len(block)))
             self.rows += len(block)
             return
-        for start in range(0, len(block), GROUP_ROWS):
-            part = block.take(slice(start, start + GROUP_ROWS))
-            self._file.write_table(self._table(part), row_group_size=GROUP_ROWS)
+        step = _group_rows(len(block))
+        for start in range(0, len(block), step):
+            part = block.take(slice(start, start + step))
+            self._file.write_table(self._table(part), row_group_size=step)
             self.rows += len(part)
 
     def _table(self, block: Block) -> Any:
@@ -89,6 +90,11 @@ class BlockWriter:
     def close(self) -> None:
         """Write the file's end."""
         self._file.close()
+
+
+def _group_rows(rows: int) -> int:
+    """How many rows a group gets: equal ones, and never a small rest, which would cost as much to find and read."""
+    return max(-(-rows // max(rows // GROUP_ROWS, 1)), 1)
 
 
 def is_tenths(block: Block) -> bool:
