@@ -19,7 +19,11 @@ from everywatt.core.clocks import NS
 
 PLUGS = 36
 ORIGIN_S = 1_794_765_600
-_MEMORY = "import re;print('MEMORY', re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
+_MEMORY = """
+import re, time
+print("CPU", time.process_time())
+print("MEMORY", re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+"""
 PANDAS = f"""
 import sys, pandas
 frame = pandas.read_csv(sys.argv[1])
@@ -57,14 +61,15 @@ def write_log(path: Path, rows: int, start_s: int = ORIGIN_S) -> None:
                 file.write(f"{at // NS}.{at % NS:09d},true,{form % tuple(table[row])}\n")
 
 
-def timed(code: str, *words: str) -> tuple[float, float]:
-    """Seconds and megabytes of a process."""
+def timed(code: str, *words: str) -> tuple[float, float, float]:
+    """Seconds, megabytes, and seconds of CPU time of a process."""
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", code, *words], env=environment(), capture_output=True, text=True, check=True
     )
     seconds = time.perf_counter() - began
-    return seconds, float(done.stdout.split("MEMORY")[1].split()[0]) / 1024 if "MEMORY" in done.stdout else 0.0
+    told = dict(line.split() for line in done.stdout.splitlines())
+    return seconds, float(told["MEMORY"]) / 1024, float(told["CPU"])
 
 
 def size_mb(path: Path) -> float:
@@ -90,10 +95,22 @@ def main(quick: bool = False) -> None:
         ours, theirs = (min(way) for way in zip(*pairs, strict=True))
         stored = size_mb(folder / "archive0" / "raw")
         table = [
-            ["everywatt meter import", f"{ours[0]:.2f} s", f"{ours[1]:.0f} MB", f"{stored:.1f} MB raw"],
-            ["pandas", f"{theirs[0]:.2f} s", f"{theirs[1]:.0f} MB", f"{size_mb(folder / 'pandas.parquet'):.1f} MB"],
+            [
+                "everywatt meter import",
+                f"{ours[0]:.2f} s",
+                f"{ours[2]:.2f} s",
+                f"{ours[1]:.0f} MB",
+                f"{stored:.1f} MB raw",
+            ],
+            [
+                "pandas",
+                f"{theirs[0]:.2f} s",
+                f"{theirs[2]:.2f} s",
+                f"{theirs[1]:.0f} MB",
+                f"{size_mb(folder / 'pandas.parquet'):.1f} MB",
+            ],
         ]
-        OUT.table(["WAY", "TIME", "MEMORY", "SIZE"], table, right=(1, 2, 3))
+        OUT.table(["WAY", "TIME", "CPU", "MEMORY", "SIZE"], table, right=(1, 2, 3, 4))
         say(f"{rows} rows of {PLUGS} plugs, {size_mb_of(log):.0f} MB of text.")
         faster, lighter, smaller = theirs[0] / ours[0], ours[1] / theirs[1], size_mb_of(log) / stored
         targets = [

@@ -138,7 +138,8 @@ def _channels(card: str, keys: Sequence[str], facts: Facts) -> list[Channel]:
     for key in keys:
         name, unit = DMON[key]
         if key == "pwr":
-            known = Facts(quantum=1.0, gain_pct=facts.gain_pct, offset_w=facts.offset_w, cards=facts.cards or None)
+            kept = ("gain_pct", "offset_w", "cards", "calibrated", "gain", "bias_w")
+            known = Facts(quantum=1.0, **{name: getattr(facts, name) for name in kept})
             found.append(
                 Channel(
                     f"{device}.power", "W", Kind.GAUGE, device, Domain.GPU, pedigree=Pedigree.INTEGRATED, facts=known
