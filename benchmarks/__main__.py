@@ -32,6 +32,7 @@ ORDER = (
     "layer_pass",
     "batch_cost",
     "meter_import",
+    "meter_archive",
 )
 
 

@@ -258,7 +258,7 @@ def test_any_monitor_log_is_read_without_a_crash(text, timed):
 )
 def test_any_record_is_read_without_a_crash(data):
     series = {}
-    sage._take(data, series, "")
+    sage.take_record(data, series, "")
     assert len(series) <= 1
 
 

@@ -134,3 +134,63 @@ def test_damaged_files_give_no_row_that_was_not_there(boxes, data):
     write_csv([block], file)
     strange = [line for line in file.getvalue().splitlines()[1:] if line not in truth and ",false," not in line]
     assert len(strange) <= 1
+
+
+ODD_LINES = st.sampled_from(
+    [
+        f"{LOG}BAD FRAME CRC;12",
+        "1745428511.175000000,false,,,,",
+        "1745428511.175,true,230.1,0.0",
+        "",
+        "\r",
+        "9999999999.000000000,true," + ",".join(["1.0"] * 15),
+        "1745428599.000000000,true," + ",".join(["1.0"] * 14) + ",99999999999.0",
+        "1745428599.000000000,true," + ",".join(["1.0"] * 14) + ",214748364.7",
+        "1745428599.000000000,true," + ",".join(["1.0"] * 14) + ",-214748364.8",
+        "1745428599.000000000,true," + ",".join(["1.0"] * 14) + ",12. ",
+        "1745428599.000000000,true," + ",".join(["1.0"] * 14) + ",0x1.2",
+        "1745428599.000000000,true," + ",".join(["1.0"] * 14) + ",1e2",
+        "1745428599.000000000,true," + ",".join(["1.0"] * 14) + ",",
+        "1745428599.000000000,true," + ",".join(["1.0"] * 14) + ",1..",
+        "1745428599.000000000,TRUE, .5,-.5,+1.0," + ",".join(["-0.0"] * 12),
+        "17454285.5,true," + ",".join(["7.25"] * 15),
+        "1e9,true," + ",".join(["1.0"] * 15),
+        "\u00e9,true," + ",".join(["1.0"] * 15),
+    ]
+)
+LINES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 200)), max_size=4)
+
+
+@FUZZ
+@given(st.lists(st.tuples(st.integers(0, 30), ODD_LINES), max_size=5), LINES, st.integers(1, 30))
+def test_the_quick_ways_find_what_the_careful_one_finds(boxes, odd_lines, hits, rows):
+    """Rows, values and what is counted: the same, whatever stands in between and wherever bytes were changed."""
+    lines = [boxes.line(row, 6) for row in range(rows)]
+    for row, at in hits:
+        if row < rows:
+            lines[row] = lines[row][:at] + "7" + lines[row][at + 1 :]
+    for place, line in odd_lines:
+        lines.insert(place, line)
+    text = "\n".join([*lines, ""]).encode()
+    layout = omegawatt_csv.layout_of(boxes.header(6).encode())
+    quick_odd, careful_odd = Oddities(), Oddities()
+    quick = omegawatt_csv.parse(text, layout, quick_odd)
+    numbered = [(place, line) for place, line in enumerate(text.split(b"\n")) if line.strip()]
+    _, careful = omegawatt_csv._carefully(numbered, layout, careful_odd)
+    for name in ("utc_ns", "ok", "volts", "amps", "watts"):
+        same = np.testing.assert_array_equal  # NaN is NaN here
+        same(getattr(quick, name), getattr(careful, name), err_msg=name)
+    assert quick_odd == careful_odd
+
+
+def test_pieces_that_are_parsed_ahead_come_in_order_with_their_oddities(boxes, monkeypatch):
+    monkeypatch.setattr(omegawatt_csv, "PIECE_BYTES", 1000)
+    lines = boxes.text(300, 6).splitlines()
+    for place in range(290, 10, -7):
+        lines.insert(place, f"{LOG}BAD FRAME CRC;{place}")
+    block, odd = read("\n".join(lines) + "\n", pieces=500)
+    assert len(block) == 300 and (np.diff(block.utc_ns) > 0).all()
+    assert odd.log_lines == 40 and odd.samples[0].endswith(";17")
+    started = read_blocks(iter([("\n".join(lines) + "\n").encode()] * 3), Oddities())
+    assert len(next(started)) == 300  # and whoever leaves early waits for nobody
+    started.close()

@@ -205,6 +205,38 @@ def test_a_simulated_card_is_calibrated_against_an_exact_one_and_reads_true_ever
     found = json.loads(done.stdout)["devices"][0]
     assert found["gain"] == pytest.approx(0.95, abs=0.005) and found["offset_w"] == pytest.approx(-2, abs=0.5)
     after = [*everywatt, "sim", "--gpu", "constant:200W", "--sensor", off, "--", *everywatt]
-    subprocess.run([*after, "run", "-o", str(tmp_path / "r"), "--", "sleep", "3"], env=environ, check=True)
-    energy = load(tmp_path / "r").energy(device="gpu.0")
-    assert energy.joules / load(tmp_path / "r").duration_s == pytest.approx(200, rel=0.01)
+    subprocess.run([*after, "run", "--tag", "name=after", "--", "sleep", "3"], env=environ, check=True)
+    (run,) = [load(path) for path in (tmp_path / "runs").glob("*after*")]
+    assert run.energy(device="gpu.0").joules / run.duration_s == pytest.approx(200, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("column", "slot", "used"),
+    [("GPU-9", "00000000:65:00.0", True), ("", "00000000:65:00.0", True), ("GPU-9", "00000000:17:00.0", False)],
+    ids=["by its column", "by an option", "in another slot"],
+)
+def test_an_imported_log_is_corrected_too(tmp_path, monkeypatch, column, slot, used):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    save(Stored("GPU-9", 1.05, 2.0, 1.0, 0.8, time.time(), "a-host", "00000000:65:00.0"))
+    lines = ["timestamp, index, uuid, pci.bus_id, power.draw [W]"]
+    lines += [f"2026/11/15 10:00:{s:02d}.000, 0, {column}, {slot}, {100 + s % 2}.00 W" for s in range(40)]
+    (tmp_path / "smi.csv").write_text("\n".join(lines) + "\n")
+    options = {} if column else {"uuid": "GPU-9"}
+    run = load(import_files("nvidia-smi", [tmp_path / "smi.csv"], tmp_path / "s.tape", options))
+    (facts,) = [c.facts for g in run.tapes[0].groups for c in g.info.channels if c.name == "gpu.0.power"]
+    assert facts.calibrated is used
+    energy = run.energy(device="gpu.0")
+    watts = energy.joules / (run.duration_s * energy.coverage)
+    assert watts == pytest.approx(1.05 * 100.5 + 2 if used else 100.5, rel=0.01)
+    assert used or any("calibrated in slot" in group.info.label for group in run.tapes[0].groups)
+
+
+def test_a_log_of_dmon_with_one_card_is_corrected(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    save(Stored("GPU-9", 1.05, 2.0, 1.0, 0.8, time.time()))
+    rows = [f" 20261115 10:00:{s:02d} 0 {100 + s % 2}" for s in range(30)]
+    (tmp_path / "dmon.txt").write_text("\n".join(["#Date Time gpu pwr", *rows]) + "\n")
+    for uuid, factor, bias in (("GPU-9", 1.05, 2.0), ("GPU-8", 1.0, 0.0)):
+        run = load(import_files("dmon", [tmp_path / "dmon.txt"], tmp_path / f"{uuid}.tape", {"uuid": uuid}))
+        energy = run.energy(device="gpu.0")
+        assert energy.joules / (run.duration_s * energy.coverage) == pytest.approx(factor * 100.5 + bias, rel=0.01)

@@ -122,7 +122,7 @@ def test_a_lost_answer_is_asked_for_again_and_silence_is_told():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"kind": "x"}, {"oid": "a.b"}, {"kind": "apc", "outlets": ["1"]}, {"kind": "apc", "version": 3}]
+    "options", [{}, {"kind": "x"}, {"oid": "a.b"}, {"kind": "apc", "outlets": ["1"]}, {"kind": "apc", "version": 4}]
 )
 def test_settings_that_make_no_sense(options):
     sensor = Snmp(Request(machine=Machine(environ={}), options={"snmp": {"host": "127.0.0.1", **options}}))

@@ -89,3 +89,13 @@ def test_a_tegrastats_that_stops_is_a_gap_and_is_started_anew(tmp_path, monkeypa
     assert ("gave no line" if what == "silent" else "ended") in told[0]
     assert all(row.values[0] == pytest.approx(7.0) for row in rows)
     assert [row.read_ns for row in rows] == sorted({row.read_ns for row in rows})
+
+
+@pytest.mark.parametrize(("layout", "seconds"), [("hwmon", 5), ("iio", 1), ("tegrastats", 2)])
+def test_a_value_that_never_changes_is_still_five_watts(tmp_path, layout, seconds):
+    """Without noise no publication can be seen, and so none can be locked on to; the energy is there all the same."""
+    with Board(tmp_path / "board", {"VDD_IN": "constant:5W"}, layout=layout, dither_w=0.0) as board:
+        run, _ = measure(board, tmp_path, seconds)
+    (span,) = [span for span in run.spans if span.name == "run"]
+    found, truth = run.energy(span="run"), 5.0 * (span.end_ns - span.start_ns) / 1e9
+    assert found.joules == pytest.approx(truth, rel=0.001) and found.low <= truth <= found.high

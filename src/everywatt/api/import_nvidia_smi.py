@@ -16,6 +16,7 @@ from everywatt.core.clocks import NS, Anchor
 from everywatt.core.errors import UsageError
 from everywatt.energy.publications import publications
 from everywatt.energy.tolerance import likely_limit_w
+from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.gpu_known import facts_for
 from everywatt.sensors.smi_csv import SmiRow, parse_csv
 from everywatt.tape.importing import Recording, usual_period_s, write_tape
@@ -41,7 +42,8 @@ def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, An
     """A tape from logs with a header and time stamps (also .gz).
 
     options: card (its name, where the log has no `name` column), driver, limit_w, zone_h (hours to subtract from the
-    log's local time to get UTC; 0 if left out), column (the power column to use).
+    log's local time to get UTC; 0 if left out), column (the power column to use), uuid (of the card, where the log has
+    no such column). A card that was calibrated is corrected, unless the calibration is too old or of another slot.
     """
     rows = [row for path in paths for row in parse_csv(_lines(path))]
     timed = [row for row in rows if row.time is not None]
@@ -92,7 +94,9 @@ def _recordings(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapp
             told_w = float(options.get("limit_w") or _highest(_number(row, "power.limit") for row in rows)) or None
             # Offsets grow with the size of a board; where its limit is not told, the readings say how large it is.
             facts = facts_for(label, driver, told_w or likely_limit_w(_highest(watts)), reading)
-            found.append(_power(device, at_ns, watts, replace(facts, max_w=told_w), label))
+            facts, why = calibrated(replace(facts, max_w=told_w), *_who(rows[0], options), host="")
+            label = f"{label} ({why})" if why else label
+            found.append(_power(device, at_ns, watts, facts, label))
             break
     state = [
         (query, *STATE[query]) for query in STATE if any(_number(row, query) == _number(row, query) for row in rows)
@@ -106,6 +110,11 @@ def _recordings(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapp
         info = GroupInfo(f"{device}.state", "nvidia-smi", device, channels, label=label)
         found.append(Recording(info, ticks, usual_period_s(at_ns)))
     return found
+
+
+def _who(row: SmiRow, options: Mapping[str, Any]) -> tuple[str, str]:
+    """The UUID of a row's card and its slot, as far as they are told."""
+    return str(row.texts.get("uuid") or options.get("uuid") or ""), row.texts.get("pci.bus_id") or ""
 
 
 def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, label: str) -> Recording:

@@ -254,6 +254,7 @@ def _day(utc_ns: int | None) -> str | None:
 @METER
 @click.option("--text", is_flag=True, help="The port gives what wattmetre-read prints, not binary frames.")
 @click.option("--rotate", metavar="HH:MM", default="07:00", show_default=True, help="Start a new file at this hour.")
+@click.option("--zip", "zips", is_flag=True, help="Also write zips as Lab-IA keeps them.")
 @click.option("--baud", type=int, default=921_600, show_default=True, help="Speed of the serial line.")
 @click.option("--for", "duration", type=DURATION, help="End after this time; without it, when it is told to.")
 @output_options
@@ -263,6 +264,7 @@ def capture_command(
     meter: str | None,
     text: bool,
     rotate: str,
+    zips: bool,
     baud: int,
     duration: float | None,
     output: Output,
@@ -274,7 +276,8 @@ def capture_command(
     """
     turn = _clock(rotate)
     name = meter or (Path(port).name if port != "-" else "meter")
-    capture = Capture(port, archive, name, "text" if text else "serial", turn=turn, baud=baud, tell=output.say)
+    kind = "text" if text else "serial"
+    capture = Capture(port, archive, name, kind, turn=turn, baud=baud, zips=zips, tell=output.say)
     signal.signal(signal.SIGTERM, lambda number, frame: capture.stop())
     signal.signal(signal.SIGINT, lambda number, frame: capture.stop())
     signal.signal(signal.SIGHUP, lambda number, frame: capture.rotate())

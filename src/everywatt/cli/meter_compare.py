@@ -36,6 +36,7 @@ def make(read: Read) -> click.Command:
     )
     @click.option("--every", type=DURATION, default="10s", show_default=True, help="Length of a cell.")
     @click.option("--from", "from_file", type=click.Path(path_type=Path), metavar="FILE", help="A saved comparison.")
+    @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: .png, .svg or .pdf.")
     @click.option("-o", "--out", type=click.Path(path_type=Path), help="Save the cells as JSON.")
     @output_options
     def command(
@@ -48,6 +49,7 @@ def make(read: Read) -> click.Command:
         map_file: Path | None,
         every: float,
         from_file: Path | None,
+        plot: Path | None,
         out: Path | None,
         output: Output,
     ) -> None:
@@ -59,7 +61,7 @@ def make(read: Read) -> click.Command:
         if not every > 0:
             raise UsageError("A cell lasts longer than nothing.", cure="--every 10s")
         if from_file is not None:
-            _show(from_saved(from_file), output)
+            _show(from_saved(from_file), output, plot)
             return
         if not chips:
             raise UsageError("Whose chips?", cure="--chips RUN")
@@ -79,7 +81,7 @@ def make(read: Read) -> click.Command:
         if out is not None:
             write_text(out, json.dumps(saved(found), indent=1) + "\n")
             output.say(f"Saved {out}.")
-        _show(found, output)
+        _show(found, output, plot)
 
     return command
 
@@ -90,7 +92,12 @@ def _host(run: Run) -> str:
     return str(name or run.name)
 
 
-def _show(nodes: list[Node], output: Output) -> None:
+def _show(nodes: list[Node], output: Output, plot: Path | None) -> None:
+    if plot is not None:
+        from everywatt.report.wall_plot import plot_wall
+
+        output.say(f"Drawn: {plot_wall(nodes, plot)}.")
+
     def mean(values: object) -> float:
         known = np.asarray(values, dtype=np.float64)
         known = known[np.isfinite(known)]

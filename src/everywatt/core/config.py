@@ -282,7 +282,9 @@ VARIABLES: Mapping[str, str] = {
     "EVERYWATT_SHELLY_PASSWORD": "Its password.",
     "EVERYWATT_TASMOTA_USER": "User name of a Tasmota device that asks for one.",
     "EVERYWATT_TASMOTA_PASSWORD": "Its password.",
+    "EVERYWATT_SNMP_AUTH": "Password with which the user of SNMP v3 proves who asks, unless auth_file holds it.",
     "EVERYWATT_SNMP_COMMUNITY": "Community of the PDU that the snmp sensor asks; public unless set.",
+    "EVERYWATT_SNMP_PRIVACY": "Password that hides what is asked by SNMP v3, unless privacy_file holds it.",
     "EVERYWATT_SIM": "Folder of the simulated machine; set by `everywatt sim`.",
     "EVERYWATT_LLM_API_KEY": "API key that `bench llm` sends to the server; never written to disk or shown.",
 }

@@ -21,10 +21,12 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import RunExists, UsageError
 from everywatt.meters.bare_arrow import to_column
 from everywatt.meters.block import Block
-from everywatt.meters.downsample import Cells, coarser, downsample
+from everywatt.meters.downsample import Cells, coarser, downsample, gathered_cells
 from everywatt.meters.parquet import arrow, read_parquet, writing
 
 COPIES: Final = {"second": 1.0, "minute": 60.0}
+ROWS_AT_ONCE: Final = 4_000  # what the copies are cut from: more would only take memory
+CELLS_TOGETHER: Final = 10_800  # three hours of seconds in a row group
 _NAME = re.compile(r"(?P<meter>.+)-(?P<at>\d{8}T\d{6})\.(?P<ms>\d{3})Z\.parquet")
 
 
@@ -70,11 +72,12 @@ def store(archive: Path, meter: str, blocks: Iterable[Block]) -> list[Path]:
 
 
 def _noting(blocks: Iterable[Block], began: list[int]) -> Iterator[Block]:
-    """The same blocks; the time of the first row is noted on the way."""
+    """The same rows, few at a time; the time of the first is noted on the way."""
     for block in blocks:
         if not began:
             began.append(int(block.utc_ns[0]))
-        yield block
+        for start in range(0, len(block), ROWS_AT_ONCE):
+            yield block.take(slice(start, start + ROWS_AT_ONCE))
 
 
 def write_cells(path: Path, pieces: Iterable[Cells]) -> None:
@@ -83,7 +86,7 @@ def write_cells(path: Path, pieces: Iterable[Cells]) -> None:
     temporary = path.with_name(f".{path.name}.part")
     writer: Any = None
     try:
-        for cells in pieces:
+        for cells in gathered_cells(pieces, CELLS_TOGETHER):
             columns = _columns(cells)
             arrays = [to_column(column) for column in columns.values()]
             table = pa.Table.from_arrays(arrays, names=list(columns)).replace_schema_metadata(

@@ -59,8 +59,9 @@ class Block:
         """True for rows that say in every column what the row before said: the box had nothing new."""
         same = np.zeros(len(self), dtype=np.bool_)
         if len(self) > 1:
-            table = np.concatenate((self.volts, self.amps, self.watts), axis=1)
-            same[1:] = self.ok[1:] & self.ok[:-1] & (table[1:] == table[:-1]).all(axis=1)
+            same[1:] = self.ok[1:] & self.ok[:-1]
+            for table in (self.volts, self.amps, self.watts):
+                same[1:] &= (table[1:] == table[:-1]).all(axis=1)
         return same
 
 
@@ -79,6 +80,13 @@ class Oddities:
         """Keep a line to show, where there are few yet."""
         if len(self.samples) < 5:
             self.samples.append(line[:160])
+
+    def add(self, other: Oddities) -> None:
+        """Count what was found in a later part too."""
+        for name in ("log_lines", "bad_frames", "torn_lines", "cut_end", "backwards"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for line in other.samples:
+            self.note(line)
 
     def sentences(self) -> list[str]:
         """What a report says of it."""

@@ -54,6 +54,7 @@ class Capture:
     archive  the folder that gets raw rows and copies; journals lie in it until they are packed
     kind     `serial` (binary frames) or `text` (what wattmetre-read prints)
     turn     local hour and minute of the daily rotation, None for none
+    zips     also write zips in Lab-IA's layout and names
     """
 
     def __init__(
@@ -65,11 +66,13 @@ class Capture:
         *,
         turn: tuple[int, int] | None = (7, 0),
         baud: int = BAUD,
+        zips: bool = False,
         tell: Callable[[str], None] = lambda text: None,
         utc_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._name, self._archive, self._kind, self._turn, self._baud = port, archive, kind, turn, baud
         self._meter = safe_name(meter)
+        self._zip_turn = (turn or (0, 0)) if zips else None
         self._tell, self._utc_ns = tell, utc_ns
         self.progress = Progress()
         self._stopping = self._turning = False
@@ -199,6 +202,8 @@ class Capture:
 
     def _pack_later(self, path: Path) -> None:
         command = [sys.executable, "-m", "everywatt.meters.pack", str(self._archive), self._meter, str(path)]
+        if self._zip_turn is not None:
+            command.append(f"{self._zip_turn[0]:02d}:{self._zip_turn[1]:02d}")
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         self._packers.append(subprocess.Popen(command, env=environ, text=True, start_new_session=True, **pipes))  # type: ignore[call-overload]
@@ -217,4 +222,5 @@ class Capture:
             packer.wait()
             self._packed(packer)
         self._packers = []
-        self.progress.packed += [str(path) for path in pack(self._archive, self._meter, self._journal.path)]
+        packed = pack(self._archive, self._meter, self._journal.path, self._zip_turn)
+        self.progress.packed += [str(path) for path in packed]

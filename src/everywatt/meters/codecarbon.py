@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
@@ -33,7 +33,7 @@ def import_codecarbon(paths: Sequence[Path], out: Path, options: Mapping[str, An
             if options.get("project") not in (None, row.get("project_name")):
                 continue
             runs.setdefault(row.get("run_id") or f"{path.name} row {place + 2}", []).append(row)
-    parts = [part for name, rows in runs.items() if (part := _part(name, rows, options)) is not None]
+    parts = [part for name, rows in runs.items() if (part := part_of(name, rows, options)) is not None]
     parts.sort(key=lambda part: part.spans[0][1])
     if not parts:
         raise UsageError(f"{paths[0]} holds no runs of CodeCarbon with a time and a duration.")
@@ -43,15 +43,24 @@ def import_codecarbon(paths: Sequence[Path], out: Path, options: Mapping[str, An
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.DictReader(file)
-            if not {"timestamp", "duration"} <= set(reader.fieldnames or ()):
-                raise UsageError(f"{path} is no emissions.csv of CodeCarbon.", cure="columns timestamp and duration")
-            return [{key: value for key, value in row.items() if isinstance(value, str)} for row in reader if row]
-    except (OSError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+            return rows_of(file, str(path))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _part(name: str, rows: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Part | None:
+def rows_of(file: TextIO, where: str) -> list[dict[str, str]]:
+    """Rows of an `emissions.csv` by column. UsageError where it is none."""
+    try:
+        reader = csv.DictReader(file)
+        if not {"timestamp", "duration"} <= set(reader.fieldnames or ()):
+            raise UsageError(f"{where} is no emissions.csv of CodeCarbon.", cure="columns timestamp and duration")
+        return [{key: value for key, value in row.items() if isinstance(value, str)} for row in reader if row]
+    except csv.Error as error:
+        raise UsageError(f"{where} cannot be read: {error}.") from None
+
+
+def part_of(name: str, rows: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Part | None:
+    """One run from its rows; None where none of them has a time and a duration."""
     ends = []
     for row in rows:
         duration_s = number(row.get("duration"))

@@ -47,6 +47,23 @@ def coarser(pieces: Iterable[Cells], length_s: float) -> Iterator[Cells]:
     return _finished(_together(cells, round(length_s * NS)) for cells in pieces if len(cells))
 
 
+def gathered_cells(pieces: Iterable[Cells], count: int) -> Iterator[Cells]:
+    """The same cells in pieces of at least `count`, but for the last."""
+    held: list[Cells] = []
+    for cells in pieces:
+        held.append(cells)
+        if sum(map(len, held)) >= count:
+            yield _one(held)
+            held = []
+    if held:
+        yield _one(held)
+
+
+def _one(pieces: list[Cells]) -> Cells:
+    both = ([getattr(cells, name) for cells in pieces] for name in _COLUMNS)
+    return Cells(pieces[0].length_ns, *map(np.concatenate, both))
+
+
 def _finished(pieces: Iterable[Cells]) -> Iterator[Cells]:
     """Cells with one that two pieces share put together."""
     left: Cells | None = None
@@ -84,15 +101,13 @@ def _cells(plugs: int, covered: Stretches, length_ns: int) -> Cells:
     last = int(rows_ns[-1]) // length_ns
     count = last - first + 1
     edges = (first + np.arange(count + 1)) * length_ns
-    # Joules and seconds up to every edge, by straight lines: flat where nothing was observed.
-    knots = np.stack((covered.start_ns, covered.end_ns), axis=1).ravel()
-    origin = int(knots[0])
     steps_s = (covered.end_ns - covered.start_ns) / NS
-    at_s, edges_s = (knots - origin) / NS, (edges - origin) / NS
-    seconds = np.diff(np.interp(edges_s, at_s, _rising(steps_s)))
-    joules = np.empty((count, plugs))
-    for plug in range(plugs):
-        joules[:, plug] = np.diff(np.interp(edges_s, at_s, _rising(steps_s * watts[:, plug])))
+    # Joules and seconds up to every edge: of the stretches that ended before it, and of the one that it cuts.
+    cut = np.searchsorted(rows_ns, edges)
+    inside = np.minimum(cut, len(rows_ns) - 1)
+    part_s = np.where(cut < len(rows_ns), np.maximum(edges - covered.start_ns[inside], 0) / NS, 0.0)
+    seconds = np.diff(_up_to(cut, np.cumsum(steps_s)) + part_s)
+    joules = np.diff(_up_to(cut, np.cumsum(steps_s[:, None] * watts, axis=0)) + part_s[:, None] * watts[inside], axis=0)
     place = rows_ns // length_ns - first
     low, high = np.full((count, plugs), np.inf), np.full((count, plugs), -np.inf)
     starts = np.flatnonzero(np.concatenate(([True], np.diff(place) > 0)))
@@ -104,10 +119,11 @@ def _cells(plugs: int, covered: Stretches, length_ns: int) -> Cells:
     return cells if used.all() else _part(cells, used)
 
 
-def _rising(steps: Floats) -> Floats:
-    """What had gathered at the start and the end of every stretch."""
-    ends = np.cumsum(steps)
-    return np.asarray(np.stack((ends - steps, ends), axis=1).ravel())
+def _up_to(count: Ints, gathered: Floats) -> Floats:
+    """What the first `count` stretches gathered, 0 for none."""
+    found = gathered[np.maximum(count - 1, 0)]
+    found[count == 0] = 0.0
+    return np.asarray(found)
 
 
 def _merged(left: Cells, cells: Cells) -> Cells:
@@ -115,8 +131,7 @@ def _merged(left: Cells, cells: Cells) -> Cells:
     if not len(cells):
         return left
     if left.start_ns[0] != cells.start_ns[0]:
-        both = [(getattr(left, name), getattr(cells, name)) for name in _COLUMNS]
-        return Cells(left.length_ns, *(np.concatenate(pair) for pair in both))
+        return _one([left, cells])
     rows, seconds, joules = cells.rows.copy(), cells.observed_s.copy(), cells.joules.copy()
     low, high = cells.low_w.copy(), cells.high_w.copy()
     rows[0] += left.rows[0]

@@ -20,7 +20,8 @@ from everywatt.core.errors import UsageError
 from everywatt.meters.series import Part, Table, group, number, write_parts, zone_ns
 from everywatt.tape.importing import parse_utc_ns
 
-_POWER = re.compile(r"\s*(?:Instantaneous power reading|Current Power)\s*:\s*(\d+(?:\.\d+)?)\s*Watts", re.IGNORECASE)
+# Without blanks in front: a search would try each of a million of them up to the last.
+_POWER = re.compile(r"(?:Instantaneous power reading|Current Power)\s*:\s*(\d+(?:\.\d+)?)\s*Watts", re.IGNORECASE)
 _BMC = re.compile(r"\s*(?:IPMI timestamp|Time ?stamp)\s*:\s*(.+?)(?:\s{2,}|\s+Sampling period|$)", re.IGNORECASE)
 _STATE = re.compile(r"\s*(?:Power reading state is|Power Measurement)\s*:\s*(\w+)", re.IGNORECASE)
 _FORMS: Final = ("%a %b %d %H:%M:%S %Y", "%m/%d/%Y - %H:%M:%S", "%m/%d/%y %H:%M:%S", "%a %b %d %H:%M:%S %Z %Y")

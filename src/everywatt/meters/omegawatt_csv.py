@@ -17,8 +17,9 @@ from typing import Any, Final, TextIO
 import numpy as np
 
 from everywatt.core.errors import UsageError
+from everywatt.meters.ahead import ahead
 from everywatt.meters.bare_arrow import to_numpy
-from everywatt.meters.block import PHASES, Block, Oddities, join, names_of, of_rows
+from everywatt.meters.block import PHASES, Block, Oddities, join, of_rows
 from everywatt.meters.tenths import read_tenths
 
 PIECE_BYTES: Final = 1 << 20
@@ -28,6 +29,9 @@ HEADER = re.compile(rb"#?timestamp[,\t;]#?frame_is_ok", re.IGNORECASE)
 _NUMBER = rb"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
 _TIME = re.compile(rb"\d{6,10}(?:\.\d{1,9})?\Z")
 _WHOLE = re.compile(rb"-?\d+\.\d")  # every value of a row has one decimal: less is a cut line
+_PLAIN = re.compile(rb"\d{10}\.\d{9},true(?:,-?\d+\.\d)+\Z")
+_STAMPED = re.compile(rb"\d{6,10}(?:\.\d{1,9})?[,\t;]true[,\t;]")
+_MOST: Final = 2**31 / 10  # what fits into an int32 of tenths, and far beyond any plug
 _CELL = re.compile(rb"(?:" + _NUMBER + rb"|-?nan|-?inf|)\Z", re.IGNORECASE)
 
 
@@ -85,6 +89,19 @@ def layout_of(header: bytes, where: str = "the file") -> Layout:
 
 def read_blocks(pieces: Iterable[bytes], odd: Oddities, where: str = "the file") -> Iterator[Block]:
     """Blocks of a stream of bytes (pieces of any size); `odd` counts what was no row. UsageError without a header."""
+    for block, counted in ahead(_texts(pieces, odd, where), _parse_apart):
+        odd.add(counted)
+        if len(block):
+            yield block
+
+
+def _parse_apart(job: tuple[bytes, Layout]) -> tuple[Block, Oddities]:
+    odd = Oddities()
+    return parse(*job, odd), odd
+
+
+def _texts(pieces: Iterable[bytes], odd: Oddities, where: str) -> Iterator[tuple[bytes, Layout]]:
+    """Whole lines after the header, with the layout that it tells."""
     layout: Layout | None = None
     for piece, ended in _whole_lines(pieces, where):
         text = piece
@@ -104,9 +121,7 @@ def read_blocks(pieces: Iterable[bytes], odd: Oddities, where: str = "the file")
         if text and not text.endswith(b"\n"):
             text = _without_cut_end(text, layout, odd)
         if text.strip():
-            block = parse(text, layout, odd)
-            if len(block):
-                yield block
+            yield text, layout
     if layout is None:
         raise UsageError(f"{where} is empty.", cure="a file of wattmetre-read")
 
@@ -143,9 +158,24 @@ def parse(text: bytes, layout: Layout, odd: Oddities) -> Block:
     """Rows of whole lines."""
     block: Block | None = None
     if layout.plain and layout.separator == b",":
-        block = read_tenths(text, layout.columns, names_of(layout.plugs))
+        block = _by_tenths(text, layout, odd)
     block = _by_arrow(text, layout) if block is None else block
     return _line_by_line(text, layout, odd) if block is None else block
+
+
+def _by_tenths(text: bytes, layout: Layout, odd: Oddities) -> Block | None:
+    """Plain rows together as whole tenths, and others one by one; None where Arrow is missing or most are others."""
+    lines = text.split(b"\n")
+    lines.pop()
+    block = read_tenths(lines, layout.plugs)
+    if block is not None:
+        return block
+    plain: list[tuple[int, bytes]] = []
+    others: list[tuple[int, bytes]] = []
+    for place, line in enumerate(lines):
+        (plain if _PLAIN.match(line) and line.count(b",") == layout.columns - 1 else others).append((place, line))
+    whole = read_tenths([line for _, line in plain], layout.plugs) if len(plain) > len(others) else None
+    return None if whole is None else _merged(whole, plain, others, layout, odd)
 
 
 def _by_arrow(text: bytes, layout: Layout) -> Block | None:
@@ -155,7 +185,7 @@ def _by_arrow(text: bytes, layout: Layout) -> Block | None:
         from pyarrow import csv as arrow_csv
     except ImportError:
         return None
-    if not layout.plain:
+    if not layout.plain or not all(map(_STAMPED.match, text.split(b"\n")[:-1])):
         return None
     names = [str(place) for place in range(layout.columns)]
     types: dict[str, Any] = dict.fromkeys(names, pa.float64())
@@ -181,9 +211,9 @@ def _by_arrow(text: bytes, layout: Layout) -> Block | None:
     values = np.empty((table.num_rows, layout.columns - 2))
     for place in range(2, layout.columns):
         values[:, place - 2] = to_numpy(table[str(place)])
-    if not np.isfinite(values).all():
-        return None
     utc_ns = np.concatenate(stamps) if stamps else np.zeros(0, dtype=np.int64)
+    if not (np.abs(values) < _MOST).all() or (utc_ns < 0).any():  # NaN, infinity, a time of more than 63 bits
+        return None
     good = np.ones(len(utc_ns), dtype=np.bool_)
     return Block(utc_ns, good, values[:, :PHASES], values[:, PHASES::2], values[:, PHASES + 1 :: 2])
 
@@ -203,7 +233,20 @@ def _line_by_line(text: bytes, layout: Layout, odd: Oddities) -> Block:
     whole = _by_arrow(b"\n".join(line for _, line in plain) + b"\n", layout) if plain else None
     if whole is None:
         return _carefully(sorted(plain + others), layout, odd)[1]
-    kept, rest = _carefully(others, layout, odd)
+    return _merged(whole, plain, others, layout, odd)
+
+
+def _merged(
+    whole: Block,
+    plain: Sequence[tuple[int, bytes]],
+    others: Sequence[tuple[int, bytes]],
+    layout: Layout,
+    odd: Oddities,
+) -> Block:
+    """The rows of plain lines and, each at its place, those among the others."""
+    kept, rest = _carefully([(place, line) for place, line in others if line.strip()], layout, odd)
+    if not kept:
+        return whole
     order = np.argsort(np.array([place for place, _ in plain] + kept), kind="stable")
     return join((whole, rest)).take(order.astype(np.int64))
 
@@ -221,7 +264,7 @@ def _row(line: bytes, layout: Layout, odd: Oddities) -> tuple[int, bool, list[fl
     """One line as time, whether its frame was good, and every cell as a number; None where it is no row."""
     cells = line.split(layout.separator)
     stamp = cells[0].strip()
-    if not _TIME.match(stamp):
+    if not _TIME.match(stamp) or (stamp >= b"9223372036" and len(stamp.partition(b".")[0]) == 10):
         _count_stranger(line, odd)
         return None
     whole, _, part = stamp.partition(b".")
@@ -234,7 +277,7 @@ def _row(line: bytes, layout: Layout, odd: Oddities) -> tuple[int, bool, list[fl
         _count_stranger(line, odd, torn=True)
         return None
     numbers = [float(cell) if cell.strip() else float("nan") for cell in cells[2:]]
-    if not all(abs(number) < 1e9 for number in numbers):  # also NaN and infinity: "NAN FOUND" of the box
+    if not all(abs(number) < _MOST for number in numbers):  # also NaN and infinity: "NAN FOUND" of the box
         odd.bad_frames += 1
         return at, False, [float("nan")] * layout.columns
     return at, True, [float("nan"), float("nan"), *numbers]

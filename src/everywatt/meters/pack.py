@@ -1,6 +1,7 @@
-"""A finished journal becomes Parquet files of the archive: `python -m everywatt.meters.pack ARCHIVE METER JOURNAL`.
+"""A finished journal becomes files of the archive: `python -m everywatt.meters.pack ARCHIVE METER JOURNAL [HH:MM]`.
 
-A process of its own, so that a capture never waits for it. Killed in its midst, it is simply done again.
+A process of its own, so that a capture never waits for it. Killed in its midst, it is simply done again. With an
+hour, zips as Lab-IA has them are written too, of days that turn at that hour.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from everywatt.core.errors import EverywattError, RunExists
 from everywatt.meters.archive import read_archive, store
 from everywatt.meters.block import Oddities
 from everywatt.meters.journal import journal_blocks
+from everywatt.meters.labia_zip import write_zips
 from everywatt.tape.places import sync_file
 
 
-def pack(archive: Path, meter: str, journal: Path) -> list[Path]:
-    """Store a journal's rows and take the journal away; gives the new files. Nothing where somebody else has it."""
+def pack(archive: Path, meter: str, journal: Path, zip_turn: tuple[int, int] | None = None) -> list[Path]:
+    """Store a journal's rows and take the journal away; gives the new files. Nothing where somebody else has it.
+
+    zip_turn  the hour and minute at which a day turns, where zips in Lab-IA's layout are wanted too
+    """
     with journal.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -31,6 +36,8 @@ def pack(archive: Path, meter: str, journal: Path) -> list[Path]:
             if not _there(archive, meter, journal):
                 raise
             files = []
+        if zip_turn is not None:
+            files += write_zips(archive, meter, zip_turn, lambda: journal_blocks(journal, Oddities()))
         for path in files:
             sync_file(path)
             sync_file(path.parent)
@@ -51,10 +58,12 @@ def _there(archive: Path, meter: str, journal: Path) -> bool:
 def main(argv: list[str]) -> int:
     """Pack one journal; 0 where that is done."""
     archive, meter, journal = Path(argv[0]), argv[1], Path(argv[2])
+    hour, _, minute = argv[3].partition(":") if len(argv) > 3 else ("", "", "")
+    zip_turn = (int(hour), int(minute)) if hour else None
     with contextlib.suppress(OSError):
         os.nice(10)
     try:
-        for path in pack(archive, meter, journal):
+        for path in pack(archive, meter, journal, zip_turn):
             print(path, flush=True)
     except (EverywattError, OSError) as error:
         print(f"{journal} is kept: {error}", file=sys.stderr)

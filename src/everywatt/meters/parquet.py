@@ -16,7 +16,7 @@ import numpy as np
 from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.meters.bare_arrow import to_column, to_numpy
 from everywatt.meters.block import PHASES, Block, Floats, join, names_of
-from everywatt.meters.tenths import TenthsBlock
+from everywatt.meters.tenths import TenthsBlock, joined
 
 FORMAT: Final = b"everywatt-meter-1"
 GROUP_ROWS: Final = 24_000  # four minutes at 100 Hz: what an hour of a long archive costs to find
@@ -61,13 +61,15 @@ class BlockWriter:
         if block.plugs != self.plugs:
             raise ValueError("blocks of meters with different numbers of plugs")
         if isinstance(block, TenthsBlock) and self.tenths:
-            table = block.table.replace_schema_metadata(self._schema.metadata)
-            self._file.write_table(table, row_group_size=GROUP_ROWS)
+            columns = [to_column(block.utc_ns), to_column(block.ok), *map(to_column, block.tenths)]
+            table = self._pa.Table.from_arrays(columns, schema=self._schema)
+            self._file.write_table(table, row_group_size=_group_rows(len(block)))
             self.rows += len(block)
             return
-        for start in range(0, len(block), GROUP_ROWS):
-            part = block.take(slice(start, start + GROUP_ROWS))
-            self._file.write_table(self._table(part), row_group_size=GROUP_ROWS)
+        step = _group_rows(len(block))
+        for start in range(0, len(block), step):
+            part = block.take(slice(start, start + step))
+            self._file.write_table(self._table(part), row_group_size=step)
             self.rows += len(part)
 
     def _table(self, block: Block) -> Any:
@@ -88,6 +90,11 @@ class BlockWriter:
     def close(self) -> None:
         """Write the file's end."""
         self._file.close()
+
+
+def _group_rows(rows: int) -> int:
+    """How many rows a group gets: equal ones, and never a small rest, which would cost as much to find and read."""
+    return max(-(-rows // max(rows // GROUP_ROWS, 1)), 1)
 
 
 def is_tenths(block: Block) -> bool:
@@ -137,20 +144,17 @@ def gathered(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
         held.append(block)
         count += len(block)
         if count >= rows:
-            yield _joined(held)
+            whole = _joined(held)
             held, count = [], 0
+            yield whole
+            del whole  # before the next is made
     if held:
         yield _joined(held)
 
 
 def _joined(blocks: list[Block]) -> Block:
     tenths = [block for block in blocks if isinstance(block, TenthsBlock)]
-    if len(tenths) != len(blocks):
-        return join(blocks)
-    pa, _ = arrow()
-    table = pa.concat_tables([block.table for block in tenths])
-    times, good = (np.concatenate(parts) for parts in zip(*((b.utc_ns, b.ok) for b in tenths), strict=True))
-    return TenthsBlock(times, good, table)
+    return joined(tenths) if len(tenths) == len(blocks) else join(blocks)
 
 
 def read_parquet(

@@ -91,14 +91,14 @@ def load_map(path: Path) -> PlugMap:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path} cannot be read: {reason}.") from None
-    feeds = labia_feeds(data) if path.suffix == ".json" else _toml_feeds(data, path)
+    feeds = labia_feeds(data) if path.suffix == ".json" else toml_feeds(data, path)
     if not feeds:
         raise UsageError(f"{path} maps no plug.", cure='[[plug]] with plug = 1 and node = "name"')
     _check_overlap(feeds, path)
     return PlugMap(tuple(feeds))
 
 
-def _toml_feeds(data: Mapping[str, Any], path: Path) -> list[Feed]:
+def toml_feeds(data: Mapping[str, Any], path: Path) -> list[Feed]:
     entries = data.get("plug", [])
     odd = [key for key in data if key != "plug"]
     if odd or not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):

@@ -35,7 +35,7 @@ def import_sage(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) ->
     odd = 0
     for path in paths:
         for line in _lines(path):
-            odd += not _take(line, series, str(options.get("name", "")))
+            odd += not take_record(line, series, str(options.get("name", "")))
     parts: dict[str, Part] = {}
     for (node, _), table in series.items():
         parts.setdefault(node, Part([], host=node, meta={"odd_lines": odd})).tables.append(table)
@@ -56,8 +56,8 @@ def _lines(path: Path) -> Iterable[bytes]:
     yield rest
 
 
-def _take(line: bytes, series: dict[tuple[str, str], Table], wanted: str) -> bool:
-    """Add one record to its series; False where it is none."""
+def take_record(line: bytes, series: dict[tuple[str, str], Table], wanted: str) -> bool:
+    """Add one record (a line of ndjson) to its series; False where it is none."""
     if not line.strip():
         return True
     try:

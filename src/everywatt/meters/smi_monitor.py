@@ -16,6 +16,7 @@ from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.meters.series import Part, Table, group, number, write_parts, zone_ns
+from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.gpu_known import facts_for
 from everywatt.tape.importing import parse_utc_ns
 
@@ -42,7 +43,9 @@ class Line:
 
 
 def import_monitor(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
-    """A tape from logs of dmon or pmon. options: start, period_s, zone_h, card, driver, limit_w."""
+    """A tape from logs of dmon or pmon. options: start, period_s, zone_h, card, driver, limit_w, uuid (of the
+    log's one card: its calibration is then used).
+    """
     lines: list[Line] = []
     for path in paths:
         try:
@@ -116,6 +119,8 @@ def _devices(lines: Sequence[Line], options: Mapping[str, Any]) -> list[Table]:
     facts = facts_for(
         str(options.get("card", "")), str(options.get("driver", "")), number(options.get("limit_w")), "draw"
     )
+    if len(seen) == 1:  # a log names no cards: a UUID that is given can be of one only
+        facts, _ = calibrated(facts, str(options.get("uuid", "")), host="")
     tables: dict[str, tuple[list[str], Table]] = {}
     for line, at in zip(lines, times, strict=True):
         card = line.cells["gpu"]
@@ -133,7 +138,8 @@ def _channels(card: str, keys: Sequence[str], facts: Facts) -> list[Channel]:
     for key in keys:
         name, unit = DMON[key]
         if key == "pwr":
-            known = Facts(quantum=1.0, gain_pct=facts.gain_pct, offset_w=facts.offset_w, cards=facts.cards or None)
+            kept = ("gain_pct", "offset_w", "cards", "calibrated", "gain", "bias_w")
+            known = Facts(quantum=1.0, **{name: getattr(facts, name) for name in kept})
             found.append(
                 Channel(
                     f"{device}.power", "W", Kind.GAUGE, device, Domain.GPU, pedigree=Pedigree.INTEGRATED, facts=known

@@ -99,6 +99,11 @@ def from_saved(path: Path) -> list[Node]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    return nodes_of(data, path)
+
+
+def nodes_of(data: Any, path: Path) -> list[Node]:
+    """The nodes of a saved comparison. UsageError where it is none."""
     if not isinstance(data, Mapping) or not data or not all(isinstance(cells, Mapping) for cells in data.values()):
         raise UsageError(f"{path} is no comparison of chips and wall.", cure="meter compare --out FILE.json")
     return [_node(str(name), cells, path) for name, cells in data.items()]

@@ -9,6 +9,7 @@ from everywatt.core.energy import Energy
 from everywatt.core.units import format_duration, format_joules, format_watts
 from everywatt.ledger.owners import OwnerKind
 from everywatt.report.ledger_text import fold, printed
+from everywatt.report.wall import wall_of
 
 MAX_SPANS = 12
 MAX_OWNERS = 5
@@ -20,6 +21,7 @@ def summary(run: Run) -> list[str]:
     duration_s = run.duration_s
     lines = [_headline(energy), *_parts(run, energy)]
     if energy.joules is not None:
+        lines += _wall(run)
         lines += _net(run)
         mean = f", mean {format_watts(energy.joules / duration_s)}" if duration_s > 0 else ""
         lines.append(f"  time    {format_duration(duration_s)}{mean}")
@@ -59,6 +61,16 @@ def _parts(run: Run, energy: Energy) -> list[str]:
         label = devices.get(name, {}).get("label") or ""
         lines.append(f"  {name:<7} {short(part)}{detail}{'   ' + label if label else ''}")
     return lines
+
+
+def _wall(run: Run) -> list[str]:
+    """What a meter of the whole saw beside the chips; the two are never added."""
+    found = wall_of(run)
+    if found is None:
+        return []
+    share = f" ({found.share:.0%})" if found.share is not None else ""
+    rest = f"not explained by the chips: {short(found.unexplained)}{share}"
+    return [f"  wall    {short(found.wall)} at the meter; {rest}"]
 
 
 def _net(run: Run) -> list[str]:

@@ -110,7 +110,7 @@ def forget(uuid: str, path: Path | None = None) -> bool:
 
 
 def calibrated(
-    facts: Facts, uuid: str, *, slot: str = "", host: str | None = None, environ: Mapping[str, str] | None = None
+    facts: Facts, uuid: str, slot: str = "", *, host: str | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[Facts, str | None]:
     """The facts of a device's power or energy with its calibration, and why there is one that is not used."""
     stored = load_all(path_of(environ)).get(uuid) if uuid else None

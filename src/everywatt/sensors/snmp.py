@@ -10,6 +10,7 @@ from everywatt.core.channels import Domain
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Request
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
+from everywatt.sensors.snmp_v3 import get_v3, user_of
 from everywatt.sensors.snmp_wire import get, parse_oid
 from everywatt.sensors.web import secret
 
@@ -67,7 +68,9 @@ def watts_of(wanted: Watts, values: Mapping[str, int | None]) -> float:
 
 
 class Snmp(SlowMeters):
-    """The sensor. Options: host, port, kind (apc, raritan) and outlets, or oid and scale_w; community_file; version."""
+    """The sensor. Options: host, port, kind (apc, raritan) and outlets, or oid and scale_w; version; community_file,
+    or user with auth_file and privacy_file.
+    """
 
     name = "snmp"
     needs = "host"
@@ -82,10 +85,8 @@ class Snmp(SlowMeters):
 
     def _meter(self, wanted: Watts) -> Meter:
         host, port = str(self.options["host"]), self.options.get("port", 161)
-        version = {"1": 0, "2c": 1}.get(str(self.options.get("version", "2c")))
-        if version is None or not isinstance(port, int) or not 0 < port < 65536:
-            raise SensorError("[sensor.snmp] version is 1 or 2c, and port a number.")
-        community = secret(self.options.get("community_file"), self.machine.environ.get("EVERYWATT_SNMP_COMMUNITY"))
+        if not isinstance(port, int) or not 0 < port < 65536:
+            raise SensorError("[sensor.snmp] port is a number from 1 to 65535.")
         oids: Sequence[str] = [oid for oid in (wanted.oid, wanted.digits_oid) if oid]
         for oid in oids:
             try:
@@ -93,10 +94,22 @@ class Snmp(SlowMeters):
             except ValueError as error:
                 raise SensorError(f"[sensor.snmp] {error}.") from None
 
+        asking = self._asking(host, port)
+
         def ask() -> tuple[float, ...]:
-            timeout_s = self.timeout_s / 2
-            found = self._get(host, port, community or "public", oids, timeout_s=timeout_s, version=version)
-            return (watts_of(wanted, found),)
+            return (watts_of(wanted, asking(oids)),)
 
         device = f"wall.{wanted.name}"
         return Meter(device, (power_channel(device, Domain.WALL, self.facts(quantum=wanted.scale_w)),), ask, host)
+
+    def _asking(self, host: str, port: int) -> Callable[[Sequence[str]], dict[str, int | None]]:
+        """How the PDU is asked for objects: by a community (versions 1, 2c) or as a user (version 3)."""
+        version, timeout_s, environ = str(self.options.get("version", "2c")), self.timeout_s / 2, self.machine.environ
+        if version == "3":
+            user = user_of(self.options, environ)
+            return lambda oids: get_v3(host, port, user, oids, timeout_s=timeout_s)
+        number = {"1": 0, "2c": 1}.get(version)
+        if number is None:
+            raise SensorError("[sensor.snmp] version is 1, 2c or 3.")
+        word = secret(self.options.get("community_file"), environ.get("EVERYWATT_SNMP_COMMUNITY")) or "public"
+        return lambda oids: self._get(host, port, word, oids, timeout_s=timeout_s, version=number)

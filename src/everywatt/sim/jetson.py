@@ -33,7 +33,8 @@ PYTHONPATH="{source}" exec "{python}" -m everywatt.sim.tegrastats "{facts}" "$@"
 class Board:
     """A running board. `layout` is what shows its power: `hwmon`, `iio`, or nothing but `tegrastats`.
 
-    `fault` is one of tegrastats: `silent:SECONDS` or `end:SECONDS` after its start.
+    `fault` is one of tegrastats: `silent:SECONDS` or `end:SECONDS` after its start. With `dither_w` 0 a constant load
+    gives the very same number again and again, so that no publication can be seen.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Board:
         layout: str = "hwmon",
         period_s: float = PERIOD_S,
         fault: str = "",
+        dither_w: float = DITHER_W,
     ) -> None:
         if layout not in _LAYOUTS:
             raise ValueError(f"layout is one of {', '.join(_LAYOUTS)}")
@@ -51,6 +53,7 @@ class Board:
         self.layout = layout
         self.period_s = period_s
         self.fault = fault
+        self._dither_w = dither_w
         self.t0_ns = time.monotonic_ns()
         self._curves: dict[str, Curve] = {label: parse_curve(text) for label, text in rails.items()}
         self._odd = 1
@@ -134,7 +137,7 @@ class Board:
         # A real chip's last digit is never still: a publication is seen by its change.
         self._odd = -self._odd
         for curve, handle in self._amps:
-            watts = mean_w(curve, end_s, self.period_s) + self._odd * DITHER_W
+            watts = mean_w(curve, end_s, self.period_s) + self._odd * self._dither_w
             # In place and always as long: a reader never sees a half-written file.
             os.pwrite(handle, f"{round(watts / MILLIVOLTS * 1e6):>9d}\n".encode(), 0)
 

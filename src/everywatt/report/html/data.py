@@ -19,6 +19,7 @@ from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, 
 from everywatt.report.html.pyramid import share_out, shrink
 from everywatt.report.html.spans import bands_of, phases_of
 from everywatt.report.text import warnings
+from everywatt.report.wall import fitted, wall_of
 from everywatt.report.why import causes
 
 # Packed ticks of a whole report; base64 makes them a third larger.
@@ -83,6 +84,7 @@ def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -
         "charts": charts,
         "bands": bands_of(run),
         "phases": phases,
+        "wall": wall_view(run),
         "ledger": ledger_of(run),
         "quality": _quality(quality),
         "carbon": _carbon(footprint(run, factors)),
@@ -189,6 +191,24 @@ def ledger_of(run: Run) -> dict[str, Any]:
         low, joules, high = energy["low"], energy["joules"], energy["high"]
         row["energy"] = {**energy, "shown": format_quantity(joules, "J", joules - low, high - joules)}
     return data
+
+
+def wall_view(run: Run) -> dict[str, Any] | None:
+    """What the meter saw and the chips do not explain, with the offset of their clocks; None without a meter."""
+    found = wall_of(run)
+    if found is None:
+        return None
+    clock, overhead = fitted(run)
+    return {
+        "devices": list(found.devices),
+        "wall": shown_energy(found.wall),
+        "chips": shown_energy(found.chips),
+        "unexplained": shown_energy(found.unexplained),
+        "share": found.share,
+        "clock": str(clock),
+        "clock_offset_s": clock.seconds,
+        "overhead": str(overhead) if overhead else None,
+    }
 
 
 def _quality(found: dict[str, Any]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ everywatt.Page = class {
     this.colourOf = this.colours(run);
     const summary = this.summary(run);
     this.coloured.push(() => this.body.firstElementChild.replaceWith(this.summary(run)));
-    const parts = [summary, this.chartSection(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
+    const parts = [summary, this.chartSection(run), this.wall(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
     this.body.replaceChildren(...parts.filter((part) => part !== null));
     await this.fillCharts(run);
   }
@@ -237,6 +237,22 @@ everywatt.Page = class {
     const peak = peaks.reduce((best, one) => one.value > best.value ? one : best);
     const room = Math.max(peak.end - peak.start, 1e-5) * 10;
     this.view.set(peak.start - room, peak.end + room);
+  }
+
+  // A meter's total and the chips' are two figures; what lies between is a third, and nothing is added.
+  wall(run) {
+    const { element, section, bars } = everywatt, found = run.wall;
+    if (!found) return null;
+    const rows = [["At the wall", found.devices.join(", "), found.wall], ["Chips", found.chips.scope, found.chips], ["Not explained by the chips", everywatt.percent(found.share) + " of the wall", found.unexplained]];
+    const make = () => bars("Wall and chips", rows.map(([name, about, energy], i) => ({
+      name, about, value: energy.joules, low: energy.low, high: energy.high, shown: energy.shown, colour: everywatt.theme().palette[i],
+    })));
+    const box = element("div", {}, make());
+    this.coloured.push(() => box.replaceChildren(make()));
+    return section("wall", "Wall and chips", "Fans, disks, memory, voltage regulators and the power supply are seen by the meter only.", box,
+      element("dl.pairs", {},
+        element("div", {}, element("dt", {}, "The chips' clock less the meter's"), element("dd", {}, found.clock)),
+        element("div", {}, element("dt", {}, "Overhead"), element("dd", {}, found.overhead || "not fitted: the chips hardly moved, or there is too little time"))));
   }
 
   owners(run) {

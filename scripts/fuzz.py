@@ -1,0 +1,300 @@
+"""Feed parsers with damaged input: `python scripts/fuzz.py [NAME…] [--runs N] [--seconds S]`.
+
+With `--led` (needs atheris) inputs are led by what they reach in the code, one parser at a time; else they are the
+samples below, changed at random. A parser may refuse in the ways that `REFUSALS` names; anything else that it
+raises is a defect, and the input is printed so that it can become a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import struct
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from everywatt.core.errors import EverywattError
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "tests" / "data"
+REFUSALS = (EverywattError,)
+HEAD = "*** Sampled system activity (Fri Nov  7 17:15:01 2025 +0100) (1003.25ms elapsed) ***\n"
+LETTERS = b'0123456789 ./:@%[](){},-+=_"\n\tmWAVCJx\xc3\xa9\0\xff'
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser of bytes, and samples of what it reads."""
+
+    parse: Callable[[bytes], object]
+    samples: Sequence[bytes]
+
+
+def _json(reads: Callable[[object], object]) -> Callable[[bytes], object]:
+    def parse(data: bytes) -> object:
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return None  # no JSON: whoever calls the parser has refused already
+        return reads(value)
+
+    return parse
+
+
+def _text(reads: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: reads(data.decode("utf-8", "replace"))
+
+
+def _parts(path: Path, count: int | None = None) -> list[bytes]:
+    return [part.encode() for part in path.read_text().split("\n## ")[1:][:count]]
+
+
+def _box() -> bytes:
+    pairs = ",".join(f"#current{n},#activepow{n}" for n in range(1, 7))
+    rows = [f"1745428511.{n:02d}0000000,true,230.1,0.0,0.0,{','.join(['0.1', '20.9'] * 6)}" for n in (1, 2, 3)]
+    lines = [f"#timestamp,#frame_is_ok,#U1,#U2,#U3,{pairs}", *rows, "1745428511.050000000,false,,,,"]
+    return "\n".join([*lines, "2026/11/15-07:00:01;Sun Nov 15 07:00:01 2026;INFO;BAD FRAME CRC;12", ""]).encode()
+
+
+def _frame() -> bytes:
+    content = struct.pack("<HHIIfff", 22 + 8 * 6, 1, 42_949_673, 200, 1e7, 0.0, 0.0) + struct.pack("<12f", *[5.0] * 12)
+    check = 0
+    for byte in content:
+        check ^= byte
+    return b"\xfe\xfd\xfc\xfb" + content + bytes((check,))
+
+
+def _answer() -> bytes:
+    """An SNMP answer to question 1: object 1.3.6.1.4.1.318.1 is 152."""
+    bind = bytes.fromhex("300e06082b06010401823e0102020098")
+    pdu = bytes.fromhex("020101020100020100") + bytes((0x30, len(bind))) + bind
+    body = bytes.fromhex("02010104067075626c6963") + bytes((0xA2, len(pdu))) + pdu
+    return bytes((0x30, len(body))) + body
+
+
+def _box_text(data: bytes) -> object:
+    from everywatt.meters.block import Oddities
+    from everywatt.meters.omegawatt_csv import read_blocks
+
+    found = list(read_blocks([data], Oddities()))
+    assert all(abs(block.watts[block.ok]).max(initial=0) < 2**31 / 10 for block in found)
+    return found
+
+
+def _box_serial(data: bytes) -> object:
+    from everywatt.meters.omegawatt_serial import Decoder
+
+    return Decoder().feed(data)
+
+
+def _aipowermeter(data: bytes) -> object:
+    from everywatt.meters.aipowermeter import read_log, segments_of, tables_of
+
+    log = read_log(iter(data.decode("utf-8", "replace").splitlines()))
+    return tables_of(log), segments_of(log)
+
+
+def _sage(data: bytes) -> object:
+    from everywatt.meters.sage import take_record
+
+    series: dict[tuple[str, str], object] = {}
+    return [take_record(line, series, "") for line in data.split(b"\n")]  # type: ignore[arg-type]
+
+
+def _codecarbon(data: bytes) -> object:
+    import io
+
+    from everywatt.meters.codecarbon import part_of, rows_of
+
+    rows = rows_of(io.StringIO(data.decode("utf-8", "replace"), newline=""), "fuzz")
+    return part_of("fuzz", rows, {})
+
+
+def _map(data: bytes) -> object:
+    from everywatt.meters.plugmap import toml_feeds
+
+    try:
+        table = tomllib.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return toml_feeds(table, Path("map.toml"))
+
+
+def _snmp(data: bytes) -> object:
+    from everywatt.sensors.snmp_wire import parse_response
+
+    try:
+        return parse_response(data, 1)
+    except ValueError:
+        return None  # how it says that this is no answer
+
+
+def targets() -> dict[str, Target]:
+    """Every parser of what meters, boards and other tools say, by name."""
+    from everywatt.meters.ipmi_log import parse_log
+    from everywatt.meters.plugmap import labia_feeds
+    from everywatt.meters.smi_monitor import parse_lines
+    from everywatt.meters.wall import nodes_of
+    from everywatt.sensors import redfish
+    from everywatt.sensors.cray import parse_counter
+    from everywatt.sensors.execute import parse_number
+    from everywatt.sensors.ipmi import parse_dcmi
+    from everywatt.sensors.powermetrics import parse_powermetrics
+    from everywatt.sensors.raspberry import parse_pmic
+    from everywatt.sensors.rocm_smi import parse_rocm
+    from everywatt.sensors.shelly import channels_of
+    from everywatt.sensors.smi_csv import parse_csv
+    from everywatt.sensors.tasmota import energy_of
+    from everywatt.sensors.tegra_line import parse_line
+
+    tegra = (DATA / "tegrastats" / "tegrastats.txt").read_text().splitlines()
+    dcmi = _parts(DATA / "meters" / "ipmi_dcmi.txt")
+
+    def all_of_redfish(data: object) -> object:
+        reads = (redfish.environment_w, redfish.power_w, redfish.supply_w, redfish.sensor_w)
+        return [read(data) for read in reads]
+
+    return {
+        "tegrastats": Target(_text(parse_line), [line.encode() for line in tegra if line[:1] != "#"]),
+        "dcmi": Target(_text(parse_dcmi), dcmi),
+        "ipmi-log": Target(_text(lambda text: parse_log(text.splitlines())), [b"2026-11-15T10:00:00\n" + dcmi[0]]),
+        "rocm-smi": Target(_text(parse_rocm), _parts(DATA / "meters" / "rocm_smi.json.txt", 3)),
+        "powermetrics": Target(parse_powermetrics, [f"{HEAD}CPU Power: 52 mW\nGPU Power: 8 mW\n".encode()]),
+        "pmic": Target(_text(parse_pmic), [b"VDD_CORE_A current(7)=2.0A\nVDD_CORE_V volt(15)=0.75V\n"]),
+        "cray": Target(_text(parse_counter), [b"100 J 1734094386462336 us"]),
+        "exec": Target(_text(lambda text: parse_number(text, "W")), [b"12.5 W\n", b"1e3"]),
+        "snmp": Target(_snmp, [_answer()]),
+        "shelly": Target(_json(channels_of), [b'{"switch:0": {"apower": 10.7, "aenergy": {"total": 46791.262}}}']),
+        "tasmota": Target(_json(energy_of), [b'{"StatusSNS": {"ENERGY": {"Power": [10, 20], "Total": 3.185}}}']),
+        "redfish": Target(
+            _json(all_of_redfish),
+            [
+                b'{"PowerControl": [{"PowerConsumedWatts": 344}]}',
+                b'{"PowerWatts": {"Reading": 374, "DataSourceUri": ""}}',
+            ],
+        ),
+        "nvidia-smi": Target(
+            _text(lambda text: parse_csv(text.splitlines())),
+            [
+                b"timestamp, index, power.draw [W]\n2026/11/15 10:00:00.123, 0, 71.20 W\n"
+                b"2026/11/15 10:00:01.1, 0, [N/A]\n"
+            ],
+        ),
+        "dmon": Target(
+            _text(lambda text: parse_lines(text.splitlines())),
+            [
+                b"#Date Time gpu pwr sm\n#YYYYMMDD HH:MM:SS Idx W %\n 20261115 10:00:00 0 71 5\n",
+                b"# gpu pwr\n 0 71\n 1 -\n",
+            ],
+        ),
+        "omegawatt-text": Target(_box_text, [_box()]),
+        "omegawatt-serial": Target(_box_serial, [_frame() * 3]),
+        "aipowermeter": Target(
+            _aipowermeter,
+            [
+                b'{"date": "2026-11-15 10:00:00.500000", "metrics": {"cpu": {"intel_power": 20.5, "psys_power": -1, '
+                b'"per_process_cpu_uses": {"7": 0.5}}, "gpu": {"nvidia_power": 71.0, '
+                b'"per_gpu_nvidia_power": {"0": 71.0}}}}\n'
+                b'"END OF RECORDING SEGMENT"\n'
+            ],
+        ),
+        "sage": Target(
+            _sage, [b'{"timestamp": "2026-11-15T10:00:00Z", "name": "sys.power", "value": 5.5, "meta": {"vsn": "W1"}}']
+        ),
+        "codecarbon": Target(
+            _codecarbon,
+            [b"timestamp,run_id,duration,cpu_energy,gpu_energy\n2026-11-15T10:00:00,a,60.5,0.001,0.002\n"],
+        ),
+        "map": Target(_map, [b'[[plug]]\nplug = 13\nnode = "n51"\nphase = 1\nfrom = 2026-01-01\nuntil = 2026-06-01\n']),
+        "labia-map": Target(
+            _json(labia_feeds), [b'{"n51": [30, 42], "n1": {"columns": [10, 28], "alims": ["G", "D"]}}']
+        ),
+        "comparison": Target(
+            _json(lambda data: nodes_of(data, Path("cells.json"))),
+            [b'{"n1": {"1794765600": {"rapl": 1.5, "nvidia": 2, "omegawatt_power_draw": 5}}}'],
+        ),
+    }
+
+
+def damaged(chance: random.Random, samples: Sequence[bytes]) -> bytes:
+    """A sample with up to twelve changes: bytes replaced, put in, taken out, or copied from another sample."""
+    data = bytearray(chance.choice(samples))
+    for _ in range(chance.randint(1, 12)):
+        at, what = chance.randrange(len(data) + 1), chance.random()
+        if what < 0.4:
+            data[at : at + 1] = bytes((chance.choice(LETTERS),))
+        elif what < 0.6:
+            data[at:at] = bytes((chance.choice(LETTERS),))
+        elif what < 0.8:
+            del data[at : at + chance.randint(1, 20)]
+        else:
+            other = chance.choice(samples)
+            cut = chance.randrange(len(other) + 1)
+            data[at:at] = other[cut : cut + chance.randint(1, 30)]
+    return bytes(data)
+
+
+def check(target: Target, data: bytes) -> None:
+    """Parse; a refusal is fine, anything else is raised."""
+    try:
+        target.parse(data)
+    except REFUSALS:
+        return
+
+
+def at_random(name: str, runs: int, seconds: float | None = None) -> int:
+    """So many damaged inputs, or as many as the time allows; gives how many there were."""
+    target, chance = targets()[name], random.Random(name)
+    until = time.monotonic() + seconds if seconds else None
+    for done in range(runs):
+        if until is not None and time.monotonic() > until:
+            return done
+        data = damaged(chance, target.samples)
+        try:
+            check(target, data)
+        except BaseException:
+            print(f"{name}: {data!r}", file=sys.stderr)
+            raise
+    return runs
+
+
+def led(name: str, runs: int, seconds: float | None) -> None:
+    """Inputs that atheris leads by coverage. Does not return: it ends the process, with 0 where nothing was found."""
+    import atheris
+
+    with atheris.instrument_imports(include=["everywatt"]):
+        target = targets()[name]
+        for sample in target.samples:
+            check(target, sample)  # what is imported late is instrumented too
+    words = [sys.argv[0], f"-runs={runs}", "-verbosity=0", "-max_len=2000", "-timeout=20"]
+    atheris.Setup(words + ([f"-max_total_time={round(seconds)}"] if seconds else []), lambda data: check(target, data))
+    atheris.Fuzz()
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="parsers; all of them unless given")
+    parser.add_argument("--runs", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--led", action="store_true", help="by atheris; one NAME")
+    words = parser.parse_args(argv)
+    known = targets()
+    if unknown := [name for name in words.names if name not in known]:
+        parser.error(f"there is no parser '{unknown[0]}'; there are: {', '.join(known)}")
+    if words.led:
+        if len(words.names) != 1:
+            parser.error("--led takes one NAME")
+        led(words.names[0], words.runs, words.seconds)
+    for name in words.names or known:
+        print(f"{name}: {at_random(name, words.runs, words.seconds)} inputs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
