@@ -23,7 +23,7 @@ from everywatt.report.web.documents import MOST_RUNS, Documents
 from everywatt.report.web.events import EventStream
 from everywatt.report.web.live import INTERVAL_S, Hubs
 from everywatt.report.web.runs import RunIndex, fingerprint
-from everywatt.report.web.security import LOGIN_PATH, Access, App, Guard
+from everywatt.fleet.security import LOGIN_PATH, Access, App, Guard
 
 LIST_BUDGET_S = 0.25
 MACHINE = ""  # no run is called that

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from everywatt.report.web.app import Site
 from everywatt.report.web.runs import RunIndex
-from everywatt.report.web.security import HEADERS, MOST_FAILURES, Access, Failures
+from everywatt.fleet.security import HEADERS, MOST_FAILURES, Access, Failures
 
 TOKEN = "correct-horse-battery-staple"
 HOSTS = frozenset({HOST, "localhost:8765", "[::1]:8765"})
