@@ -300,8 +300,12 @@ class Agent:
     def _seal(self, session: segments.SegmentSession, meter: dict[str, Any]) -> None:
         session.writer.set_meta("samples", session.sample_count)
         why = session.finish(meter)
-        if why:
+        if why and session.writer.path not in state.seal_left(self.tape_folder, self.session_path()):
             self.say(why)
+
+    def session_path(self) -> Path | None:
+        """The segment that is being written."""
+        return None if self.session is None else self.session.writer.path
 
     def _finish_sealing(self) -> None:
         if self._sealing is not None:
