@@ -128,7 +128,7 @@ class Queue:
             last = number
             for row in _rows(data):
                 self._define(row)
-                flat = row.get("s", ())
+                flat = json.loads(row.get("s", "[]"))
                 for place in range(0, len(flat), 3):
                     labels = self._known.get(flat[place])
                     if labels is not None:
@@ -148,7 +148,7 @@ class Queue:
                 group = _group(db)
                 sql = "SELECT data FROM tframe WHERE grp=? AND id>?"
                 datas = db.execute(sql, (group, after)) if group is not None else ()
-                return sum(len(row.get("s", ())) // 3 for (data,) in datas for row in _rows(data))
+                return sum(row.get("c", 0) for (data,) in datas for row in _rows(data))
             finally:
                 db.close()
         return 0

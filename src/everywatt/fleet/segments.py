@@ -38,9 +38,8 @@ class SegmentSession(Session):
     ) -> None:
         super().__init__(path, meta, period_ns, clock, proc)
         self._before, self._after = before, after
-        self._samples = self.writer.add_group(SAMPLES, period_ns / 1e9)
-        # Everything goes with every flush: what was told must be on the tape.
-        self._others_every_ns = 0
+        # What was told must be on the tape.
+        self._samples = self.writer.add_group(SAMPLES, period_ns / 1e9, prompt=True)
         self.sample_count = 0
         if flush_every_ns is not None:
             self.flush_every_ns = flush_every_ns
@@ -49,7 +48,7 @@ class SegmentSession(Session):
     def tell(self, at_ns: int, rows: list[dict[str, Any]]) -> None:
         """Keep samples."""
         if rows:
-            self.sample_count += sum(len(row["s"]) // 3 for row in rows if "s" in row)
+            self.sample_count += sum(row["c"] for row in rows if "c" in row)
             self._safely(self.writer.append_table, self._samples, at_ns, rows)
 
     def flush_now(self, now_ns: int) -> None:

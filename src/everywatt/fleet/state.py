@@ -131,7 +131,7 @@ def _told_owners(path: Path) -> Iterator[tuple[str, str, str | None, float]]:
         if "i" in row:
             names[row["i"]] = (row["n"], row["l"])
             continue
-        flat = row["s"]
+        flat = json.loads(row["s"])
         for place in range(0, len(flat), 3):
             if flat[place + 2] is not None:
                 newest[flat[place]] = flat[place + 2]

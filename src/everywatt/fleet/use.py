@@ -163,7 +163,6 @@ class CpuBook:
             self._owed_s = 0.0
         self._used, self._extra, self._gone = {}, {}, []
         self._cgroup_used, self._host_used = {}, 0.0
-        self._remember_memory()
         return uses
 
     def owner(self, process: Process) -> Owner:
@@ -185,7 +184,8 @@ class CpuBook:
             uses[owner] = uses.get(owner, 0.0) + more
             seen[path] = seen.get(path, 0.0) + more
 
-    def _remember_memory(self) -> None:
+    def count_memory(self) -> None:
+        """Add up what owners hold, into `memory`."""
         memory: dict[Owner, float] = {}
         for process in self.processes.values():
             owner = self.owner(process)

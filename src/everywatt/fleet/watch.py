@@ -22,6 +22,7 @@ LEVELS_NS = 60 * NS
 YOUNG_LEVELS_NS = 2 * NS
 YOUNG_NS = 60 * NS
 TIDY_NS = 10 * NS
+MEMORY_NS = 5 * NS
 PROCESSES, CGROUPS, GPU_PROCESSES, HOST = "use.processes", "use.cgroups", "nvml.processes", "use.host"
 
 
@@ -42,7 +43,7 @@ class Watcher:
         self.started_ns = clock.monotonic_ns()
         self.settled_ns = self.started_ns
         self._book_ns = 0
-        self._levels_ns = self._tidy_ns = 0
+        self._levels_ns = self._tidy_ns = self._memory_ns = 0
         self._host_mark: tuple[float, float] | None = None
         self.busy_share: float | None = None
 
@@ -98,6 +99,9 @@ class Watcher:
         self.places.refresh(now_ns)
         self._host()
         uses = self.cpu.take() if reads_use else {}
+        if now_ns >= self._memory_ns:
+            self._memory_ns = now_ns + MEMORY_NS
+            self.cpu.count_memory()
         self.accounts.used(uses, now_ns)
         for line in self.lines.all:
             self._settle_line(line, uses, now_ns)
