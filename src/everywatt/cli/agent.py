@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -82,7 +82,7 @@ def command(config: Path | None, check: bool, quiet: bool, **given: Any) -> int:
     if options.remote_write is not None:
         need("cramjam")
     if options.small and not check:
-        return _small(flags, config)
+        _small(flags, config)
     from everywatt.fleet.agent import Agent, serve
 
     if check:
@@ -125,13 +125,12 @@ def _http(options: AgentOptions, output: Output) -> Http:
     return Http(sock, access, cert=options.cert, key=options.key, client_ca=options.client_ca)
 
 
-def _small(flags: dict[str, Any], config: Path | None) -> int:
+def _small(flags: dict[str, Any], config: Path | None) -> NoReturn:
     """Become a process that has loaded nothing but what it needs: click alone takes 4 MB."""
     from everywatt.core.jsonio import dumps
 
     words = [sys.executable, "-m", "everywatt.fleet", dumps({"flags": flags, "config": config})]
     os.execv(sys.executable, words)
-    return 0
 
 
 def _check(options: AgentOptions, output: Output) -> int:

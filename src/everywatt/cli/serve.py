@@ -73,10 +73,10 @@ def command(
         if open_it and click.launch(url) != 0:
             output.warn(f"no browser could be started; open {url} in one.")
 
+        from everywatt.fleet.security import Access
         from everywatt.report.carbon import factors_of
         from everywatt.report.web.app import Site
         from everywatt.report.web.runs import RunIndex
-        from everywatt.fleet.security import Access
         from everywatt.report.web.server import run
 
         access = Access(hosts, port, secret, tls, own_ip=place.everywhere)

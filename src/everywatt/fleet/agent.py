@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,8 @@ class Agent:
         levels = {key: Level(float(row[0]), float(row[1]), str(row[2])) for key, row in found.levels.items()}
         self.watcher.listen(sources, levels)
         self._restore(found)
-        self.exporter = Exporter(self.watcher, self._reports, self._memory_totals())
+        self.watcher.memory_totals = self._memory_totals()
+        self.exporter = Exporter(self.watcher, self._reports)
         self.session = self._new_session(found.segment + 1)
         self.loop.begin(self.session, sources)
         state.seal_left(self.tape_folder, self.session.writer.path)
@@ -125,18 +126,14 @@ class Agent:
 
     def _open_sensors(self) -> list[Source]:
         options = self.options
-        request = Request(
-            self.machine, estimate=options.estimate, options=options.sensor_options, everything=True
-        )
+        request = Request(self.machine, estimate=options.estimate, options=options.sensor_options, everything=True)
         sources, self._reports = self.loop.choose(registry.known(self.machine.environ), request, options.sensors)
         if not any(channel.carries_energy for source in sources for channel in source.info.channels):
             self.loop.pool.entries.clear()
             for source in sources:
                 source.close()
             reasons = "; ".join(f"{r.sensor}: {r.why}" for r in self._reports if r.state.value == "unusable" and r.why)
-            raise NoSensor(
-                f"Nothing here measures power{': ' + reasons if reasons else ''}.", cure="everywatt doctor"
-            )
+            raise NoSensor(f"Nothing here measures power{': ' + reasons if reasons else ''}.", cure="everywatt doctor")
         return sources
 
     def _memory_totals(self) -> dict[str, float]:
@@ -226,11 +223,11 @@ class Agent:
         self.session.tell(now_ns, self.exporter.news(now_ns))
         return True
 
-    def _more(self) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-        more = {"everywatt_agent_disk_bytes": {(): float(self.disk_bytes)}}
-        if self.sender is not None:
-            more |= self.sender.figures()
-        return more
+    def _more(self) -> dict[str, Mapping[tuple[tuple[str, str], ...], float]]:
+        more: dict[str, Mapping[tuple[tuple[str, str], ...], float]] = {
+            "everywatt_agent_disk_bytes": {(): float(self.disk_bytes)}
+        }
+        return more if self.sender is None else more | dict(self.sender.figures())
 
     def _after_flush(self, now_ns: int) -> None:
         self.snapshots += 1

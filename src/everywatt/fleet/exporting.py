@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from everywatt.core.clocks import NS, Clock
 from everywatt.core.channels import Cadence, GroupInfo
+from everywatt.core.clocks import NS, Clock
 from everywatt.fleet.metrics import Registry, Series
 from everywatt.fleet.share import UJ
 from everywatt.fleet.watch import Watcher
@@ -55,12 +55,12 @@ class UtcOffset:
 class Exporter:
     """Writes the books of a watcher into a registry, and the registry's news into rows for the tape."""
 
-    def __init__(self, watcher: Watcher, reports: Sequence[Report], memory_totals: Mapping[str, float]) -> None:
+    def __init__(self, watcher: Watcher, reports: Sequence[Report]) -> None:
         self.watcher = watcher
         self.registry = Registry()
         self.utc = UtcOffset(watcher.clock)
         self._reports = reports
-        self._totals = memory_totals
+        self._totals = watcher.memory_totals
         self._defined: set[int] = set()
         self._owner_series: dict[tuple[Any, str], Series] = {}
         self._state_series = _state_series(watcher)
@@ -77,9 +77,10 @@ class Exporter:
         names = {str(d.get("device")): d for report in self._reports for d in report.devices}
         for line in self.watcher.lines.all:
             facts = names.get(line.channel.device, {})
-            labels = (("device", line.device), ("domain", line.domain), ("name", str(facts.get("name") or "")))
-            labels = (*labels, ("uuid", str(facts.get("uuid") or "")), ("total", "1" if line.in_total else "0"))
-            self.registry.set("everywatt_device_info", 1.0, *labels)
+            card = (("name", str(facts.get("name") or "")), ("uuid", str(facts.get("uuid") or "")))
+            counts = ("total", "1" if line.in_total else "0")
+            device, domain = ("device", line.device), ("domain", line.domain)
+            self.registry.set("everywatt_device_info", 1.0, device, domain, *card, counts)
             total = self._totals.get(line.channel.device)
             if total and line.in_total:
                 self.registry.set("everywatt_memory_total_bytes", total, ("device", line.device))
@@ -106,7 +107,14 @@ class Exporter:
             pedigree = ("pedigree", line.pedigree)
             at_ms = self.utc.ms(line.settled_ns)
             counted = bool(line.settled_ns)
-            put("everywatt_energy_joules_total", line.settled_uj / UJ if counted else None, device, domain, pedigree, at_ms=at_ms)
+            put(
+                "everywatt_energy_joules_total",
+                line.settled_uj / UJ if counted else None,
+                device,
+                domain,
+                pedigree,
+                at_ms=at_ms,
+            )
             power_w = None if line.stale(now_ns) else line.power_w
             put("everywatt_power_watts", power_w, device, domain, pedigree, at_ms=at_ms)
             put("everywatt_coverage_ratio", line.coverage(now_ns), device, domain)
@@ -165,8 +173,8 @@ class Exporter:
         }
         for series in registry.known("everywatt_job_info"):
             series.value = 1.0 if series.labels in jobs else None
-        for labels in jobs:
-            registry.set("everywatt_job_info", 1.0, *labels)
+        for job in jobs:
+            registry.set("everywatt_job_info", 1.0, *job)
 
     def _agent(self, now_ns: int) -> None:
         put, states = self.registry.set, self.watcher.states
@@ -236,6 +244,10 @@ def _state_series(watcher: Watcher) -> list[tuple[str, float, tuple[Any, ...]]]:
         suffix = name.removeprefix(channel.device + ".")
         if name == "host.memory":
             found.append((name, 1.0, ("everywatt_host_memory_bytes",)))
+        elif suffix.endswith(".temperature"):
+            found.append((name, 1.0, ("everywatt_temperature_celsius", ("device", name.removesuffix(".temperature")))))
+        elif suffix == "gpu.utilisation":
+            found.append((name, 0.01, ("everywatt_utilisation_ratio", ("device", channel.device))))
         elif suffix in STATES:
             metric, factor = STATES[suffix]
             found.append((name, factor, (metric, ("device", channel.device))))

@@ -108,7 +108,7 @@ class Http:
         """Serve what an agent tells, from now on."""
         app = MetricsApp(lambda open_metrics: agent.text(open_metrics=open_metrics), lambda: agent.trouble(SILENT_S))
         config = uvicorn.Config(
-            Guard(app, self._access),  # type: ignore[arg-type] - ASGI by the letter
+            Guard(app, self._access),  # type: ignore[arg-type]
             http=PromptProtocol,
             loop="asyncio",
             ws="none",

@@ -21,7 +21,7 @@ PROVIDERS: dict[str, str] = {"cgroup": "everywatt.fleet.jobs:CgroupJobs"}
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of a scheduler. `id` is what its owner label says; the rest is in `everywatt_job_info`, "" where unknown."""
+    """A job of a scheduler. `id` is its owner's label; the rest is in `everywatt_job_info`, "" where unknown."""
 
     id: str
     user: str = ""

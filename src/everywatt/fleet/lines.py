@@ -104,7 +104,8 @@ class Lines:
     def of(cls, groups: Sequence[tuple[GroupInfo, float]]) -> Lines:
         """Lines for groups with the periods at which their rows should come."""
         stored = [StoredGroup(number, info, expected_s) for number, (info, expected_s) in enumerate(groups, 1)]
-        found = sources(SimpleNamespace(groups=stored))  # type: ignore[arg-type] - it asks a tape for its groups only
+        # It asks a tape for its groups only.
+        found = sources(SimpleNamespace(groups=stored))  # type: ignore[arg-type]
         counted = {source.channel.name for source in addable(found)}
         made = cls()
         taken: set[tuple[str, str]] = set()

@@ -38,7 +38,7 @@ FAMILIES: Final[dict[str, Family]] = {
         Family("everywatt_clock_hertz", "gauge", "hertz", "Clock of the device."),
         Family("everywatt_coverage_ratio", "gauge", "ratio", "Share of the time since the start that was observed."),
         Family("everywatt_tick_age_seconds", "gauge", "seconds", "Age of the newest reading."),
-        Family("everywatt_device_info", "gauge", "", "What a device is; total=\"1\" where it is part of the sum."),
+        Family("everywatt_device_info", "gauge", "", 'What a device is; total="1" where it is part of the sum.'),
         Family("everywatt_owner_energy_joules_total", "counter", "joules", "Energy of a device by who owes it."),
         Family("everywatt_owner_cpu_seconds_total", "counter", "seconds", "CPU time by owner."),
         Family("everywatt_owner_memory_bytes", "gauge", "bytes", "Resident memory by owner."),

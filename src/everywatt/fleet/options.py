@@ -21,7 +21,16 @@ RELOADABLE: Final = (
     "compat", "owners", "programs", "retention_s", "disk_bytes",
 )  # fmt: skip
 """What a reload may change; the rest wants a restart."""
-_SIZES: Final = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_SIZES: Final = {
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
 LEAST_DISK: Final = 10**6
 
 

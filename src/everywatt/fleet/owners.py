@@ -78,7 +78,9 @@ class Places:
         key = (process.cgroup, process.uid)
         if key not in self._jobs:
             told = self._names.get(process.cgroup or "", {}).get("job_id")
-            found = (one for one in (p.job_of(process.cgroup, process.pid, process.uid) for p in self._providers) if one)
+            found = (
+                one for one in (p.job_of(process.cgroup, process.pid, process.uid) for p in self._providers) if one
+            )
             job = next(found, None)
             if job is not None and told is not None:
                 job = Job(str(told), job.user, job.account, job.partition)

@@ -92,7 +92,12 @@ class Poster:
                 if answer.read(1):
                     self.close()  # a longer answer than anybody needs
                 return answer.status, text, answer.getheader("Retry-After")
-            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, http.client.CannotSendRequest):
+            except (
+                http.client.RemoteDisconnected,
+                BrokenPipeError,
+                ConnectionResetError,
+                http.client.CannotSendRequest,
+            ):
                 self.close()
                 if not (kept and again):
                     raise

@@ -1,9 +1,9 @@
 """Remote write 1.0 on the wire: four small messages of protobuf, written by hand.
 
-    WriteRequest { repeated TimeSeries timeseries = 1 }
-    TimeSeries   { repeated Label labels = 1; repeated Sample samples = 2 }
-    Label        { string name = 1; string value = 2 }
-    Sample       { double value = 1; int64 timestamp = 2 }
+WriteRequest { repeated TimeSeries timeseries = 1 }
+TimeSeries   { repeated Label labels = 1; repeated Sample samples = 2 }
+Label        { string name = 1; string value = 2 }
+Sample       { double value = 1; int64 timestamp = 2 }
 """
 
 from __future__ import annotations

@@ -178,5 +178,3 @@ def _rows(data: bytes) -> list[dict[str, Any]]:
     except (zlib.error, ValueError):
         return []  # a damaged table must not stop those after it
     return found if isinstance(found, list) else []
-
-

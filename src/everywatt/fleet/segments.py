@@ -66,7 +66,8 @@ class SegmentSession(Session):
         """Begin where the segment before ends: its last row is this one's first."""
         self.listen(source)
         if source.info.table:
-            source.group.follow(())  # type: ignore[union-attr] - it tells everything again
+            # It then tells everything again.
+            source.group.follow(())  # type: ignore[union-attr]
         elif source.last is not None:
             self.rows(source, [source.last])
 
@@ -144,5 +145,3 @@ def table_rows(path: Path, after: int, most: int) -> list[tuple[int, bytes]]:
         return [(int(number), bytes(data)) for number, data in db.execute(sql, (group[0], after, most))]
     finally:
         db.close()
-
-

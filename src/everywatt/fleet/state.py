@@ -112,7 +112,9 @@ def _add(state: State, path: Path) -> None:
     for row in owners:
         _merge(known, *row)
     for kind, owner, device, value in _told_owners(path):
-        _merge(known, kind, owner, value if device is None else 0.0, {} if device is None else {device: round(value * UJ)})
+        _merge(
+            known, kind, owner, value if device is None else 0.0, {} if device is None else {device: round(value * UJ)}
+        )
     state.owners = list(known.values())
 
 
@@ -181,10 +183,4 @@ def seal_left(folder: Path, live: Path | None = None) -> list[Path]:
     """Seal segments that an agent before this one left open; only the agent of this folder may call it."""
     from everywatt.tape import mending
 
-    done = []
-    for path in segments(folder):
-        if path != live and mending.seal_left(path, quiet_s=0.0):
-            done.append(path)
-    return done
-
-
+    return [path for path in segments(folder) if path != live and mending.seal_left(path, quiet_s=0.0)]

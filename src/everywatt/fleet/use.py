@@ -36,7 +36,7 @@ Placer = Callable[[Process], Owner]
 class CpuBook:
     """What each owner used of the CPUs since it was asked last; and what it holds of the memory.
 
-    `place` tells whose a process is. It is asked when use is taken, so that names that come with the same reading count.
+    `place` tells whose a process is. It is asked when use is taken: names may come later in the same reading.
     """
 
     def __init__(self, place: Placer) -> None:

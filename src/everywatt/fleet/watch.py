@@ -46,6 +46,7 @@ class Watcher:
         self._levels_ns = self._tidy_ns = self._memory_ns = 0
         self._host_mark: tuple[float, float] | None = None
         self.busy_share: float | None = None
+        self.memory_totals: dict[str, float] = {}
 
     def listen(self, sources: Sequence[Source], known: dict[str, Level] | None = None) -> None:
         """Hear these from now on. `known` are idle levels from before the start, by device|domain."""
