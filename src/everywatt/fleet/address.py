@@ -57,7 +57,7 @@ def parse_listen(text: str) -> Address:
 
 
 def check_open(address: Address, *, token: str | None, tls: bool, clients: bool = False) -> None:
-    """UsageError unless the address is loopback, or there are TLS files and a token (or `clients` show certificates)."""
+    """UsageError unless it is loopback, or there are TLS files and a token (or `clients` show certificates)."""
     if address.loopback or ((token or clients) and tls):
         return
     token = token or ("certificates" if clients else None)

@@ -64,7 +64,7 @@ class Server(uvicorn.Server):
 
 
 class MetricsApp:
-    """ASGI: the text that `text(open_metrics)` gives, by what the client accepts; 503 from /healthz when not `healthy`."""
+    """ASGI: the text that `text(open_metrics)` gives, by what the client accepts; `healthy` gives None or why not."""
 
     def __init__(self, text: Callable[[bool], str], healthy: Callable[[], str | None]) -> None:
         self._text, self._healthy = text, healthy
@@ -108,7 +108,7 @@ class Http:
         """Serve what an agent tells, from now on."""
         app = MetricsApp(lambda open_metrics: agent.text(open_metrics=open_metrics), lambda: agent.trouble(SILENT_S))
         config = uvicorn.Config(
-            Guard(app, self._access),  # type: ignore[arg-type]
+            Guard(app, self._access),
             http=PromptProtocol,
             loop="asyncio",
             ws="none",
