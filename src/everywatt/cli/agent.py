@@ -130,6 +130,7 @@ def _small(flags: dict[str, Any], config: Path | None) -> NoReturn:
     from everywatt.core.jsonio import dumps
 
     words = [sys.executable, "-m", "everywatt.fleet", dumps({"flags": flags, "config": config})]
+    os.environ["MALLOC_ARENA_MAX"] = "1"  # a second thread would take a second arena
     os.execv(sys.executable, words)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import platform
+import os
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -72,7 +73,7 @@ class Exporter:
     def _constant(self) -> None:
         from everywatt import __version__
 
-        versions = (("version", __version__), ("python", platform.python_version()), ("machine", platform.machine()))
+        versions = (("version", __version__), ("python", sys.version.split()[0]), ("machine", os.uname().machine))
         self.registry.set("everywatt_build_info", 1.0, *versions)
         names = {str(d.get("device")): d for report in self._reports for d in report.devices}
         for line in self.watcher.lines.all:
