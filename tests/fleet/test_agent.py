@@ -303,7 +303,7 @@ print("PLAIN", os.getuid())
 print(check(folder))
 """
     env = {**home_of(tmp_path, lab.environment()), "PYTHONPATH": str(SRC)}
-    for folder in (lab.root, *lab.root.parents):  # as the machine's own /sys is
+    for folder in (lab.folder, *lab.folder.parents):  # as the machine's own /sys is
         if folder != Path("/") and folder.stat().st_uid == 0:
             folder.chmod(folder.stat().st_mode | 0o055)
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=90)

@@ -42,7 +42,7 @@ class AgentProcess:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.log.append(line.rstrip())
-            if line.startswith("http"):
+            if line.rstrip().endswith("/metrics"):
                 self.url = line.strip()
 
     def until(self, ready, what: str, seconds: float = 30.0):

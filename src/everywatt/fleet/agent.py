@@ -229,6 +229,7 @@ class Agent:
         assert self.exporter is not None and self.session is not None
         if not self.watcher.settle(now_ns, anyway=self.loop.stop):
             return False
+        self.exporter.registry.lock.acquire()  # until it is flushed
         self.exporter.more = self._more()
         self.exporter.update(now_ns)
         self.session.tell(now_ns, self.exporter.news(now_ns))
@@ -241,6 +242,8 @@ class Agent:
         return more if self.sender is None else more | dict(self.sender.figures())
 
     def _after_flush(self, now_ns: int) -> None:
+        assert self.exporter is not None
+        self.exporter.registry.lock.release()
         self.snapshots += 1
         if self.sender is not None:
             self.sender.wake()
@@ -286,8 +289,10 @@ class Agent:
         self._finish_sealing()
         self.watcher.settle(now_ns, anyway=True)
         assert self.exporter is not None
-        self.exporter.update(now_ns)
-        old.tell(now_ns, self.exporter.news(now_ns))
+        with self.exporter.registry.lock:
+            self.exporter.update(now_ns)
+            old.tell(now_ns, self.exporter.news(now_ns))
+            old.write(now_ns)
         try:
             session = self._new_session(segments.number_of(old.writer.path) + 1)
         except EverywattError as error:

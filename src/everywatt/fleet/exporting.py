@@ -116,9 +116,9 @@ class Exporter:
                 pedigree,
                 at_ms=at_ms,
             )
-            power_w = None if line.stale(now_ns) else line.power_w
+            power_w = None if line.stale(now_ns) or line.power_w is None else round(line.power_w, 6)
             put("everywatt_power_watts", power_w, device, domain, pedigree, at_ms=at_ms)
-            put("everywatt_coverage_ratio", line.coverage(now_ns), device, domain)
+            put("everywatt_coverage_ratio", _rounded(line.coverage(now_ns)), device, domain)
             age_s = (now_ns - line.at_ns) / NS if line.at_ns else None
             put("everywatt_tick_age_seconds", None if age_s is None else round(max(age_s, 0.0), 3), device, domain)
         for name, up in self._sensors_up().items():
@@ -165,7 +165,7 @@ class Exporter:
                 if series is None:
                     series = known[key] = registry.series(name, ("kind", owner.kind), ("owner", owner.id))
                 gone.discard(key)
-                series.value, series.at_ms = value, now_ms
+                series.value, series.at_ms = round(value, 6), now_ms
         for key in gone:
             known.pop(key).value = None
         jobs = {
@@ -236,6 +236,11 @@ class Exporter:
                 if series.family.name.startswith(("everywatt_owner_", "everywatt_job_")) and series.told is None:
                     self.registry.remove(series)
                     self._defined.discard(series.id)
+
+
+def _rounded(value: float | None) -> float | None:
+    """Six digits: engines keep few of them, and a text has less to carry."""
+    return None if value is None else round(value, 6)
 
 
 def _state_series(watcher: Watcher) -> list[tuple[str, float, tuple[Any, ...]]]:

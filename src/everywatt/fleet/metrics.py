@@ -93,10 +93,14 @@ class Series:
 
 @dataclass
 class Registry:
-    """All series of an agent. `lock` is held while they change and while a text is made of them."""
+    """All series of an agent.
+
+    `lock` is held from when they change until that is on the tape, and while a text is made of them: what a scraper
+    has seen is never lost by a kill.
+    """
 
     families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
     _series: dict[str, dict[Labels, Series]] = field(default_factory=dict)
     _count: int = 0
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from everywatt.fleet.exporting import SAMPLES
 from everywatt.fleet.protobuf import Sample, labels_bytes
-from everywatt.fleet.segments import number_of, segments, size_bytes
+from everywatt.fleet.segments import connect, number_of, segments, size_bytes
 
 CHUNK = 64
 LEFT_S = 120.0
@@ -45,12 +45,16 @@ class Batch:
 
 @dataclass
 class Queue:
-    """Reads a folder of segments. `labels` go with every series; one of the same name is told as exported_NAME."""
+    """Reads a folder of segments. `labels` go with every series; one of the same name is told as exported_NAME.
+
+    Segments with numbers below `dead_below` are written by nobody any more, sealed or not.
+    """
 
     folder: Path
     labels: Mapping[str, str]
     position: Position
     most: int = 5000
+    dead_below: int = 0
     _known: dict[int, bytes] = field(default_factory=dict)
     _known_of: int = -1
 
@@ -92,9 +96,10 @@ class Queue:
 
     def _read(self, path: Path) -> tuple[bool, list[tuple[int, bytes]]]:
         """Whether the segment is whole, and its next tables. The file is let go of: its writer may want to seal it."""
-        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2.0, isolation_level=None)
+        db = connect(path)
         try:
-            sealed = bool(db.execute("SELECT count(*) FROM seal").fetchone()[0]) or _left(path)
+            sealed = number_of(path) < self.dead_below or _left(path)
+            sealed = sealed or bool(db.execute("SELECT count(*) FROM seal").fetchone()[0])
             group = _group(db)
             if group is None:
                 return sealed, []
@@ -143,7 +148,7 @@ class Queue:
         if number_of(path) < self.position.segment:
             return 0
         with contextlib.suppress(sqlite3.Error, OSError):
-            db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2.0, isolation_level=None)
+            db = connect(path)
             try:
                 group = _group(db)
                 sql = "SELECT data FROM tframe WHERE grp=? AND id>?"

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from everywatt.core.clocks import Clock
 from everywatt.fleet.exporting import SAMPLES
@@ -54,6 +55,10 @@ class SegmentSession(Session):
     def flush_now(self, now_ns: int) -> None:
         """Settle and flush, whatever the time."""
         self._flush(now_ns)
+
+    def write(self, now_ns: int) -> None:
+        """Flush what was told, without settling."""
+        super()._flush(now_ns)
 
     def _flush(self, now_ns: int) -> None:
         if not self._before(now_ns):
@@ -134,9 +139,14 @@ def prune(
     return whole
 
 
+def connect(path: Path) -> sqlite3.Connection:
+    """A segment open for reading. The log of one that a kill left is made good first, which writes."""
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=5.0, isolation_level=None)
+
+
 def table_rows(path: Path, after: int, most: int) -> list[tuple[int, bytes]]:
     """Number and bytes of tables of samples after a number, at most so many; the file is let go of at once."""
-    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5.0, isolation_level=None)
+    db = connect(path)
     try:
         group = db.execute("SELECT id FROM grp WHERE json_extract(info, '$.name')=?", (SAMPLES.name,)).fetchone()
         if group is None:

@@ -54,7 +54,7 @@ class Sender:
         kept, counts = self._restore()
         labels = {"instance": options.instance, "job": "everywatt"}
         # A receiver that is new gets what comes from now on.
-        self.queue = Queue(tapes, labels, kept or Position(number_of(live), 0), most)
+        self.queue = Queue(tapes, labels, kept or Position(number_of(live), 0), most, number_of(live))
         self.counts: dict[str, int] = {"sent": 0, "dropped": 0, "rejected": 0, **counts}
         self._awake, self._ended = threading.Event(), threading.Event()
         self._sleep = sleep or self._ended.wait
@@ -91,6 +91,7 @@ class Sender:
 
     def start(self) -> None:
         """Send from now on."""
+        self._keep()  # where it begins, should nobody be there to take anything for long
         self._thread = threading.Thread(target=self._run, name="remote-write", daemon=True)
         self._thread.start()
 
