@@ -1,10 +1,9 @@
 """An agent as a live source: its Prometheus text, fetched once an interval.
 
-Read are everywatt_power_watts{device}, everywatt_energy_joules_total{device}, everywatt_utilisation_percent{device},
-everywatt_memory_bytes{device}, everywatt_memory_total_bytes{device}, everywatt_temperature_celsius{device},
-everywatt_clock_mhz{device}, everywatt_power_limit_watts{device}, and everywatt_owner_power_watts and
-everywatt_owner_energy_joules_total with kind, id and label. Other names are left alone. A device with the label
-total="0" is not part of the sum.
+Read are everywatt_power_watts and everywatt_energy_joules_total {device, domain}, everywatt_utilisation_ratio,
+everywatt_memory_bytes, everywatt_memory_total_bytes, everywatt_temperature_celsius, everywatt_power_limit_watts
+{device}, everywatt_clock_hertz{device, clock="sm"}, and everywatt_owner_energy_joules_total{kind, owner, device}. Other
+names are left alone. A device whose everywatt_device_info has total="0" is not part of the sum.
 """
 
 from __future__ import annotations
