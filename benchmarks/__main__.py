@@ -31,6 +31,8 @@ ORDER = (
     "verdicts",
     "batch_cost",
     "meter_import",
+    "agent_cost",
+    "scrape",
 )
 
 
