@@ -41,6 +41,7 @@ class NodeJob:
     state: str = "RUNNING"
     exit_code: str | None = None
     submit_s: float | None = None
+    suspended_s: float = 0.0
     period_s: float = DEFAULT_PERIOD_S
     complete: bool = True
     note: str = ""
