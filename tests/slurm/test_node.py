@@ -13,7 +13,7 @@ from everywatt.slurm.booking import Account, book
 from everywatt.slurm.hooks import make_spool
 from everywatt.slurm.node import Node, tapes_in
 from everywatt.slurm.node_jobs import NodeJob, NodeJobs, indices
-from everywatt.slurm.presence import holder, leave, take_place
+from everywatt.slurm.presence import AGENT, holder, leave, take_place
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.scontrol import expand, parse_job
 from everywatt.slurm.spool import Event
@@ -257,7 +257,8 @@ def test_one_process_serves_a_spool(tmp_path: Path) -> None:
     assert holder(tmp_path) == os.getpid()
     assert take_place(tmp_path)
     assert not take_place(tmp_path, pid=os.getppid())
-    leave(tmp_path, os.getpid())
+    assert take_place(tmp_path, AGENT, pid=os.getppid()), "recording is another matter"
+    leave(tmp_path)
     assert holder(tmp_path) is None
-    (tmp_path / "agent.pid").write_text("999999999 1\n")
+    (tmp_path / "node.pid").write_text("999999999 1\n")
     assert take_place(tmp_path)

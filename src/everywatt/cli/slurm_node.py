@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from everywatt.api.meter import Meter
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.output import Output
@@ -17,8 +17,9 @@ from everywatt.cli.slurm_common import spool_of, spool_option, store_of, store_o
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.slurm.hooks import make_spool
-from everywatt.slurm.node import Node, tapes_in
-from everywatt.slurm.presence import leave, take_place
+from everywatt.slurm.job_spans import JobSpans
+from everywatt.slurm.node import STATE, Node, State, tapes_in
+from everywatt.slurm.presence import AGENT, leave, take_place
 
 IDLE_S = 10.0
 
@@ -66,16 +67,16 @@ def command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     meter = None if tape else meter_of(settings, note, "slurm", pids=(), everything=True)
+    spans = None
     try:
+        earlier = State.read(folder / STATE).folder
         if meter is not None:
-            meter.start(root=False)
-            if meter.recording is None:
-                raise MeasurementRefused(
-                    meter.energy.refused or "Nothing can be recorded here.", cure="everywatt doctor"
-                )
-            tape = meter.recording.path.parent
+            take_place(folder, AGENT)
+            tape, spans = _start(meter), JobSpans(meter)
         assert tape is not None
-        node = Node(name or socket.gethostname(), folder, store_of(store), tapes_in(tape))
+        tapes = tapes_in(*dict.fromkeys([*([Path(earlier)] if earlier else []), tape.resolve()]))
+        node = Node(name or socket.gethostname(), folder, store_of(store), tapes, watch=spans)
+        node.state.folder = str(tape.resolve())
         recorded = _loop(node, stop, every, once=once, until_idle=until_idle)
         if meter is not None:
             meter.stop()
@@ -83,10 +84,19 @@ def command(
     finally:
         if meter is not None:
             meter.stop()
-        leave(folder, os.getpid())
+            leave(folder, AGENT)
+        leave(folder)
     output.json("slurm-node", {"node": node.name, "recorded": recorded, "running": node.running})
     output.text(f"{node.name}: {recorded} jobs recorded, {node.running} are running.")
     return 0
+
+
+def _start(meter: Meter) -> Path:
+    """Begin to record; gives the folder of the tape."""
+    meter.start()
+    if meter.recording is None:
+        raise MeasurementRefused(meter.energy.refused or "Nothing can be recorded here.", cure="everywatt doctor")
+    return meter.recording.path.parent
 
 
 def _loop(node: Node, stop: threading.Event, every_s: float, *, once: bool, until_idle: bool) -> int:

@@ -2,7 +2,8 @@
 
 A provider is any object with the three methods of `JobProvider`. `PROVIDERS` names those that come with everywatt;
 others are named as `module:Class`. A class is made without arguments. Answers are kept, so a provider is asked once
-for each cgroup (and user), and again after `refresh` said that something changed.
+for each cgroup (and user), and again after `refresh` said that something changed. One that sets `by_process` is asked
+for each process that is in no job's cgroup, and where it knows nothing of a process for its parent.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from typing import Protocol
 from everywatt.core.cgroup_names import PlaceKind, places
 from everywatt.core.errors import UsageError
 
-PROVIDERS: dict[str, str] = {"cgroup": "everywatt.fleet.jobs:CgroupJobs"}
+PROVIDERS: dict[str, str] = {
+    "cgroup": "everywatt.fleet.jobs:CgroupJobs",
+    "slurm": "everywatt.slurm.provider:SlurmJobs",
+}
 """Providers by name, as `module:Class`."""
 
 

@@ -195,9 +195,7 @@ def _by_device(entry: Entry) -> dict[str, int]:
     return amounts
 
 
-def _charge(
-    account: Account, entry: Entry, amounts: Mapping[str, int], step: str, ran_s: tuple[float, float]
-) -> None:
+def _charge(account: Account, entry: Entry, amounts: Mapping[str, int], step: str, ran_s: tuple[float, float]) -> None:
     for device, uj in amounts.items():
         account.own_uj[device] = account.own_uj.get(device, 0) + uj
     if step:
@@ -267,9 +265,7 @@ def _charge_idle(
             account.idle_uj[device] = account.idle_uj.get(device, 0) + amount
 
 
-def _note_gpus(
-    tape: Tape, here: Sequence[NodeJob], accounts: dict[str, Account], low_s: float, high_s: float
-) -> None:
+def _note_gpus(tape: Tape, here: Sequence[NodeJob], accounts: dict[str, Account], low_s: float, high_s: float) -> None:
     """How busy the GPUs of jobs were while they had them, and how full."""
     for job in here:
         start_ns = tape.from_utc_ns(round(max(job.start_s, low_s) * NS))

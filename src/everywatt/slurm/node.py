@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import addable, sources
@@ -24,9 +24,12 @@ from everywatt.slurm.record import record
 from everywatt.slurm.schema import NodeHour
 from everywatt.slurm.spool import forget, read_events
 from everywatt.slurm.store import Store
+from everywatt.slurm.tape_use import gpu_uuids, name_processes
 from everywatt.tape.reader import Tape
 
 STATE: Final = "node.json"
+UNSEEN_S: Final = 5.0
+SLOW_S: Final = 3.0  # who takes so long to answer is not asked again at once
 LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not told of its end for so long
 
 
@@ -41,6 +44,8 @@ class State:
     boot: str = ""
     seen_s: float = 0.0
     idle: dict[str, Idle] = field(default_factory=dict)
+    uuids: dict[str, str] = field(default_factory=dict)
+    folder: str = ""  # the tapes that were booked last: of a recorder that was killed their end is still to come
 
     @classmethod
     def read(cls, path: Path) -> State:
@@ -55,6 +60,8 @@ class State:
                 data["boot"],
                 data["seen_s"],
                 {label: Idle(**idle) for label, idle in data["idle"].items()},
+                data["uuids"],
+                data["folder"],
             )
         except FileNotFoundError:
             return cls()
@@ -72,6 +79,8 @@ class State:
             "boot": self.boot,
             "seen_s": self.seen_s,
             "idle": {label: asdict(idle) for label, idle in self.idle.items()},
+            "uuids": self.uuids,
+            "folder": self.folder,
         }
         part = path.with_name(f".{path.name}.part")
         with part.open("w", encoding="utf-8") as file:
@@ -81,8 +90,23 @@ class State:
         part.replace(path)
 
 
+class Watch(Protocol):
+    """Somebody who wants to know when jobs start and end."""
+
+    def started(self, job: NodeJob) -> None:
+        """A job has started, or more is known of it."""
+        ...
+
+    def ended(self, job: NodeJob) -> None:
+        """A job has ended."""
+        ...
+
+
 class Node:
-    """One node of a cluster. `tapes` gives the tapes that cover a stretch of UTC time, oldest first."""
+    """One node of a cluster. `tapes` gives the tapes that cover a stretch of UTC time, oldest first.
+
+    `ask` and `pids` are scontrol's answers; `watch` is told of jobs.
+    """
 
     def __init__(
         self,
@@ -92,11 +116,15 @@ class Node:
         tapes: Callable[[float, float], Iterable[Tape]],
         *,
         ask: Callable[[int, str, str], dict[str, Any]] = scontrol.show_job,
+        pids: Callable[[int, str, str], dict[int, tuple[int, str]]] = scontrol.list_pids,
+        watch: Watch | None = None,
         now_s: Callable[[], float] = time.time,
         boot: str | None = None,
     ) -> None:
         self.name, self.spool, self.store = name, spool, store
-        self._tapes, self._ask, self._now_s = tapes, ask, now_s
+        self._tapes, self._ask, self._pids, self._now_s = tapes, ask, pids, now_s
+        self._watch = watch
+        self._asked: set[str] = set()
         self._path = spool / STATE
         self.state = State.read(self._path)
         self._jobs = NodeJobs(self.state.jobs)
@@ -104,6 +132,9 @@ class Node:
         if self.state.boot and self.state.boot != boot:
             self._jobs.close_all(self.state.seen_s, "the node went down while it ran")
         self.state.boot = boot
+        for job in self._jobs.jobs.values():
+            if watch is not None and job.end_s is None:
+                watch.started(job)
 
     @property
     def running(self) -> int:
@@ -119,6 +150,7 @@ class Node:
         """Take what the hooks said since; gives how many events there were."""
         events = read_events(self.spool)
         ours = []
+        slow = False
         for event in events:
             job = self._jobs.take(event, self.name)
             if job is None and event.kind != "task":
@@ -126,12 +158,20 @@ class Node:
             ours.append(event)
             if job is not None:
                 job.node = job.node or self.name
-                self._complete(job)
+                if not slow and (event.kind != "task" or not job.name):
+                    began = time.monotonic()
+                    self._complete(job)
+                    slow = time.monotonic() - began > SLOW_S
+                self._tell(job)
         self.state.seen_s = self._now_s()
         self._save()
         for event in ours:
             forget(event)
         return len(ours)
+
+    def _tell(self, job: NodeJob) -> None:
+        if self._watch is not None:
+            (self._watch.started if job.end_s is None else self._watch.ended)(job)
 
     def _complete(self, job: NodeJob) -> None:
         """Ask scontrol for what hooks do not know: once at the start, and how it ended."""
@@ -162,8 +202,10 @@ class Node:
             for source in addable(sources(tape)):
                 devices[source.label] = (source.domain.value, sensor_of(source))
                 scope[source.family] = None
+            self.state.uuids.update(gpu_uuids(tape))
             until_s = min(now_s, horizon_s(tape))
             if until_s > told_s:
+                self._find_processes(tape, until_s)
                 pieces = book(tape, self.name, known, self.state.accounts, told_s, until_s, self.state.idle)
                 self.state.hours = merge_hours([*self.state.hours, *(hour for one in pieces for hour in one.hours)])
                 told_s = until_s
@@ -173,15 +215,27 @@ class Node:
             for job in known
             if job.end_s is not None and (all_of_it or job.end_s <= told_s or job.end_s < now_s - LATEST_S)
         ]
-        rows = [record(job, self.state.accounts.get(job.key), devices, "+".join(scope)) for job in done]
+        rows = [
+            record(job, self.state.accounts.get(job.key), devices, "+".join(scope), self.state.uuids) for job in done
+        ]
         if rows:
             self.store.append(rows, self.name)
         for job in done:
             del self._jobs.jobs[job.key]
             self.state.accounts.pop(job.key, None)
+            self._asked.discard(job.key)
         self._store_hours(told_s, all_of_it or bool(done))
         self._save()
         return len(rows)
+
+    def _find_processes(self, tape: Tape, until_s: float) -> None:
+        """Ask slurmd for the processes of jobs of which none was found for a while, once for each job."""
+        for job in self._jobs.jobs.values():
+            account = self.state.accounts.get(job.key)
+            unseen = account is not None and account.cpu_s is None and until_s - job.start_s > UNSEEN_S
+            if unseen and job.end_s is None and job.key not in self._asked:
+                self._asked.add(job.key)
+                name_processes(tape, self._pids(job.job_id, self.name, job.conf))
 
     def _store_hours(self, until_s: float, now: bool) -> None:
         """Hours that are over go into the store for good; the present one as it stands, to be replaced later."""
@@ -203,12 +257,12 @@ def boot_id(proc: Path = Path("/proc")) -> str:
         return ""
 
 
-def tapes_in(folder: Path) -> Callable[[float, float], Iterable[Tape]]:
-    """The tapes of a run's folder that cover a stretch of time. Segments stay open between calls, and follow."""
+def tapes_in(*folders: Path) -> Callable[[float, float], Iterable[Tape]]:
+    """The tapes of some runs' folders that cover a stretch of time. Segments stay open between calls, and follow."""
     opened: dict[Path, Tape] = {}
 
     def cover(start_s: float, end_s: float) -> Iterable[Tape]:
-        for path in sorted(folder.glob("*.tape")):
+        for path in (path for folder in folders for path in sorted(folder.glob("*.tape"))):
             if _written_s(path) < start_s - 60:
                 continue
             try:

@@ -40,7 +40,9 @@ def record(
     below_j, above_j = budget.sides()
     own_uj = sum(account.own_uj.values())
     cards = [f"gpu.{index}" for index in job.gpus]
-    gpus = tuple(_gpu(card, uuids.get(card, card), account, length_s) for card in cards if account.gpu_known_s.get(card))
+    gpus = tuple(
+        _gpu(card, uuids.get(card, card), account, length_s) for card in cards if account.gpu_known_s.get(card)
+    )
     return JobOnNode(
         job_id=job.job_id,
         node=job.node,
