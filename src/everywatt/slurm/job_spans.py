@@ -10,7 +10,7 @@ from everywatt.core.clocks import NS
 from everywatt.slurm.node_jobs import NodeJob
 
 FACTS: Final = (
-    "job_id", "restart", "user", "account", "partition", "name", "array_job_id", "array_task_id", "het_job_id",
+    "job_id", "restart", "user", "account", "partition", "job_name", "array_job_id", "array_task_id", "het_job_id",
     "het_offset", "cpus", "memory_bytes", "gpus", "nodes", "state", "exit_code",
 )  # fmt: skip
 
@@ -53,5 +53,5 @@ def shown(job: NodeJob) -> str:
 
 def about(job: NodeJob) -> dict[str, Any]:
     """What is known of a job, as attributes of a span; what is not known is left out."""
-    facts = {key: getattr(job, key) for key in FACTS}
+    facts = {key: getattr(job, key.removeprefix("job_") if key == "job_name" else key) for key in FACTS}
     return {"role": "job"} | {key: value for key, value in facts.items() if value not in (None, "", [])}

@@ -1,4 +1,4 @@
-"""Slurm's jobs for the agent: whose a process is by its cgroup or by the slurmstepd above it, and what hooks said of it.
+"""Slurm's jobs for the agent: whose a process is by its cgroup or by the slurmstepd above it, and what hooks said.
 
 The agent asks between two reads, so this is light: files of the spool and of /proc, read when they changed. It takes
 nothing out of the spool, which is for `slurm node`.
