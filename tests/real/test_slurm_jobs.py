@@ -126,7 +126,9 @@ def _named(site, *words):
 
 
 def test_cancelled_requeued_and_suspended(site):
-    requeued = site.sbatch(f"exec {site.burn('run-$SLURM_RESTART_COUNT', 0.5, 8)}", options=["--requeue", "-w", "node1"])
+    requeued = site.sbatch(
+        f"exec {site.burn('run-$SLURM_RESTART_COUNT', 0.5, 8)}", options=["--requeue", "-w", "node1"]
+    )
     cancelled = site.sbatch(f"exec {site.burn('cancelled', 0.5, 60)}", options=["-w", "node2"])
     suspended = site.sbatch(f"exec {site.burn('suspended', 1.0, 9)}", options=["-w", "node2"])
     for job in (requeued, cancelled, suspended):
@@ -187,7 +189,7 @@ def test_the_tape_has_a_span_for_each_job(site):
 
 
 def test_hooks_harm_no_node(site):
-    """A recorder that hangs, then one that is killed with its tape, and a spool that is away: jobs run, nodes are up."""
+    """A recorder that hangs, a spool that is away, a recorder that is killed: jobs run, and nodes are up."""
     hung = site.recorder("node1")
     os.kill(hung, signal.SIGSTOP)
     try:
