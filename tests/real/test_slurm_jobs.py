@@ -1,11 +1,12 @@
 """Jobs of a real Slurm on simulated machines: what is recorded of them is what they used, whatever happens to them."""
 
 import os
+import shutil
 import signal
 import time
 
 import pytest
-from slurm_site import IDLE_W, SlurmSite
+from slurm_site import CARD_W, IDLE_W, SlurmSite
 
 import everywatt
 
@@ -85,7 +86,7 @@ def test_steps_of_a_job_on_two_nodes(site):
 def test_cards_by_uuid_and_use(site):
     """Two jobs with one card each on one node: one keeps it busy to a half, the other leaves it alone."""
     options = ["-w", "node1", "--gres=gpu:1"]
-    busy = site.sbatch(f"exec {site.on_gpu(0.5, 0, 6)}", options=options)
+    busy = site.sbatch(site.on_gpu(0.5, 0, 6), options=options)
     still = site.sbatch("sleep 6", options=options)
     for job in (busy, still):
         site.cluster.wait(job)
@@ -181,15 +182,17 @@ def test_the_tape_has_a_span_for_each_job(site):
     site.cluster.wait(job)
     (record,) = site.records(job)
     (folder,) = {path.parent for path in (site.folder / "home-node2").glob("*/*.tape")}
-    (span,) = [span for span in everywatt.load(folder).spans if span.name == str(job)]
+    run = everywatt.load(folder)
+    (span,) = [span for span in run.spans if span.name == str(job)]
     facts = {key: span.attributes[key] for key in ("user", "partition", "job_name", "state", "cpus")}
     assert facts == {"user": "root", "partition": "main", "job_name": "seen", "state": "COMPLETED", "cpus": 1.0}
-    assert span.energy.joules is not None
+    of_cards_j = 2 * CARD_W[0] * (record.end_s - record.start_s)
+    assert run.energy(span).joules > of_cards_j
     assert (span.end_ns - span.start_ns) / 1e9 == pytest.approx(record.end_s - record.start_s, abs=0.2)
 
 
 def test_hooks_harm_no_node(site):
-    """A recorder that hangs, a spool that is away, a recorder that is killed: jobs run, and nodes are up."""
+    """A recorder that hangs, and a spool that somebody removes: jobs run, and nodes are up."""
     hung = site.recorder("node1")
     os.kill(hung, signal.SIGSTOP)
     try:
@@ -199,22 +202,52 @@ def test_hooks_harm_no_node(site):
         os.kill(hung, signal.SIGCONT)
     (record,) = site.records(first)
     near(record, site.true_j("while-hung"), 0.2)
-    away = site.folder / "away"
-    (site.folder / "node1").rename(away)
-    try:
-        lost = site.sbatch("sleep 1", options=["-w", "node1"])
-        assert site.cluster.wait(lost)[str(lost)] == "COMPLETED"
-    finally:
-        away.rename(site.folder / "node1")
-    command = site.command.rename(site.folder / "gone")
-    os.kill(site.recorder("node1"), signal.SIGKILL)
-    try:
-        last = site.sbatch("sleep 1", options=["-w", "node1"])
-        assert site.cluster.wait(last)[str(last)] == "COMPLETED"
-    finally:
-        command.rename(site.command)
+    shutil.rmtree(site.folder / "node1")
+    lost = site.sbatch("sleep 1", options=["-w", "node1"])
+    assert site.cluster.wait(lost)[str(lost)] == "COMPLETED"
+    site.until(lambda: site.recorder("node1") == hung, "the recorder's place is there again")
+    (record,) = site.records(site.sbatch(f"exec {site.burn('after-all', 0.5, 3)}", options=["-w", "node1"]))
+    near(record, site.true_j("after-all"), 0.2)
     assert [site.cluster.node_state(node) for node in site.names] == ["IDLE", "IDLE"]
-    # The next Prolog starts a recorder in the place of the one that was killed; it takes up what lies in the spool.
-    again = site.sbatch(f"exec {site.burn('again', 0.5, 8)}", options=["-w", "node1"])
-    site.cluster.wait(again)
-    assert site.recorder("node1") not in (None, hung)
+
+
+def test_a_recorder_that_is_killed_costs_coverage_and_nothing_else(site):
+    """The job runs on. Without Python the next Prolog does nothing; with it, it starts a recorder that goes on."""
+    killed = site.recorder("node1")
+    job = site.sbatch(f"exec {site.burn('bereft', 0.5, 16)}", options=["-w", "node1"])
+    site.cluster.wait_for(job)
+    time.sleep(4)
+    os.kill(killed, signal.SIGKILL)
+    python = site.started.rename(site.folder / "gone")
+    try:
+        short = site.sbatch("sleep 1", options=["-w", "node1"])
+        assert site.cluster.wait(short)[str(short)] == "COMPLETED"
+    finally:
+        python.rename(site.started)
+    assert site.recorder("node1") is None
+    again = site.sbatch("sleep 4", options=["-w", "node1"])
+    assert site.cluster.wait(again)[str(again)] == "COMPLETED"
+    assert site.recorder("node1") not in (None, killed)
+    assert site.cluster.wait(job)[str(job)] == "COMPLETED"
+    assert site.cluster.node_state("node1") == "IDLE"
+    (record,) = site.records(job)
+    assert 0.2 < record.coverage < 0.95
+    assert 0 < record.energy_uj / 1e6 < site.true_j("bereft")
+    (missed,) = site.records(short)
+    assert missed.refused or missed.coverage < 0.5
+    balanced(site, "node1")
+
+
+def test_a_node_that_goes_down_leaves_an_incomplete_record(site):
+    job = site.sbatch(f"exec {site.burn('lost', 0.5, 60)}", options=["-w", "node2", "--no-requeue"])
+    site.cluster.wait_for(job)
+    time.sleep(5)
+    site.reboot("node2")
+    (record,) = site.records(job)
+    assert (record.complete, record.state) == (False, "NODE_FAIL")
+    assert "went down" in record.note
+    assert record.energy_uj is None or record.energy_uj > 0
+    assert 2 < record.end_s - record.start_s < 30
+    after = site.sbatch(f"exec {site.burn('after', 0.5, 4)}", options=["-w", "node2"])
+    site.cluster.wait(after)
+    near(site.records(after)[0], site.true_j("after"), 0.25)

@@ -65,9 +65,16 @@ class SlurmSite:
         self.command = self._script("everywatt", f'exec {sys.executable} -m everywatt "$@"')
         for name, text in (("burn.py", BURN), ("on_gpu.py", ON_GPU)):
             (folder / name).write_text(text)
+        # Slurm's hooks and jobs have an environment of their own: what makes a machine a simulated one is in a file.
+        self.started = self._script(
+            "started-by-prolog",
+            f". {folder}/$SLURMD_NODENAME.env\n"
+            f'exec {self.command} "$@" --node $SLURMD_NODENAME --store {folder}/store --every {every_s:g}s '
+            f">>{folder}/$SLURMD_NODENAME.log 2>&1",
+        )
         hooks = {}
         for event in EVENTS:
-            text = hook(event, Site(spool=Path("SPOOL"), command=self.command))
+            text = hook(event, Site(spool=Path("SPOOL"), command=self.started))
             # All nodes are this host, so the spool goes by the node's name.
             hooks[event] = self._write(NAMES[event], text.replace("spool=SPOOL", f"spool={folder}/$SLURMD_NODENAME"))
         cards = ["--gpu", f"load:{CARD_W[0]:g}W,{CARD_W[1]:g}W"] * gpus
@@ -115,6 +122,7 @@ class SlurmSite:
             )
             lines.append(f"mkdir -p {state}/tape")
             base += f" --tape {state}/tape"
+        lines += [f"export -p | grep -E ' (EVERYWATT_|LD_|PYTHONPATH)' >{spool}.env"]
         lines += [f"{self.command} slurm node {base} >>{spool}.log 2>&1 &", 'exec "$@"']
         return self._script(f"inside-{name}.sh", "\n".join(lines))
 
@@ -135,7 +143,8 @@ class SlurmSite:
 
     def on_gpu(self, share: float, gpu: int, seconds: float) -> str:
         """Words of a command that keeps a simulated card busy to this share."""
-        return f"env PYTHONPATH={SOURCE} {sys.executable} {self.folder}/on_gpu.py {share} {gpu} {seconds}"
+        words = f"{sys.executable} {self.folder}/on_gpu.py {share} {gpu} {seconds}"
+        return f". {self.folder}/$SLURMD_NODENAME.env; exec {words}"
 
     def sbatch(self, *lines: str, options: Sequence[object] = ()) -> int:
         """Submit a script of these lines."""
@@ -170,8 +179,11 @@ class SlurmSite:
         """The process that records the jobs of a node."""
         return holder(self.folder / name, place)
 
-    def restart_recorder(self, name: str) -> None:
-        """What Slurm's next Prolog would do too: only in this machine, so the node is started again."""
+    def reboot(self, name: str) -> None:
+        """A power loss, and a start some seconds later: as far as everywatt can tell the machine has booted again."""
+        self.cluster.kill_node(name, told=True)
+        state = self.folder / name / "node.json"
+        state.write_text(json.dumps({**json.loads(state.read_text()), "boot": "the one before"}))
         self.cluster.restart_node(name)
         self.until(lambda: self.recorder(name) is not None, f"{name} is recorded again")
 

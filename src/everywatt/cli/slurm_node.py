@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -19,7 +21,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.slurm.hooks import make_spool
 from everywatt.slurm.job_spans import JobSpans
 from everywatt.slurm.node import STATE, Node, State, tapes_in
-from everywatt.slurm.presence import AGENT, leave, take_place
+from everywatt.slurm.presence import AGENT, NODE, holder, leave, take_place
 
 IDLE_S = 10.0
 
@@ -77,7 +79,8 @@ def command(
         tapes = tapes_in(*dict.fromkeys([*([Path(earlier)] if earlier else []), tape.resolve()]))
         node = Node(name or socket.gethostname(), folder, store_of(store), tapes, watch=spans)
         node.state.folder = str(tape.resolve())
-        recorded = _loop(node, stop, every, once=once, until_idle=until_idle)
+        places = (NODE, AGENT) if meter is not None else (NODE,)
+        recorded = _loop(node, stop, every, places, once=once, until_idle=until_idle)
         if meter is not None:
             meter.stop()
             recorded += node.settle(all_of_it=not node.running)
@@ -99,10 +102,19 @@ def _start(meter: Meter) -> Path:
     return meter.recording.path.parent
 
 
-def _loop(node: Node, stop: threading.Event, every_s: float, *, once: bool, until_idle: bool) -> int:
-    """Listen each second, book where a job has ended or it is time; gives how many jobs were recorded."""
+def _loop(
+    node: Node, stop: threading.Event, every_s: float, places: Sequence[str], *, once: bool, until_idle: bool
+) -> int:
+    """Listen each second, book where a job has ended or it is time; gives how many jobs were recorded.
+
+    Somebody may have removed the spool: it is made again, and our `places` in it with it.
+    """
     recorded, quiet_s, since_s = 0, 0.0, 0.0
     while True:
+        if any(holder(node.spool, name) != os.getpid() for name in places):
+            make_spool(node.spool)
+            for name in places:
+                take_place(node.spool, name)
         heard = node.listen()
         if once or since_s >= every_s:
             recorded += node.settle()
