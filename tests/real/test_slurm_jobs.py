@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from slurm_site import CARD_W, IDLE_W, SlurmSite
@@ -161,11 +162,16 @@ def test_many_short_tasks(site):
 
 
 @pytest.mark.long
-def test_a_thousand_short_tasks(site):
-    many_tasks(site, 1000, 1200)
+def test_a_thousand_short_tasks(site, record_property):
+    cost_s = many_tasks(site, 1000, 1200)
+    record_property("CPU seconds of recording a task", cost_s)
+    assert cost_s < 0.5
 
 
 def many_tasks(site, count, timeout_s=240):
+    """Gives the CPU seconds that booking and asking took for each task."""
+    recorders = [site.recorder(node) for node in site.names]
+    before_s = sum(map(cpu_s, recorders))
     job = site.sbatch("sleep 1", options=[f"--array=1-{count}"])
     site.cluster.wait(job, timeout_s)
     records = site.records(job, count, 120)
@@ -175,6 +181,13 @@ def many_tasks(site, count, timeout_s=240):
     for node in site.names:
         assert site.spool(node) == []
         balanced(site, node)
+    return (sum(map(cpu_s, recorders)) - before_s) / count
+
+
+def cpu_s(pid):
+    """CPU seconds of a process and of the children that it has waited for."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_the_tape_has_a_span_for_each_job(site):

@@ -14,6 +14,7 @@ import pytest
 
 from everywatt.core.errors import UsageError
 from everywatt.slurm.hooks import EVENTS, Site, hook, make_spool, slurm_conf_lines
+from everywatt.slurm.presence import holder
 from everywatt.slurm.spool import forget, read_events
 
 JOB = {
@@ -131,6 +132,23 @@ def test_without_an_agent_a_recorder_is_started_and_not_waited_for(site: Site, w
     started.unlink()
     check_silent(call(site, "end"))
     assert not started.exists()
+
+
+def test_an_agent_that_died_and_was_not_waited_for_is_dead(site: Site) -> None:
+    agent = subprocess.Popen(["sleep", "60"])
+    began = Path(f"/proc/{agent.pid}/stat").read_text().rsplit(") ", 1)[1].split()[19]
+    (site.spool / "node.pid").write_text(f"{agent.pid} {began}\n")
+    assert holder(site.spool) == agent.pid
+    agent.kill()
+    os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)
+    assert holder(site.spool) is None
+    started = started_file(site)
+    check_silent(call(site, "start"))
+    deadline = time.monotonic() + 20
+    while not started.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert started.exists()
+    agent.wait()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to be another user")

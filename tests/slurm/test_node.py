@@ -174,6 +174,14 @@ def test_a_reboot_ends_what_ran(tape: Path, tmp_path: Path) -> None:
     record = stored(tmp_path)[1]
     assert (record.complete, record.state, record.end_s) == (False, "NODE_FAIL", T0 + 5)
     assert "went down" in record.note
+    # slurmd calls the Epilog of what it finds in its own spool when it is back.
+    drop(tmp_path / "spool", "end", 1, 9, node="n1", restart=0)
+    assert (after.listen(), after.settle(), after.waiting) == (1, 0, 0)
+    again = node_at(tmp_path, 12, boot="another")
+    drop(tmp_path / "spool", "end", 1, 10, node="n1", restart=0)
+    again.listen()
+    assert again.settle() == 0
+    assert stored(tmp_path)[1].note == record.note
 
 
 def test_a_job_that_was_never_on_the_tape_is_refused(tape: Path, tmp_path: Path) -> None:

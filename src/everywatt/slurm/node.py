@@ -46,6 +46,7 @@ class State:
     idle: dict[str, Idle] = field(default_factory=dict)
     uuids: dict[str, str] = field(default_factory=dict)
     folder: str = ""  # the tapes that were booked last: of a recorder that was killed their end is still to come
+    recorded: list[str] = field(default_factory=list)  # runs of jobs that are in the store, the last ones
 
     @classmethod
     def read(cls, path: Path) -> State:
@@ -62,6 +63,7 @@ class State:
                 {label: Idle(**idle) for label, idle in data["idle"].items()},
                 data["uuids"],
                 data["folder"],
+                data["recorded"],
             )
         except FileNotFoundError:
             return cls()
@@ -81,6 +83,7 @@ class State:
             "idle": {label: asdict(idle) for label, idle in self.idle.items()},
             "uuids": self.uuids,
             "folder": self.folder,
+            "recorded": self.recorded,
         }
         part = path.with_name(f".{path.name}.part")
         with part.open("w", encoding="utf-8") as file:
@@ -127,7 +130,7 @@ class Node:
         self._asked: set[str] = set()
         self._path = spool / STATE
         self.state = State.read(self._path)
-        self._jobs = NodeJobs(self.state.jobs)
+        self._jobs = NodeJobs(self.state.jobs, self.state.recorded)
         boot = boot_id() if boot is None else boot
         if self.state.boot and self.state.boot != boot:
             self._jobs.close_all(self.state.seen_s, "the node went down while it ran")
@@ -152,6 +155,9 @@ class Node:
         ours = []
         slow = False
         for event in events:
+            if event.text("node") in ("", self.name) and self._jobs.is_late(event):
+                ours.append(event)
+                continue
             job = self._jobs.take(event, self.name)
             if job is None and event.kind != "task":
                 continue  # another node's, on a host that plays several
@@ -221,7 +227,7 @@ class Node:
         if rows:
             self.store.append(rows, self.name)
         for job in done:
-            del self._jobs.jobs[job.key]
+            self._jobs.leave(job)
             self.state.accounts.pop(job.key, None)
             self._asked.discard(job.key)
         self._store_hours(told_s, all_of_it or bool(done))
@@ -245,7 +251,7 @@ class Node:
         self.state.hours = [hour for hour in self.state.hours if hour not in over]
 
     def _save(self) -> None:
-        self.state.jobs = list(self._jobs.jobs.values())
+        self.state.jobs, self.state.recorded = list(self._jobs.jobs.values()), list(self._jobs.recorded)
         self.state.write(self._path)
 
 

@@ -54,8 +54,9 @@ def holder(spool: Path, name: str = NODE, proc: Path = Path("/proc")) -> int | N
 
 
 def started(pid: int, proc: Path = Path("/proc")) -> str:
-    """When a process started, in the kernel's own count; "" where there is none."""
+    """When a process started, in the kernel's own count; "" where there is none, or one that is dead already."""
     try:
-        return (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()[19]
+        words = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
+        return "" if words[0] in "ZX" else words[19]
     except (OSError, IndexError):
         return ""

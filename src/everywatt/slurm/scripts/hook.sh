@@ -14,7 +14,7 @@ alive() {
     read -r line <"/proc/$pid/stat" || return 1
     # shellcheck disable=SC2086 # words are wanted
     set -- ${line##*) }
-    [ "${20}" = "$began" ]
+    [ "$1" != Z ] && [ "${20}" = "$began" ]
 }
 
 tell() {
