@@ -162,9 +162,9 @@ def test_many_short_tasks(site):
 
 
 @pytest.mark.long
-def test_a_thousand_short_tasks(site, record_property):
+def test_a_thousand_short_tasks(site):
     cost_s = many_tasks(site, 1000, 1200)
-    record_property("CPU seconds of recording a task", cost_s)
+    print(f"recording a task: {cost_s:.3f} s of CPU time")
     assert cost_s < 0.5
 
 

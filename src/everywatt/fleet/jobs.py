@@ -10,27 +10,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from everywatt.core.cgroup_names import PlaceKind, places
 from everywatt.core.errors import UsageError
+from everywatt.core.jobs import Job as Job
+from everywatt.core.jobs import user_name as user_name
 
 PROVIDERS: dict[str, str] = {
     "cgroup": "everywatt.fleet.jobs:CgroupJobs",
     "slurm": "everywatt.slurm.provider:SlurmJobs",
 }
 """Providers by name, as `module:Class`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job of a scheduler. `id` is its owner's label; the rest is in `everywatt_job_info`, "" where unknown."""
-
-    id: str
-    user: str = ""
-    account: str = ""
-    partition: str = ""
 
 
 class JobProvider(Protocol):
@@ -66,18 +57,6 @@ class CgroupJobs:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def user_name(uid: object) -> str:
-    """The name of a user's number, else the number; "" where there is none."""
-    import pwd
-
-    if not isinstance(uid, int):
-        return ""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return str(uid)
 
 
 def make(names: Iterable[str]) -> list[JobProvider]:

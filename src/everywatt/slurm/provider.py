@@ -15,8 +15,8 @@ from typing import Any, Final
 from everywatt.core.cgroup_names import PlaceKind, places
 from everywatt.core.clocks import NS
 from everywatt.core.config import resolve
+from everywatt.core.jobs import Job, user_name
 from everywatt.core.machine import Machine
-from everywatt.fleet.jobs import Job, user_name
 from everywatt.slurm.hooks import DEFAULT_SPOOL
 from everywatt.slurm.node_jobs import NodeJob, NodeJobs
 from everywatt.slurm.presence import AGENT, holder, leave, take_place
