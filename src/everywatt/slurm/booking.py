@@ -6,6 +6,7 @@ jobs + idle + system is the node, to the microjoule, for each hour.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -117,8 +118,8 @@ def book(
 
 def _again_s(jobs: Sequence[NodeJob]) -> list[float]:
     """When jobs began that had run before: their processes go by one number, so their runs are booked apart."""
-    several = [job.job_id for job in jobs]
-    return [job.start_s for job in jobs if several.count(job.job_id) > 1]
+    runs = Counter(job.job_id for job in jobs)
+    return [job.start_s for job in jobs if runs[job.job_id] > 1]
 
 
 def _cuts(start_s: float, end_s: float, at_s: Iterable[float]) -> Iterable[tuple[float, float]]:
