@@ -9,7 +9,8 @@ from machines import Process, write_machine
 from tapes import UTC_NS
 
 from everywatt.core.clocks import NS
-from everywatt.slurm.booking import Account, book
+from everywatt.slurm.account import Account
+from everywatt.slurm.booking import book
 from everywatt.slurm.hooks import make_spool
 from everywatt.slurm.job_spans import shown
 from everywatt.slurm.node import Node, tapes_in

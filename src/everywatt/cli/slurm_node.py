@@ -20,8 +20,9 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.slurm.hooks import make_spool
 from everywatt.slurm.job_spans import JobSpans
-from everywatt.slurm.node import STATE, Node, State, tapes_in
+from everywatt.slurm.node import Node, tapes_in
 from everywatt.slurm.presence import AGENT, NODE, holder, leave, take_place
+from everywatt.slurm.state import STATE, State
 
 IDLE_S = 10.0
 

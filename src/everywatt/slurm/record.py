@@ -8,7 +8,7 @@ from typing import Final
 
 from everywatt.core.budget import Budget
 from everywatt.ledger.amounts import UJ
-from everywatt.slurm.booking import Account
+from everywatt.slurm.account import Account
 from everywatt.slurm.node_jobs import NodeJob
 from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, StepEnergy
 
