@@ -365,3 +365,37 @@ def test_parts_of_a_job_and_its_sluid() -> None:
     job = jobs.jobs["8/0"]
     assert (job.het_job_id, job.het_offset, job.sluid, shown(job)) == (7, 1, "sEKNKTV3WPV500", "7+1")
     assert shown(NodeJob(9, 0, 0.0, array_job_id=5, array_task_id=3)) == "5_3"
+
+
+def test_nothing_is_booked_before_hooks_were_heard_of_it(tape: Path, tmp_path: Path) -> None:
+    """A machine so busy that booking comes late: what a hook said meanwhile is heard before its time is charged."""
+    node = node_at(tmp_path, 4)
+    drop(tmp_path / "spool", "start", 2, 0.5, node="n1", cpus=1)
+    node.listen()
+    node._now_s = lambda: T0 + 10  # the spool was looked at six seconds ago
+    drop(tmp_path / "spool", "start", 1, 5, node="n1", cpus=2)
+    node.settle()
+    assert node.state.booked_s is not None and node.state.booked_s <= T0 + 3
+    drop(tmp_path / "spool", "end", 1, 8, node="n1")
+    node.listen()
+    node.settle()
+    node._now_s = lambda: T0 + 12
+    node.listen()
+    node.settle()
+    found = stored(tmp_path)[1]
+    assert found.energy_uj is not None and found.coverage == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_slow_controller_holds_nobody_up(tape: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everywatt.slurm.node.SLOW_S", 0.0)
+    make_spool(tmp_path / "spool")
+    for job in (1, 2):
+        drop(tmp_path / "spool", "start", job, 1, node="n1", cpus=1)
+        drop(tmp_path / "spool", "end", job, 5, node="n1")
+    node = node_at(tmp_path, 12)
+    assert node.listen() == 4
+    assert node.settle() == 0, "nobody has told yet who they are"
+    monkeypatch.setattr("everywatt.slurm.node.SLOW_S", 9.0)
+    node.listen()
+    assert node.settle() == 2
+    assert stored(tmp_path)[1].account == "phys"

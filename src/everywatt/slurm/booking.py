@@ -6,6 +6,7 @@ jobs + idle + system is the node, to the microjoule, for each hour.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,13 +40,17 @@ class Piece:
     notes: tuple[str, ...] = ()
 
 
-def horizon_s(tape: Tape) -> float:
-    """Up to when (UTC) a tape tells who used what: of a live one the tables of processes come last."""
-    last_ns = tape.extent_ns()[1]
+def horizon_s(tape: Tape, latest_s: float) -> float:
+    """Up to when (UTC, at most `latest_s`) a tape tells who used what: of a live one the tables of processes come last.
+
+    On a live tape it is an instant at which processes were read, so that no stretch between two reads is cut.
+    """
+    last_ns = min(tape.extent_ns()[1], tape.from_utc_ns(round(latest_s * NS)))
     use = tape_use(tape)
     if not tape.sealed and use.processes is not None and use.busy is not None:
-        told = (use.processes.edges[-1:], use.busy.at_ns[-1:].tolist())
-        last_ns = min(last_ns, *(times[-1] if times else 0 for times in told))
+        busy_ns = int(use.busy.at_ns[-1]) if len(use.busy.at_ns) else 0
+        before = bisect_right(use.processes.edges, min(last_ns, busy_ns))
+        last_ns = use.processes.edges[before - 1] if before else 0
     return tape.to_utc_ns(last_ns) / NS
 
 

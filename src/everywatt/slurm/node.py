@@ -24,7 +24,8 @@ from everywatt.slurm.tape_use import gpu_uuids, name_processes
 from everywatt.tape.reader import Tape
 
 UNSEEN_S: Final = 5.0
-SLOW_S: Final = 3.0  # who takes so long to answer is not asked again at once
+HOOK_S: Final = 1.0
+SLOW_S: Final = 3.0  # asking takes so long at most before the spool is looked at again
 LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not told of its end for so long
 
 
@@ -63,6 +64,8 @@ class Node:
         self._tapes, self._ask, self._pids, self._now_s = tapes, ask, pids, now_s
         self._watch = watch
         self._asked: set[str] = set()
+        self._unknown: dict[str, None] = {}  # runs of jobs that scontrol is still to be asked of, oldest first
+        self._heard_s: float | None = None
         self._path = spool / STATE
         self.state = State.read(self._path)
         self._jobs = NodeJobs(self.state.jobs, self.state.recorded)
@@ -86,9 +89,9 @@ class Node:
 
     def listen(self) -> int:
         """Take what the hooks said since; gives how many events there were."""
+        heard_s = self._now_s()
         events = read_events(self.spool)
         ours = []
-        slow = False
         for event in events:
             if event.text("node") in ("", self.name) and self._jobs.is_late(event):
                 ours.append(event)
@@ -99,20 +102,27 @@ class Node:
             ours.append(event)
             if job is not None:
                 job.node = job.node or self.name
-                if not slow and (event.kind != "task" or not job.name):
-                    began = time.monotonic()
-                    self._complete(job)
-                    slow = time.monotonic() - began > SLOW_S
-                self._tell(job)
+                if event.kind != "task" or not job.name:
+                    self._unknown[job.key] = None
+        self._heard_s = heard_s
+        self._ask_for_some()
         self.state.seen_s = self._now_s()
         self._save()
         for event in ours:
             forget(event)
         return len(ours)
 
-    def _tell(self, job: NodeJob) -> None:
-        if self._watch is not None:
-            (self._watch.started if job.end_s is None else self._watch.ended)(job)
+    def _ask_for_some(self) -> None:
+        """Complete jobs that events told of, as many as there is time for: a slow controller must not hold us up."""
+        began = time.monotonic()
+        while self._unknown and time.monotonic() - began < SLOW_S:
+            key = next(iter(self._unknown))
+            del self._unknown[key]
+            job = self._jobs.jobs.get(key)
+            if job is not None:
+                self._complete(job)
+                if self._watch is not None:
+                    (self._watch.started if job.end_s is None else self._watch.ended)(job)
 
     def _complete(self, job: NodeJob) -> None:
         """Ask scontrol for what hooks do not know: once at the start, and how it ended."""
@@ -134,6 +144,9 @@ class Node:
         `all_of_it` does not wait for the tape to settle: the recording has ended.
         """
         now_s = self._now_s()
+        if not all_of_it and self._heard_s is not None:
+            # Of what came since nobody has heard who it was; a hook may be about to rename its file.
+            now_s = min(now_s, self._heard_s - HOOK_S)
         known = list(self._jobs.jobs.values())
         start_s = self.state.booked_s or min((job.start_s for job in known), default=now_s)
         devices: dict[str, tuple[str, str]] = {}
@@ -144,7 +157,7 @@ class Node:
                 devices[source.label] = (source.domain.value, sensor_of(source))
                 scope[source.family] = None
             self.state.uuids.update(gpu_uuids(tape))
-            until_s = min(now_s, horizon_s(tape))
+            until_s = horizon_s(tape, now_s)
             if until_s > told_s:
                 self._find_processes(tape, until_s)
                 pieces = book(tape, self.name, known, self.state.accounts, told_s, until_s, self.state.idle)
@@ -154,7 +167,8 @@ class Node:
         done = [
             job
             for job in known
-            if job.end_s is not None and (all_of_it or job.end_s <= told_s or job.end_s < now_s - LATEST_S)
+            if job.end_s is not None
+            and (all_of_it or (job.end_s <= told_s and job.key not in self._unknown) or job.end_s < now_s - LATEST_S)
         ]
         rows = [
             record(job, self.state.accounts.get(job.key), devices, "+".join(scope), self.state.uuids) for job in done
