@@ -31,6 +31,7 @@ class Plan:
     role: str
     steps: Sequence[tuple[float, float, float, str]]
     options: Mapping[str, Any] = field(default_factory=dict)
+    cure: str | None = None
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Worker:
     process: subprocess.Popen[bytes]
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)
     ready: bool = False
+    about: str = ""
     ended: str | None = None
     rest: bytes = b""
 
@@ -113,7 +115,7 @@ class Crew:
             self.hear(min(1.0, max(0.0, deadline - time.monotonic())))
             for worker in self.workers:
                 if worker.ended is not None:
-                    raise UsageError(f"The {worker.plan.role} load cannot be made: {worker.ended}")
+                    raise UsageError(f"The {worker.plan.role} load cannot be made: {worker.ended}", cure=worker.plan.cure)
             if time.monotonic() > deadline:
                 raise EverywattError(f"A load worker was not ready after {READY_S:g} s.", cure="fewer workers")
 
@@ -163,7 +165,7 @@ def _take(worker: Worker) -> None:
         elif "error" in message:
             worker.ended = message["error"]
         else:
-            worker.ready = True
+            worker.ready, worker.about = True, message["about"]
 
 
 def _ending(code: int) -> str:

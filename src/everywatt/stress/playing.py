@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from everywatt.api.meter import current
+from everywatt.stress.bounds import check_memory
 from everywatt.stress.crew import Crew
 from everywatt.stress.planning import plans
 from everywatt.stress.program import Program
 from everywatt.stress.results import StepResult
+from everywatt.stress.temperature import TooHot
 from everywatt.stress.weighing import weighed
 
 LOOK_S = 0.2
@@ -25,17 +29,25 @@ def play(
     program: Program,
     *,
     on_step: Callable[[StepResult], None] | None = None,
+    on_start: Callable[[Sequence[str]], None] | None = None,
     stop: Stop | None = None,
     engine: str = "own",
+    disk_folder: str | Path | None = None,
+    max_temperature_c: float | None = None,
 ) -> list[StepResult]:
     """Play a program and give what was asked and reached in each step. All workers have ended when it returns.
 
-    on_step  is called with each result, as soon as it is known (a moment after the step's end)
-    stop     is asked five times a second: anything true ends the program, and a text is kept as the reason
-    engine   what makes CPU load: "own", or "stress-ng" where it is installed
+    on_step            is called with each result, as soon as it is known (a moment after the step's end)
+    on_start           is called when all workers are ready, with what makes the load where that is a choice (the GPU)
+    stop               is asked five times a second: anything true ends the program, and a text is kept as the reason
+    engine             what makes CPU load: "own", or "stress-ng" where it is installed
+    disk_folder        where disk load is made; the folder for temporary files unless given
+    max_temperature_c  the program ends when anything that tells its temperature is hotter
 
     Where a `Meter` records here, each step is a span named `step` with `asked` and `reached` among its attributes.
+    UsageError, before anything starts, where the program wants more memory than is available, or cannot be made here.
     """
+    check_memory(program, engine=engine)
     results: list[StepResult] = []
 
     def told(result: StepResult) -> None:
@@ -43,9 +55,16 @@ def play(
         if on_step is not None:
             on_step(result)
 
-    with Crew(plans(program, engine)) as crew:
-        player = _Player(program, crew, told)
-        player.run(stop or (lambda: None))
+    with ExitStack() as stack:
+        reasons = [stop] if stop is not None else []
+        if max_temperature_c is not None:
+            hot = TooHot(max_temperature_c)
+            stack.callback(hot.close)
+            reasons.append(hot)
+        crew = stack.enter_context(Crew(plans(program, engine, disk_folder)))
+        if on_start is not None:
+            on_start(list(dict.fromkeys(worker.about for worker in crew.workers if worker.about)))
+        _Player(program, crew, told).run(lambda: next(filter(None, (reason() for reason in reasons)), None))
     return results
 
 

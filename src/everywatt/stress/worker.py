@@ -16,12 +16,19 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
+from everywatt.core.errors import EverywattError
 from everywatt.stress.pacing import Stretch
 
 _PR_SET_PDEATHSIG = 1
 
 ROLES = {
     "cpu": "everywatt.stress.cpu:CpuWork",
+    "stress-ng": "everywatt.stress.stress_ng:StressNg",
+    "ram": "everywatt.stress.ram:RamWork",
+    "disk": "everywatt.stress.disk:DiskWork",
+    "network": "everywatt.stress.network:NetworkWork",
+    "gpu": "everywatt.stress.gpu:GpuWork",
+    "gpu-sim": "everywatt.stress.gpu:SimulatedGpuWork",
 }
 
 
@@ -66,16 +73,21 @@ class Pipe:
         self._rest += data
 
 
-def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+def end_with_parent(parent: int) -> None:
     """Have the kernel end this process when its parent ends, even by a kill."""
+    ask_for_the_end()
+    if os.getppid() != parent:
+        raise Left
+
+
+def ask_for_the_end() -> None:
+    """SIGKILL for this process when its parent ends. Not on every system: the pipe says so too."""
     import ctypes
 
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     except (OSError, AttributeError):
-        return  # not Linux: the pipe says so too
-    if os.getppid() != parent:
-        raise Left
+        pass
 
 
 def first_to_go() -> None:
@@ -108,13 +120,17 @@ def serve(pipe: Pipe, say: Callable[[dict[str, Any]], None]) -> None:
     end_with_parent(plan["parent"])
     first_to_go()
     role = make(plan)
-    say({"ready": os.getpid()})
+    say({"ready": os.getpid(), "about": getattr(role, "about", "")})
     start_ns = pipe.line()["start_ns"]
-    for stretch in stretches(plan["steps"], start_ns):
-        pipe.wait(stretch.start_ns)
-        began = time.process_time_ns()
-        report = role.play(stretch, pipe.wait)
-        say({"step": stretch.index, "cpu_s": (time.process_time_ns() - began) / 1e9, **report})
+    try:
+        for stretch in stretches(plan["steps"], start_ns):
+            pipe.wait(stretch.start_ns)
+            began = time.process_time_ns()
+            report = role.play(stretch, pipe.wait)
+            say({"step": stretch.index, "cpu_s": (time.process_time_ns() - began) / 1e9, **report})
+    finally:
+        if hasattr(role, "close"):
+            role.close()
 
 
 def main() -> int:
@@ -129,7 +145,7 @@ def main() -> int:
     except (Left, BrokenPipeError):
         return 0
     except Exception as error:  # noqa: BLE001 - drivers and libraries may do anything; the parent tells the user
-        say({"error": f"{type(error).__name__}: {error}"})
+        say({"error": str(error) if isinstance(error, EverywattError) else f"{type(error).__name__}: {error}"})
         return 1
     return 0
 
