@@ -140,5 +140,3 @@ def _step(load: Load, duration_s: float, levels: Mapping[str, float], kinds: lis
         network_bytes_per_s=load.network_bytes_per_s * share.get("network", 0.0),
         gpu=Gpu(levels["gpu"], load.gpu_devices) if "gpu" in levels else None,
     )
-
-

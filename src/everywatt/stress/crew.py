@@ -1,4 +1,4 @@
-"""The workers of one load program, from the parent's side: started, told when to go, heard, and ended whatever happens."""
+"""The workers of a load program, from the parent's side: started, told when to go, heard, and ended in any case."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from everywatt.core.errors import EverywattError, UsageError
 READY_S = 60.0
 LEAD_NS = 60_000_000
 LEAVE_S = 1.0
+HALT_S = 0.5
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
@@ -45,6 +46,12 @@ class Worker:
     about: str = ""
     ended: str | None = None
     rest: bytes = b""
+
+    @property
+    def stream(self) -> int:
+        """The descriptor of what it says."""
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
 
 
 class Crew:
@@ -78,7 +85,7 @@ class Crew:
 
     def hear(self, timeout_s: float) -> None:
         """Take in what workers say, for at most this long; returns earlier where something was said."""
-        streams = {worker.process.stdout: worker for worker in self.workers if worker.ended is None}
+        streams = {worker.stream: worker for worker in self.workers if worker.ended is None}
         if not streams:
             time.sleep(max(0.0, timeout_s))
             return
@@ -93,12 +100,22 @@ class Crew:
             if worker.ended is not None and len(worker.reports) < len(worker.plan.steps)
         ]
 
-    def close(self) -> None:
-        """End all of them: by closing their stdin, and by a kill for who has not left in a second."""
+    def halt(self) -> None:
+        """Ask all of them to leave, and hear what they reached until now: for half a second at most."""
+        self._leave()
+        deadline = time.monotonic() + HALT_S
+        while any(worker.ended is None for worker in self.workers) and time.monotonic() < deadline:
+            self.hear(deadline - time.monotonic())
+
+    def _leave(self) -> None:
         for worker in self.workers:
-            assert worker.process.stdin is not None and worker.process.stdout is not None
+            assert worker.process.stdin is not None
             with suppress(OSError):
                 worker.process.stdin.close()
+
+    def close(self) -> None:
+        """End all of them: by closing their stdin, and by a kill for who has not left in a second."""
+        self._leave()
         deadline = time.monotonic() + LEAVE_S
         for worker in self.workers:
             try:
@@ -115,7 +132,9 @@ class Crew:
             self.hear(min(1.0, max(0.0, deadline - time.monotonic())))
             for worker in self.workers:
                 if worker.ended is not None:
-                    raise UsageError(f"The {worker.plan.role} load cannot be made: {worker.ended}", cure=worker.plan.cure)
+                    raise UsageError(
+                        f"The {worker.plan.role} load cannot be made: {worker.ended}", cure=worker.plan.cure
+                    )
             if time.monotonic() > deadline:
                 raise EverywattError(f"A load worker was not ready after {READY_S:g} s.", cure="fewer workers")
 
@@ -151,8 +170,7 @@ def _send(worker: Worker, message: Mapping[str, Any]) -> None:
 
 
 def _take(worker: Worker) -> None:
-    assert worker.process.stdout is not None
-    data = os.read(worker.process.stdout.fileno(), 65536)
+    data = os.read(worker.stream, 65536)
     if not data:
         code = worker.process.wait()
         worker.ended = worker.ended or _ending(code)

@@ -18,12 +18,15 @@ SYNC_EVERY = 4
 class DiskWork:
     """Writes round and round in one file; a level is bytes per second. Its size is bounded by FILE_BYTES."""
 
+    about = ""
+
     def __init__(self, steps: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> None:
         self._file = unnamed_file(options["folder"])
         self._block = memoryview(os.urandom(BLOCK_BYTES))
         self._size = BLOCK_BYTES
         self._written = 0
         self._blocks = 0
+        self._before = 0
 
     def done(self) -> float:
         """Bytes written so far."""
@@ -37,12 +40,22 @@ class DiskWork:
         if self._blocks % SYNC_EVERY == 0:
             os.fdatasync(self._file)
 
-    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> dict[str, Any]:
-        """Write until the end of the stretch."""
-        before = self._written
+    def begin(self, stretch: Stretch) -> None:
+        """Count from here, in blocks that suit the rate."""
+        self._before = self._written
         self._size = block_bytes(stretch.level, SMALLEST_BYTES, BLOCK_BYTES)
+
+    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
+        """Write until the end of the stretch."""
         pace(self, stretch, wait)
-        return {"done": self._written - before}
+
+    def report(self) -> dict[str, Any]:
+        """Bytes written in this stretch."""
+        return {"done": self._written - self._before}
+
+    def close(self) -> None:
+        """Let go of the file, which is its end."""
+        os.close(self._file)
 
 
 def unnamed_file(folder: str) -> int:

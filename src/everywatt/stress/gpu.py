@@ -32,6 +32,7 @@ class GpuWork:
         self._count = self._calibrated()
         self._busy_s = 0.0
         self._products_done = 0
+        self._before = (0.0, 0)
 
     def _calibrated(self) -> int:
         self._products.burst(1)
@@ -47,12 +48,22 @@ class GpuWork:
         self._busy_s += self._products.burst(self._count)
         self._products_done += self._count
 
-    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> dict[str, Any]:
+    def begin(self, stretch: Stretch) -> None:
+        """Count from here."""
+        self._before = (self._busy_s, self._products_done)
+
+    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
         """Multiply until the end of the stretch."""
-        busy_s, products = self._busy_s, self._products_done
         pace(self, stretch, wait)
+
+    def report(self) -> dict[str, Any]:
+        """Seconds that the device was busy, and the operations of its products."""
+        busy_s, products = self._before
         operations = (self._products_done - products) * 2 * self._products.size**3
         return {"done": self._busy_s - busy_s, "operations": operations}
+
+    def close(self) -> None:
+        """The device's memory goes with this process."""
 
 
 class TorchProducts:
@@ -97,9 +108,7 @@ class OpenclProducts:
 
         devices = opencl_devices()
         context = pyopencl.Context([devices[device]])
-        self._queue = pyopencl.CommandQueue(
-            context, properties=pyopencl.command_queue_properties.PROFILING_ENABLE
-        )
+        self._queue = pyopencl.CommandQueue(context, properties=pyopencl.command_queue_properties.PROFILING_ENABLE)
         matrix = numpy.random.default_rng(1).random((self.size, self.size), dtype=numpy.float32)
         flags = pyopencl.mem_flags
         self._buffers = [
@@ -123,15 +132,25 @@ class SimulatedGpuWork:
 
     def __init__(self, steps: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> None:
         self._device = int(options["device"])
+        self._level, self._began_ns = 0.0, 0
 
-    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> dict[str, Any]:
+    def begin(self, stretch: Stretch) -> None:
+        """Count from here."""
+        self._level, self._began_ns = stretch.level, time.monotonic_ns()
+
+    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
         """Use that share of the card until the end of the stretch."""
         from everywatt.sim.loads import use_gpu
 
-        began = time.monotonic_ns()
         with use_gpu(stretch.level, gpu=self._device):
             wait(stretch.end_ns)
-            return {"done": stretch.level * (time.monotonic_ns() - began) / 1e9}
+
+    def report(self) -> dict[str, Any]:
+        """The declared share, over the time that it was declared."""
+        return {"done": self._level * (time.monotonic_ns() - self._began_ns) / 1e9}
+
+    def close(self) -> None:
+        """Nothing is declared any more."""
 
 
 _ENGINES: dict[str, Callable[[int], Products]] = {"torch": TorchProducts, "opencl": OpenclProducts}

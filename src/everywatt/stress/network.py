@@ -15,6 +15,8 @@ SMALLEST_BYTES = 1024
 class NetworkWork:
     """A connection to itself; a level is bytes per second."""
 
+    about = ""
+
     def __init__(self, steps: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             self._sender = socket.create_connection(server.getsockname())
@@ -24,6 +26,7 @@ class NetworkWork:
         self._size = BLOCK_BYTES
         self._into = bytearray(BLOCK_BYTES)
         self._received = 0
+        self._before = 0
 
     def done(self) -> float:
         """Bytes received so far."""
@@ -37,9 +40,20 @@ class NetworkWork:
             self._received += taken
             sent -= taken
 
-    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> dict[str, Any]:
-        """Send until the end of the stretch."""
-        before = self._received
+    def begin(self, stretch: Stretch) -> None:
+        """Count from here, in blocks that suit the rate."""
+        self._before = self._received
         self._size = block_bytes(stretch.level, SMALLEST_BYTES, BLOCK_BYTES)
+
+    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
+        """Send until the end of the stretch."""
         pace(self, stretch, wait)
-        return {"done": self._received - before}
+
+    def report(self) -> dict[str, Any]:
+        """Bytes received in this stretch."""
+        return {"done": self._received - self._before}
+
+    def close(self) -> None:
+        """Hang up."""
+        self._sender.close()
+        self._receiver.close()

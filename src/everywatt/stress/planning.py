@@ -35,9 +35,7 @@ def plans(program: Program, engine: str = "own", folder: str | Path | None = Non
 
 
 def _rows(program: Program, level: Callable[[Step], tuple[float, str]]) -> list[Row]:
-    return [
-        (start, step.duration_s, *level(step)) for start, step in zip(program.starts_s, program.steps, strict=True)
-    ]
+    return [(start, step.duration_s, *level(step)) for start, step in zip(program.starts_s, program.steps, strict=True)]
 
 
 def _own_cpu(program: Program) -> list[Plan]:
@@ -64,7 +62,8 @@ def _stress_ng(program: Program) -> list[Plan]:
     other = {step.cpu.kind for step in program.steps if step.cpu is not None} - METHODS.keys()
     if other:
         raise UsageError(
-            f"stress-ng has no load control for the kind {min(other)}.", cure="--engine own, or a kind of: " + ", ".join(METHODS)
+            f"stress-ng has no load control for the kind {min(other)}.",
+            cure="--engine own, or a kind of: " + ", ".join(METHODS),
         )
 
     def level(step: Step) -> tuple[float, str]:
@@ -102,5 +101,3 @@ def _writable(folder: str | Path | None) -> str:
     if free < DISK_BYTES:
         raise UsageError(f"{chosen} has {format_bytes(free)} left; disk load wants {format_bytes(DISK_BYTES)}.")
     return str(chosen.resolve())
-
-

@@ -19,7 +19,7 @@ from everywatt.stress.temperature import TooHot
 from everywatt.stress.weighing import weighed
 
 LOOK_S = 0.2
-LATE_S = 0.4
+LATE_S = 3.0
 """How long after a step's end its workers' reports are waited for, before the step is told without them."""
 
 Stop = Callable[[], object]
@@ -100,6 +100,7 @@ class _Player:
             self._waiting.append(step)
             if reason:
                 step.end_ns = min(step.end_ns, time.monotonic_ns())
+                self._crew.halt()
                 self._finish(step, note=reason if isinstance(reason, str) else "stopped", complete=False)
                 return
         deadline = time.monotonic() + LATE_S
@@ -137,7 +138,8 @@ class _Player:
             self._finish(earlier)
         self._waiting.remove(step)
         asked = self._program.steps[step.index]
-        reached, notes = weighed(asked, step.index, self._crew.workers)
+        seconds = (step.end_ns - step.start_ns) / 1e9
+        reached, notes = weighed(asked, step.index, self._crew.workers, seconds)
         notes = (*notes, note) if note else notes
         result = StepResult(step.index, asked, step.start_ns, step.end_ns, reached, notes, complete)
         if self._recording is not None and step.uid is not None:

@@ -2,7 +2,7 @@
 
 constant:50                 one level (a bare number is the same)
 steps:0,25,100              these levels, each for the same time
-ramp:0..100 ramp:0..100:20  from end to end in equal steps, both ends reached; after the second colon the step's height
+ramp:0..100 ramp:0..100:20  from end to end in equal steps, both ends reached; after the second colon how high a step is at most
 sine:20..80,30s             a sine between two levels, with its period (one period over all the time if left out)
 random:0..100               levels drawn between two, from the seed
 walk:0..100,10              a random walk that is reflected at its ends, by at most 10 at each step
@@ -118,10 +118,8 @@ def _period(word: str, text: str) -> float:
 
 def _ramp(shape: Shape, _time_s: float, steps: int | None, _chance: random.Random) -> list[float]:
     first, last = shape.levels
-    if shape.size is not None:
-        count = max(1, math.ceil(abs(last - first) / shape.size - 1e-9)) + 1
-    else:
-        count = steps or STEPS
+    size = shape.size
+    count = steps or STEPS if size is None else max(1, math.ceil(abs(last - first) / size - 1e-9)) + 1
     if count == 1:
         raise UsageError("A ramp of one step cannot reach both its ends.", cure="two steps or more")
     return [first + (last - first) * number / (count - 1) for number in range(count)]

@@ -30,26 +30,36 @@ LEAVE_S = 0.3
 class StressNg:
     """All cores of a step; a level of 1 is whole cores, and `cores` in the options says how many at each step."""
 
+    about = ""
+
     def __init__(self, steps: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> None:
         self._program = shutil.which("stress-ng")
         if self._program is None:
             raise UsageError("stress-ng is not installed.")
         self._cores: Sequence[int] = options["cores"]
         self._process: subprocess.Popen[bytes] | None = None
+        self._spent_s = 0.0
 
-    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> dict[str, Any]:
-        """Run it until the end of the stretch; gives the CPU time of all its processes."""
+    def begin(self, stretch: Stretch) -> None:
+        """Count from here."""
+        self._spent_s = 0.0
+
+    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
+        """Run it until the end of the stretch."""
         if stretch.level <= 0:
             wait(stretch.end_ns)
-            return {"cpu_s": 0.0, "waited_s": None}
+            return
         self._start(stretch)
-        now_ns, spent_s = stretch.start_ns, 0.0
+        now_ns = stretch.start_ns
         while now_ns < stretch.end_ns:
             now_ns = min(now_ns + LOOK_NS, stretch.end_ns)
             wait(now_ns)
-            spent_s = max(spent_s, self._cpu_s())
+            self._spent_s = max(self._spent_s, self._cpu_s())
         self.close()
-        return {"cpu_s": spent_s, "waited_s": None}
+
+    def report(self) -> dict[str, Any]:
+        """The CPU time of all its processes; what they waited for a core nobody counted."""
+        return {"cpu_s": self._spent_s, "waited_s": None}
 
     def _start(self, stretch: Stretch) -> None:
         assert self._program is not None
@@ -89,4 +99,3 @@ class StressNg:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-

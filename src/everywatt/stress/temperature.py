@@ -26,7 +26,7 @@ class Thermometer:
 
     def __init__(self, machine: Machine | None = None, options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         machine = machine or Machine.here()
-        self._files = dict(_files(machine.sys))
+        self._files = _files(machine.sys)
         self._groups: list[Group] = []
         self._last: dict[str, tuple[float, float]] = {}
         for group in choose(known(machine.environ), Request(machine, estimate=False, options=options or {})).groups:
@@ -38,9 +38,9 @@ class Thermometer:
     def read(self) -> dict[str, float]:
         """Temperatures by name; those that have not been told for ten seconds are left out."""
         found: dict[str, float] = {}
-        for name, file in self._files.items():
+        for name, file in self._files:
             with suppress(OSError, ValueError):
-                found[name] = int(file.read_text()) / 1000
+                found[name] = max(int(file.read_text()) / 1000, found.get(name, -math.inf))
         now = time.monotonic()
         for group in self._groups:
             with suppress(EverywattError, OSError):
@@ -72,7 +72,9 @@ class TooHot:
         self._next = clock()
         if not self._thermometer.read():
             self._thermometer.close()
-            raise UsageError("Nothing on this machine tells a temperature, so none can be kept.", cure="a bounded --time")
+            raise UsageError(
+                "Nothing on this machine tells a temperature, so none can be kept.", cure="a bounded --time"
+            )
 
     def __call__(self) -> str | None:
         """Looks once a second."""
@@ -94,13 +96,12 @@ class TooHot:
 
 def _files(sys: Path) -> list[tuple[str, Path]]:
     """Temperatures of hwmon chips and thermal zones, by name."""
-    found = []
+    zones = sorted((sys / "class" / "thermal").glob("thermal_zone*/temp"))
+    found = [(_word(file.parent / "type") or file.parent.name, file) for file in zones]
     for file in sorted((sys / "class" / "hwmon").glob("hwmon*/temp*_input")):
         chip = _word(file.parent / "name") or file.parent.name
         label = _word(file.with_name(file.name.replace("_input", "_label"))) or file.name.removesuffix("_input")
         found.append((f"{chip} {label}", file))
-    for file in sorted((sys / "class" / "thermal").glob("thermal_zone*/temp")):
-        found.append((_word(file.parent / "type") or file.parent.name, file))
     return found
 
 

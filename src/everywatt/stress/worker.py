@@ -33,9 +33,24 @@ ROLES = {
 
 
 class Role(Protocol):
-    """One resource: made from the plan's steps and options, then asked to play each stretch and say what it reached."""
+    """One resource: made from the plan's steps and options, then asked to play each stretch and say what it reached.
 
-    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> dict[str, Any]: ...
+    about  what makes the load, where that is a choice; empty else
+    """
+
+    about: str
+
+    def begin(self, stretch: Stretch) -> None:
+        """Just before a stretch is played: from here on is what the report is about."""
+
+    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
+        """Work until the end of the stretch."""
+
+    def report(self) -> dict[str, Any]:
+        """What was reached, also where the stretch was cut short."""
+
+    def close(self) -> None:
+        """Let go of everything."""
 
 
 class Left(Exception):
@@ -120,17 +135,20 @@ def serve(pipe: Pipe, say: Callable[[dict[str, Any]], None]) -> None:
     end_with_parent(plan["parent"])
     first_to_go()
     role = make(plan)
-    say({"ready": os.getpid(), "about": getattr(role, "about", "")})
+    say({"ready": os.getpid(), "about": role.about})
     start_ns = pipe.line()["start_ns"]
     try:
         for stretch in stretches(plan["steps"], start_ns):
             pipe.wait(stretch.start_ns)
             began = time.process_time_ns()
-            report = role.play(stretch, pipe.wait)
-            say({"step": stretch.index, "cpu_s": (time.process_time_ns() - began) / 1e9, **report})
+            role.begin(stretch)
+            try:
+                role.play(stretch, pipe.wait)
+            finally:  # where the parent has ended the program, it still hears what was reached until then
+                spent_s = (time.process_time_ns() - began) / 1e9
+                say({"step": stretch.index, "cpu_s": spent_s, **role.report()})
     finally:
-        if hasattr(role, "close"):
-            role.close()
+        role.close()
 
 
 def main() -> int:
