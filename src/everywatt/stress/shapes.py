@@ -2,7 +2,7 @@
 
 constant:50                 one level (a bare number is the same)
 steps:0,25,100              these levels, each for the same time
-ramp:0..100 ramp:0..100:20  from end to end in equal steps, both ends reached; after the second colon how high a step is at most
+ramp:0..100 ramp:0..100:20  from end to end in equal steps of at most 20, both ends reached
 sine:20..80,30s             a sine between two levels, with its period (one period over all the time if left out)
 random:0..100               levels drawn between two, from the seed
 walk:0..100,10              a random walk that is reflected at its ends, by at most 10 at each step
@@ -67,7 +67,9 @@ def parse_shape(text: str) -> Shape:
     kind, colon, rest = text.partition(":")
     if not colon and re.fullmatch(r"[\d.]+", text):
         kind, rest = "constant", text
-    if kind == "replay" and rest:
+    if kind == "replay":
+        if not rest:
+            raise UsageError(f"The shape '{text}' names no run.", cure="replay:last")
         return Shape("replay", run=rest)
     if kind == "constant":
         return Shape("constant", (_level(rest, text),))
