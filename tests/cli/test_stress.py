@@ -61,6 +61,10 @@ class Place:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
+    def runs(self) -> list[Path]:
+        folder = self.folder / "everywatt-runs"
+        return [one for one in folder.iterdir() if not one.name.startswith(".")] if folder.exists() else []
+
     def json(self, *words: str, **more):
         return json.loads(self.run(*words, "--json", **more).stdout)
 
@@ -71,7 +75,7 @@ def test_a_table_of_what_was_asked_and_reached_and_a_run_with_spans(place):
     assert head.split() == ["step", "from", "for", "cpu", "asked", "reached", "power", "note"]
     assert first.split()[:7] == ["1", "0.00", "s", "0.50", "s", "10.0", "%"]
     assert second.split()[:7] == ["2", "0.50", "s", "0.50", "s", "40.0", "%"]
-    (folder,) = (place.folder / "everywatt-runs").iterdir()
+    (folder,) = place.runs()
     assert folder.name in done.stderr
     spans = load(folder).spans
     assert [span.name for span in spans] == ["stress", "step", "step"]
@@ -91,7 +95,7 @@ def test_json_has_the_same_facts(place):
 def test_no_record_leaves_no_run(place):
     found = place.json("--cpu", "1", "--shape", "20", "--time", "0.3", "--no-record")
     assert "run" not in found and "energy" not in found["steps"][0]
-    assert not (place.folder / "everywatt-runs").exists()
+    assert place.runs() == []
 
 
 def test_a_file_is_the_same_program_as_its_options(place):
@@ -128,14 +132,13 @@ def test_a_file_is_the_same_program_as_its_options(place):
         (["none.toml"], "none.toml"),
         (["p.toml", "--cpu", "2"], "says what to do, and so does --cpu"),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bad_input_is_told_and_leaves_no_run(place, words, says):
     (place.folder / "p.toml").write_text("cpu = 1\n")
     done = place.run(*words, check=2)
     assert says in done.stderr and "Traceback" not in done.stderr
-    runs = place.folder / "everywatt-runs"
-    assert not runs.exists() or not list(runs.iterdir())
+    assert place.runs() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
@@ -153,7 +156,7 @@ def test_after_ctrl_c_nothing_is_left(place, number):
     assert gone(found, 0.0), "they were waited for"
     assert list((place.folder / "tmp").iterdir()) == []
     assert number.name in out and "ended in step 1" in err, "what was reached until then is told"
-    (folder,) = (place.folder / "everywatt-runs").iterdir()
+    (folder,) = place.runs()
     step = next(span for span in load(folder).spans if span.name == "step")
     assert step.attributes["complete"] is False and "cpu_percent" in step.attributes["reached"]
 

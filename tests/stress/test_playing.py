@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 from loads import alive, fair, gone, workers_below
@@ -33,7 +34,7 @@ def test_a_ramp_is_told_step_by_step_and_on_time():
     assert [result.asked["cpu_percent"] for result in results] == [0, 20, 40, 60]
     assert all(fair(result) for result in results), results
     assert results[-1].end_ns - results[0].start_ns == pytest.approx(2.0e9, abs=1e3)
-    assert all(a.end_ns == b.start_ns for a, b in zip(results, results[1:], strict=False))
+    assert all(a.end_ns == b.start_ns for a, b in pairwise(results))
 
 
 def test_steps_of_a_fifth_of_a_second_end():

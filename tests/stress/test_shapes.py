@@ -1,6 +1,7 @@
 """Shapes reach their ends, last as long as asked, and come out the same from the same seed."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -37,7 +38,7 @@ def test_a_sine_goes_around_its_middle_as_often_as_asked():
     found = levels("sine:20..80,5s", 20.0)
     assert len(found) == 48 and min(found) >= 20 and max(found) <= 80
     assert sum(found) / len(found) == pytest.approx(50, abs=0.01)
-    crossings = sum((a < 50) != (b < 50) for a, b in zip(found, found[1:], strict=False))
+    crossings = sum((a < 50) != (b < 50) for a, b in pairwise(found))
     assert crossings == 7, "four periods change sides seven times inside"
     expected = 50 + 30 * math.sin(2 * math.pi * 0.5 / 12)
     assert found[0] == pytest.approx(expected)
@@ -52,7 +53,7 @@ def test_the_same_seed_is_the_same_load(text):
 
 def test_a_walk_moves_by_at_most_its_step():
     found = levels("walk:0..100,10", steps=200, seed=1)
-    assert max(abs(b - a) for a, b in zip(found, found[1:], strict=False)) <= 10
+    assert max(abs(b - a) for a, b in pairwise(found)) <= 10
     assert levels("walk:30..30", steps=3) == [30, 30, 30]
 
 

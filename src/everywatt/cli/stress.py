@@ -21,6 +21,7 @@ from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import format_duration
 from everywatt.stress.files import Part, load_program
 from everywatt.stress.planning import ENGINES
+from everywatt.stress.playing import play, prepared
 from everywatt.stress.program import Program
 from everywatt.stress.results import StepResult
 
@@ -77,6 +78,7 @@ def command(
     if plan:
         _show_plan(chosen, output)
         return 0
+    prepared(chosen, engine, disk_folder)
     _warn_of_cores(chosen, output)
     choices = {"engine": engine, "disk_folder": disk_folder, "max_temperature_c": max_temperature}
     if not record:
@@ -145,8 +147,6 @@ def _idle(meter: Meter, idle_s: float, output: Output) -> None:
 
 def _played(program: Program, choices: dict[str, Any], output: Output) -> tuple[list[StepResult], int | None]:
     """Play it; gives the results, and the signal that ended it before its time."""
-    from everywatt.stress.playing import play
-
     show = output.progress()
     count = len(program.steps)
 

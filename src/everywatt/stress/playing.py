@@ -11,7 +11,7 @@ from typing import Any
 
 from everywatt.api.meter import current
 from everywatt.stress.bounds import check_memory
-from everywatt.stress.crew import Crew
+from everywatt.stress.crew import Crew, Plan
 from everywatt.stress.planning import plans
 from everywatt.stress.program import Program
 from everywatt.stress.results import StepResult
@@ -23,6 +23,12 @@ LATE_S = 3.0
 """How long after a step's end its workers' reports are waited for, before the step is told without them."""
 
 Stop = Callable[[], object]
+
+
+def prepared(program: Program, engine: str = "own", disk_folder: str | Path | None = None) -> list[Plan]:
+    """What each worker will do. UsageError where it is plain that the program cannot be made here."""
+    check_memory(program, engine=engine)
+    return plans(program, engine, disk_folder)
 
 
 def play(
@@ -47,7 +53,7 @@ def play(
     Where a `Meter` records here, each step is a span named `step` with `asked` and `reached` among its attributes.
     UsageError, before anything starts, where the program wants more memory than is available, or cannot be made here.
     """
-    check_memory(program, engine=engine)
+    made = prepared(program, engine, disk_folder)
     results: list[StepResult] = []
 
     def told(result: StepResult) -> None:
@@ -61,7 +67,7 @@ def play(
             hot = TooHot(max_temperature_c)
             stack.callback(hot.close)
             reasons.append(hot)
-        crew = stack.enter_context(Crew(plans(program, engine, disk_folder)))
+        crew = stack.enter_context(Crew(made))
         if on_start is not None:
             on_start(list(dict.fromkeys(worker.about for worker in crew.workers if worker.about)))
         _Player(program, crew, told).run(lambda: next(filter(None, (reason() for reason in reasons)), None))
