@@ -19,10 +19,12 @@ def needed(there: object, reason: str) -> None:
 
 
 def fair(result) -> bool:
-    """Within five points of what was asked, or short of it by no more than the workers waited for a core."""
+    """Within five points of what was asked; or short of it, and then the workers did nothing but work and wait."""
     asked, reached = result.asked["cpu_percent"], result.reached["cpu_percent"]
+    if abs(asked - reached) <= POINTS:
+        return True
     waited = 100 * result.reached.get("waited_s", 0.0) / (result.duration_s * result.asked["cpu_cores"])
-    return reached <= asked + POINTS and asked - reached <= POINTS + waited
+    return reached < asked and 100 - reached - waited <= 2 * POINTS
 
 
 def descendants(pid: int) -> list[int]:
