@@ -55,7 +55,7 @@ def one(kind: str, percent: float, seconds: float, engine: str = "own") -> tuple
 
 
 def missed_points(result: StepResult) -> float:
-    """Points between asked and reached. A worker that falls short may do no other thing than work or wait for a core."""
+    """Points between asked and reached. A worker that falls short may only have worked and waited for a core."""
     reached = result.reached["cpu_percent"]
     short = float(result.asked["cpu_percent"]) - reached
     if short <= 0:

@@ -6,6 +6,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
 from everywatt.stress import Cpu, Program, Step
 from everywatt.stress.bounds import check_memory, memory_bytes, needed_bytes
+from everywatt.stress.kinds import stream_bytes
 
 GIB = 2**30
 
@@ -66,7 +67,7 @@ def test_an_old_control_group(tmp_path):
 
 def test_workers_count_too():
     program = Program((Step(1.0, Cpu(4, 10.0, "memory"), memory_bytes=1000), Step(1.0, Cpu(2, 10.0))))
-    assert needed_bytes(program) == 1000 + 4 * (32 + 128) * 2**20
+    assert needed_bytes(program) == 1000 + 4 * (32 * 2**20 + 2 * stream_bytes())
     assert needed_bytes(Program((Step(1.0, Cpu(2, 10.0)),))) == 64 * 2**20
 
 

@@ -54,4 +54,4 @@ def test_its_program_fits_into_its_limits(job):
     assert program.duration_s == pytest.approx(390.0)
     assert container["resources"]["limits"] == {"cpu": "2", "memory": "2Gi", "ephemeral-storage": "1Gi"}
     assert max(step.cpu.cores for step in program.steps) == 2
-    assert needed_bytes(program) < 1.5 * GIB
+    assert needed_bytes(program) < 1.75 * GIB, "also where the caches are as large as they get"

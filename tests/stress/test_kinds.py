@@ -6,7 +6,7 @@ import pytest
 
 from everywatt.stress import KINDS, Load, parse_shape, play, shaped
 from everywatt.stress.cpu import Instructions
-from everywatt.stress.kinds import ROUND_NS, prepare
+from everywatt.stress.kinds import ROUND_NS, prepare, stream_bytes
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,17 @@ def test_the_counter_counts_or_says_that_it_cannot():
     finally:
         counter.close()
     assert (first is None and second is None) or 0 <= first < second
+
+
+@pytest.mark.parametrize(
+    ("caches", "mib"), [({}, 64), ({"index0": "32K", "index3": "98304K"}, 96), ({"index3": "393216K"}, 256)]
+)
+def test_a_stream_is_larger_than_the_last_cache_and_bounded(tmp_path, caches, mib):
+    for name, text in caches.items():
+        file = tmp_path / "devices/system/cpu/cpu0/cache" / name / "size"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{text}\n")
+    assert stream_bytes(tmp_path) == mib * 2**20
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -96,17 +96,12 @@ def test_an_interrupt_leaves_no_worker():
 
 def test_a_worker_that_dies_ends_the_program_with_its_reason():
     def kill():
-        while not (found := workers_below(os.getpid())):
-            time.sleep(0.01)
-        time.sleep(1.0)
-        os.kill(found[0], 9)
+        time.sleep(0.5)
+        os.kill(workers_below(os.getpid())[0], 9)
 
     thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        results = play(cpu("10", 60.0))
-    finally:
-        thread.join()
+    results = play(cpu("10", 60.0), on_start=lambda _about: thread.start())
+    thread.join()
     assert not results[-1].complete
     assert "a cpu worker ended: killed by SIGKILL" in results[-1].notes[-1]
     assert workers_below(os.getpid()) == []

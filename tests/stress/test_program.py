@@ -24,6 +24,7 @@ def test_times_of_many_steps_do_not_drift():
     program = Program(tuple(Step(0.1) for _ in range(1000)))
     assert program.duration_s == 100.0
     assert program.starts_s[700] == 70.0
+    assert program.edges_ns[-1] == 100 * 10**9 and len(program.edges_ns) == 1001
 
 
 def test_programs_are_added():

@@ -10,7 +10,7 @@ from everywatt.stress.weighing import weighed
 
 
 def worker(role, **report):
-    return Worker(Plan(role, [(0.0, 2.0, 1.0, "")]), SimpleNamespace(), {0: {"cpu_s": 0.0, **report}})
+    return Worker(Plan(role, [(0, 2_000_000_000, 1.0, "")]), SimpleNamespace(), {0: {"cpu_s": 0.0, **report}})
 
 
 def cpu(cpu_s, waited_s=0.0):
@@ -56,7 +56,7 @@ def test_amounts_and_gpus():
 
 
 def test_a_silent_worker_is_told_and_counts_as_unknown():
-    silent = Worker(Plan("cpu", [(0.0, 2.0, 1.0, "")]), SimpleNamespace())
+    silent = Worker(Plan("cpu", [(0, 2_000_000_000, 1.0, "")]), SimpleNamespace())
     reached, notes = weighed(Step(2.0, Cpu(1, 50.0)), 0, [silent], 2.0)
     assert "cpu_percent" not in reached
     assert notes == ("1 of 1 workers did not report in time",)

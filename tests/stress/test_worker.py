@@ -16,7 +16,8 @@ from everywatt.stress.worker import stretches
 PARENT = """
 import sys, time
 from everywatt.stress.crew import Crew, Plan
-with Crew([Plan("cpu", [(0.0, 60.0, 0.2, "integer")]), Plan("ram", [(0.0, 60.0, 2.0**20, "")])]) as crew:
+minute = 60_000_000_000
+with Crew([Plan("cpu", [(0, minute, 0.2, "integer")]), Plan("ram", [(0, minute, 2.0**20, "")])]) as crew:
     crew.go()
     print("ready", flush=True)
     time.sleep(60)
@@ -49,7 +50,7 @@ def hear(process):
 
 
 def test_a_conversation(worker):
-    steps = [[0.0, 0.1, 0.5, "integer"], [0.1, 0.1, 0.0, ""]]
+    steps = [[0, 100_000_000, 0.5, "integer"], [100_000_000, 200_000_000, 0.0, ""]]
     say(worker, role="cpu", steps=steps, options={}, parent=os.getpid())
     assert hear(worker) == {"ready": worker.pid, "about": ""}
     say(worker, start_ns=time.monotonic_ns())
@@ -61,7 +62,7 @@ def test_a_conversation(worker):
 
 
 def test_it_leaves_when_stdin_is_closed_and_says_what_it_had(worker):
-    say(worker, role="cpu", steps=[[0.0, 600.0, 0.1, "integer"]], options={}, parent=os.getpid())
+    say(worker, role="cpu", steps=[[0, 600_000_000_000, 0.1, "integer"]], options={}, parent=os.getpid())
     hear(worker)
     say(worker, start_ns=time.monotonic_ns())
     time.sleep(0.3)
@@ -71,12 +72,18 @@ def test_it_leaves_when_stdin_is_closed_and_says_what_it_had(worker):
 
 
 def test_a_parent_that_is_gone_already_is_noticed(worker):
-    say(worker, role="cpu", steps=[[0.0, 600.0, 1.0, "integer"]], options={}, parent=1)
+    say(worker, role="cpu", steps=[[0, 600_000_000_000, 1.0, "integer"]], options={}, parent=1)
     assert worker.wait(20) == 0
 
 
 def test_what_fails_in_it_is_told(worker):
-    say(worker, role="disk", steps=[[0.0, 1.0, 1.0, ""]], options={"folder": "/no/such/folder"}, parent=os.getpid())
+    say(
+        worker,
+        role="disk",
+        steps=[[0, 1_000_000_000, 1.0, ""]],
+        options={"folder": "/no/such/folder"},
+        parent=os.getpid(),
+    )
     assert "FileNotFoundError" in hear(worker)["error"]
     assert worker.wait(20) == 1
 
@@ -95,7 +102,7 @@ def test_kill_of_the_parent_leaves_no_worker():
 
 
 def test_it_is_a_small_process():
-    with Crew([Plan("cpu", [(0.0, 1.0, 0.1, "integer")])]) as crew:
+    with Crew([Plan("cpu", [(0, 1_000_000_000, 0.1, "integer")])]) as crew:
         status = Path(f"/proc/{crew.workers[0].process.pid}/status").read_text()
         loaded = Path(f"/proc/{crew.workers[0].process.pid}/maps").read_text()
     rss = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
@@ -104,6 +111,6 @@ def test_it_is_a_small_process():
 
 
 def test_steps_on_the_clock():
-    first, second = stretches([[0.0, 0.5, 1.0, "a"], [0.5, 0.25, 2.0, "b"]], 10)
-    assert (first.start_ns, first.end_ns) == (10, 500_000_010)
-    assert (second.start_ns, second.end_ns, second.level, second.kind) == (500_000_010, 750_000_010, 2.0, "b")
+    first, second = stretches([[0, 500, 1.0, "a"], [500, 750, 2.0, "b"]], 10)
+    assert (first.start_ns, first.end_ns) == (10, 510)
+    assert (second.start_ns, second.end_ns, second.level, second.kind) == (510, 760, 2.0, "b")

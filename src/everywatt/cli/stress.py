@@ -15,7 +15,7 @@ import click
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.output import Output
-from everywatt.cli.stress_table import columns, rows, step_data
+from everywatt.cli.stress_table import columns, energies_of, plan_rows, rows, step_data
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import format_duration
@@ -192,7 +192,7 @@ def _code(ended: int | None, results: Sequence[StepResult]) -> int:
 
 def _show_plan(program: Program, output: Output) -> None:
     headers, right = columns(program)
-    output.table(headers, rows(program, [], None), right=right)
+    output.table(headers, plan_rows(program), right=right)
     steps = [
         {"index": index, "start_s": start, "duration_s": step.duration_s, "asked": step.asked}
         for index, (start, step) in enumerate(zip(program.starts_s, program.steps, strict=True))
@@ -201,8 +201,9 @@ def _show_plan(program: Program, output: Output) -> None:
 
 
 def _show(program: Program, results: Sequence[StepResult], run: Run | None, output: Output) -> None:
+    energies = energies_of(run, results) if run is not None else None
     headers, right = columns(program, reached=True, power=run is not None)
-    output.table(headers, rows(program, results, run), right=right)
+    output.table(headers, rows(program, results, energies), right=right)
     for result in results:
         if not result.complete:
             output.say(f"everywatt: ended in step {result.index + 1}: {result.notes[-1]}")
@@ -211,7 +212,7 @@ def _show(program: Program, results: Sequence[StepResult], run: Run | None, outp
         "asked_s": program.duration_s,
         "duration_s": (results[-1].end_ns - results[0].start_ns) / 1e9 if results else 0.0,
         "complete": len(results) == len(program.steps) and all(result.complete for result in results),
-        "steps": [step_data(result, run) for result in results],
+        "steps": [step_data(result, energies) for result in results],
     }
     if run is not None:
         from everywatt.report.text import summary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.energy import Energy
@@ -43,22 +43,26 @@ def columns(program: Program, *, reached: bool = False, power: bool = False) -> 
     return headers + (["note"] if reached else []), right
 
 
-def rows(program: Program, results: Sequence[StepResult], run: Run | None) -> list[list[object]]:
-    """One row for each step: of the results where there are any, else of the plan."""
-    if not results:
-        return [
-            [str(index + 1), f"{start:.2f} s", f"{step.duration_s:.2f} s", *_plan_cells(program, step)]
-            for index, (start, step) in enumerate(zip(program.starts_s, program.steps, strict=True))
-        ]
-    powers = _powers(run, results) if run is not None else {}
-    origin_ns = results[0].start_ns
+def plan_rows(program: Program) -> list[list[object]]:
+    """One row for each step that is asked for."""
+    return [
+        [str(index + 1), f"{start:.2f} s", f"{step.duration_s:.2f} s", *_plan_cells(program, step)]
+        for index, (start, step) in enumerate(zip(program.starts_s, program.steps, strict=True))
+    ]
+
+
+def rows(
+    program: Program, results: Sequence[StepResult], energies: Mapping[int, Energy] | None = None
+) -> list[list[object]]:
+    """One row for each step that was played; with its power where `energies` has it."""
+    origin_ns = results[0].start_ns if results else 0
     return [
         [
             str(result.index + 1),
             f"{(result.start_ns - origin_ns) / 1e9:.2f} s",
             f"{result.duration_s:.2f} s",
             *_cells(program, result),
-            *([powers.get(result.index)] if run is not None else []),
+            *([_power(result, energies)] if energies is not None else []),
             *([_kind(result.step)] if _kinds(program) else []),
             "; ".join(result.notes),
         ]
@@ -66,11 +70,22 @@ def rows(program: Program, results: Sequence[StepResult], run: Run | None) -> li
     ]
 
 
-def step_data(result: StepResult, run: Run | None) -> dict[str, Any]:
+def energies_of(run: Run, results: Sequence[StepResult]) -> dict[int, Energy]:
+    """The energy of each step, by its index; refused where the step is not on the tape."""
+    spans = {span.attributes.get("index"): span for span in run.spans if span.attributes.get("role") == "step"}
+    return {
+        result.index: run.energy(spans[result.index])
+        if result.index in spans
+        else Energy.refuse("the step is not on the tape")
+        for result in results
+    }
+
+
+def step_data(result: StepResult, energies: Mapping[int, Energy] | None) -> dict[str, Any]:
     """One step for JSON, with its energy where it was recorded."""
     data = result.to_dict()
-    if run is not None:
-        data["energy"] = _energy(run, result).to_dict()
+    if energies is not None:
+        data["energy"] = energies[result.index].to_dict()
     return data
 
 
@@ -103,17 +118,6 @@ def _cells(program: Program, result: StepResult) -> list[object]:
     return cells
 
 
-def _powers(run: Run, results: Sequence[StepResult]) -> dict[int, str]:
-    found = {}
-    for result in results:
-        energy = _energy(run, result)
-        if energy.joules is not None and result.duration_s > 0:
-            found[result.index] = f"{energy.joules / result.duration_s:.1f} W"
-    return found
-
-
-def _energy(run: Run, result: StepResult) -> Energy:
-    for span in run.spans:
-        if span.attributes.get("role") == "step" and span.attributes.get("index") == result.index:
-            return run.energy(span)
-    return Energy.refuse("the step is not on the tape")
+def _power(result: StepResult, energies: Mapping[int, Energy]) -> str | None:
+    joules = energies[result.index].joules
+    return None if joules is None or result.duration_s <= 0 else f"{joules / result.duration_s:.1f} W"

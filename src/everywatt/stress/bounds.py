@@ -6,7 +6,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
 from everywatt.core.units import format_bytes
 from everywatt.sensors.cgroups import parse_place
-from everywatt.stress.kinds import STREAM_BYTES
+from everywatt.stress.kinds import stream_bytes
 from everywatt.stress.program import Program
 
 WORKER_BYTES = 32 * 2**20
@@ -35,7 +35,7 @@ def needed_bytes(program: Program, engine: str = "own") -> int:
     held = max(step.memory_bytes for step in program.steps)
     cores = max((step.cpu.cores for step in program.steps if step.cpu is not None), default=0)
     streams = any(step.cpu is not None and step.cpu.kind == "memory" for step in program.steps)
-    each = WORKER_BYTES + (2 * STREAM_BYTES if streams and engine == "own" else 0)
+    each = WORKER_BYTES + (2 * stream_bytes() if streams and engine == "own" else 0)
     return held + cores * each
 
 

@@ -27,10 +27,10 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VE
 
 @dataclass(frozen=True)
 class Plan:
-    """What one worker is to do: steps are (start_s, duration_s, level in the role's unit, kind)."""
+    """What one worker is to do: steps are (start and end after the start in ns, level in the role's unit, kind)."""
 
     role: str
-    steps: Sequence[tuple[float, float, float, str]]
+    steps: Sequence[tuple[int, int, float, str]]
     options: Mapping[str, Any] = field(default_factory=dict)
     cure: str | None = None
 
@@ -65,6 +65,8 @@ class Crew:
         try:
             for plan in self._plans:
                 self.workers.append(_started(plan))
+            for worker in self.workers:
+                _send(worker, _message(worker.plan))
             self._gather()
         except BaseException:
             self.close()
@@ -148,10 +150,12 @@ def _started(plan: Plan) -> Worker:
         env=environment(),
         process_group=0,  # Ctrl-C at the terminal is for us alone
     )
-    worker = Worker(plan, process)
+    return Worker(plan, process)
+
+
+def _message(plan: Plan) -> dict[str, Any]:
     steps = [list(step) for step in plan.steps]
-    _send(worker, {"role": plan.role, "steps": steps, "options": dict(plan.options), "parent": os.getpid()})
-    return worker
+    return {"role": plan.role, "steps": steps, "options": dict(plan.options), "parent": os.getpid()}
 
 
 def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:

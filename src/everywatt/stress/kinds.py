@@ -11,10 +11,13 @@ import math
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 MIB = 2**20
-STREAM_BYTES = 64 * MIB
+STREAM_BYTES = (64 * MIB, 256 * MIB)
+"""The least and the most that one of the two halves of a stream has."""
 _STREAM_ROUND = MIB // 2
 _MATRIX = 48
 _NUMBERS = 2048
@@ -55,6 +58,16 @@ def prepare(name: str, clock: Callable[[], int] = time.process_time_ns) -> Kind:
         rounds *= 2
 
 
+def stream_bytes(sys: Path = Path("/sys")) -> int:
+    """Bytes from which, and to which, memory-bound work copies: each half as large as the last cache."""
+    sizes = [0]
+    for file in (sys / "devices" / "system" / "cpu" / "cpu0" / "cache").glob("index*/size"):
+        with suppress(OSError, ValueError):
+            sizes.append(int(file.read_text().strip().removesuffix("K")) * 1024)
+    whole = -(-max(sizes) // _STREAM_ROUND) * _STREAM_ROUND
+    return min(max(whole, STREAM_BYTES[0]), STREAM_BYTES[1])
+
+
 def _integer() -> Kind:
     # 3 ** (2 ** 64) modulo a prime of 255 bits: 64 squarings of long numbers.
     return Kind(lambda: pow(3, 2**64, _MODULUS), 64)
@@ -77,7 +90,7 @@ def _vector() -> Kind:
 def _memory() -> Kind:
     import numpy
 
-    source, target = (numpy.full(STREAM_BYTES // 8, value, dtype=numpy.float64) for value in (1.0, 2.0))
+    source, target = (numpy.full(stream_bytes() // 8, value, dtype=numpy.float64) for value in (1.0, 2.0))
     length = _STREAM_ROUND // 8
     place = 0
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from everywatt.core.errors import UsageError
@@ -19,7 +20,7 @@ DISK_BYTES = 256 * 2**20
 """Free space below which nothing is written to a disk."""
 _GPU_CURE = "torch with CUDA, or: pip install 'everywatt[opencl]'"
 
-Row = tuple[float, float, float, str]
+Row = tuple[int, int, float, str]
 
 
 def plans(program: Program, engine: str = "own", folder: str | Path | None = None) -> list[Plan]:
@@ -35,7 +36,8 @@ def plans(program: Program, engine: str = "own", folder: str | Path | None = Non
 
 
 def _rows(program: Program, level: Callable[[Step], tuple[float, str]]) -> list[Row]:
-    return [(start, step.duration_s, *level(step)) for start, step in zip(program.starts_s, program.steps, strict=True)]
+    edges = pairwise(program.edges_ns)
+    return [(start_ns, end_ns, *level(step)) for (start_ns, end_ns), step in zip(edges, program.steps, strict=True)]
 
 
 def _own_cpu(program: Program) -> list[Plan]:

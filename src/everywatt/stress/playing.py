@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,8 @@ class _Player:
             self._finish(step)
 
     def _steps(self, start_ns: int) -> Iterator[_Open]:
-        for index, (begin, step) in enumerate(zip(self._program.starts_s, self._program.steps, strict=True)):
-            end_ns = start_ns + round((begin + step.duration_s) * 1e9)
-            yield _Open(index, start_ns + round(begin * 1e9), end_ns, None)
+        for index, (begin_ns, end_ns) in enumerate(pairwise(self._program.edges_ns)):
+            yield _Open(index, start_ns + begin_ns, start_ns + end_ns, None)
 
     def _until(self, end_ns: int, stop: Stop) -> object:
         """Listen until this instant; gives why to stop, where something says so."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
 
 from everywatt.core.errors import UsageError
 
@@ -102,10 +104,15 @@ class Program:
         return math.fsum(step.duration_s for step in self.steps)
 
     @property
+    def edges_ns(self) -> tuple[int, ...]:
+        """When each step starts, and at last when the last one ends, after the start. Exact sums: nothing drifts."""
+        sums = accumulate((Fraction(step.duration_s) for step in self.steps), initial=Fraction(0))
+        return tuple(round(seconds * 10**9) for seconds in sums)
+
+    @property
     def starts_s(self) -> tuple[float, ...]:
-        """When each step starts, in seconds after the first; not a running sum, so that it does not drift."""
-        durations = [step.duration_s for step in self.steps]
-        return tuple(math.fsum(durations[:number]) for number in range(len(durations)))
+        """When each step starts, in seconds after the first."""
+        return tuple(edge / 1e9 for edge in self.edges_ns[:-1])
 
     def __add__(self, other: Program) -> Program:
         return Program(self.steps + other.steps, self.name)

@@ -1,6 +1,6 @@
 """`python -m everywatt.stress.worker`: one small process that plays one resource's part of a load program.
 
-It speaks JSON lines. On stdin comes the plan ({"role", "steps": [[start_s, duration_s, level, kind]], "options"}), then
+It speaks JSON lines. On stdin comes the plan ({"role", "steps": [[start_ns, end_ns, level, kind]], "options"}), then
 {"start_ns"}; on stdout go {"ready"} and one report for each step. It ends when stdin is closed, and with its parent.
 """
 
@@ -117,8 +117,8 @@ def first_to_go() -> None:
 def stretches(steps: Sequence[Sequence[Any]], start_ns: int) -> list[Stretch]:
     """The steps on the clock."""
     return [
-        Stretch(index, start_ns + round(begin * 1e9), start_ns + round((begin + duration) * 1e9), level, kind)
-        for index, (begin, duration, level, kind) in enumerate(steps)
+        Stretch(index, start_ns + begin_ns, start_ns + end_ns, level, kind)
+        for index, (begin_ns, end_ns, level, kind) in enumerate(steps)
     ]
 
 
