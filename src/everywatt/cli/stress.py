@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -91,8 +91,7 @@ def command(
         output.warn(meter.elsewhere)
     try:
         _idle(meter, idle_s, output)
-        with meter.span("stress", role="run", program=chosen.name):
-            results, ended = _played(chosen, choices, output)
+        results, ended = _played(chosen, choices, output, meter)
     except EverywattError:
         meter.discard()
         raise
@@ -145,8 +144,13 @@ def _idle(meter: Meter, idle_s: float, output: Output) -> None:
             time.sleep(idle_s)
 
 
-def _played(program: Program, choices: dict[str, Any], output: Output) -> tuple[list[StepResult], int | None]:
-    """Play it; gives the results, and the signal that ended it before its time."""
+def _played(
+    program: Program, choices: dict[str, Any], output: Output, meter: Meter | None = None
+) -> tuple[list[StepResult], int | None]:
+    """Play it; gives the results, and the signal that ended it before its time.
+
+    The run's span starts when all workers are ready: what they cost before that is not the program's.
+    """
     show = output.progress()
     count = len(program.steps)
 
@@ -158,8 +162,10 @@ def _played(program: Program, choices: dict[str, Any], output: Output) -> tuple[
     def on_start(about: Sequence[str]) -> None:
         for what in about:
             output.say(f"everywatt: GPU load by {what}")
+        if meter is not None:
+            stack.enter_context(meter.span("stress", role="run", program=program.name))
 
-    with _held() as arrived:
+    with _held() as arrived, ExitStack() as stack:
         results = play(
             program,
             on_step=on_step,
