@@ -2,8 +2,8 @@
 
 One core, each kind of work, several shares; beside it stress-ng with its own load control, where it is installed. From
 outside means the kernel's CPU clocks of all worker processes, read twice during the step. The target is 2 points of
-what was asked. On a busy machine a worker that falls short must have worked or waited for a core all of the time; what
-it did neither in counts against it.
+what was asked. A step that fell short by no more than its worker waited for a core is not judged: run it on a quiet
+machine.
 """
 
 from __future__ import annotations
@@ -54,26 +54,23 @@ def one(kind: str, percent: float, seconds: float, engine: str = "own") -> tuple
     return result, outside.join()
 
 
-def missed_points(result: StepResult) -> float:
-    """Points between asked and reached. A worker that falls short may only have worked and waited for a core."""
-    reached = result.reached["cpu_percent"]
-    short = float(result.asked["cpu_percent"]) - reached
-    if short <= 0:
-        return -short
+def missed_points(result: StepResult) -> float | None:
+    """Points between asked and reached; None where it fell short because the machine was busy with something else."""
+    missed = float(result.asked["cpu_percent"]) - result.reached["cpu_percent"]
     waited = 100 * result.reached.get("waited_s", 0.0) / result.duration_s
-    return min(short, max(0.0, 100 - reached - waited))
+    return None if missed > TARGET_POINTS and waited >= missed else abs(missed)
 
 
 def main(quick: bool = False) -> None:
     """Print the table."""
     seconds = 1.5 if quick else 4.0
     shares = (20.0, 70.0) if quick else (5.0, 20.0, 50.0, 80.0, 95.0)
-    rows, worst = [], 0.0
+    rows, judged = [], []
     for kind in KINDS:
         for percent in shares:
             result, outside = one(kind, percent, seconds)
             off = missed_points(result)
-            worst = max(worst, off)
+            judged += [off] if off is not None else []
             rows.append(
                 [
                     kind,
@@ -81,13 +78,20 @@ def main(quick: bool = False) -> None:
                     f"{result.reached['cpu_percent']:.2f} %",
                     None if outside is None else f"{outside:.2f} %",
                     f"{result.reached.get('waited_s', 0.0):.2f} s",
-                    f"{off:.2f}",
+                    "busy" if off is None else f"{off:.2f}",
                     _theirs(kind, percent, seconds),
                 ]
             )
     OUT.table(HEADERS, rows, right=(1, 2, 3, 4, 5, 6), title="One core, share of its time")
-    verdict = "reached" if worst <= TARGET_POINTS else "missed"
-    OUT.text(f"worst: {worst:.2f} points (target {TARGET_POINTS:g}: {verdict})")
+    OUT.text(_verdict(judged, len(rows)))
+
+
+def _verdict(judged: list[float], count: int) -> str:
+    left_out = f"; {count - len(judged)} of {count} not judged, the machine was busy" if len(judged) < count else ""
+    if not judged:
+        return "no verdict" + left_out
+    reached = "reached" if max(judged) <= TARGET_POINTS else "missed"
+    return f"worst: {max(judged):.2f} points (target {TARGET_POINTS:g}: {reached}){left_out}"
 
 
 def _theirs(kind: str, percent: float, seconds: float) -> str | None:

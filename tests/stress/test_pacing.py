@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everywatt.stress.pacing import Stretch, block_bytes, pace
+from everywatt.stress.pacing import Stretch, pace
+from everywatt.stress.transfer import block_bytes
 
 MS = 1_000_000
 

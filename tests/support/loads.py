@@ -19,12 +19,10 @@ def needed(there: object, reason: str) -> None:
 
 
 def fair(result) -> bool:
-    """Within five points of what was asked; or short of it, and then the workers did nothing but work and wait."""
+    """Within five points of what was asked, or short of it by no more than the workers had to wait for a core."""
     asked, reached = result.asked["cpu_percent"], result.reached["cpu_percent"]
-    if abs(asked - reached) <= POINTS:
-        return True
     waited = 100 * result.reached.get("waited_s", 0.0) / (result.duration_s * result.asked["cpu_cores"])
-    return reached < asked and 100 - reached - waited <= 2 * POINTS
+    return asked - reached <= POINTS + waited and reached - asked <= POINTS
 
 
 def descendants(pid: int) -> list[int]:

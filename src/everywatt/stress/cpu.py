@@ -25,7 +25,7 @@ class CpuWork:
         self._offset = float(options.get("offset", 0.0))
         self._kind = next(iter(self._kinds.values()), None)
         self._rounds = 0
-        self._waited_s: float | None = None
+        self._waited_s = waited_s()
         self._instructions = Instructions()
         self._counted: int | None = None
 
@@ -44,7 +44,6 @@ class CpuWork:
     def begin(self, stretch: Stretch) -> None:
         """Take up the kind of work of this stretch."""
         self._kind, self._rounds = self._kinds.get(stretch.kind), 0
-        self._waited_s = waited_s()
         self._counted = self._instructions.read()
 
     def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
@@ -53,10 +52,11 @@ class CpuWork:
 
     def report(self) -> dict[str, Any]:
         """How long it had to wait for a core, and what was worked."""
-        kind, now, counted = self._kind, waited_s(), self._instructions.read()
+        kind, before, counted = self._kind, self._waited_s, self._instructions.read()
+        self._waited_s = now = waited_s()  # from report to report, so that waking up late counts as waiting too
         return {
             "instructions": None if self._counted is None or counted is None else counted - self._counted,
-            "waited_s": None if self._waited_s is None or now is None else now - self._waited_s,
+            "waited_s": None if before is None or now is None else now - before,
             "operations": 0 if kind is None else self._rounds * kind.operations,
             "bytes": 0 if kind is None else self._rounds * kind.bytes,
         }

@@ -85,6 +85,11 @@ class Crew:
             _send(worker, {"start_ns": start_ns})
         return start_ns
 
+    @property
+    def working(self) -> bool:
+        """Whether any worker may still say something."""
+        return any(worker.ended is None for worker in self.workers)
+
     def hear(self, timeout_s: float) -> None:
         """Take in what workers say, for at most this long; returns earlier where something was said."""
         streams = {worker.stream: worker for worker in self.workers if worker.ended is None}
@@ -106,7 +111,7 @@ class Crew:
         """Ask all of them to leave, and hear what they reached until now: for half a second at most."""
         self._leave()
         deadline = time.monotonic() + HALT_S
-        while any(worker.ended is None for worker in self.workers) and time.monotonic() < deadline:
+        while self.working and time.monotonic() < deadline:
             self.hear(deadline - time.monotonic())
 
     def _leave(self) -> None:
@@ -142,6 +147,8 @@ class Crew:
 
 
 def _started(plan: Plan) -> Worker:
+    if not sys.executable:
+        raise UsageError("This program does not know its Python interpreter, so no load worker can be started.")
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "everywatt.stress.worker"],
         stdin=subprocess.PIPE,

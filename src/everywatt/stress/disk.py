@@ -4,54 +4,31 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everywatt.stress.pacing import Stretch, block_bytes, pace
+from everywatt.stress.transfer import Transfer
 
-BLOCK_BYTES = 256 * 1024
-SMALLEST_BYTES = 4096
 FILE_BYTES = 64 * 2**20
 SYNC_EVERY = 4
 
 
-class DiskWork:
-    """Writes round and round in one file; a level is bytes per second. Its size is bounded by FILE_BYTES."""
-
-    about = ""
+class DiskWork(Transfer):
+    """Writes round and round in one file, which never has more than FILE_BYTES."""
 
     def __init__(self, steps: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> None:
+        super().__init__()
         self._file = unnamed_file(options["folder"])
-        self._block = memoryview(os.urandom(BLOCK_BYTES))
-        self._size = BLOCK_BYTES
-        self._written = 0
+        self._block = memoryview(os.urandom(self.most_bytes))
         self._blocks = 0
-        self._before = 0
 
-    def done(self) -> float:
-        """Bytes written so far."""
-        return self._written
-
-    def work(self) -> None:
+    def move(self, size: int) -> int:
         """Write a block; every fourth time wait until they are on the disk."""
-        place = (self._blocks * BLOCK_BYTES) % FILE_BYTES
-        self._written += os.pwrite(self._file, self._block[: self._size], place)
+        written = os.pwrite(self._file, self._block[:size], (self._blocks * self.most_bytes) % FILE_BYTES)
         self._blocks += 1
         if self._blocks % SYNC_EVERY == 0:
             os.fdatasync(self._file)
-
-    def begin(self, stretch: Stretch) -> None:
-        """Count from here, in blocks that suit the rate."""
-        self._before = self._written
-        self._size = block_bytes(stretch.level, SMALLEST_BYTES, BLOCK_BYTES)
-
-    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
-        """Write until the end of the stretch."""
-        pace(self, stretch, wait)
-
-    def report(self) -> dict[str, Any]:
-        """Bytes written in this stretch."""
-        return {"done": self._written - self._before}
+        return written
 
     def close(self) -> None:
         """Let go of the file, which is its end."""

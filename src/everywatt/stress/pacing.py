@@ -63,8 +63,3 @@ def pace(
             if clock() > boundary:
                 break
         wait(boundary)
-
-
-def block_bytes(bytes_per_s: float, least: int, most: int) -> int:
-    """A block that is written or sent at once: small enough that one more or less does not matter in a second."""
-    return int(min(most, max(least, bytes_per_s / 200)))

@@ -111,9 +111,10 @@ class _Player:
                 self._finish(step, note=reason if isinstance(reason, str) else "stopped", complete=False)
                 return
         deadline = time.monotonic() + LATE_S
-        while self._waiting and time.monotonic() < deadline:
+        while self._waiting and self._crew.working and time.monotonic() < deadline:
             self._crew.hear(deadline - time.monotonic())
             self._settle()
+        self._settle()
         for step in list(self._waiting):
             self._finish(step)
 
