@@ -1,7 +1,7 @@
 """The duty cycle on a clock of its own: whatever a round of work costs, the mean is what was asked."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everywatt.stress.pacing import Stretch, pace
@@ -36,6 +36,7 @@ def play(machine, level, seconds, offset=0.0):
     return machine.busy / (seconds * 1e9)
 
 
+@settings(deadline=None)
 @given(
     level=st.floats(0.01, 1.0),
     cost_us=st.integers(50, 900),

@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everywatt.core.errors import UsageError
@@ -22,6 +22,7 @@ def test_a_ramp_reaches_both_ends():
     assert levels("ramp:0..100:30") == [0, 25, 50, 75, 100], "steps of at most 30, all alike"
 
 
+@settings(deadline=None)
 @given(low=st.floats(0, 100), high=st.floats(0, 100), steps=st.integers(2, 50))
 def test_every_ramp_starts_and_ends_where_it_says(low, high, steps):
     found = parse_shape(f"ramp:{low:.6f}..{high:.6f}").sampled(10.0, steps=steps)
