@@ -117,8 +117,8 @@ def test_steps_are_spans_with_asked_and_reached(own_home):
         assert span.attributes["asked"] == result.asked
         assert span.attributes["reached"]["cpu_percent"] == pytest.approx(result.reached["cpu_percent"])
         assert span.attributes["complete"] is True
-        assert span.duration_s == pytest.approx(0.6, abs=0.3)
-        assert span.start_ns == pytest.approx(result.start_ns, abs=0.3e9)
+        assert (span.attributes["start_ns"], span.attributes["end_ns"]) == (result.start_ns, result.end_ns)
+        assert 0 <= span.start_ns - result.start_ns < 5e9 and 0 <= span.end_ns - result.end_ns < 5e9
         assert span.parent is not None
 
 

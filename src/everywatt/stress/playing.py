@@ -150,7 +150,9 @@ class _Player:
         notes = (*notes, note) if note else notes
         result = StepResult(step.index, asked, step.start_ns, step.end_ns, reached, notes, complete)
         if self._recording is not None and step.uid is not None:
-            attributes = {"reached": dict(reached), "notes": list(notes), "complete": complete}
+            # A span begins and ends where the counters were read; these are the instants that the workers kept to.
+            attributes = {"start_ns": step.start_ns, "end_ns": step.end_ns, "reached": dict(reached)}
+            attributes |= {"notes": list(notes), "complete": complete}
             self._recording.span_close(step.uid, attributes=attributes, mark=step.mark)
         self._told(result)
 
