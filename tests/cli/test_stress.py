@@ -71,10 +71,11 @@ class Place:
 
 def test_a_table_of_what_was_asked_and_reached_and_a_run_with_spans(place):
     done = place.run(*SHORT, "--sensors", "use,modelled")
-    head, first, second = done.stdout.splitlines()
-    assert head.split() == ["step", "from", "for", "cpu", "asked", "reached", "power", "note"]
-    assert first.split()[:7] == ["1", "0.00", "s", "0.50", "s", "10.0", "%"]
-    assert second.split()[:7] == ["2", "0.50", "s", "0.50", "s", "40.0", "%"]
+    head, first, second, *notes = done.stdout.splitlines()
+    assert head.split() == ["step", "from", "s", "for", "s", "cpu", "%", "reached", "power", "W"]
+    assert first.split()[:4] == ["1", "0.00", "0.50", "10.0"] and len(first.split()) == 6
+    assert second.split()[:4] == ["2", "0.50", "0.50", "40.0"]
+    assert all(note.startswith("step ") and "of" in note for note in notes), "only what fell short is told"
     (folder,) = place.runs()
     assert folder.name in done.stderr
     spans = load(folder).spans

@@ -15,7 +15,7 @@ import click
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.output import Output
-from everywatt.cli.stress_table import columns, energies_of, plan_rows, rows, step_data
+from everywatt.cli.stress_table import columns, energies_of, notes, plan_rows, rows, step_data
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import format_duration
@@ -210,6 +210,8 @@ def _show(program: Program, results: Sequence[StepResult], run: Run | None, outp
     energies = energies_of(run, results) if run is not None else None
     headers, right = columns(program, reached=True, power=run is not None)
     output.table(headers, rows(program, results, energies), right=right)
+    for line in notes(results):
+        output.text(line)
     for result in results:
         if not result.complete:
             output.say(f"everywatt: ended in step {result.index + 1}: {result.notes[-1]}")

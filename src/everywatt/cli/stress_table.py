@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from everywatt.api.run import Run
 
 
+MOST_NOTES = 12
+
+
 def _percent(value: float) -> str:
-    return f"{value:.1f} %"
+    return f"{value:.1f}"
 
 
 def _rate(value: float) -> str:
@@ -23,30 +26,29 @@ def _rate(value: float) -> str:
 
 
 _QUANTITIES: dict[str, tuple[str, Callable[[float], str]]] = {
-    "cpu_percent": ("cpu", _percent),
+    "cpu_percent": ("cpu %", _percent),
     "memory_bytes": ("ram", format_bytes),
     "disk_bytes_per_s": ("disk", _rate),
     "network_bytes_per_s": ("network", _rate),
-    "gpu_percent": ("gpu", _percent),
+    "gpu_percent": ("gpu %", _percent),
 }
 
 
 def columns(program: Program, *, reached: bool = False, power: bool = False) -> tuple[list[str], list[int]]:
     """The headers for a program, and which columns hold numbers."""
-    headers = ["step", "from", "for"]
+    headers = ["step", "from s", "for s"]
     for key in _asked(program):
         name = _QUANTITIES[key][0]
-        headers += [f"{name} asked", "reached"] if reached else [name]
+        headers += [name, "reached"] if reached else [name]
     right = list(range(len(headers) + power))
-    headers += ["power"] if power else []
-    headers += ["kind"] if _kinds(program) else []
-    return headers + (["note"] if reached else []), right
+    headers += ["power W"] if power else []
+    return headers + (["kind"] if _kinds(program) else []), right
 
 
 def plan_rows(program: Program) -> list[list[object]]:
     """One row for each step that is asked for."""
     return [
-        [str(index + 1), f"{start:.2f} s", f"{step.duration_s:.2f} s", *_plan_cells(program, step)]
+        [str(index + 1), f"{start:.2f}", f"{step.duration_s:.2f}", *_plan_cells(program, step)]
         for index, (start, step) in enumerate(zip(program.starts_s, program.steps, strict=True))
     ]
 
@@ -59,15 +61,21 @@ def rows(
     return [
         [
             str(result.index + 1),
-            f"{(result.start_ns - origin_ns) / 1e9:.2f} s",
-            f"{result.duration_s:.2f} s",
+            f"{(result.start_ns - origin_ns) / 1e9:.2f}",
+            f"{result.duration_s:.2f}",
             *_cells(program, result),
             *([_power(result, energies)] if energies is not None else []),
             *([_kind(result.step)] if _kinds(program) else []),
-            "; ".join(result.notes),
         ]
         for result in results
     ]
+
+
+def notes(results: Sequence[StepResult]) -> list[str]:
+    """Sentences below the table: why a step reached less than asked, or where the program ended."""
+    found = [f"step {result.index + 1}: {'; '.join(result.notes)}" for result in results if result.notes]
+    more = len(found) - MOST_NOTES
+    return found if more <= 0 else [*found[:MOST_NOTES], f"and {more} more steps (--json has all)", found[-1]]
 
 
 def energies_of(run: Run, results: Sequence[StepResult]) -> dict[int, Energy]:
@@ -120,4 +128,4 @@ def _cells(program: Program, result: StepResult) -> list[object]:
 
 def _power(result: StepResult, energies: Mapping[int, Energy]) -> str | None:
     joules = energies[result.index].joules
-    return None if joules is None or result.duration_s <= 0 else f"{joules / result.duration_s:.1f} W"
+    return None if joules is None or result.duration_s <= 0 else f"{joules / result.duration_s:.1f}"
