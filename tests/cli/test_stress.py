@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,9 @@ def test_json_has_the_same_facts(place):
     assert found["asked_s"] == 1.0 and found["duration_s"] == pytest.approx(1.0, abs=1e-6)
     assert [step["asked"]["cpu_percent"] for step in found["steps"]] == [10, 40]
     assert found["run"] and found["steps"][0]["energy"]["scope"]
+    start, end = (datetime.fromisoformat(found["steps"][1][key]) for key in ("start", "end"))
+    assert (end - start).total_seconds() == pytest.approx(0.5, abs=1e-3)
+    assert abs((datetime.now(UTC) - end).total_seconds()) < 60, "times of day, to join it with other recordings"
 
 
 def test_no_record_leaves_no_run(place):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.energy import Energy
@@ -90,11 +92,17 @@ def energies_of(run: Run, results: Sequence[StepResult]) -> dict[int, Energy]:
 
 
 def step_data(result: StepResult, energies: Mapping[int, Energy] | None) -> dict[str, Any]:
-    """One step for JSON, with its energy where it was recorded."""
+    """One step for JSON, with its times in UTC, and its energy where it was recorded."""
+    offset_ns = time.time_ns() - time.monotonic_ns()
     data = result.to_dict()
+    data |= {"start": _utc(result.start_ns + offset_ns), "end": _utc(result.end_ns + offset_ns)}
     if energies is not None:
         data["energy"] = energies[result.index].to_dict()
     return data
+
+
+def _utc(utc_ns: int) -> str:
+    return datetime.fromtimestamp(utc_ns / 1e9, UTC).isoformat(timespec="microseconds")
 
 
 def _asked(program: Program) -> list[str]:
