@@ -122,6 +122,17 @@ def test_steps_are_spans_with_asked_and_reached(own_home):
         assert span.parent is not None
 
 
+def test_an_interrupt_closes_the_spans(own_home):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), everywatt.Meter("load", sensors=["use", "modelled"]) as meter:
+        play(cpu("10", 60.0), stop=interrupt)
+    (step,) = (span for span in meter.run.spans if span.name == "step")
+    assert step.end_ns is not None
+    assert (step.attributes["complete"], step.attributes["error"]) == (False, "KeyboardInterrupt")
+
+
 def test_a_mix_of_kinds_over_a_hypercube():
     load = Load(cpu_cores=1, cpu_kinds=("integer", "float", "branchy"))
     results = play(latin_hypercube(load, time_s=1.5, steps=6, seed=2))

@@ -92,19 +92,32 @@ class _Player:
         self._crew = crew
         self._told = told
         self._waiting: list[_Open] = []
+        self._playing: _Open | None = None
         here = current()
         self._recording = here[0].recording if here is not None else None
         self._parent = here[1] if here is not None else None
 
     def run(self, stop: Stop) -> None:
+        try:
+            self._run(stop)
+        except BaseException as error:  # an interrupt, or what a caller's function raised
+            for step in filter(None, (self._playing, *self._waiting)):
+                if self._recording is not None and step.uid is not None:
+                    told = {"complete": False, "error": type(error).__name__}
+                    self._recording.span_close(step.uid, attributes=told, mark=step.mark)
+            raise
+
+    def _run(self, stop: Stop) -> None:
         start_ns = self._crew.go()
         for step in self._steps(start_ns):
             self._until(step.start_ns, lambda: None)
             step.uid = self._span(step)
+            self._playing = step
             reason = self._until(step.end_ns, stop)
             if self._recording is not None:
                 step.mark = self._recording.mark()
             self._waiting.append(step)
+            self._playing = None
             if reason:
                 step.end_ns = min(step.end_ns, time.monotonic_ns())
                 self._crew.halt()
@@ -124,12 +137,12 @@ class _Player:
 
     def _until(self, end_ns: int, stop: Stop) -> object:
         """Listen until this instant; gives why to stop, where something says so."""
-        while (left_s := (end_ns - time.monotonic_ns()) / 1e9) > 0:
+        reason: object = None
+        while not reason and (left_s := (end_ns - time.monotonic_ns()) / 1e9) > 0:
             self._crew.hear(min(left_s, LOOK_S))
             self._settle()
-            if reason := stop() or "; ".join(self._crew.failures()):
-                return reason
-        return None
+            reason = stop() or "; ".join(self._crew.failures())
+        return reason
 
     def _settle(self) -> None:
         """Tell the steps that every worker has reported, or that have waited too long, in their order."""
