@@ -33,6 +33,7 @@ ORDER = (
     "batch_cost",
     "meter_import",
     "meter_archive",
+    "stress_duty",
 )
 
 

@@ -105,3 +105,13 @@ def test_layer_pass_in_short():
     assert done.returncode == 0, done.stderr
     assert "hooks on the model in measured loops: 0 (aim 0: reached)" in done.stdout
     assert "before every loop" in done.stdout
+
+
+@pytest.mark.serial
+def test_stress_duty_in_short():
+    done = _bench("stress_duty", "--quick")
+    assert done.returncode == 0, done.stderr
+    for kind in ("integer", "float", "vector", "memory", "branchy"):
+        assert sum(line.startswith(kind) for line in done.stdout.splitlines()) == 2
+    if "no verdict" not in done.stdout:
+        assert float(done.stdout.partition("worst: ")[2].split()[0]) < 5.0, done.stdout
