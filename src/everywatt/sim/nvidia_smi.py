@@ -14,14 +14,16 @@ from ctypes import byref, c_char_p, c_uint, c_void_p
 
 from everywatt.sim.smi_card import Card, Cards, Unavailable
 from everywatt.sim.smi_fields import FAULTS, FOLDER, csv_header, csv_row, fail
-from everywatt.sim.smi_views import DMON, PMON, Printer, apps, dmon, hang, listing, overview, pmon, xml
+from everywatt.sim.smi_views import DMON, PMON, SECTIONS, Printer, apps, dmon, hang, listing, log, overview, pmon, xml
 
 NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
     "Make sure that the latest NVIDIA driver is installed and running.\n"
 )
+SEE_HELP = "Please run 'nvidia-smi -h'."
 HELP = (
-    "nvidia-smi [-L] [-q [-x]] [--query-gpu=FIELDS --format=csv[,noheader][,nounits]] [-i ID] [-l S | -lms MS] "
+    "nvidia-smi [-L] [-q [-x] [-d MEMORY,UTILIZATION,TEMPERATURE,POWER,CLOCK]] "
+    "[--query-gpu=FIELDS --format=csv[,noheader][,nounits]] [-i ID] [-l S | -lms MS] "
     "[-pl WATTS] [dmon|pmon]\n"
 )
 
@@ -37,13 +39,14 @@ class Options:
         self.every: float | None = None
         self.count: int | None = None
         self.delay = 1.0
+        self.display: list[str] = []
         self.words: dict[str, str] = {}
 
 
 NAMES = {
     "-i": "ids", "--id": "ids", "-l": "loop", "--loop": "loop", "-lms": "ms", "--loop-ms": "ms", "-c": "count",
-    "-d": "delay", "-pl": "limit", "--power-limit": "limit", "--format": "format", "--query-gpu": "gpu",
-    "--query-compute-apps": "apps",
+    "-d": "display", "--display": "display", "--delay": "delay", "-pl": "limit", "--power-limit": "limit",
+    "--format": "format", "--query-gpu": "gpu", "--query-compute-apps": "apps",
 }  # fmt: skip
 
 
@@ -59,22 +62,53 @@ def parse(args: list[str]) -> Options:
             continue
         wanted = NAMES.get(name)
         if wanted is None:
-            raise SystemExit(fail(f"ERROR: Option {word} is not recognized. Please run 'nvidia-smi -h'.\n", 2))
+            raise SystemExit(fail(f"ERROR: Option {word} is not recognized. {SEE_HELP}\n", 2))
         if not equals:
             value = waiting.pop(0) if waiting else ""
-        if wanted == "loop":
-            options.every = float(int(float(value or 0))) or 5.0
-        elif wanted == "ms":
-            options.every = float(value or 0) / 1e3
-        elif wanted == "format":
-            options.format = [part.strip() for part in value.split(",")]
-        elif wanted == "count":
-            options.count = int(value)
-        elif wanted == "delay":
-            options.delay = float(value)
-        else:
-            options.words[wanted] = value
+        try:
+            take(options, wanted, value)
+        except (ValueError, OverflowError):
+            raise SystemExit(
+                fail(f"ERROR: '{value}' is not a valid value for option {name}. {SEE_HELP}\n", 2)
+            ) from None
+    if options.display:
+        settle_display(options)
     return options
+
+
+def take(options: Options, wanted: str, value: str) -> None:
+    """Keep the value of one option; ValueError where it is none."""
+    if wanted == "loop":
+        options.every = float(int(float(value or 0))) or 5.0
+    elif wanted == "ms":
+        options.every = float(value or 0) / 1e3
+    elif wanted == "format":
+        options.format = [part.strip() for part in value.split(",")]
+    elif wanted == "count":
+        options.count = int(value)
+    elif wanted == "delay":
+        options.delay = float(value)
+    elif wanted == "display":
+        options.display = [part.strip().upper() for part in value.split(",")]
+    else:
+        if wanted == "limit":
+            float(value)
+        options.words[wanted] = value
+
+
+def settle_display(options: Options) -> None:
+    """`-d` is the delay of a monitor, and what is displayed of a query; with anything else it is a mistake."""
+    if {"dmon", "pmon"} & set(options.mode):
+        try:
+            options.delay = float(options.display[0])
+        except ValueError:
+            raise SystemExit(fail(f"ERROR: '{options.display[0]}' is not a valid delay. {SEE_HELP}\n", 2)) from None
+    elif not {"-q", "--query"} & set(options.mode):
+        raise SystemExit(fail(f"ERROR: Option -d goes with -q, dmon or pmon. {SEE_HELP}\n", 2))
+    else:
+        unknown = [name for name in options.display if name not in SECTIONS]
+        if unknown:
+            raise SystemExit(fail(f"ERROR: '{unknown[0]}' cannot be displayed by this nvidia-smi. {SEE_HELP}\n", 2))
 
 
 def cards(options: Options, lib: ctypes.CDLL) -> Cards:
@@ -177,6 +211,8 @@ def once(chosen: Cards, options: Options, driver: str, printer: Printer, header:
         xml(chosen, driver, printer)
     elif "-L" in modes or "--list-gpus" in modes:
         listing(chosen, printer)
+    elif "-q" in modes or "--query" in modes:
+        log(chosen, driver, options.display or list(SECTIONS), printer)
     else:
         overview(chosen, driver, printer)
     return 0

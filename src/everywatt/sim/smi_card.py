@@ -15,6 +15,10 @@ class _Use(ctypes.Structure):
     _fields_ = [("pid", c_uint), ("stamp", c_ulonglong), *((n, c_uint) for n in ("sm", "mem", "enc", "dec"))]
 
 
+class _Sample(ctypes.Structure):
+    _fields_ = [("stamp", c_ulonglong), ("value", c_ulonglong)]
+
+
 class Unavailable(Exception):
     """A call that did not answer; the number is NVML's."""
 
@@ -71,6 +75,12 @@ class Card:
             self.call(f"nvmlDeviceGet{name}RunningProcesses_v3", byref(count), out)
             rows += [(row.pid, kind, row.memory) for row in out[: count.value]]
         return rows
+
+    def power_samples(self) -> list[tuple[int, int]]:
+        """The driver's buffer of power samples: when (µs since 1970) and how many milliwatts."""
+        kind, count, out = c_int(), c_uint(256), (_Sample * 256)()
+        self.call("nvmlDeviceGetSamples", c_int(0), c_ulonglong(0), byref(kind), byref(count), out)
+        return [(row.stamp, row.value & 0xFFFFFFFF) for row in out[: count.value]]
 
     def uses(self) -> dict[int, tuple[int, int]]:
         count, out = c_uint(64), (_Use * 64)()

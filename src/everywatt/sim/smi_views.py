@@ -6,7 +6,7 @@ import time
 from ctypes import c_int
 
 from everywatt.sim.smi_card import Card, Cards, Unavailable
-from everywatt.sim.smi_fields import FAULTS, Read, query
+from everywatt.sim.smi_fields import FAULTS, Read, query, watts
 
 
 class Printer:
@@ -126,6 +126,68 @@ def xml(chosen: Cards, driver: str, printer: Printer) -> None:
         lines += ["\t\t</gpu_power_readings>", "\t</gpu>"]
     for line in [*lines, "</nvidia_smi_log>"]:
         printer.row(line)
+
+
+# What -q displays: the section's title, and a label and a field for each of its lines.
+SECTIONS = {
+    "MEMORY": ("FB Memory Usage", {"Total": "memory.total", "Used": "memory.used", "Free": "memory.free"}),
+    "UTILIZATION": ("Utilization", {"GPU": "utilization.gpu", "Memory": "utilization.memory"}),
+    "TEMPERATURE": ("Temperature", {"GPU Current Temp": "temperature.gpu"}),
+    "POWER": (
+        "GPU Power Readings",
+        {
+            "Average Power Draw": "power.draw.average",
+            "Instantaneous Power Draw": "power.draw.instant",
+            "Current Power Limit": "enforced.power.limit",
+            "Requested Power Limit": "power.limit",
+            "Default Power Limit": "power.default_limit",
+            "Min Power Limit": "power.min_limit",
+            "Max Power Limit": "power.max_limit",
+        },
+    ),
+    "CLOCK": ("Clocks", {"Graphics": "clocks.gr", "SM": "clocks.sm", "Memory": "clocks.mem"}),
+}
+
+
+def log(chosen: Cards, driver: str, sections: list[str], printer: Printer) -> None:
+    """The text of -q: one line a field, indented by four for each level, the colon in column 43."""
+
+    def line(depth: int, label: str, value: str) -> None:
+        printer.row(f"{'    ' * depth + label:<42}: {value}")
+
+    printer.row("\n==============NVSMI LOG==============\n")
+    line(0, "Timestamp", time.strftime("%a %b %e %H:%M:%S %Y"))
+    line(0, "Driver Version", driver)
+    line(0, "CUDA Version", "13.0")
+    printer.row("")
+    line(0, "Attached GPUs", str(len(chosen)))
+    for index, card in chosen:
+        printer.row(f"GPU {card.bus()}")
+        for name in sections:
+            title, fields = SECTIONS[name]
+            printer.row(f"    {title}")
+            for label, field in fields.items():
+                text = query(card, index, field, driver, len(chosen)).strip("[]")
+                line(2, label, f"{text} C" if name == "TEMPERATURE" and text.isdigit() else text)
+            if name == "POWER":
+                for label, text in power_samples(card).items():
+                    line(2, label, text) if text else printer.row(f"    {label}")
+        printer.row("")
+
+
+def power_samples(card: Card) -> dict[str, str]:
+    """The lines about the driver's own buffer of power samples."""
+    try:
+        samples = card.power_samples()
+    except Unavailable:
+        samples = []
+    shown = dict.fromkeys(("Duration", "Number of Samples", "Max", "Min", "Avg"), "Not Found")
+    if samples:
+        values = [milliwatts for _, milliwatts in samples]
+        shown["Duration"] = f"{(samples[-1][0] - samples[0][0]) / 1e6:.2f} sec"
+        shown["Number of Samples"] = str(len(values))
+        shown |= {"Max": watts(max(values)), "Min": watts(min(values)), "Avg": watts(round(sum(values) / len(values)))}
+    return {"Power Samples": "", **shown}
 
 
 def listing(chosen: Cards, printer: Printer) -> None:
