@@ -28,6 +28,7 @@ from everywatt.sensors.base import Request
 
 LINGER_NS = 1_200_000_000
 FED_LINGER_NS = 5 * NS // 2  # the same for a meter that is asked now and then
+PATIENCE_S = 2.0  # a program waits to start while sensors are tried
 PAUSE_NS = NS // 10
 SUSPEND_NS = NS // 20
 OPENING_NS = 350_000_000  # how long a client waits for a card's phase before it may start all the same
@@ -353,6 +354,7 @@ class Server:
             everything=bool(message.get("everything")),
             memory=str(message.get("memory") or "rss"),
             reaper=message.get("reaper"),
+            patience_s=PATIENCE_S,
         )
         cpu_s, cruise = time.process_time(), self.cruise
         reads, wakes = self.reads + cruise.reads, self.wakes + cruise.wakes
