@@ -90,8 +90,8 @@ class SmiGroup:
 
 
 class NvidiaSmi:
-    """The sensor. Options: `period_s`, how often a line is asked for (0.1 s); `patience_s`, how long its first answer may
-    take (2 s where a run waits for it, else 15 s)."""
+    """The sensor. Options: `period_s`, how often a line is asked for (0.1 s); `patience_s`, how long the first answer
+    may take (2 s where a run waits for it, else 15 s)."""
 
     name = "nvidia-smi"
     after: Sequence[str] = ("nvml",)
