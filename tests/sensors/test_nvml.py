@@ -566,6 +566,27 @@ def test_an_empty_gpu_is_not_listed_again_until_its_memory_changes():
     assert [row["pid"] for row in table.read_table()[1]] == [9]
 
 
+def test_a_hurried_read_looks_at_memory_itself_and_says_since_when():
+    card = Card()
+    sensor, fake, clock = _sensor([card])
+    table = _by_name(sensor)["nvml.processes"]
+    table.read_table()
+    clock.advance(0.2)
+    seen_ns = clock.now_ns
+    assert table.read_table()[1] == []
+    card.memory, card.processes = card.memory + 300, [Box(pid=9, usedGpuMemory=300)]
+    fake.calls.clear()
+    clock.advance(0.2)
+    (row,) = table.read_table()[1]
+    assert (row["pid"], row["since_ns"]) == (9, seen_ns)
+    came_ns = clock.now_ns
+    clock.advance(1.0)
+    card.processes = []
+    (row,) = table.read_table()[1]
+    assert row["gone"] and row["since_ns"] == came_ns
+    assert fake.calls.count("nvmlDeviceGetMemoryInfo") == 1
+
+
 def test_nothing_is_imported_or_kept_before_the_probe():
     import subprocess
     import sys

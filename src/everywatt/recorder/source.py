@@ -16,6 +16,8 @@ from everywatt.sensors.base import Group, TableGroup
 SLOW_NS = NS
 LONG_READ_NS = NS
 LONG_TAKE_NS = NS // 10
+STEP_NS = NS // 10
+HURRY_COST = 100  # a table that is read more often for a while may take one part in so many of the time
 FIRST_RETRY_NS = NS // 10
 LAST_RETRY_NS = 5 * NS
 
@@ -58,6 +60,7 @@ class Source:
     last: Row | None = None
     reads: int = 0
     cost_ns: int = 0
+    hurry_ns: int = 0  # until when a table is read more often, because a run is young
     _read_ns: int = 0
     _long: bool = False
     _trouble: str | None = None
@@ -78,9 +81,19 @@ class Source:
         return self.info.cadence is Cadence.SLOW or self.info.table
 
     def asked_ns(self) -> int:
-        """The fastest period that a listener asks for; slow groups and tables at most once a second."""
+        """The fastest period that a listener asks for; slow groups and tables at most once a second.
+
+        A table that says so by an attribute `hurry_s` is read that often while a run is young, if that is cheap.
+        """
         fastest = min((listener.period_ns for listener in self.listeners), default=SLOW_NS)
-        return max(fastest, SLOW_NS) if self.slow else fastest
+        if not self.slow:
+            return fastest
+        hurry_s = getattr(self.group, "hurry_s", None)
+        if hurry_s is None or fastest >= SLOW_NS or self.clock.monotonic_ns() >= self.hurry_ns:
+            return max(fastest, SLOW_NS)
+        often_ns = max(round(hurry_s * NS), HURRY_COST * self.cost_ns)
+        steps: int = -(-often_ns // STEP_NS)  # on the grid of the others, so that it wakes nobody
+        return min(steps * STEP_NS, SLOW_NS)
 
     @property
     def fed_s(self) -> float | None:
