@@ -33,7 +33,7 @@ def source(clock, period_s=0.1, group=None):
 def test_it_is_read_as_often_as_is_cheap_and_then_once_a_second(cost_s, every_s):
     clock = FakeClock()
     table = source(clock)
-    table.cost_ns = round(cost_s * NS)
+    table.usual_cost_ns = round(cost_s * NS)
     assert table.asked_ns() == NS
     table.hurry_ns = clock.monotonic_ns() + 10 * NS
     assert table.asked_ns() == round(every_s * NS)

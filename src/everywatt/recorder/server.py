@@ -432,7 +432,7 @@ class Server:
         now = self.clock.monotonic_ns()
         for source in tape.session.sources:
             if source.tracker is None and source.outage is None:
-                source.read()
+                source.read_whole()
                 self.reads += 1
         tape.closing = Closing(connection, message.get("id"), now)
         if message.get("linger", True):

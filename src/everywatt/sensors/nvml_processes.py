@@ -6,7 +6,8 @@ the byte: whoever opens a context takes memory. All the same it is asked every 3
 then, and when memory has changed, while there are none.
 
 A run of a few seconds owes much to when exactly a process came and went, so a recorder may read this table more often
-while a run is young (`hurry_s`). Each row says since when the GPU had not been looked at (`since_ns`).
+while a run is young (`hurry_s`): used memory, which is cheap, then tells whether anybody came or left. Each row says
+since when that was not known (`since_ns`).
 """
 
 from __future__ import annotations
@@ -98,8 +99,10 @@ class _Gpu:
         self.graphics_ns = 0
         self.samples = True
 
-    def may_skip(self, now_ns: int) -> bool:
-        if self.rows or self.device.memory_used is None or now_ns - self.asked_ns >= ASK_ANYWAY_NS:
+    def may_skip(self, now_ns: int, hurried: bool) -> bool:
+        """True where its used memory says that nobody came or left; how busy they are is asked once a second."""
+        least_ns = ASK_ANYWAY_NS if not self.rows else USUAL_NS if hurried else 0
+        if self.device.memory_used is None or now_ns - self.asked_ns >= least_ns:
             return False
         return self.device.memory_used == self.memory
 
@@ -123,6 +126,7 @@ class ProcessTable:
         self._use = UseLister(nvml)
         self._clock = devices[0].clock
         self._read_ns = 0
+        self._whole = False
         self._closed = closed
 
     def read_table(self) -> tuple[int, list[dict[str, Any]]]:
@@ -130,12 +134,13 @@ class ProcessTable:
         now_ns = self._clock.monotonic_ns()
         changed: list[dict[str, Any]] = []
         failures: list[SensorError] = []
-        hurried, self._read_ns = now_ns - self._read_ns < USUAL_NS, now_ns
+        hurried = now_ns - self._read_ns < USUAL_NS and not self._whole
+        self._read_ns, self._whole = now_ns, False
         for gpu in self._gpus:
             try:
-                if hurried and not gpu.rows:
+                if hurried:
                     gpu.device.call(self._look_at_memory(gpu.device))
-                if gpu.may_skip(now_ns):
+                if gpu.may_skip(now_ns, hurried):
                     gpu.seen_ns = now_ns if hurried else gpu.seen_ns
                     continue
                 rows = gpu.device.call(partial(self._rows, gpu))
@@ -149,6 +154,12 @@ class ProcessTable:
         if failures and len(failures) == len(self._gpus):
             raise failures[0]
         return now_ns, changed
+
+    def ask_all(self) -> None:
+        """The next read asks for everything, however short the last one is ago: a run begins or ends there."""
+        self._whole = True
+        for gpu in self._gpus:
+            gpu.asked_ns = -ASK_ANYWAY_NS
 
     def _look_at_memory(self, device: Device) -> Callable[[Any], None]:
         def look(handle: Any) -> None:
