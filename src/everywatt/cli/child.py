@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 PASSED_ON = (
     signal.SIGTERM,
@@ -78,19 +78,36 @@ def spawn(words: Sequence[str], mask: set[int], *, to_stderr: bool, join: Callab
     return child.pid
 
 
+def own_peak_bytes() -> int:
+    """The most memory that this process has ever had resident."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 @dataclass
 class Ended:
-    """How the command ended (128+n: by signal n), and what it and the orphans that were waited for have used."""
+    """How the command ended (128+n: by signal n), and what it and the orphans that were waited for have used.
+
+    The kernel hands the peak of the process that starts a command down to it. So a command that stayed below ours
+    (`floor_bytes`, taken before it is started) has no peak that could be told.
+    """
 
     code: int = 0
     cpu_s: float = 0.0
-    max_rss_bytes: int = 0
     orphans: int = 0
+    floor_bytes: int = field(default_factory=own_peak_bytes)
+    peak_bytes: int = 0
 
     def add(self, usage: resource.struct_rusage) -> None:
         """One more that was waited for."""
         self.cpu_s += usage.ru_utime + usage.ru_stime
-        self.max_rss_bytes = max(self.max_rss_bytes, usage.ru_maxrss * 1024)
+        self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
+
+    def memory(self) -> dict[str, int | str | None]:
+        """`max_rss_bytes` of the command; where it cannot be told None, with the reason."""
+        if self.peak_bytes > self.floor_bytes:
+            return {"max_rss_bytes": self.peak_bytes}
+        reason = f"at most {self.floor_bytes} bytes: a smaller peak than everywatt's own cannot be told from it"
+        return {"max_rss_bytes": None, "max_rss_reason": reason}
 
 
 def watch(pid: int, caught: set[int], ended: Ended) -> None:

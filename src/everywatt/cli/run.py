@@ -138,7 +138,7 @@ def _settle(
         "exit_code": ended.code,
         "cpu_s": ended.cpu_s if grouped_s is None else grouped_s,
         "cpu_method": "cgroup" if grouped_s is not None else "exit records" if (last or {}).get("exits") else "rusage",
-        "max_rss_bytes": ended.max_rss_bytes,
+        **ended.memory(),
     }
     recording.span_close(uid, attributes=attributes, mark=mark)
 
