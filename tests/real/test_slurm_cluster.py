@@ -1,0 +1,97 @@
+"""The Slurm test cluster itself: what other tests stand on."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.serial
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+
+
+def output(slurm, name) -> str:
+    return (slurm.folder / f"out-{name}").read_text()
+
+
+def test_a_job_sees_its_pretend_gpu(slurm):
+    job = slurm.sbatch("#!/bin/sh\necho on $SLURMD_NODENAME with $CUDA_VISIBLE_DEVICES\n", "--gres=gpu:1")
+    assert slurm.wait(job) == {str(job): "COMPLETED"}
+    assert output(slurm, job) in {f"on {node} with {gpu}\n" for node in slurm.nodes for gpu in (0, 1)}
+
+
+def test_an_array_with_a_failed_task_and_what_sacct_says(slurm):
+    job = slurm.sbatch("#!/bin/sh\n[ $SLURM_ARRAY_TASK_ID -ne 2 ] || exit 7\n", "--array=0-3", "--job-name=four")
+    states = slurm.wait(job)
+    assert states == {f"{job}_{n}": "FAILED" if n == 2 else "COMPLETED" for n in range(4)}
+    rows = {row["JobID"]: row for row in slurm.sacct(job, columns="JobID,JobName,State,ExitCode,AllocCPUS")}
+    assert len(rows) == 8  # each task, and its batch step
+    assert (rows[f"{job}_2"]["State"], rows[f"{job}_2"]["ExitCode"]) == ("FAILED", "7:0")
+    assert (rows[f"{job}_0"]["JobName"], rows[f"{job}_0.batch"]["State"]) == ("four", "COMPLETED")
+
+
+def test_a_requeued_job_is_told_and_runs_again(slurm):
+    script = (
+        "#!/bin/sh\ntrap 'echo told; exit 1' TERM\necho run ${SLURM_RESTART_COUNT:-0}\n"
+        '[ -n "$SLURM_RESTART_COUNT" ] || { sleep 60 & wait; }\n'
+    )
+    job = slurm.sbatch(script, "--open-mode=append")
+    slurm.until(lambda: (slurm.folder / f"out-{job}").exists() and "run 0" in output(slurm, job), "it runs")
+    slurm.requeue(job)
+    slurm.until(lambda: "run 1" in output(slurm, job), "it runs again", 60)
+    assert slurm.wait(job) == {str(job): "COMPLETED"}
+    lines = [line for line in output(slurm, job).splitlines() if not line.startswith("slurmstepd")]
+    assert lines == ["run 0", "told", "run 1"]
+
+
+def test_a_cancelled_job(slurm):
+    job = slurm.sbatch("#!/bin/sh\nsleep 60\n")
+    slurm.wait_for(job)
+    slurm.cancel(job)
+    assert slurm.wait(job) == {str(job): "CANCELLED"}
+    (row,) = (row for row in slurm.sacct(job, columns="JobID,State") if row["JobID"] == str(job))
+    assert row["State"].startswith("CANCELLED by")
+
+
+def test_a_node_that_loses_power_and_comes_back(slurm):
+    job = slurm.sbatch("#!/bin/sh\nexec sleep 300.25\n", "--nodelist=node2", "--no-requeue")
+    slurm.wait_for(job)
+    slurm.kill_node("node2", told=True)
+    slurm.until(lambda: slurm.node_state("node2").startswith("DOWN"), "the node is missed", 60)
+    assert slurm.wait(job) == {str(job): "NODE_FAIL"}
+    slurm.restart_node("node2")
+    again = slurm.sbatch("#!/bin/sh\necho well\n", "--nodelist=node2")
+    assert slurm.wait(again) == {str(again): "COMPLETED"} and output(slurm, again) == "well\n"
+
+
+def test_by_hand_and_nothing_is_left(slurm, tmp_path):
+    """`slurm` is asked for so that this is skipped where that is."""
+    words = [sys.executable, str(SUPPORT / "slurm_cluster.py"), str(tmp_path / "own"), "--nodes", "1"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline().strip()
+        assert line == f"export SLURM_CONF={tmp_path}/own/slurm.conf"
+        env = {**os.environ, "SLURM_CONF": line.partition("=")[2]}
+        subprocess.run(["sbatch", "--output=/dev/null", "--wrap=sleep 300.75"], env=env, check=True, timeout=30)
+        sleeping = lambda: subprocess.run(["squeue", "-h", "-t", "R"], env=env, capture_output=True).stdout  # noqa: E731
+        slurm.until(lambda: sleeping() != b"", "the job runs")
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+    assert [pid for pid in ours(str(tmp_path / "own")) if pid != os.getpid()] == []
+
+
+def ours(folder: str) -> list[int]:
+    """Processes that have this folder among their words or in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if (
+                entry.name.isdigit()
+                and folder.encode() in (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            ):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
