@@ -6,7 +6,6 @@ count twice; on one tape the items of all tasks share them by overlap, as the it
 
 from __future__ import annotations
 
-import heapq
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -179,19 +178,17 @@ def _copy_group(writer: TapeWriter, same: Same) -> None:
 
 
 def _rows(same: Same) -> Iterator[Row]:
-    """All rows in order of publication; one publication that several tapes have comes once."""
-    streams = [_published(place, tape, group) for place, (tape, group, _, _) in enumerate(same)]
+    """Rows of the tape that began first, then those of the next one that come after them, and so on.
+
+    They are not mixed: two recorders place one publication at slightly different times.
+    """
     last = None
-    for published, _, _, row in heapq.merge(*streams):
-        if last is None or published > last:
-            yield row
-            last = published
-
-
-def _published(place: int, tape: Tape, group: StoredGroup) -> Iterator[tuple[int, int, int, Row]]:
-    for frame in tape.iter_frames(group.id):
-        for row in frame.rows():
-            yield row.early_ns + row.late_ns, row.read_ns, place, row
+    for tape, group, _, _ in sorted(same, key=lambda one: one[0].extent_ns()):
+        for row in (row for frame in tape.iter_frames(group.id) for row in frame.rows()):
+            published = row.early_ns + row.late_ns
+            if last is None or published > last:
+                yield row
+                last = published
 
 
 def _tables(same: Same) -> Iterator[TableFrame]:
