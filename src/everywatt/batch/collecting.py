@@ -136,10 +136,10 @@ def _attempts(
             moved = replace(one, number=number, device=device, host=hosts.get(span, ""), task=task.number)
             journal.start(state.item, moved)
         if one.status == RUNNING:
-            journal.end(state.item, number, INTERRUPTED, {"error": LOST}, final=False)
+            journal.end(state.item, number, INTERRUPTED, {"error": LOST}, final=False, device=device)
         else:
             final = last and state.status == one.status and one.status != INTERRUPTED
-            journal.end(state.item, number, one.status, one.ended, final=final)
+            journal.end(state.item, number, one.status, one.ended, final=final, device=device)
 
 
 def _devices(

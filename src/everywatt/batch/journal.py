@@ -112,9 +112,11 @@ class Journal:
         data |= {key: value for key, value in (("host", attempt.host), ("task", attempt.task)) if value}
         self._write({"kind": "start", "at": attempt.at or now(), "id": item.id, **data})
 
-    def end(self, item: Item, number: int, status: str, ended: Mapping[str, Any], *, final: bool) -> None:
+    def end(
+        self, item: Item, number: int, status: str, ended: Mapping[str, Any], *, final: bool, device: str = ""
+    ) -> None:
         """An attempt has ended; `final`: the item will not be tried again in this session."""
-        data = {"attempt": number, "status": status, "final": final, "ended": dict(ended)}
+        data = {"attempt": number, "status": status, "final": final, "device": device, "ended": dict(ended)}
         self._write({"kind": "end", "at": now(), "id": item.id, **data})
 
     def collected(self, part: str) -> None:

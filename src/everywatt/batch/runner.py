@@ -21,6 +21,7 @@ from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, PENDING, RUNNING,
 from everywatt.batch.lane import Lane
 from everywatt.batch.nvtx_ranges import Ranges
 from everywatt.batch.oom import out_of_memory
+from everywatt.batch.orphans import MARK
 from everywatt.batch.plan import Pace, in_order
 from everywatt.recorder.client import Mark, Recording
 
@@ -108,7 +109,7 @@ class Runner:
         watch: Callable[[Event, Progress], None] | None = None,
         pace: Pace | None = None,
     ) -> None:
-        env = dict(os.environ if environ is None else environ)
+        env = {**(os.environ if environ is None else environ), MARK: str(journal.path.parent.resolve())}
         self._states = {state.item.id: state for state in states}
         self._settings, self._journal, self._recording = settings, journal, recording
         self._lanes = [Lane(number, device, env) for number, device in enumerate(devices)]
@@ -207,6 +208,8 @@ class Runner:
         settings = self._settings
         words = (*settings.wrap, *settings.command) if settings.wraps(item) else settings.command
         job: dict[str, Any] = {"words": fill(words, item, lane.device.index)}
+        if self._inline:
+            job["prompt"] = True
         if settings.timeout_s is not None:
             job["timeout_s"] = settings.timeout_s
         if settings.hash_files and Path(item.input).is_file():
@@ -283,7 +286,7 @@ class Runner:
         if again_s is not None and status == FAILED:
             ended = {**ended, "backoff_s": again_s}
         final = status == DONE or (again_s is None and status == FAILED)
-        self._journal.end(item, attempt.number, status, ended, final=final)
+        self._journal.end(item, attempt.number, status, ended, final=final, device=attempt.device)
         closed = replace(attempt, status=status, ended=dict(ended))
         state.attempts[-1] = closed
         state.status = status if final or status == INTERRUPTED else PENDING

@@ -271,6 +271,7 @@ VARIABLES: Mapping[str, str] = {
     "EVERYWATT_TASMOTA_USER": "User name of a Tasmota device that asks for one.",
     "EVERYWATT_TASMOTA_PASSWORD": "Its password.",
     "EVERYWATT_SNMP_COMMUNITY": "Community of the PDU that the snmp sensor asks; public unless set.",
+    "EVERYWATT_BATCH": "Folder of the batch that a command is an item of; set by `everywatt batch`.",
     "EVERYWATT_SIM": "Folder of the simulated machine; set by `everywatt sim`.",
     "EVERYWATT_LLM_API_KEY": "API key that `bench llm` sends to the server; never written to disk or shown.",
 }
