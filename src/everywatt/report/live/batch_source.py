@@ -6,16 +6,20 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
+from everywatt.ledger.series import find
 from everywatt.report.live.snapshot import DeviceNow, Snapshot, WorkNow
 from everywatt.report.live.tape_source import TapeSource
 from everywatt.report.live.telemetry import TAIL, TREND, TelemetrySource
+from everywatt.tape.reader import Tape
 
 JOURNAL = "batch.jsonl"
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What a card did while it was looked at."""
+    """What a card did."""
 
     use: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
     memory: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
@@ -25,15 +29,24 @@ class _Seen:
     count: int = 0
     most_bytes: float = 0.0
 
-    def look(self, device: DeviceNow) -> None:
-        if device.utilisation_pct is not None:
-            use = device.utilisation_pct
+    def look(self, use: float | None, memory_bytes: float | None) -> None:
+        """One more pair of values; None where one is not known."""
+        if use is not None:
             self.use.append(use)
             self.low, self.high = min(self.low, use), max(self.high, use)
             self.total, self.count = self.total + use, self.count + 1
-        if device.memory_bytes is not None:
-            self.memory.append(device.memory_bytes)
-            self.most_bytes = max(self.most_bytes, device.memory_bytes)
+        if memory_bytes is not None:
+            self.memory.append(memory_bytes)
+            self.most_bytes = max(self.most_bytes, memory_bytes)
+
+    def catch_up(self, tape: Tape, device: str) -> None:
+        """What the tape had before anybody looked."""
+        for name, place in (("utilisation", 0), ("memory", 1)):
+            series = find(tape, f"{device}.{name}")
+            if series is not None:
+                series.update(tape)
+                for value in series.values[np.isfinite(series.values)].tolist():
+                    self.look(*((value, None) if place == 0 else (None, value)))
 
 
 class BatchSource:
@@ -64,7 +77,11 @@ class BatchSource:
         self._journal.read()
         devices = {device.name: device for device in shown.devices}
         for name, device in devices.items():
-            self._seen.setdefault(name, _Seen()).look(device)
+            if name not in self._seen:
+                self._seen[name] = _Seen()
+                self._seen[name].catch_up(self._tapes.tape, name)
+            elif shown.live:
+                self._seen[name].look(device.utilisation_pct, device.memory_bytes)
         work = tuple(self._with_card(one, devices.get(one.worker)) for one in self._journal.work())
         notes = (*shown.notes, *self._journal.notes())
         return replace(shown, source=self.title, work=work, tail=self._journal.tail(), notes=notes)
