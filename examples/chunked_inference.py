@@ -16,7 +16,6 @@ TOPICS = {
     "birds": "A warbler sings at dawn from the top of a birch. Its song is short, and each bird repeats its own. ",
     "power": "The graphics card draws three hundred watts under load. At rest it still needs forty. ",
     "bread": "Flour, water and salt rest over night. In the morning the dough is folded and baked hot. ",
-    "ships": "The ferry leaves the harbour at noon. In strong wind it keeps close to the coast. ",
 }
 QUESTION = "How much electricity does a GPU use?"
 

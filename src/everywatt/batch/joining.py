@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from everywatt.api.run import IDLE_ROLE
 from everywatt.core.channels import Channel, GroupInfo, Row
 from everywatt.core.clocks import NS, FakeClock
 from everywatt.core.errors import EverywattError
@@ -85,9 +86,10 @@ def join(tapes: Sequence[Tape], renaming: Sequence[Renaming], out: Path) -> Path
             writer.anchor(anchor)
         for same in _groups(tapes, renaming):
             _copy_group(writer, same)
-        for tape, names in zip(tapes, renaming, strict=True):
-            for span in tape.spans():
-                writer.span_open(_named(span, names, tape.extent_ns()[1]))
+        pairs = zip(tapes, renaming, strict=True)
+        for span in _one_root([_named(span, names, tape) for tape, names in pairs for span in tape.spans()]):
+            writer.span_open(span)
+        for tape in tapes:
             for point in tape.points():
                 writer.point(point)
             for note in tape.notes():
@@ -137,14 +139,26 @@ def _swap(text: str, names: Renaming) -> str:
     return text
 
 
-def _named(span: Span, names: Renaming, end_ns: int) -> Span:
+def _one_root(spans: Sequence[Span]) -> list[Span]:
+    """The tasks' own spans as one: several that are open at once would share what no item of theirs was charged with."""
+    roots = [span for span in spans if span.parent is None and span.attributes.get("role") != IDLE_ROLE]
+    if len(roots) < 2:
+        return list(spans)
+    ids = {span.id for span in roots}
+    ends = [span.start_ns if span.end_ns is None else span.end_ns for span in roots]
+    whole = replace(roots[0], start_ns=min(span.start_ns for span in roots), end_ns=max(ends))
+    rest = [span for span in spans if span.id not in ids]
+    return [whole, *(replace(span, parent=whole.id) if span.parent in ids else span for span in rest)]
+
+
+def _named(span: Span, names: Renaming, tape: Tape) -> Span:
     attributes = dict(span.attributes)
     if names and isinstance(attributes.get("device"), str):
         attributes["device"] = _swap(attributes["device"], names)
-    if names and isinstance(attributes.get("devices"), list):
+    if names and isinstance(attributes.get("devices"), list | tuple):
         attributes["devices"] = [_swap(str(name), names) for name in attributes["devices"]]
     # A task that was killed left its spans open: they end where its tape does.
-    return replace(span, attributes=attributes, end_ns=end_ns if span.end_ns is None else span.end_ns)
+    return replace(span, attributes=attributes, end_ns=tape.extent_ns()[1] if span.end_ns is None else span.end_ns)
 
 
 def _copy_group(writer: TapeWriter, same: Same) -> None:
