@@ -140,7 +140,7 @@ def _swap(text: str, names: Renaming) -> str:
 
 
 def _one_root(spans: Sequence[Span]) -> list[Span]:
-    """The tasks' own spans as one: several that are open at once would share what no item of theirs was charged with."""
+    """The tasks' own spans as one: several open at once would take shares of each other's devices."""
     roots = [span for span in spans if span.parent is None and span.attributes.get("role") != IDLE_ROLE]
     if len(roots) < 2:
         return list(spans)
