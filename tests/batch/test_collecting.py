@@ -33,13 +33,13 @@ def task(run, number, host, start_s, items, uuid):
     folder = run / "parts" / "1" / str(number)
     folder.mkdir(parents=True)
     end_s = start_s + len(items)
-    spans = [Span(f"root{number}", "batch", round(start_s * NS), round(end_s * NS))]
+    spans = [Span(f"root{number}", "batch", round(start_s * NS), round(end_s * NS), None, {"role": "run"})]
     journal = Journal(folder)
     journal.batch(["work"], items, [{"device": "gpu.0", "name": "Card", "uuid": uuid, "memory_bytes": None}])
     for place, item in enumerate(items):
         span = Span(f"s{number}.{place}", item.id, round((start_s + place) * NS), round((start_s + place + 1) * NS))
         marks = {"role": "item", "device": "gpu.0", "devices": ["gpu.0", "cpu.0"]}
-        spans.append(Span(span.id, span.name, span.start_ns, span.end_ns, f"root{number}", marks))
+        spans.append(Span(span.id, span.name, span.start_ns, span.end_ns, None, marks))
         journal.start(item, Attempt(1, "gpu.0", 0, span.id, at=f"2026-01-01T00:00:{place:02d}"))
         journal.end(item, 1, DONE, {"exit_code": 0, "runtime_s": 1.0}, final=True)
     journal.close()

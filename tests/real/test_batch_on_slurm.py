@@ -89,8 +89,11 @@ def test_an_array_comes_back_as_one_batch_and_no_joule_counts_twice(here):
         own = item["energy"]["parts"][item["device"]]
         assert own["low"] <= 100 * span.duration_s, "a card of 100 W, which two tasks may share"
         assert item["energy"]["parts"]["cpu.0"]["joules"] <= 40 * span.duration_s * 1.03
-    cards = {device["device"]: device["energy_own"] for device in found["by_device"]}
-    assert all(card["joules"] == pytest.approx(100 * run.duration_s, rel=0.05) for card in cards.values())
+    for device in found["by_device"]:  # a card is recorded while its task runs
+        mine = [
+            spans[item["tries"][0]["span"]].duration_s for item in found["items"] if item["device"] == device["device"]
+        ]
+        assert 95 * max(mine) <= device["energy_own"]["joules"] <= 105 * run.duration_s
 
     again, said = here.batch("--resume", found["run"], "--json")
     assert "Nothing is left to do" in said and json.loads(again) == found

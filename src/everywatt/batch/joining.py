@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from everywatt.api.run import IDLE_ROLE
 from everywatt.core.channels import Channel, GroupInfo, Row
 from everywatt.core.clocks import NS, FakeClock
 from everywatt.core.errors import EverywattError
@@ -86,10 +85,9 @@ def join(tapes: Sequence[Tape], renaming: Sequence[Renaming], out: Path) -> Path
             writer.anchor(anchor)
         for same in _groups(tapes, renaming):
             _copy_group(writer, same)
-        pairs = zip(tapes, renaming, strict=True)
-        for span in _one_root([_named(span, names, tape) for tape, names in pairs for span in tape.spans()]):
-            writer.span_open(span)
-        for tape in tapes:
+        for tape, names in zip(tapes, renaming, strict=True):
+            for span in tape.spans():
+                writer.span_open(_named(span, names, tape))
             for point in tape.points():
                 writer.point(point)
             for note in tape.notes():
@@ -137,18 +135,6 @@ def _swap(text: str, names: Renaming) -> str:
         if f".{old}." in f".{text}.":
             return f".{text}.".replace(f".{old}.", f".{new}.", 1)[1:-1]
     return text
-
-
-def _one_root(spans: Sequence[Span]) -> list[Span]:
-    """The tasks' own spans as one: several open at once would take shares of each other's devices."""
-    roots = [span for span in spans if span.parent is None and span.attributes.get("role") != IDLE_ROLE]
-    if len(roots) < 2:
-        return list(spans)
-    ids = {span.id for span in roots}
-    ends = [span.start_ns if span.end_ns is None else span.end_ns for span in roots]
-    whole = replace(roots[0], start_ns=min(span.start_ns for span in roots), end_ns=max(ends))
-    rest = [span for span in spans if span.id not in ids]
-    return [whole, *(replace(span, parent=whole.id) if span.parent in ids else span for span in rest)]
 
 
 def _named(span: Span, names: Renaming, tape: Tape) -> Span:
