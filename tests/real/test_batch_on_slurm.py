@@ -158,5 +158,13 @@ def test_the_script_can_be_printed_and_submitted_by_hand(here):
     assert sorted((here.folder / "seen").read_text().splitlines()) == ["i0 1", "i1 1", "i2 1"]
 
 
+def test_what_sbatch_refuses_leaves_nothing_behind(here):
+    words = ["--executor", "slurm", "--sbatch=--partition=nowhere", here.items(2), "--", "true"]
+    assert "invalid partition" in here.batch(*words, code=1)[1].lower()
+    assert not list(here.folder.glob("runs/*"))
+    plan = json.loads(here.batch("--plan", "--json", "--tasks", "2", *words)[0])
+    assert [lane["items"] for lane in plan["lanes"]] == [["i0"], ["i1"]]
+
+
 def text_of(file):
     return file.read_text() if file.exists() else ""

@@ -116,9 +116,18 @@ exit "$code"
     )
 
 
+def check_here() -> None:
+    """UsageError where jobs cannot be submitted from this machine."""
+    _program("sbatch")
+
+
 def submit(part: Path) -> str:
-    """Hand the script to sbatch; gives the job's id."""
-    said = _slurm("sbatch", "--parsable", str(part / SCRIPT))
+    """Hand the script to sbatch; gives the job's id. What was prepared is taken back where it is refused."""
+    try:
+        said = _slurm("sbatch", "--parsable", str(part / SCRIPT))
+    except EverywattError:
+        shutil.rmtree(part)  # our own, made a moment ago, and nothing ran
+        raise
     job = said.strip().split(";")[0]
     (part / JOB).write_text(f"{job}\n", encoding="utf-8")
     return job
@@ -143,11 +152,15 @@ def in_queue(job: str) -> list[str]:
     return said.split()
 
 
-def _slurm(program: str, *words: str) -> str:
-    if shutil.which(program) is None:
+def _program(name: str) -> None:
+    if shutil.which(name) is None:
         raise UsageError(
-            f"{program} is not installed here.", cure="--executor local, or submit from a node that has Slurm"
+            f"{name} is not installed here.", cure="--executor local, or submit from a node that has Slurm"
         )
+
+
+def _slurm(program: str, *words: str) -> str:
+    _program(program)
     try:
         done = subprocess.run(
             [program, *words], capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False

@@ -177,7 +177,12 @@ def command(
     wrapping = _wrapping(wrap, wrap_items, chosen)
     check_words((*wrapping[0], *words) if words else (), chosen)
     work = what_is_left(chosen, history)
-    if (slurm.executor or (SLURM if by_array else LOCAL)) == SLURM and not plan_only and work.todo:
+    on_slurm = (slurm.executor or (SLURM if by_array else LOCAL)) == SLURM
+    if on_slurm and plan_only:
+        tasks = min(slurm.tasks, max(len(work.todo), 1))
+        _show_plan(work, Lanes((Device("task"),) * tasks), history, output)
+        return 0
+    if on_slurm and work.todo:
         if telemetry is not None:
             raise UsageError("--telemetry is written where items run, and these run elsewhere.", cure="leave it out")
         return run_array(work, words, folder, slurm, settings, output)

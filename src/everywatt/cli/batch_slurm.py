@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,6 +121,8 @@ def run_array(
     output: Output,
 ) -> int:
     """Submit what is left, wait, collect, print; gives the exit code."""
+    if not options.print_script:
+        array.check_here()
     job_array = array.Array(options.tasks, options.sbatch, forwarded(click.get_current_context()))
     run = folder or new_run(runs_home(settings.home).path, "batch", SystemClock().utc_ns())
     pace = Pace.of(read_journal(run).states) if folder is not None else Pace()
@@ -134,7 +137,12 @@ def run_array(
         output.say(f"Submit it with: sbatch {part / array.SCRIPT}")
         output.say(f"Then collect with: everywatt batch --resume {run.name}")
         return 0
-    job = array.submit(part)
+    try:
+        job = array.submit(part)
+    except EverywattError:
+        if folder is None:
+            shutil.rmtree(run)  # our own, made a moment ago, and nothing ran
+        raise
     output.say(f"Submitted as job {job}: {len(work.todo)} items in {len(array.tasks(part))} tasks; run {run.name}")
     code = _await(run, part, job, options, output)
     return code if code is not None else show_batch(run, output)[0]
