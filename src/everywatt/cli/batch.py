@@ -10,7 +10,7 @@ import time
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
@@ -34,12 +34,11 @@ from everywatt.cli.batch_common import (
     wanted_gpus,
     words_of,
 )
-from everywatt.cli.batch_probe import command as probe_command
 from everywatt.cli.batch_slurm import LOCAL, SLURM, SlurmOptions, run_array, settle, slurm_options
-from everywatt.cli.batch_summary import command as summary_command
 from everywatt.cli.batch_summary import show_batch
-from everywatt.cli.options import DURATION, RUN, Verb, output_options, settings_options
+from everywatt.cli.options import DURATION, RUN, output_options, settings_options
 from everywatt.cli.output import Output
+from everywatt.cli.parts import WithMembers
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import ConfigError, UsageError
@@ -48,22 +47,11 @@ from everywatt.tape.run_store import existing_home, new_run
 from everywatt.tape.run_store import home as runs_home
 
 SHOW_EVERY_S = 0.2
+MEMBERS = {"probe": "everywatt.cli.batch_probe", "summary": "everywatt.cli.batch_summary"}
 
 
-class Batch(Verb):
-    """A verb whose first word may be one of `members`, and whose command comes after `--`."""
-
-    members: ClassVar[dict[str, click.Command]] = {}
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if args and args[0] in self.members:
-            return self.members[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
-        return super().make_context(info_name, args, parent=parent, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        return ctx.command.invoke(ctx) if ctx.command is not self else super().invoke(ctx)
+class Batch(WithMembers):
+    """A verb whose command comes after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, apart(ctx, args))
@@ -107,7 +95,7 @@ config_option = click.option(
 )
 
 
-@click.command(cls=Batch)
+@click.command(cls=Batch, modules=MEMBERS)
 @click.argument("items", required=False, metavar="ITEMS")
 @config_option
 @gpus_option
@@ -316,7 +304,3 @@ def _show_plan(work: Work, lanes: Lanes, history: History | None, output: Output
     ]
     output.table(("lane", "device", "items", "size", "time", "first"), rows, right=(0, 2, 3, 4))
     output.json("batch-plan", data)
-
-
-Batch.members["probe"] = probe_command
-Batch.members["summary"] = summary_command
