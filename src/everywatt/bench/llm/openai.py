@@ -130,7 +130,19 @@ def _take(data: Any, at_ns: int, got: Stream) -> None:
         delta = choice.get("delta") or {}
         reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
         got.piece(at_ns, delta.get("content") or choice.get("text") or "", reasoning)
+        for value in _logprobs(choice.get("logprobs")):
+            got.logprob(value)
         got.finish = choice.get("finish_reason") or got.finish
+
+
+def _logprobs(found: Any) -> list[Any]:
+    """Log-probabilities of the tokens of a piece: of the chat API, or of the older completions API."""
+    if not isinstance(found, dict):
+        return []
+    if isinstance(found.get("token_logprobs"), list):
+        return list(found["token_logprobs"])
+    tokens = [*(found.get("reasoning_content") or ()), *(found.get("content") or ())]
+    return [token.get("logprob") for token in tokens if isinstance(token, dict)]
 
 
 def _count(value: Any) -> int | None:

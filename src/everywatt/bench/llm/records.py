@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import dumps
 
 QUERIES = "queries.jsonl"
+SCORES = "scores.jsonl"
 PLAN = "llm.json"
 
 
@@ -21,7 +22,7 @@ PLAN = "llm.json"
 class Record:
     """One finished query: which item at which load, the span on the tape, what came back and how it was judged.
 
-    `score` is None where the item has no scorer, or the query failed.
+    `score` is None where the item has no scorer, the query failed, or a judge has not come to it yet.
     """
 
     id: str
@@ -44,7 +45,12 @@ class Record:
     @property
     def right(self) -> bool | None:
         """Whether the answer is right; an unparsed one is not. None where it was not judged."""
-        return None if self.score is None else self.score["verdict"] == "right"
+        return self.score["verdict"] == "right" if self.judged and self.score is not None else None
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a verdict: a judge that did not answer gave none."""
+        return self.score is not None and self.score["verdict"] != "unevaluated"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a line."""
@@ -76,15 +82,19 @@ class Journal:
     After a power loss lines of the last seconds may be missing: they are not synced one by one.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._fd = os.open(folder / QUERIES, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    def __init__(self, folder: Path, name: str = QUERIES) -> None:
+        self._fd = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._fd).st_size
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
             os.write(self._fd, b"\n")  # half a line of a killed run: it stays, and is not a record
 
     def add(self, record: Record) -> None:
         """Write one record."""
-        data = dumps(record.to_dict()).encode("utf-8", "replace") + b"\n"
+        self.write(record.to_dict())
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        """Write one line."""
+        data = dumps(entry).encode("utf-8", "replace") + b"\n"
         while data:
             data = data[os.write(self._fd, data) :]
 
@@ -95,20 +105,43 @@ class Journal:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """All records, in order of their end; of an item that was asked again the last one counts. Half lines are not."""
+    """All records, in order of their end; of an item that was asked again the last one counts. Half lines are not.
+
+    Scores that came later, of a judge or of unit tests, are in them.
+    """
     found: dict[tuple[str, str], Record] = {}
-    try:
-        lines = (folder / QUERIES).read_bytes().split(b"\n")
-    except OSError:
-        return []
-    for line in lines:
+    for entry in _entries(folder / QUERIES):
         try:
-            record = Record.from_dict(json.loads(line))
+            record = Record.from_dict(entry)
         except (ValueError, KeyError, TypeError):
             continue
         found.pop(record.key, None)
         found[record.key] = record
+    for entry in _entries(folder / SCORES):
+        known = found.get((str(entry.get("level")), str(entry.get("id"))))
+        if known is not None and entry.get("span") == known.span and isinstance(entry.get("score"), dict):
+            found[known.key] = replace(known, score=entry["score"])
     return list(found.values())
+
+
+def score_entry(record: Record, score: Mapping[str, Any]) -> dict[str, Any]:
+    """The line of a score that came after its record."""
+    return {"id": record.id, "level": record.level, "span": record.span, "score": dict(score)}
+
+
+def _entries(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Objects of a file of JSON lines; what is no object, or half a line, is left out."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError:
+        return
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            yield entry
 
 
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:

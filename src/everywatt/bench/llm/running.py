@@ -14,8 +14,8 @@ from everywatt.api.preflight import BUSY_SHARE, CpuLoad
 from everywatt.api.run import Run
 from everywatt.bench.llm.clients import Client
 from everywatt.bench.llm.loads import Level
-from everywatt.bench.llm.records import Journal, Record, read_records, write_plan
-from everywatt.bench.llm.scorers import scorer
+from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry, write_plan
+from everywatt.bench.llm.scoring import LATER, Scoring
 from everywatt.bench.llm.values import OK, Answer, Ask, Item
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor
@@ -64,6 +64,7 @@ class Bench:
         *,
         watch: Watch | None = None,
         reaper: int | None = None,
+        scoring: Scoring | None = None,
     ) -> None:
         self._client, self._items, self._plan, self._meter = client, tuple(items), plan, meter
         self._about = dict(about)
@@ -71,9 +72,8 @@ class Bench:
         self._reaper = reaper
         self._notes: list[str] = []
         self._done = 0
-        for item in self._items:
-            if item.scorer is not None:
-                scorer(item.scorer)  # an unknown one is found out now, not after an hour
+        self._scoring = scoring or Scoring()
+        self._scoring.check(self._items)
 
     def run(self, *, resume: Path | None = None) -> Outcome:
         """Do it. Nothing exists on disk until the client has said that it can answer."""
@@ -108,8 +108,28 @@ class Bench:
                     await self._level(recording, journal, level, left)
             finally:
                 journal.close()
+            await self._judge(folder[0])
         finally:
             await self._client.close()
+            await self._scoring.close()
+
+    async def _judge(self, folder: Path) -> None:
+        """What no scorer can tell at once, now that no query is open; also what an earlier attempt left unevaluated."""
+        items = {item.id: item for item in self._items if item.scorer in LATER}
+        open_ones = [
+            record for record in read_records(folder) if record.id in items and record.ok and not record.judged
+        ]
+        if not open_ones:
+            return
+        journal = Journal(folder, SCORES)
+        try:
+            for done, record in enumerate(open_ones):
+                self._watch("judging", done, len(open_ones))
+                score = await self._scoring.later(record.answer, items[record.id])
+                if score is not None:
+                    journal.write(score_entry(record, score.to_dict()))
+        finally:
+            journal.close()
 
     def _start(self) -> Recording:
         self._meter.start(command=["bench", "llm"], root=False, reaper=self._reaper)
@@ -174,7 +194,8 @@ class Bench:
             recording.span_close(uid, attributes={"status": "interrupted"})
             raise
         mark = recording.mark()
-        score = scorer(item.scorer)(answer.text, item).to_dict() if item.scorer and answer.status == OK else None
+        found = self._scoring.at_once(answer, item)
+        score = None if found is None else found.to_dict()
         recording.span_close(uid, attributes=_attributes(answer, score), mark=mark)
         return Record(item.id, level.label, uid, answer, score, item.group)
 

@@ -1,4 +1,7 @@
-"""Scorers: whether an answer is right. `unparsed` (no answer could be found in the text) is told apart from wrong."""
+"""Scorers: whether an answer is right.
+
+`unparsed` (no answer could be found in the text) is told apart from wrong, and so is `unevaluated`: nobody judged it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from everywatt.bench.llm.schema import violations
 from everywatt.bench.llm.values import Item
 from everywatt.core.errors import UsageError
 
-RIGHT, WRONG, UNPARSED = "right", "wrong", "unparsed"
+RIGHT, WRONG, UNPARSED, UNEVALUATED = "right", "wrong", "unparsed", "unevaluated"
 GROUP = "everywatt.llm_scorers"
 MOST_TEXT = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`verdict` is right, wrong or unparsed; `found` is what was read out of the answer, `how` by which rule."""
+    """`verdict` is right, wrong, unparsed or unevaluated; `found` is what was read out of the answer, `how` by which rule."""
 
     verdict: str
     found: str | None = None
