@@ -19,6 +19,7 @@ from everywatt.core.errors import UsageError
 PEAK_TFLOPS: Sequence[tuple[str, float]] = (
     ("A100", 312.0),
     ("H100 PCIe", 756.0),
+    ("H100 NVL", 835.0),
     ("H100", 989.0),
     ("H200", 989.0),
     ("L40S", 362.0),

@@ -36,7 +36,7 @@ class Judge:
     def __init__(self, model: str, base_url: str, params: Mapping[str, str] | None = None) -> None:
         given = dict(params or {})
         # Without a name of its own the connection would take the key that is meant for the measured server.
-        environ = None if "api_key_env" in given else {}
+        environ: dict[str, str] | None = None if "api_key_env" in given else {}
         self._connection = Connection.of(model, base_url, given, environ=environ)
         self._client = clients.make("openai", self._connection)
         self.model, self.base_url = model, base_url

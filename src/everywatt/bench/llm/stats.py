@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,11 @@ SEED = 20261115
 PERCENTILES = (50, 90, 95, 99)
 FEWEST_GROUPS = 5
 # 97.5 % points of Student's t for 1, 2, 3, … degrees of freedom.
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-_STUDENT += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+_STUDENT = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,7 @@ def joint_bootstrap(
     Where items belong to five or more groups whole groups are drawn, since items of one group are alike. None for
     fewer than two, or without energy.
     """
-    table = clustered(
-        np.column_stack([np.asarray(right, dtype=np.float64), np.asarray(joules, dtype=np.float64)]), groups
-    )
+    table = clustered(np.column_stack([right, joules]).astype(np.float64), groups)
     if len(table) < 2 or not table[:, 1].sum() > 0:
         return None
     sums = resampled(table, resamples)
@@ -124,7 +125,7 @@ def percentiles(values: npt.ArrayLike) -> dict[str, float] | None:
     return {"mean": float(found.mean()), **named, "n": len(found)}
 
 
-def regression(columns: dict[str, Sequence[float]], target: Sequence[float]) -> dict[str, Any] | None:
+def regression(columns: Mapping[str, Sequence[float]], target: Sequence[float]) -> dict[str, Any] | None:
     """Least squares of a target on columns and a constant, with standard errors; None where there are too few rows."""
     names = [name for name, values in columns.items() if len(set(values)) > 1]
     y = np.asarray(target, dtype=np.float64)
