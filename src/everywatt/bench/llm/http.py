@@ -37,6 +37,7 @@ class Stream:
     sent_ns: int | None = None
     logprob_sum: float | None = None
     logprob_tokens: int = 0
+    server: Mapping[str, Any] = field(default_factory=dict)
 
     async def trace(self, event: str, info: Any) -> None:
         """httpx tells what it does: the first byte of the request goes out here, on a connection that stands."""
@@ -81,7 +82,13 @@ class Stream:
             error,
             self.logprob_sum,
             self.logprob_tokens,
+            self.server,
         )
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens as a server told it; None for anything that is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _apart(text: str) -> tuple[str, str]:

@@ -16,10 +16,10 @@ import numpy as np
 
 from everywatt.api.run import Run
 from everywatt.bench.llm.datasets import load_dataset
-from everywatt.bench.llm.energy import FEWEST_TICKS, SERVER, Bill, QueryEnergy, bill, refused
+from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
 from everywatt.bench.llm.latency import e2e_s, tpot_s, ttft_s
 from everywatt.bench.llm.records import Record, read_plan, read_records
-from everywatt.bench.llm.result import folder_of
+from everywatt.bench.llm.result import folder_of, owed_by
 from everywatt.bench.llm.values import Answer, Item
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, MissingExtra, UsageError
@@ -43,7 +43,7 @@ def export_ipw(run: Run, out: Path) -> list[Path]:
     ours = {DATA, "dataset_info.json", "state.json", "summary.json"}
     if out.exists() and (not out.is_dir() or any(one.name not in ours for one in out.iterdir())):
         raise UsageError(f"{out} is there already and is something else.", cure="--out NAME")
-    owed = refused(plan["no_energy"]) if plan.get("no_energy") else bill(run, records, plan.get("boundary") or SERVER)
+    owed = owed_by(run, records, plan)
     rows = [_row(record, _items(plan).get(record.id), owed, str(plan["model"])) for record in records]
     out.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pylist(rows)

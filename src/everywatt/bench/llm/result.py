@@ -9,7 +9,8 @@ from typing import Any
 
 from everywatt.api.run import Run
 from everywatt.bench.llm.compute import Facts, peak_of
-from everywatt.bench.llm.energy import SERVER, bill, refused
+from everywatt.bench.llm.elsewhere import bill_elsewhere
+from everywatt.bench.llm.energy import SERVER, Bill, bill, refused
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
@@ -24,8 +25,9 @@ def evaluate(
     plan: Mapping[str, Any],
     *,
     bounds: Mapping[str, float] | None = None,
+    reference: Sequence[Record] | None = None,
 ) -> list[Metrics]:
-    """The figures of every load, in the order in which they were asked."""
+    """The figures of every load, in the order in which they were asked. `reference` are answers to agree with."""
     facts = known_facts(run, plan)
     levels = list(dict.fromkeys([*plan.get("levels", ()), *(record.level for record in records)]))
     found = []
@@ -33,13 +35,22 @@ def evaluate(
         own = [record for record in records if record.level == level]
         if not own:
             continue
-        why = plan.get("no_energy")
-        if run is None or why:
-            owed = refused(why or "nothing was recorded")
-        else:
-            owed = bill(run, own, str(plan.get("boundary") or SERVER))
-        found.append(metrics(level, own, owed, bounds=bounds, facts=facts))
+        owed = refused("nothing was recorded") if run is None else owed_by(run, own, plan)
+        one = metrics(level, own, owed, bounds=bounds, facts=facts)
+        if reference is not None:
+            one = replace(one, figures={**one.figures, "agreement": agreement(own, reference)})
+        found.append(one)
     return found
+
+
+def owed_by(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> Bill:
+    """What queries owe, wherever the server is; refused where nothing measured it."""
+    boundary = str(plan.get("boundary") or SERVER)
+    if plan.get("server_tape"):
+        return bill_elsewhere(run, records, plan["server_tape"])
+    if plan.get("no_energy"):
+        return refused(str(plan["no_energy"]))
+    return bill(run, records, boundary)
 
 
 def known_facts(run: Run | None, plan: Mapping[str, Any]) -> Facts:
@@ -119,8 +130,11 @@ def knee(found: Sequence[Metrics]) -> dict[str, Any] | None:
     best = max(range(len(points)), key=lambda index: below[index])
     if not below[best] > 1e-9:
         return None
-    rate, cost, level = points[best]
-    return {"level": level, "output_tokens_per_second": rate, "energy_per_output_token": cost}
+    return {
+        "level": points[best][2],
+        "output_tokens_per_second": points[best][0],
+        "energy_per_output_token": points[best][1],
+    }
 
 
 def over_all_repeats(found: Sequence[Metrics]) -> dict[str, Any]:

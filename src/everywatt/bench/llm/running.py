@@ -75,6 +75,17 @@ class Bench:
         self._scoring = scoring or Scoring()
         self._scoring.check(self._items)
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What was asked, for the record; with what the server told of itself once it was asked."""
+        return self._about
+
+    def _learn(self) -> None:
+        """The count of parameters that the server tells, where the user told none."""
+        facts, told = dict(self._about.get("facts") or {}), getattr(self._client, "parameters", None)
+        if told and facts.get("parameters") is None:
+            self._about["facts"] = {**facts, "parameters": told, "parameters_from": "the server"}
+
     def run(self, *, resume: Path | None = None) -> Outcome:
         """Do it. Nothing exists on disk until the client has said that it can answer."""
         ended = "done"
@@ -94,6 +105,9 @@ class Bench:
     async def _all(self, resume: Path | None, folder: list[Path]) -> None:
         try:
             self._notes += await self._client.health()
+            if self._scoring.judge is not None and (why := await self._scoring.judge.health()) is not None:
+                self._notes.append(f"the judge cannot judge now, and its answers stay unevaluated: {why}")
+            self._learn()
             recording = self._start()
             folder.append(recording.path.parent)
             if resume is None:

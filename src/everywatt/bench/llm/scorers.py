@@ -24,7 +24,7 @@ MOST_TEXT = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`verdict` is right, wrong, unparsed or unevaluated; `found` was read out of the answer, `how` is by which rule."""
+    """`verdict` is right, wrong, unparsed or unevaluated; `found` was read out of the answer, `how` tells the rule."""
 
     verdict: str
     found: str | None = None
