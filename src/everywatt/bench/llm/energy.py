@@ -149,8 +149,9 @@ class _Weights:
 class _Accounts:
     """The server's joules by device, to be shared by what the queries of all tapes weigh."""
 
-    def __init__(self, gross: Energy, net: Energy, others: Energy, idle_j: Mapping[str, float]) -> None:
+    def __init__(self, gross: Energy, net: Energy, others: Energy, idle_j: Mapping[str, float], whole: bool) -> None:
         self.gross, self.net, self.others = gross, net, others
+        self._whole = whole
         self._idle_j = idle_j
         self._weights: list[_Weights] = []
 
@@ -169,8 +170,13 @@ class _Accounts:
             one_active = np.concatenate([one.active.get(label, np.zeros(2 * len(one.spans))) for one in self._weights])
             one_idle = np.concatenate([one.idle.get(label, np.zeros(2 * len(one.spans))) for one in self._weights])
             idle_uj = microjoules(self._idle_j.get(label, 0.0))
-            active += _shared(active_uj.get(label, 0), one_active, one_idle)
-            idle += _shared(idle_uj, one_idle, one_active)
+            mine = _shared(active_uj.get(label, 0), one_active, one_idle)
+            active += mine
+            if self._whole:
+                # Of a whole machine each query has what was drawn while it was open, whatever of that is called idle.
+                idle += _shared(active_uj.get(label, 0) + idle_uj, one_active + one_idle, one_idle) - mine
+            else:
+                idle += _shared(idle_uj, one_idle, one_active)
         ticks = np.concatenate([one.ticks for one in self._weights]) if self._weights else np.zeros((0, 2), dtype=int)
         edges = [terms for one in self._weights for terms in one.edges]
         both = (active + idle) / UJ
@@ -214,7 +220,7 @@ def _accounts(book: Ledger, boundary: str) -> _Accounts:
     left = set(OwnerKind) - kinds - {OwnerKind.IDLE}
     others = _together([entry.energy for entry in book.entries if entry.owner.kind in left], nothing)
     gross = _together([net, *idle], nothing)
-    return _Accounts(replace(gross, notes=book.notes), net, others, idle_j)
+    return _Accounts(replace(gross, notes=book.notes), net, others, idle_j, boundary == MACHINE)
 
 
 def _together(energies: Sequence[Energy], nothing: Energy) -> Energy:

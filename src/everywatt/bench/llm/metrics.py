@@ -85,11 +85,18 @@ def metrics(
     if outputs is None and answered:
         notes.append("tokens were not counted: the server gave no usage, and no tokenizer was named")
     pooled = {record.answer.counted for record in answered}
-    found = _energy_figures(bill, len(answered), inputs, outputs)
+    # What has no energy of its own must not be counted in what the others' joules are divided by.
+    billed = [record for record in answered if record.span in bill.queries]
+    if bill.gross.joules is not None and len(billed) < len(answered):
+        notes.append(f"{len(answered) - len(billed)} of {len(answered)} answered queries have no energy")
+    if bill.gross.joules is None:
+        billed = answered
+    ins, outs = _sum(billed, "input_tokens"), _sum(billed, "output_tokens")
+    found = _energy_figures(bill, len(billed), ins, outs)
     found |= _answer_figures(bill, judged, len(right), accuracy)
-    found |= _speed_figures(bill, answered, outputs, bounds)
-    found |= _phase_figures(bill, answered, inputs, outputs)
-    found |= compute_figures(facts or Facts(), inputs, outputs, bill.seconds, bill.gross)
+    found |= _speed_figures(bill, billed, outs, bounds)
+    found |= _phase_figures(bill, billed, ins, outs)
+    found |= compute_figures(facts or Facts(), ins, outs, bill.seconds, bill.gross)
     found |= _perplexity(answered)
     return Metrics(
         level,

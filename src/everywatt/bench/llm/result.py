@@ -37,6 +37,7 @@ def evaluate(
             continue
         owed = refused("nothing was recorded") if run is None else owed_by(run, own, plan)
         one = metrics(level, own, owed, bounds=bounds, facts=facts)
+        one = replace(one, notes=(*plan.get("warnings", ()), *one.notes))
         if reference is not None:
             one = replace(one, figures={**one.figures, "agreement": agreement(own, reference)})
         found.append(one)
