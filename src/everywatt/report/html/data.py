@@ -16,6 +16,7 @@ from everywatt.core.units import format_duration, format_quantity, format_watts
 from everywatt.report.carbon import Factors, Footprint, footprint
 from everywatt.report.html.figures import shown, shown_energy
 from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, total_line
+from everywatt.report.html.llm import llm_view, models_view
 from everywatt.report.html.pyramid import share_out, shrink
 from everywatt.report.html.spans import bands_of, phases_of
 from everywatt.report.text import warnings
@@ -53,6 +54,7 @@ def report_document(
             "command": shlex.join(command),
             "runs": views,
             "comparison": comparison(runs) if len(runs) > 1 else None,
+            "models": models_view(runs),
         },
     )
 
@@ -83,6 +85,7 @@ def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -
         "charts": charts,
         "bands": bands_of(run),
         "phases": phases,
+        "llm": llm_view(run),
         "ledger": ledger_of(run),
         "quality": _quality(quality),
         "carbon": _carbon(footprint(run, factors)),

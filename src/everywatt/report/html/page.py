@@ -24,6 +24,7 @@ SCRIPTS = (
     "html/js/lines.js",
     "html/js/charts.js",
     "html/js/parts.js",
+    "html/js/llm.js",
     "html/js/page.js",
 )
 
