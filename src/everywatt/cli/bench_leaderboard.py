@@ -40,7 +40,7 @@ def command(runs: tuple[str, ...], order: str, out: Path | None, output: Output)
     board = leaderboard([load(run) for run in runs], order)
     output.table(HEADERS, _rows(board), title=f"{board.dataset}, by {board.order}")
     if board.scope:
-        output.text(f"joules: {board.scope} of the {board.boundary}")
+        output.text(f"joules: scope {board.scope}, boundary {board.boundary}")
     for place in board.places:
         if place.refused:
             output.say(f"{place.run}: no energy: {place.refused}")

@@ -22,7 +22,7 @@ from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.latency import e2e_s
 from everywatt.bench.llm.records import Record, read_plan, read_records
 from everywatt.bench.llm.result import agreement, folder_of, owed_by
-from everywatt.bench.llm.stats import clustered, mcnemar, resampled
+from everywatt.bench.llm.stats import Z95, clustered, mcnemar, resampled
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
 
 Floats = npt.NDArray[np.float64]
@@ -137,9 +137,10 @@ def _beside(first: Side, other: Side, both: Sequence[str], notes: Sequence[str],
     only_this = sum(b and not a for a, b in hits)
     if judged:
         own = _sums(first, other, judged, [first.records[name].group for name in judged], with_energy)
-        figures["accuracy_difference"] = _figure(
+        more = _figure(
             own, lambda s: s["right_b"] / s["items_b"] - s["right_a"] / s["items_a"], f"accuracy − first's; {DRAWN}"
         )
+        figures["accuracy_difference"] = _not_too_sure(more, only_first, only_this, len(judged))
         if with_energy:
             figures["accuracy_per_joule_ratio"] = _with_measurement(
                 _figure(own, _accuracy_per_joule, f"accuracy per joule / first's; {DRAWN}"), first, other
@@ -170,6 +171,18 @@ def _beside(first: Side, other: Side, both: Sequence[str], notes: Sequence[str],
         tuple(_sentences(first.name, other.name, figures, p)),
         tuple(notes),
     )
+
+
+def _not_too_sure(figure: Figure, only_first: int, only_this: int, n: int) -> Figure:
+    """Few items that differ say little about those that were not asked: half an item more in each of the four cells
+    (Agresti and Min) gives an interval that is never of no width."""
+    if figure.value is None:
+        return figure
+    middle, split = (only_this - only_first) / (n + 2), only_first + only_this + 1
+    near = Z95 * math.sqrt(max(split - (only_this - only_first) ** 2 / (n + 2), 0.0)) / (n + 2)
+    low = min(figure.value if figure.low is None else figure.low, max(-1.0, middle - near))
+    high = max(figure.value if figure.high is None else figure.high, min(1.0, middle + near))
+    return Figure(figure.value, low, high, "", f"{figure.formula}, at least Agresti and Min's")
 
 
 def _known_tokens(one: Side, items: Sequence[str]) -> bool:

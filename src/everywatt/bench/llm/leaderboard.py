@@ -98,13 +98,19 @@ def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board
         for one in found:
             if one.gross.joules is not None:
                 covered.setdefault((one.gross.scope, one.boundary), run.name)
-            places.append(_place(run.name, str(plan.get("model") or plan["client"]["client"]), one))
+            places.append(_place(run.name, model_name(plan), one))
     _one_only(asked, "The runs did not ask the same items", lambda key: key[0])
-    _one_only(covered, "The runs' joules do not cover the same thing", lambda key: f"{key[0]} of the {key[1]}")
+    _one_only(covered, "The runs' joules do not cover the same thing", lambda key: f"scope {key[0]}, boundary {key[1]}")
     name, sign = ORDERS[order]
     places.sort(key=lambda place: (place.value(name) is None, sign * (place.value(name) or 0.0)))
     scope, boundary = next(iter(covered), ("", ""))
     return Board(order, next(iter(asked))[0], scope, boundary, tuple(places))
+
+
+def model_name(plan: Mapping[str, Any]) -> str:
+    """What to call a model: servers of files call it by the whole path."""
+    name = str(plan.get("model") or plan["client"]["client"])
+    return name.rpartition("/")[2] or name if name.startswith("/") else name
 
 
 def _one_only(found: Mapping[tuple[str, str], str], what: str, shown: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from everywatt.api.run import Run
 from everywatt.bench.llm.comparing import is_llm
 from everywatt.bench.llm.figure import Figure
-from everywatt.bench.llm.leaderboard import leaderboard
+from everywatt.bench.llm.leaderboard import leaderboard, model_name
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.result import evaluate_folder, knee, over_all_repeats
 from everywatt.core.errors import EverywattError
@@ -33,7 +33,7 @@ def llm_view(run: Run) -> dict[str, Any] | None:
         return {"refused": "no query was finished"}
     items = [{**item, "level": one.level} for one in found for item in one.items]
     return {
-        "model": plan.get("model") or plan["client"]["client"],
+        "model": model_name(plan),
         "dataset": plan["dataset"]["name"],
         "client": plan["client"]["client"],
         "levels": [_level(one) for one in found],

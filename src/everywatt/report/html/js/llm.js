@@ -4,7 +4,7 @@
 everywatt.svg = function (tag, attributes, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes || {})) node.setAttribute(name, value);
-  for (const child of children.flat()) if (child !== null && child !== undefined) node.append(child);
+  for (const child of children.flat(Infinity)) if (child !== null && child !== undefined) node.append(child);
   return node;
 };
 
@@ -79,7 +79,7 @@ everywatt.llmSection = function (page, run) {
   const worst = llm.worst.map((one) => [one.id, one.level, one.status, one.verdict || "–", one.output_tokens === null ? "–" : String(one.output_tokens),
     everywatt.number(one.joules, "J"), one.joules !== null && one.output_tokens ? everywatt.number(one.joules / one.output_tokens, "J") : "–", everywatt.number(one.e2e_s, "s")]);
   const knee = llm.knee ? element("p.about", {}, "Knee of the curve: " + llm.knee.level + "; beyond it more load hardly saves energy.") : null;
-  return section("llm", "Language model", llm.model + " on " + llm.dataset + ", asked by " + llm.client, levels, plots, knee,
+  return section("llm", "Language model", llm.model + " on " + llm.dataset + ", asked by " + llm.client, ...levels, plots, knee,
     element("h3", {}, "Queries that cost most"),
     table("Queries that cost most", ["Item", "Load", "Status", "Verdict", "Output tokens", "Energy", "Per token", "Time"], worst, [4, 5, 6, 7]));
 };
@@ -97,6 +97,6 @@ everywatt.modelsSection = function (page, models) {
   page.coloured.push(recolour);
   const share = (one) => one.value === null ? "–" : everywatt.percent(one.value) + " (" + everywatt.percent(one.low) + " … " + everywatt.percent(one.high) + ")";
   const spread = (one) => one.value === null ? "–" : everywatt.number(one.value, "J") + " (" + everywatt.number(one.low) + " … " + everywatt.number(one.high) + ")";
-  return section("models", "Models", models.dataset + " · joules: " + models.scope + " of the " + models.boundary, box,
+  return section("models", "Models", models.dataset + " · joules: scope " + models.scope + ", boundary " + models.boundary, box,
     table("Models", ["Model and load", "Accuracy", "Right per J", "J per token", "J per request", "Pedigree", "Run"], models.rows.map((row) => [row.name, share(row.accuracy), row.per_joule, row.per_token, spread(row.joules), row.pedigree, row.run]), [1, 2, 3, 4]));
 };
