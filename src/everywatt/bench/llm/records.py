@@ -149,6 +149,16 @@ def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
     (folder / PLAN).write_text(dumps(plan, indent=2) + "\n", encoding="utf-8")
 
 
+def update_plan(folder: Path, plan: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Take what became known later into what is kept beside the tape; what was asked stays as it was."""
+    old = read_plan(folder)
+    new = {**old, **{name: plan[name] for name in names if plan.get(name) is not None}}
+    if new != old:
+        part = folder / f".{PLAN}.part-{os.getpid()}"
+        part.write_text(dumps(new, indent=2) + "\n", encoding="utf-8")
+        part.replace(folder / PLAN)
+
+
 def read_plan(folder: Path) -> dict[str, Any]:
     """What a run asked; UsageError where it is not a run of a language model."""
     try:

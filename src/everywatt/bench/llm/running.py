@@ -11,10 +11,10 @@ from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.preflight import BUSY_SHARE, CpuLoad
-from everywatt.api.run import Run
+from everywatt.api.run import Run, load
 from everywatt.bench.llm.clients import Client
 from everywatt.bench.llm.loads import Level
-from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry, write_plan
+from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry, update_plan, write_plan
 from everywatt.bench.llm.scoring import LATER, Scoring
 from everywatt.bench.llm.values import OK, Answer, Ask, Item
 from everywatt.core.clocks import NS
@@ -22,6 +22,7 @@ from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor
 from everywatt.recorder.client import Recording
 
 QUERY, WARM_UP = "query", "warm-up"
+LEARNT = ("facts", "scoring", "server_tape")  # of a plan: what may become known when a run goes on
 _WARM = "Count from one to ten. (warm-up {number})"
 
 
@@ -88,6 +89,9 @@ class Bench:
 
     def run(self, *, resume: Path | None = None) -> Outcome:
         """Do it. Nothing exists on disk until the client has said that it can answer."""
+        if resume is not None and not self._left(resume):
+            update_plan(resume, self._about, LEARNT)
+            return Outcome(load(resume), resume, tuple(read_records(resume)), "done")
         ended = "done"
         folder: list[Path] = []
         try:
@@ -112,6 +116,8 @@ class Bench:
             folder.append(recording.path.parent)
             if resume is None:
                 write_plan(folder[0], self._about)
+            else:
+                update_plan(folder[0], self._about, LEARNT)
             finished = {record.key for record in read_records(folder[0]) if record.ok}
             journal = Journal(folder[0])
             try:
@@ -126,6 +132,17 @@ class Bench:
         finally:
             await self._client.close()
             await self._scoring.close()
+
+    def _left(self, folder: Path) -> bool:
+        """Whether something has still to be asked or judged."""
+        found = {record.key: record for record in read_records(folder)}
+        later = {item.id for item in self._items if item.scorer in LATER}
+        for level in self._plan.levels:
+            for item in self._items:
+                record = found.get((level.label, item.id))
+                if record is None or not record.ok or (item.id in later and not record.judged):
+                    return True
+        return False
 
     async def _judge(self, folder: Path) -> None:
         """What no scorer can tell at once, now that no query is open; also what an earlier attempt left unevaluated."""

@@ -17,7 +17,7 @@ everywatt.ticks = function (low, high) {
   return found;
 };
 
-// points: [{x, y, xLow, xHigh, yLow, yHigh, name}]; joined, bars (x is then [from, to]) and marked are choices.
+// points: [{x, y, xLow, xHigh, yLow, yHigh, name}]; joined by a line, or named by colours, where that is asked for.
 everywatt.scatter = function (label, points, { xLabel, yLabel, joined = false, named = false, size = 4 }) {
   const { svg, element } = everywatt, theme = everywatt.theme(), W = 640, H = 300, left = 62, right = 18, top = 14, bottom = 44;
   const xs = points.flatMap((p) => [p.x, p.xLow ?? p.x, p.xHigh ?? p.x]), ys = points.flatMap((p) => [p.y, p.yLow ?? p.y, p.yHigh ?? p.y]);
@@ -29,20 +29,20 @@ everywatt.scatter = function (label, points, { xLabel, yLabel, joined = false, n
     ...everywatt.ticks(x0, x1).map((x) => [svg("line", { x1: px(x), x2: px(x), y1: top, y2: H - bottom, stroke: theme.grid }), text(px(x), H - bottom + 16, everywatt.number(x), { "text-anchor": "middle" })]),
     ...everywatt.ticks(y0, y1).map((y) => [svg("line", { x1: left, x2: W - right, y1: py(y), y2: py(y), stroke: theme.grid }), text(left - 6, py(y) + 4, everywatt.number(y), { "text-anchor": "end" })]),
   ].flat();
-  const whisker = (a, b) => svg("line", { x1: a[0], y1: a[1], x2: b[0], y2: b[1], stroke: theme.palette[0], "stroke-width": 1.5 });
+  const colourOf = (i) => theme.palette[named ? i % theme.palette.length : 0];
   const dots = points.map((p, i) => {
-    const colour = theme.palette[named ? i % theme.palette.length : 0];
+    const colour = colourOf(i), whisker = (a, b) => svg("line", { x1: a[0], y1: a[1], x2: b[0], y2: b[1], stroke: colour, "stroke-width": 1.5 });
     return [
       p.yLow !== undefined && p.yLow !== null && p.yHigh !== null ? whisker([px(p.x), py(p.yLow)], [px(p.x), py(p.yHigh)]) : null,
       p.xLow !== undefined && p.xLow !== null && p.xHigh !== null ? whisker([px(p.xLow), py(p.y)], [px(p.xHigh), py(p.y)]) : null,
       svg("circle", { cx: px(p.x), cy: py(p.y), r: size, fill: colour, "fill-opacity": points.length > 60 ? 0.5 : 1 }, svg("title", {}, (p.name || "") + " " + everywatt.number(p.x) + ", " + everywatt.number(p.y))),
-      named ? text(px(p.x) + 8, py(p.y) - 7, p.name, { fill: theme.strong, "text-anchor": px(p.x) > W * 0.7 ? "end" : "start" }) : null,
     ];
   });
   const line = joined && points.length > 1 ? svg("polyline", { points: points.map((p) => px(p.x) + "," + py(p.y)).join(" "), fill: "none", stroke: theme.palette[0], "stroke-width": 1.5 }) : null;
   return element("figure.small-plot", {}, element("figcaption", {}, element("h3", {}, label)),
     svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label }, grid, line, dots,
-      text((left + W - right) / 2, H - 8, xLabel, { "text-anchor": "middle" }), text(14, (top + H - bottom) / 2, yLabel, { "text-anchor": "middle", transform: `rotate(-90 14 ${(top + H - bottom) / 2})` })));
+      text((left + W - right) / 2, H - 8, xLabel, { "text-anchor": "middle" }), text(14, (top + H - bottom) / 2, yLabel, { "text-anchor": "middle", transform: `rotate(-90 14 ${(top + H - bottom) / 2})` })),
+    named ? element("ul.key", {}, points.map((p, i) => element("li", {}, everywatt.swatch(colourOf(i)), p.name))) : null);
 };
 
 everywatt.histogram = function (label, found, xLabel) {
