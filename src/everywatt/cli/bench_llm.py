@@ -193,6 +193,9 @@ def command(
     for text in outcome.notes:
         output.warn(text)
     about = bench.about
+    if old is not None:
+        # Whose energy it is was settled when the run began; the server may be gone by now.
+        about = {**about, **{name: old.get(name) for name in ("boundary", "no_energy", "server_pids")}}
     found = evaluate(outcome.run, outcome.records, about, bounds=bounds, reference=compared)
     footprints = [account(one.gross, factors) if factors else None for one in found]
     more: dict[str, Any] = {"ended": outcome.ended, "notes": list(outcome.notes)}

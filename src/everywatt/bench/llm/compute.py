@@ -95,7 +95,8 @@ def peak_of(names: Sequence[str]) -> tuple[float, str] | None:
     if len(names) != 1:
         return None
     for known, tflops in PEAK_TFLOPS:
-        if re.search(rf"(?<![A-Za-z0-9]){re.escape(known).replace(' ', '[ -]')}(?![A-Za-z0-9])", names[0]):
+        words = "[ -]".join(re.escape(word) for word in known.split())
+        if re.search(rf"(?<![A-Za-z0-9]){words}(?![A-Za-z0-9])", names[0]):
             return tflops * 1e12, f"data sheet of {known}, dense, 16 bits"
     return None
 
