@@ -14,6 +14,7 @@ from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
 from everywatt.report.html.lines import CHARTS, Line, extent_s, lines_of
 from everywatt.report.html.pyramid import buckets
 from everywatt.report.html.spans import phases_of, spans_over_time
+from everywatt.report.llm_plots import density_chart, tokens_chart
 
 ENDINGS = (".png", ".svg", ".pdf")
 WIDTH, HEIGHT = 640, 300
@@ -220,6 +221,8 @@ def _ledger(altair: Any, run: Run) -> Any:
 
 def _styled(chart: Any, run: Run, what: str) -> Any:
     properties: dict[str, Any] = {"width": WIDTH, **({"height": HEIGHT} if what == "power" else {})}
+    if what.startswith("llm-"):
+        properties = {}  # several panels, each with a size of its own
     return (
         chart.properties(**properties)
         .configure(font=FONT, background="white")
@@ -234,5 +237,7 @@ WHAT: dict[str, Callable[..., Any]] = {
     "ledger": _ledger,
     "spans": _spans,
     "energy-by-device": _devices,
+    "llm-tokens": tokens_chart,
+    "llm-density": density_chart,
 }
 """What can be drawn."""
