@@ -95,3 +95,12 @@ def test_batch_cost_in_short():
     theirs = next(line for line in done.stdout.splitlines() if line.startswith("power before and after"))
     worst = [float(line.split("%")[2]) for line in (ours, theirs)]
     assert worst[0] < worst[1]
+
+
+@pytest.mark.serial
+def test_the_energy_of_single_queries_in_short():
+    pytest.importorskip("httpx_sse")
+    done = _bench("llm_energy", "--quick")
+    assert done.returncode == 0, done.stderr
+    errors = {tuple(words[:2]): float(words[2].rstrip("%")) for line in done.stdout.splitlines() if len(words := line.split()) == 5}
+    assert errors["8", "everywatt"] < 30 < errors["8", "before−after"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from everywatt.bench.llm.datasets import Dataset, load_dataset
 from everywatt.bench.llm.judge import Judge
 from everywatt.bench.llm.latency import parse_bounds
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep, repeated
+from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.records import differences, read_plan, read_records
 from everywatt.bench.llm.result import evaluate, folder_of, to_dict
-from everywatt.bench.llm.running import Bench, Plan, Watch
+from everywatt.bench.llm.running import Bench, Outcome, Plan, Watch
 from everywatt.bench.llm.sandbox import Sandbox
 from everywatt.bench.llm.scoring import Scoring, scored_by
 from everywatt.bench.llm.server import is_here, listeners, port_of
@@ -44,7 +45,7 @@ from everywatt.cli.output import Output, emit_json
 from everywatt.core.config import Settings, resolve
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import document, plain
-from everywatt.report.carbon import account, factors_of
+from everywatt.report.carbon import Factors, account, factors_of
 
 INTERRUPTED = 130
 SAME = ("client", "model", "dataset", "settings", "system", "levels", "scorer")
@@ -139,64 +140,102 @@ def command(
         output.warn(warning)
     bounds = parse_bounds(goodput) if goodput else None
     factors = factors_of(resolve({"country": country, "intensity": intensity, "pue": pue, "price": price}))
-    facts = _facts(parameters, peak_flops, token_price)
-    elsewhere = _server_tape(server_tape, server_skew)
     compared = None if reference is None else read_records(folder_of(load(reference, home=settings.home)))
+    folder = None if resume is None else folder_of(load(resume, home=settings.home))
+    old = None if folder is None else read_plan(folder)
     levels = repeated(_levels(concurrency, rate, sweep), repeats)
-    old: dict[str, Any] | None = None
-    folder: Path | None = None
-    if resume is not None:
-        folder = folder_of(load(resume, home=settings.home))
-        old = read_plan(folder)
-        base_url, model, dataset = base_url or old["base_url"], model or old["model"], dataset or old["dataset"]["name"]
-        client_id = old["client"]["client"] if client_id == "openai" else client_id
-        client_params = client_params or tuple(old["client_params"].items())
-        dataset_params = dataset_params or tuple(old["dataset"]["params"].items())
-        sampling = sampling or tuple((key, json.dumps(value)) for key, value in old["settings"].items())
-        system, max_queries = system or old["system"], max_queries or old["max_queries"]
-        scorer, elsewhere = scorer or old.get("scorer"), elsewhere or old.get("server_tape")
-        levels = levels if (concurrency or rate or sweep) else tuple(Level(**one) for one in old["loads"])
-    if not dataset:
-        raise UsageError("Which questions?", cure="--dataset arithmetic")
-    if not model and client_id in ("openai", "ollama"):
-        raise UsageError("Which model?", cure="--model NAME")
-    levels = levels or repeated((Level(),), repeats)
-    most = max((level.concurrency or 64) for level in levels)
-    connection = Connection.of(model, base_url, dict(client_params), concurrency=most)
-    client = clients.make(client_id, connection)
-    chosen = load_dataset(dataset, dict(dataset_params))
-    items = chosen.items[:max_queries]
-    items = items if scorer is None else scored_by(items, scorer)
+    asked = Asked(
+        *(base_url, model, dataset, client_id, client_params, dataset_params, sampling),
+        *(system, max_queries, scorer, _server_tape(server_tape, server_skew), levels),
+    )
+    asked = (asked if old is None else asked.as_before(old)).checked(repeats)
+    most = max((level.concurrency or 64) for level in asked.levels)
+    connection = Connection.of(asked.model, asked.base_url, dict(asked.client_params), concurrency=most)
+    client = clients.make(asked.client_id, connection)
+    chosen = load_dataset(asked.dataset, dict(asked.dataset_params))
+    items = chosen.items[: asked.max_queries]
+    items = items if asked.scorer is None else scored_by(items, asked.scorer)
     scoring = _scoring(judge_url, judge_model, judge_params, run_code, old)
     scoring.check(items)
-    pids, no_energy = _server(client.where, client.describe().get("base_url") or base_url, server_pid)
-    plan = Plan(levels, {key: _value(text) for key, text in sampling}, system, warmup, idle_s)
-    about = _about(plan, client.describe(), connection, chosen, model, base_url, max_queries, client_params)
-    about |= {"no_energy": no_energy, "server_pids": list(pids), "boundary": "server" if pids else "machine"}
-    about |= {"scorer": scorer, "scoring": scoring.describe(), "facts": facts.to_dict(), "server_tape": elsewhere}
-    if client.where == "here":
-        about["boundary"] = "server"
+    plan = Plan(asked.levels, {key: _value(text) for key, text in asked.sampling}, asked.system, warmup, idle_s)
+    pids, no_energy = _server(client.where, client.describe().get("base_url") or asked.base_url, server_pid)
+    about = {
+        **_about(plan, asked, client.describe(), connection, chosen),
+        "no_energy": no_energy,
+        "server_pids": list(pids),
+        "boundary": "server" if pids or client.where == "here" else "machine",
+        "scoring": scoring.describe(),
+        "facts": _facts(parameters, peak_flops, token_price).to_dict(),
+    }
     if old is not None and (wrong := differences(old, plain(about), SAME)):
         raise UsageError(f"{resume} asked something else: {', '.join(wrong)} differ.")
-    meter = meter_of(settings, note, f"llm-{model or client_id}", pids=pids or None, append=folder)
-    bench = Bench(
-        client,
-        items,
-        plan,
-        meter,
-        about,
-        watch=_watcher(output),
-        reaper=None if client.where == "here" else os.getpid(),
-        scoring=scoring,
-    )
+    name = f"llm-{asked.model or asked.client_id}"
+    meter = meter_of(settings, note, name, pids=pids or None, append=folder)
+    reaper = None if client.where == "here" else os.getpid()
+    bench = Bench(client, items, plan, meter, about, watch=_watcher(output), reaper=reaper, scoring=scoring)
     outcome = bench.run(resume=folder)
-    for text in outcome.notes:
-        output.warn(text)
     about = bench.about
     if old is not None:
         # Whose energy it is was settled when the run began; the server may be gone by now.
         about = {**about, **{name: old.get(name) for name in ("boundary", "no_energy", "server_pids")}}
     found = evaluate(outcome.run, outcome.records, about, bounds=bounds, reference=compared)
+    _tell(outcome, about, found, factors, out, output)
+    return INTERRUPTED if outcome.ended == "interrupted" else 0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked, of whom and how: by options, or, for a run that goes on, by what it asked before."""
+
+    base_url: str
+    model: str
+    dataset: str
+    client_id: str
+    client_params: tuple[tuple[str, str], ...]
+    dataset_params: tuple[tuple[str, str], ...]
+    sampling: tuple[tuple[str, str], ...]
+    system: str | None
+    max_queries: int | None
+    scorer: str | None
+    server_tape: Mapping[str, Any] | None
+    levels: tuple[Level, ...]
+
+    def as_before(self, old: Mapping[str, Any]) -> Asked:
+        """What was not given again is as the old plan has it."""
+        return Asked(
+            self.base_url or old["base_url"],
+            self.model or old["model"],
+            self.dataset or old["dataset"]["name"],
+            old["client"]["client"] if self.client_id == "openai" else self.client_id,
+            self.client_params or tuple(old["client_params"].items()),
+            self.dataset_params or tuple(old["dataset"]["params"].items()),
+            self.sampling or tuple((key, json.dumps(value)) for key, value in old["settings"].items()),
+            self.system or old["system"],
+            self.max_queries or old["max_queries"],
+            self.scorer or old.get("scorer"),
+            self.server_tape or old.get("server_tape"),
+            self.levels or tuple(Level(**one) for one in old["loads"]),
+        )
+
+    def checked(self, repeats: int) -> Asked:
+        """With a load where none was given. UsageError where something is missing."""
+        if not self.dataset:
+            raise UsageError("Which questions?", cure="--dataset arithmetic")
+        if not self.model and self.client_id in ("openai", "ollama"):
+            raise UsageError("Which model?", cure="--model NAME")
+        return self if self.levels else replace(self, levels=repeated((Level(),), repeats))
+
+
+def _tell(
+    outcome: Outcome,
+    about: Mapping[str, Any],
+    found: Sequence[Metrics],
+    factors: Factors,
+    out: Path | None,
+    output: Output,
+) -> None:
+    for text in outcome.notes:
+        output.warn(text)
     footprints = [account(one.gross, factors) if factors else None for one in found]
     more: dict[str, Any] = {"ended": outcome.ended, "notes": list(outcome.notes)}
     if factors:
@@ -208,7 +247,6 @@ def command(
     if out is not None:
         emit_json(document("llm", data), str(out))
     output.json("llm", data)
-    return INTERRUPTED if outcome.ended == "interrupted" else 0
 
 
 def _watcher(output: Output) -> Watch:
@@ -275,28 +313,23 @@ def _server(where: str, url: str, given: Sequence[int]) -> tuple[tuple[int, ...]
 
 
 def _about(
-    plan: Plan,
-    client: Mapping[str, Any],
-    connection: Connection,
-    dataset: Dataset,
-    model: str,
-    base_url: str,
-    max_queries: int | None,
-    client_params: Sequence[tuple[str, str]],
+    plan: Plan, asked: Asked, client: Mapping[str, Any], connection: Connection, dataset: Dataset
 ) -> dict[str, Any]:
     """What is asked, for the record. The connection's key is not in it."""
     return {
         "schema": "everywatt/1",
         "kind": "llm-plan",
-        "model": model,
-        "base_url": base_url,
+        "model": asked.model,
+        "base_url": asked.base_url,
         "client": dict(client),
-        "client_params": dict(client_params),
+        "client_params": dict(asked.client_params),
         "timeouts_s": [connection.connect_s, connection.silence_s, connection.total_s],
         "dataset": dataset.describe(),
-        "max_queries": max_queries,
+        "max_queries": asked.max_queries,
         "settings": dict(plan.settings),
         "system": plan.system,
+        "scorer": asked.scorer,
+        "server_tape": asked.server_tape,
         "levels": [level.label for level in plan.levels],
         "loads": [level.to_dict() for level in plan.levels],
     }
