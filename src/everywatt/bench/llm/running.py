@@ -168,7 +168,8 @@ class Bench:
         if recording is None:
             raise MeasurementRefused(f"Nothing can be recorded: {self._meter.energy.refused}")
         carries = any(channel.carries_energy for group in recording.groups for channel in group.channels)
-        if not carries and self._client.where != "nowhere":
+        elsewhere = self._about.get("server_tape") or self._about.get("no_energy")
+        if not carries and not elsewhere and self._client.where != "nowhere":
             self._meter.discard()
             raise NoSensor("Nothing on this machine measures power, and --no-estimate forbids a model.")
         return recording
