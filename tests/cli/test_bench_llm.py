@@ -324,3 +324,33 @@ def test_a_run_without_its_server_can_be_evaluated_again(place, tmp_path):
     again = json.loads(bench(place, "--resume", "last", "--goodput", "ttft=10s", "--json").stdout)
     assert again["energy"] == first["energy"]
     assert again["goodput_share"]["value"] == 1.0
+
+
+def test_where_nothing_was_answered_the_code_says_so(place, tmp_path):
+    with running(tmp_path, status=400, times=99) as server:
+        done = bench(place, *to(server, "--max-queries", "3", "--json"), code=3)
+    found = json.loads(done.stdout)
+    assert (found["statuses"], found["accuracy"]) == ({"refused": 3}, None)
+    assert "no query was answered" in done.stderr
+
+
+def test_a_profile_of_our_own_comes_back(place, tmp_path):
+    pytest.importorskip("pyarrow")
+
+    def everywatt(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "everywatt", *words], env=place, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with running(tmp_path, tokens=6, gap_ms=10) as server:
+        first = json.loads(bench(place, *to(server, "--max-queries", "7", "--json")).stdout)
+    everywatt("export", "last", "--to", "ipw", "--out", str(tmp_path / "profile"))
+    assert "node" in everywatt("import", "ipw", str(tmp_path / "profile"), "--json")
+    board = json.loads(everywatt("bench", "leaderboard", "last", "--json"))
+    (again,) = board["places"]
+    assert again["accuracy"]["value"] == pytest.approx(first["accuracy"]["value"])
+    for name in ("energy_per_request", "energy_per_output_token"):
+        assert again[name]["value"] == pytest.approx(first[name]["value"], rel=1e-3)
+    assert "was imported" in bench(place, "--resume", "last", code=2).stderr

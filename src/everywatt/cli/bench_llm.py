@@ -43,7 +43,7 @@ from everywatt.cli.options import (
 )
 from everywatt.cli.output import Output, emit_json
 from everywatt.core.config import Settings, resolve
-from everywatt.core.errors import UsageError
+from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.jsonio import document, plain
 from everywatt.report.carbon import Factors, account, factors_of
 
@@ -134,7 +134,7 @@ def command(
     other processes are not. Each query is on disk when it is finished, and --resume asks the rest. An API key comes
     from EVERYWATT_LLM_API_KEY, or the variable that --client-param api_key_env=NAME names.
 
-    Ends with 0 also where answers are wrong, with 3 where the server does not answer, with 4 where nothing measures.
+    Ends with 0 also where answers are wrong, with 3 where no query was answered, with 4 where nothing measures.
     """
     for warning in settings.warnings:
         output.warn(warning)
@@ -180,7 +180,12 @@ def command(
         about = {**about, **{name: old.get(name) for name in ("boundary", "no_energy", "server_pids")}}
     found = evaluate(outcome.run, outcome.records, about, bounds=bounds, reference=compared)
     _tell(outcome, about, found, factors, out, output)
-    return INTERRUPTED if outcome.ended == "interrupted" else 0
+    if outcome.ended == "interrupted":
+        return INTERRUPTED
+    if any(record.ok for record in outcome.records):
+        return 0
+    output.warn("no query was answered.")
+    return MeasurementRefused.exit_code
 
 
 @dataclass(frozen=True)
@@ -202,6 +207,11 @@ class Asked:
 
     def as_before(self, old: Mapping[str, Any]) -> Asked:
         """What was not given again is as the old plan has it."""
+        if old.get("imported_from"):
+            raise UsageError(
+                f"That run was imported from {old['imported_from']}: there is nothing to go on with.",
+                cure="everywatt report RUN, or everywatt bench leaderboard RUN",
+            )
         return Asked(
             self.base_url or old["base_url"],
             self.model or old["model"],

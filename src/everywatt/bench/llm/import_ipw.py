@@ -253,6 +253,8 @@ def _without_energy(queries: Sequence[Query], columns: Sequence[tuple[str, str, 
 def _plan(summary: Mapping[str, Any], queries: Sequence[Query], warnings: Sequence[str]) -> dict[str, Any]:
     config = summary.get("profiler_config") or {}
     digest = hashlib.sha256("\n".join(str(query.row.get("problem")) for query in queries).encode()).hexdigest()
+    # What `export --to ipw` wrote knows which items they were.
+    ours = config["dataset"] if isinstance(config.get("dataset"), Mapping) else {}
     name = str(summary.get("dataset_name") or summary.get("dataset") or config.get("dataset_id") or "unknown")
     return {
         "schema": "everywatt/1",
@@ -262,8 +264,8 @@ def _plan(summary: Mapping[str, Any], queries: Sequence[Query], warnings: Sequen
         "base_url": str(config.get("client_base_url") or ""),
         "client": {"client": str(config.get("client_id") or "unknown")},
         "client_params": {},
-        "dataset": {"name": name, "params": {}, "items": len(queries), "sha256": digest},
-        "max_queries": None,
+        "dataset": {"name": name, "params": {}, "items": len(queries), "sha256": ours.get("sha256") or digest},
+        "max_queries": config.get("max_queries") if ours else None,
         "settings": {},
         "system": None,
         "levels": [Level().label],

@@ -94,12 +94,13 @@ def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board
     for run in runs:
         plan, found = evaluate_folder(run)
         about = plan["dataset"]
-        asked.setdefault((str(about["name"]), f"{about.get('sha256')} {plan.get('max_queries')}"), run.name)
+        first = f", first {plan['max_queries']}" if plan.get("max_queries") else ""
+        asked.setdefault((str(about["name"]), f"{str(about.get('sha256'))[:8]}{first}"), run.name)
         for one in found:
             if one.gross.joules is not None:
                 covered.setdefault((one.gross.scope, one.boundary), run.name)
             places.append(_place(run.name, model_name(plan), one))
-    _one_only(asked, "The runs did not ask the same items", lambda key: key[0])
+    _one_only(asked, "The runs did not ask the same items", lambda key: f"{key[0]} ({key[1]})")
     _one_only(covered, "The runs' joules do not cover the same thing", lambda key: f"scope {key[0]}, boundary {key[1]}")
     name, sign = ORDERS[order]
     places.sort(key=lambda place: (place.value(name) is None, sign * (place.value(name) or 0.0)))

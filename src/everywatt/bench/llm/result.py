@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from everywatt.api.run import Run
+from everywatt.api.run import Run, union
 from everywatt.bench.llm.compute import Facts, peak_of
 from everywatt.bench.llm.elsewhere import bill_elsewhere
 from everywatt.bench.llm.energy import SERVER, Bill, bill, refused
@@ -17,6 +17,7 @@ from everywatt.bench.llm.metrics import Metrics, metrics
 from everywatt.bench.llm.records import Record, read_plan, read_records
 from everywatt.bench.llm.scorers import plain_words
 from everywatt.bench.llm.stats import over_repeats, wilson
+from everywatt.core.clocks import NS
 
 
 def evaluate(
@@ -35,7 +36,7 @@ def evaluate(
         own = [record for record in records if record.level == level]
         if not own:
             continue
-        owed = refused("nothing was recorded") if run is None else owed_by(run, own, plan)
+        owed = refused("nothing was recorded", seconds=open_s(own)) if run is None else owed_by(run, own, plan)
         one = metrics(level, own, owed, bounds=bounds, facts=facts)
         one = replace(one, notes=(*plan.get("warnings", ()), *one.notes))
         if reference is not None:
@@ -50,8 +51,14 @@ def owed_by(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> Bil
     if plan.get("server_tape"):
         return bill_elsewhere(run, records, plan["server_tape"])
     if plan.get("no_energy"):
-        return refused(str(plan["no_energy"]))
+        return refused(str(plan["no_energy"]), boundary, open_s(records))
     return bill(run, records, boundary)
+
+
+def open_s(records: Sequence[Record]) -> float:
+    """Seconds in which at least one query was open, by the client's clock."""
+    times = [(record.answer.sent_ns, record.answer.ended_ns) for record in records]
+    return sum(end - start for start, end in union([one for one in times if one[1] > one[0]])) / NS
 
 
 def known_facts(run: Run | None, plan: Mapping[str, Any]) -> Facts:
