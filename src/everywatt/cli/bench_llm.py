@@ -165,7 +165,7 @@ def command(
         "server_pids": list(pids),
         "boundary": "server" if pids or client.where == "here" else "machine",
         "scoring": scoring.describe(),
-        "facts": _facts(parameters, peak_flops, token_price).to_dict(),
+        "facts": _facts(parameters, peak_flops, token_price, old or {}).to_dict(),
     }
     if old is not None and (wrong := differences(old, plain(about), SAME)):
         raise UsageError(f"{resume} asked something else: {', '.join(wrong)} differ.")
@@ -264,8 +264,9 @@ def _watcher(output: Output) -> Watch:
     return lambda doing, done, of: tell(f"{doing}: {done} of {of}")
 
 
-def _facts(parameters: str | None, peak_flops: str | None, token_price: str | None) -> Facts:
-    facts = Facts()
+def _facts(parameters: str | None, peak_flops: str | None, token_price: str | None, old: Mapping[str, Any]) -> Facts:
+    """What is known of the model and its hardware: by options, else as the run that goes on knew it."""
+    facts = Facts.from_dict(old.get("facts") or {})
     if parameters is not None:
         facts = replace(facts, parameters=parse_count(parameters), parameters_from="given")
     if peak_flops is not None:

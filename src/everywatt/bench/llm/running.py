@@ -22,6 +22,10 @@ from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor
 from everywatt.recorder.client import Recording
 
 QUERY, WARM_UP = "query", "warm-up"
+SAME_ITEMS = (
+    "every load asks the same items: a server that keeps prompts (llama.cpp does, unless --set cache_prompt=false) "
+    "has less to read the second time"
+)
 LEARNT = ("facts", "scoring", "server_tape")  # of a plan: what may become known when a run goes on
 _WARM = "Count from one to ten. (warm-up {number})"
 
@@ -112,6 +116,8 @@ class Bench:
             if self._scoring.judge is not None and (why := await self._scoring.judge.health()) is not None:
                 self._notes.append(f"the judge cannot judge now, and its answers stay unevaluated: {why}")
             self._learn()
+            if len(self._plan.levels) > 1:
+                self._notes.append(SAME_ITEMS)
             recording = self._start()
             folder.append(recording.path.parent)
             if resume is None:

@@ -98,5 +98,5 @@ everywatt.modelsSection = function (page, models) {
   const share = (one) => one.value === null ? "–" : everywatt.percent(one.value) + " (" + everywatt.percent(one.low) + " … " + everywatt.percent(one.high) + ")";
   const spread = (one) => one.value === null ? "–" : everywatt.number(one.value, "J") + " (" + everywatt.number(one.low) + " … " + everywatt.number(one.high) + ")";
   return section("models", "Models", models.dataset + " · joules: scope " + models.scope + ", boundary " + models.boundary, box,
-    table("Models", ["Model and load", "Accuracy", "Right per J", "J per token", "J per request", "Pedigree", "Run"], models.rows.map((row) => [row.name, share(row.accuracy), row.per_joule, row.per_token, spread(row.joules), row.pedigree, row.run]), [1, 2, 3, 4]));
+    table("Models, best first", ["Model and load", "Accuracy", "Right per J", "J per token", "J per request", "Pedigree", "Run"], models.rows.map((row) => [row.name, share(row.accuracy), row.per_joule, row.per_token, spread(row.joules), row.pedigree, row.run]), [1, 2, 3, 4]));
 };
