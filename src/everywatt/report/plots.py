@@ -14,6 +14,7 @@ from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
 from everywatt.report.html.lines import CHARTS, Line, extent_s, lines_of
 from everywatt.report.html.pyramid import buckets
 from everywatt.report.html.spans import phases_of, spans_over_time
+from everywatt.report.llm_plots import density_chart, tokens_chart
 
 ENDINGS = (".png", ".svg", ".pdf")
 WIDTH, HEIGHT = 640, 300
@@ -40,6 +41,8 @@ def plot(
     altair = load_altair()
     chart = _power(altair, run, metrics, second) if what == "power" else WHAT[what](altair, run)
     properties: dict[str, Any] = {"width": WIDTH, **({"height": HEIGHT} if what == "power" else {})}
+    if what.startswith("llm-"):
+        properties = {}  # several panels, each with a size of its own
     return save(chart.properties(**properties), out, scale=scale)
 
 
@@ -244,5 +247,7 @@ WHAT: dict[str, Callable[..., Any]] = {
     "ledger": _ledger,
     "spans": _spans,
     "energy-by-device": _devices,
+    "llm-tokens": tokens_chart,
+    "llm-density": density_chart,
 }
 """What can be drawn."""

@@ -17,6 +17,7 @@ from everywatt.report.carbon import Factors, Footprint, footprint
 from everywatt.report.html.batch import batch_of, batch_view, scaling_view
 from everywatt.report.html.figures import shown, shown_energy
 from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, total_line
+from everywatt.report.html.llm import llm_view, models_view
 from everywatt.report.html.pyramid import share_out, shrink
 from everywatt.report.html.spans import bands_of, phases_of
 from everywatt.report.text import warnings
@@ -59,6 +60,7 @@ def report_document(
             "runs": views,
             "comparison": comparison(runs) if len(runs) > 1 else None,
             "scaling": scaling_view(batches),
+            "models": models_view(runs),
         },
     )
 
@@ -90,6 +92,7 @@ def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -
         "bands": bands_of(run),
         "phases": phases,
         "wall": wall_view(run),
+        "llm": llm_view(run),
         "ledger": ledger_of(run),
         "quality": _quality(quality),
         "carbon": _carbon(footprint(run, factors)),

@@ -25,6 +25,7 @@ SCRIPTS = (
     "html/js/charts.js",
     "html/js/parts.js",
     "html/js/batch.js",
+    "html/js/llm.js",
     "html/js/page.js",
 )
 TRIALS_SCRIPTS = (*SCRIPTS, "html/js/dots.js", "html/js/trials.js")
