@@ -15,7 +15,7 @@ from everywatt.bench.gate import failing, parse_rule
 from everywatt.bench.runs import RunFigures, compare_runs
 from everywatt.bench.tables import HEADERS, rows, to_csv, to_markdown, verdicts
 from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
+from everywatt.cli.options import DURATION, RUN, Verb, model_option, out_option, output_options, settings_options
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import RunNotFound, UsageError
@@ -66,6 +66,7 @@ class Share(click.ParamType):  # type: ignore[type-arg]
 @click.option("--resume", type=RUN, metavar="RUN", help="Go on with a comparison that was interrupted.")
 @click.option("--force", is_flag=True, help="Compare runs although they cover different devices.")
 @out_option
+@model_option
 @settings_options
 @output_options
 def command(

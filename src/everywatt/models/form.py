@@ -14,7 +14,8 @@ from everywatt.models.trees import Tree
 FORMS = ("mean", "linear", "boosted", "plugin")
 REACH = 1.0  # beyond the training range the linear part goes on for this many ranges, and then stands still
 LEAST_SHARE = 0.02  # of the lowest watts that were seen: no prediction is lower
-MOST_LOG = 3.0
+MOST_LOG = 30.0  # of watts: keeps a file from elsewhere from overflowing
+MOST_WIDTH = 3.0
 OUTSIDE = 0.05  # of the range: values further out than this are flagged
 
 
@@ -33,7 +34,10 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What multiplies what. Watts are (idle + Σ weight × feature) × e^(sum of trees)."""
+    """What multiplies what. Watts are (idle + Σ weight × feature)^share × e^(sum of trees).
+
+    With a share below 1 the linear part has that much of a say; the trees hold the rest.
+    """
 
     kind: str
     features: tuple[Feature, ...]
@@ -42,6 +46,7 @@ class Form:
     idle_w: float = 0.0
     weights: tuple[float, ...] = ()
     trees: tuple[Tree, ...] = ()
+    share: float = 1.0
     plugin: str = ""
     payload: Mapping[str, Any] = field(default_factory=dict)
 
@@ -51,10 +56,11 @@ class Form:
         for weight, value, limit in zip(self.weights, row, self.ranges, strict=False):
             if weight:
                 linear += weight * min(max(value, limit.low), limit.high + REACH * (limit.high - limit.low))
-        linear = max(linear, self.least_w)
+        linear = max(linear, self.least_w, 1e-9)
         if not self.trees:
             return linear
-        return max(linear * math.exp(min(sum(tree.at(row) for tree in self.trees), MOST_LOG)), self.least_w)
+        logs = self.share * math.log(linear) + sum(tree.at(row) for tree in self.trees)
+        return max(math.exp(min(logs, MOST_LOG)), self.least_w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +97,8 @@ class Widths:
         """Logarithms (below, above) at a novelty, wider for a row outside the training range."""
         more = math.log1p(excess)
         return (
-            min(along(self.novelty, self.below, novelty) + more, MOST_LOG),
-            min(along(self.novelty, self.above, novelty) + more, MOST_LOG),
+            min(along(self.novelty, self.below, novelty) + more, MOST_WIDTH),
+            min(along(self.novelty, self.above, novelty) + more, MOST_WIDTH),
         )
 
 

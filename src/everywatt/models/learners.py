@@ -8,13 +8,14 @@ holds the payload; it is evaluated by the learner that is installed under that n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 import numpy as np
 
 from everywatt.core.errors import UsageError
+from everywatt.models.design import correlation
 from everywatt.models.boosting import Growth, grow, sum_of
 from everywatt.models.features import Feature
 from everywatt.models.form import LEAST_SHARE, MOST_LOG, REACH, Form, Range
@@ -24,6 +25,7 @@ from everywatt.models.table import Floats
 GROUP = "everywatt.models"
 MOST_TREES_ROWS = 20_000
 USEFUL_LINEAR = 0.15
+BELOW_TREES = 1
 
 
 class Learner(Protocol):
@@ -37,12 +39,16 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One model to try: its name for people, its form, its features, and whether trees may only rise with use."""
+    """One model to try: its name for people, its form and features, and whether trees may only rise with use.
+
+    With a `share` below 1 the logarithm is a mean: that much of trees on the linear part, the rest of trees alone.
+    """
 
     name: str
     kind: str
     features: tuple[Feature, ...]
     monotone: bool = False
+    share: float = 1.0
     plugin: str = ""
     baseline: bool = False
 
@@ -60,6 +66,7 @@ def candidates(
     tried.append(Candidate("boosted", "boosted", rich))
     if pasts:
         tried.append(Candidate("boosted with past", "boosted", (*rich, *pasts)))
+        tried.append(Candidate("blend with past", "boosted", (*rich, *pasts), share=0.5))
     tried += [Candidate(name, "plugin", rich, plugin=name) for name in sorted(plugins())]
     return tried
 
@@ -88,20 +95,40 @@ def fit_form(candidate: Candidate, x: Floats, y: Floats, seed: int = 0) -> Form:
     if candidate.kind == "plugin":
         payload = dict(learner(candidate.plugin).fit(x, y, [feature.name for feature in features]))
         return Form("plugin", features, ranges, least, plugin=candidate.plugin, payload=payload)
-    usable = [place for place, f in enumerate(features) if f.kind in ("value", "mean") and _moves(x[:, place], y)]
-    idle_w, some = fit_linear(x[:, usable], y)
-    weights = np.zeros(len(features))
-    weights[usable] = some
-    form = Form("linear", features, ranges, least, idle_w, tuple(float(w) for w in weights))
+    form = _linear(candidate, x, y, ranges, least)
     if candidate.kind == "linear":
         return form
     if len(x) > MOST_TREES_ROWS:  # trees do not get better by more rows than that, only slower
         keep = np.linspace(0, len(x) - 1, MOST_TREES_ROWS).astype(int)
         x, y = x[keep], y[keep]
-    residual = np.log(y / predict_form(form, x))
-    rising = [1 if candidate.monotone and f.kind != "ratio" else 0 for f in features]
-    trees = tuple(grow(x, residual, rising, Growth(), seed))
-    return Form("boosted", features, ranges, least, idle_w, form.weights, trees)
+    return _boosted(candidate, form, x, y, seed)
+
+
+def _linear(candidate: Candidate, x: Floats, y: Floats, ranges: tuple[Range, ...], least: float) -> Form:
+    """The linear form; below trees it has the strongest columns alone, since weights of many like ones do not last."""
+    features = candidate.features
+    strength = {
+        place: correlation(x[:, place], y, by_rank=False)
+        for place, f in enumerate(features)
+        if f.kind in ("value", "mean") and _moves(x[:, place], y)
+    }
+    most = len(features) if candidate.kind == "linear" else BELOW_TREES
+    usable = sorted(sorted(strength, key=lambda place: -strength[place])[:most])
+    idle_w, some = fit_linear(x[:, usable], y)
+    weights = np.zeros(len(features))
+    weights[usable] = some
+    return Form("linear", features, ranges, least, idle_w, tuple(float(w) for w in weights))
+
+
+def _boosted(candidate: Candidate, form: Form, x: Floats, y: Floats, seed: int) -> Form:
+    rising = [1 if candidate.monotone and f.kind != "ratio" else 0 for f in candidate.features]
+    growth = Growth()
+    share = candidate.share
+    trees = grow(x, np.log(y / predict_form(form, x)), rising, growth, seed)
+    if share < 1:
+        trees = [tree.times(share) for tree in trees]
+        trees += [tree.times(1 - share) for tree in grow(x, np.log(y), rising, growth, seed)]
+    return replace(form, kind="boosted", trees=tuple(trees), share=share)
 
 
 def _central(y: Floats) -> float:
@@ -113,8 +140,6 @@ def _central(y: Floats) -> float:
 
 def _moves(x: Floats, y: Floats) -> bool:
     """Whether a feature goes up with power enough to carry a straight line; a wild counter does not."""
-    from everywatt.models.design import correlation
-
     spread = float(x.max() - np.quantile(x, 0.99))
     return correlation(x, y) >= USEFUL_LINEAR and spread <= 20 * max(float(np.quantile(x, 0.99) - x.min()), 1e-300)
 
@@ -128,10 +153,11 @@ def predict_form(form: Form, x: Floats) -> Floats:
         low = np.array([limit.low for limit in form.ranges])
         high = np.array([limit.high for limit in form.ranges])
         linear = linear + np.clip(x, low, high + REACH * (high - low)) @ np.array(form.weights)
-    linear = np.maximum(linear, form.least_w)
+    linear = np.maximum(np.maximum(linear, form.least_w), 1e-9)
     if not form.trees:
         return linear
-    return np.maximum(linear * np.exp(np.minimum(sum_of(form.trees, x), MOST_LOG)), form.least_w)
+    logs = form.share * np.log(linear) + sum_of(form.trees, x)
+    return np.maximum(np.exp(np.minimum(logs, MOST_LOG)), form.least_w)
 
 
 def importances(form: Form, x: Floats) -> Floats:

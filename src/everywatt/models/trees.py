@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -26,6 +26,10 @@ class Tree:
         while self.feature[node] >= 0:
             node = self.left[node] if row[self.feature[node]] <= self.threshold[node] else self.right[node]
         return self.value[node]
+
+    def times(self, factor: float) -> Tree:
+        """The tree with every value multiplied."""
+        return replace(self, value=tuple(float(f"{value * factor:.6g}") for value in self.value))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the model file."""
