@@ -38,7 +38,7 @@ def plot(
         raise UsageError(f"'{what}' is not something to plot.", cure=f"one of: {', '.join(WHAT)}")
     if what != "power" and (metrics or second):
         raise UsageError("--metric and --second-axis choose lines over time; they go with --what power.")
-    altair = _altair()
+    altair = altair_library()
     chart = _power(altair, run, metrics, second) if what == "power" else WHAT[what](altair, run)
     styled = _styled(chart, run, what)
     try:
@@ -63,7 +63,8 @@ def metric_name(line: Line) -> str:
     return f"{line.label} {line.chart}"
 
 
-def _altair() -> Any:
+def altair_library() -> Any:
+    """Altair with what it saves with, or MissingExtra."""
     try:
         import altair
         import vl_convert  # noqa: F401 - what altair saves with
