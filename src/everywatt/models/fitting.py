@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,8 @@ def _candidates(seen: Screened, target: str, averages: bool) -> list[Candidate]:
     cpu = _cpu_column(seen, target)
     if averages:
         pasts = [*pasts, *(Feature("mean", f.column, seconds=tau) for f in values[:8] for tau in AVERAGES_S)]
-    return candidates(values, ratios, pasts, None if cpu is None else Feature("value", cpu))
+    tried = candidates(values, ratios, pasts, None if cpu is None else Feature("value", cpu))
+    return [replace(one, dram="dram" in target.lower()) for one in tried]
 
 
 def _cpu_column(seen: Screened, target: str) -> str | None:

@@ -7,6 +7,7 @@ holds the payload; it is evaluated by the learner that is installed under that n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
@@ -21,11 +22,13 @@ from everywatt.models.features import Feature
 from everywatt.models.form import LEAST_SHARE, MOST_LOG, REACH, Form, Range
 from everywatt.models.linear import fit_linear
 from everywatt.models.table import Floats
+from everywatt.models.trees import Tree
 
 GROUP = "everywatt.models"
 MOST_TREES_ROWS = 20_000
 USEFUL_LINEAR = 0.15
 BELOW_TREES = 1
+FETCHES = re.compile(r"cache.?miss|llc|bandwidth|dram_(read|access)|membw", re.I)
 
 
 class Learner(Protocol):
@@ -41,6 +44,7 @@ class Learner(Protocol):
 class Candidate:
     """One model to try: its name for people, its form and features, and whether trees may only rise with use.
 
+    `dram` says that the target is memory, whose power follows what is fetched from it.
     With a `share` below 1 the logarithm is a mean: that much of trees on the linear part, the rest of trees alone.
     """
 
@@ -51,6 +55,7 @@ class Candidate:
     share: float = 1.0
     plugin: str = ""
     baseline: bool = False
+    dram: bool = False
 
 
 def candidates(
@@ -63,10 +68,9 @@ def candidates(
     tried.append(Candidate("linear", "linear", tuple(values)))
     rich = (*values, *ratios)
     tried.append(Candidate("boosted, rising", "boosted", rich, monotone=True))
-    tried.append(Candidate("boosted", "boosted", rich))
-    if pasts:
-        tried.append(Candidate("boosted with past", "boosted", (*rich, *pasts)))
-        tried.append(Candidate("blend with past", "boosted", (*rich, *pasts), share=0.5))
+    tried.append(Candidate("boosted with past", "boosted", (*rich, *pasts)))
+    tried.append(Candidate("blend with past", "boosted", (*rich, *pasts), share=0.5))
+    tried.append(Candidate("trees with past", "boosted", (*rich, *pasts), share=0.0))
     tried += [Candidate(name, "plugin", rich, plugin=name) for name in sorted(plugins())]
     return tried
 
@@ -113,6 +117,10 @@ def _linear(candidate: Candidate, x: Floats, y: Floats, ranges: tuple[Range, ...
         if f.kind in ("value", "mean") and _moves(x[:, place], y)
     }
     most = len(features) if candidate.kind == "linear" else BELOW_TREES
+    # Memory draws by what is fetched from it: where a column tells that, the line goes on along it.
+    fetches = [place for place in strength if candidate.dram and FETCHES.search(features[place].column)]
+    if candidate.kind != "linear" and fetches:
+        strength = {place: strength[place] for place in fetches}
     usable = sorted(sorted(strength, key=lambda place: -strength[place])[:most])
     idle_w, some = fit_linear(x[:, usable], y)
     weights = np.zeros(len(features))
@@ -124,9 +132,11 @@ def _boosted(candidate: Candidate, form: Form, x: Floats, y: Floats, seed: int) 
     rising = [1 if candidate.monotone and f.kind != "ratio" else 0 for f in candidate.features]
     growth = Growth()
     share = candidate.share
-    trees = grow(x, np.log(y / predict_form(form, x)), rising, growth, seed)
+    trees: list[Tree] = []
+    if share > 0:
+        grown = grow(x, np.log(y / predict_form(form, x)), rising, growth, seed)
+        trees += grown if share == 1 else [tree.times(share) for tree in grown]
     if share < 1:
-        trees = [tree.times(share) for tree in trees]
         trees += [tree.times(1 - share) for tree in grow(x, np.log(y), rising, growth, seed)]
     return replace(form, kind="boosted", trees=tuple(trees), share=share)
 
