@@ -95,3 +95,13 @@ def test_batch_cost_in_short():
     theirs = next(line for line in done.stdout.splitlines() if line.startswith("power before and after"))
     worst = [float(line.split("%")[2]) for line in (ours, theirs)]
     assert worst[0] < worst[1]
+
+
+@pytest.mark.serial
+def test_stress_duty_in_short():
+    done = _bench("stress_duty", "--quick")
+    assert done.returncode == 0, done.stderr
+    for kind in ("integer", "float", "vector", "memory", "branchy"):
+        assert sum(line.startswith(kind) for line in done.stdout.splitlines()) == 2
+    if "no verdict" not in done.stdout:
+        assert float(done.stdout.partition("worst: ")[2].split()[0]) < 5.0, done.stdout

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("everywatt.cli.sweep", "Measure a command at several power limits or parameters."),
     "batch": ("everywatt.cli.batch", "Run a command for many items over GPUs, with what each item cost."),
     "bench": ("everywatt.cli.bench", "Benchmarks of models: precisions, training, language models."),
+    "stress": ("everywatt.cli.stress", "Load this machine on purpose, by a shape over time."),
     "show": ("everywatt.cli.show", "Show a run: energy, devices, spans, quality."),
     "ledger": ("everywatt.cli.ledger", "Show who owes the energy of a run, to the last microjoule."),
     "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),
