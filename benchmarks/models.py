@@ -58,7 +58,9 @@ def _xeon(table: Table, quick: bool) -> None:
         for one in found.scores:
             OUT.text(f"{target}: {one.candidate.name}: blocks {one.blocked_pct:.2f} %, loads out {one.loads_pct:.2f} %")
         error = found.chosen.blocked_pct
-        rows.append(_row(target, "five blocks", found.chosen.candidate.name, error, most, squares, boosting, found.coverage))
+        rows.append(
+            _row(target, "five blocks", found.chosen.candidate.name, error, most, squares, boosting, found.coverage)
+        )
         cut = int(FIRST * len(table))
         early = fit(table.take(slice(0, cut)), target, ignore=[other], choose="loads", only=only)
         assert early.model is not None
@@ -88,7 +90,9 @@ def _specpower(path: Path) -> None:
         ground = fit_modelled.ground(kept)
         known = ground["generation_years"].values()
         for server in left:
-            ground["generation_years"].setdefault(server["generation"], min(max(server["year"], min(known)), max(known)))
+            ground["generation_years"].setdefault(
+                server["generation"], min(max(server["year"], min(known)), max(known))
+            )
         coefficients = fit_modelled.solve("server_tdp", kept, ground)
         for server in left:
             facts = server["facts"]
@@ -96,10 +100,16 @@ def _specpower(path: Path) -> None:
             ours.append(np.abs(watts / server["watts"] - 1))
             cubic.append(np.abs(codecarbon_w(facts.tdp_w * facts.sockets) / server["watts"] - 1))
     rows = [
-        [name, *(f"{100 * np.mean(errors, axis=0)[place]:.0f}" for place in (0, 1, 5, 10)), f"{100 * np.mean(errors):.1f}"]
+        [
+            name,
+            *(f"{100 * np.mean(errors, axis=0)[place]:.0f}" for place in (0, 1, 5, 10)),
+            f"{100 * np.mean(errors):.1f}",
+        ]
         for name, errors in (("everywatt, makers left out", ours), ("cubic of the TDP (CodeCarbon)", cubic))
     ]
-    OUT.table(["NO SENSOR", "IDLE %", "10 % LOAD", "50 % LOAD", "100 % LOAD", "ALL LOADS %"], rows, right=(1, 2, 3, 4, 5))
+    OUT.table(
+        ["NO SENSOR", "IDLE %", "10 % LOAD", "50 % LOAD", "100 % LOAD", "ALL LOADS %"], rows, right=(1, 2, 3, 4, 5)
+    )
 
 
 def codecarbon_w(tdp_w: float) -> np.ndarray:

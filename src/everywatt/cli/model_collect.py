@@ -82,4 +82,7 @@ def _tell(name: str, path: object, steps: int, output: Output) -> None:
         output.text(f"Next: everywatt model fit {name} --target {targets[0]} --out model.json")
     else:
         output.warn("Nothing measured power during this run, so that there is nothing to learn. Try: everywatt sensors")
-    output.json("model-collection", {"run": name, "path": str(path), "rows": len(table), "columns": list(table.columns), "targets": targets})
+    output.json(
+        "model-collection",
+        {"run": name, "path": str(path), "rows": len(table), "columns": list(table.columns), "targets": targets},
+    )

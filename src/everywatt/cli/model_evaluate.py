@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 @model_argument
 @table_options
 @target_option
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Prediction against truth: .png, .svg, .pdf or .html.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Prediction against truth: .png, .svg, .pdf or .html.",
+)
 @output_options
 def command(model: Path, table: Table, target: str, plot: Path | None, output: Output) -> None:
     """Say how far off a model is on a table that has the truth: errors, coverage of its interval, rows out of range."""
@@ -39,7 +43,12 @@ def command(model: Path, table: Table, target: str, plot: Path | None, output: O
         ["mean width of the interval", percent(found["mean_width_pct"]), ""],
         ["rows outside of what was learnt", percent(100 * found["outside_share"]), ""],
     ]
-    output.table(["", "", ""], rows, right=(1, 2), title=f"{fitted.target} by {fitted.about.get('model', 'a model')}, {found['rows']} rows")
+    output.table(
+        ["", "", ""],
+        rows,
+        right=(1, 2),
+        title=f"{fitted.target} by {fitted.about.get('model', 'a model')}, {found['rows']} rows",
+    )
     if plot is not None:
         from everywatt.report.model_plots import truth_plot
 

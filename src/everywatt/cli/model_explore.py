@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 @click.command(cls=Verb)
 @table_options
 @target_option
-@click.option("--lags", type=click.IntRange(0, 60), default=5, show_default=True, help="Rows of delay to try, both ways.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Scatter plots: .png, .svg, .pdf or .html.")
+@click.option(
+    "--lags", type=click.IntRange(0, 60), default=5, show_default=True, help="Rows of delay to try, both ways."
+)
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Scatter plots: .png, .svg, .pdf or .html."
+)
 @output_options
 def command(table: Table, target: str, lags: int, plot: Path | None, output: Output) -> None:
     """Say which columns move with power, and with which delay: look before anything is fitted.
@@ -30,7 +34,8 @@ def command(table: Table, target: str, lags: int, plot: Path | None, output: Out
 
     found = explore(table, target, lags)
     rows = [
-        [one.name, f"{one.now:+.2f}", f"{one.best:+.2f}", f"{one.lag_s:+g} s", one.grade, one.remark] for one in found.columns
+        [one.name, f"{one.now:+.2f}", f"{one.best:+.2f}", f"{one.lag_s:+g} s", one.grade, one.remark]
+        for one in found.columns
     ]
     output.table(["COLUMN", "NOW", "BEST", "DELAY", "RELATION", ""], rows, right=(1, 2, 3), title=f"With {target}:")
     for warning in found.warnings:

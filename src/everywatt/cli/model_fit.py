@@ -30,9 +30,17 @@ if TYPE_CHECKING:
     show_default=True,
     help="Choose by the error on blocks of time, or on loads, that were left out.",
 )
-@click.option("--level", type=click.FloatRange(0.5, 0.99), default=0.9, show_default=True, help="Share of truths inside the interval.")
+@click.option(
+    "--level",
+    type=click.FloatRange(0.5, 0.99),
+    default=0.9,
+    show_default=True,
+    help="Share of truths inside the interval.",
+)
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The model file.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Where the plot goes; beside the model unless set.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Where the plot goes; beside the model unless set."
+)
 @click.option("--no-plot", is_flag=True, help="No plot of prediction against truth.")
 @output_options
 def command(
@@ -99,7 +107,13 @@ def command(
 def _table(found: Fit, choose: str, output: Output) -> None:
     rows = []
     for one in found.scores:
-        mark = "← chosen" if found.chosen is not None and one is found.chosen else "baseline" if one.candidate.baseline else ""
+        mark = (
+            "← chosen"
+            if found.chosen is not None and one is found.chosen
+            else "baseline"
+            if one.candidate.baseline
+            else ""
+        )
         rows.append(
             [one.candidate.name, percent(one.blocked_pct), f"{one.blocked_w:.3g} W", percent(one.loads_pct), mark]
         )

@@ -21,14 +21,16 @@ SECTION = re.compile(r"^\[sensor\.model\]\n(?:(?!\[).*\n?)*", re.MULTILINE)
 
 @click.command(cls=Verb)
 @model_argument
-@click.option("--against", metavar="RUN", help="A recording of this machine beside a sensor: move the model here by it.")
-@click.option("--target", metavar="COLUMN", help="The channel of the sensor in that recording; the model's own unless set.")
+@click.option(
+    "--against", metavar="RUN", help="A recording of this machine beside a sensor: move the model here by it."
+)
+@click.option(
+    "--target", metavar="COLUMN", help="The channel of the sensor in that recording; the model's own unless set."
+)
 @click.option("--remove", is_flag=True, help="No longer use a model.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done and change nothing.")
 @output_options
-def command(
-    model: Path, against: str | None, target: str | None, remove: bool, dry_run: bool, output: Output
-) -> None:
+def command(model: Path, against: str | None, target: str | None, remove: bool, dry_run: bool, output: Output) -> None:
     """Use a model as a sensor from now on: copy it beside your settings and name it there.
 
     With --against RUN, a few minutes of this machine recorded beside any sensor, the model of another machine is moved
@@ -67,7 +69,9 @@ def command(
     _write(config, (rest.rstrip("\n") + "\n\n" if rest.strip() else "") + section, dry_run)
     told = "Would be" if dry_run else "Is"
     output.say(f"{told} in {config}: [sensor.model] file = models/{copy.name}. Try: everywatt sensors")
-    output.json("model-install", {"file": str(copy), "config": str(config), "gain": fitted.gain, "offset_w": fitted.offset_w})
+    output.json(
+        "model-install", {"file": str(copy), "config": str(config), "gain": fitted.gain, "offset_w": fitted.offset_w}
+    )
 
 
 def _write(config: Path, text: str, dry_run: bool) -> None:
@@ -77,7 +81,9 @@ def _write(config: Path, text: str, dry_run: bool) -> None:
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{config} would not be readable: {error}.", cure="write [sensor.model] there by hand") from None
+        raise ConfigError(
+            f"{config} would not be readable: {error}.", cure="write [sensor.model] there by hand"
+        ) from None
     if not dry_run:
         config.parent.mkdir(parents=True, exist_ok=True)
         write_text(config, text)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @out_option
 @output_options
 def command(model: Path, table: Table, out: Path | None, output: Output) -> None:
-    """Watts of every row with their interval, as CSV: time, watts, low, high, and what is outside of what was learnt."""
+    """Watts of every row as CSV: time, watts, low, high, and which inputs are outside of what was learnt."""
     from everywatt.models.applying import apply
     from everywatt.models.modelfile import load_model
 
@@ -33,7 +33,12 @@ def command(model: Path, table: Table, out: Path | None, output: Output) -> None
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["time", "watts", "low", "high", "outside"])
     for at, watts, low, high, outside in zip(
-        found.times_s.tolist(), found.watts.tolist(), found.low.tolist(), found.high.tolist(), found.outside, strict=True
+        found.times_s.tolist(),
+        found.watts.tolist(),
+        found.low.tolist(),
+        found.high.tolist(),
+        found.outside,
+        strict=True,
     ):
         lines.writerow([f"{at:.6f}", f"{watts:.6g}", f"{low:.6g}", f"{high:.6g}", "; ".join(outside)])
     for warning in found.warnings:
@@ -54,7 +59,14 @@ def command(model: Path, table: Table, out: Path | None, output: Output) -> None
             "level": fitted.widths.level,
             "rows_w": [
                 {"time": at, "watts": w, "low": a, "high": b, "outside": list(o)}
-                for at, w, a, b, o in zip(found.times_s.tolist(), found.watts.tolist(), found.low.tolist(), found.high.tolist(), found.outside, strict=True)
+                for at, w, a, b, o in zip(
+                    found.times_s.tolist(),
+                    found.watts.tolist(),
+                    found.low.tolist(),
+                    found.high.tolist(),
+                    found.outside,
+                    strict=True,
+                )
             ],
             "warnings": list(found.warnings),
         },

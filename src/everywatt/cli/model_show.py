@@ -46,5 +46,7 @@ def _where(model: Model) -> str:
     about = model.about
     host = f"on {model.host} " if model.host else ""
     rows, seconds = about.get("rows"), about.get("seconds")
-    length = f"from {rows} rows over {float(seconds) / 60:.0f} min" if rows and seconds else "from rows that are not told"
+    length = (
+        f"from {rows} rows over {float(seconds) / 60:.0f} min" if rows and seconds else "from rows that are not told"
+    )
     return f"{host}{length}, a row every {model.period_s:g} s"

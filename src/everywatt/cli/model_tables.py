@@ -14,7 +14,19 @@ from everywatt.core.errors import RunNotFound, UsageError
 from everywatt.models.table import Table, join
 
 F = TypeVar("F", bound=Callable[..., Any])
-ENDINGS = (".csv", ".csv.gz", ".tsv", ".parquet", ".pq", ".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz", ".json", ".json.gz")
+ENDINGS = (
+    ".csv",
+    ".csv.gz",
+    ".tsv",
+    ".parquet",
+    ".pq",
+    ".ndjson",
+    ".ndjson.gz",
+    ".jsonl",
+    ".jsonl.gz",
+    ".json",
+    ".json.gz",
+)
 
 target_option = click.option("--target", required=True, metavar="COLUMN", help="The column of watts to learn.")
 model_argument = click.argument("model", type=click.Path(dir_okay=False, path_type=Path))

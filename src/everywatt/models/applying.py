@@ -74,7 +74,7 @@ def _unit_check(model: Model, table: Table) -> list[str]:
         typical, learnt = float(np.median(busy)), abs(limit.middle) or size
         if typical > OTHER_UNIT * size or (limit.low > 0 and float(busy.max()) * OTHER_UNIT < limit.low):
             raise UsageError(
-                f"{name} is typically {typical:.3g} here and was {learnt:.3g} where the model was learnt: another unit?",
+                f"{name} is typically {typical:.3g} here and was {learnt:.3g} in the training: another unit?",
                 cure=f"the unit of the training{f' ({model.units[name]})' if model.units.get(name) else ''}",
             )
         if typical > 20 * learnt and typical > 2 * size:
@@ -128,7 +128,9 @@ def transfer(model: Model, table: Table, target: str, host: str = "") -> Model:
     gain, offset = float(np.median(truth / watts.clip(1e-9))), 0.0
     if float(watts.max()) > 1.3 * float(watts.min()):
         weights = 1 / truth
-        line = np.linalg.lstsq(np.column_stack([watts, np.ones(len(watts))]) * weights[:, None], truth * weights, rcond=None)
+        line = np.linalg.lstsq(
+            np.column_stack([watts, np.ones(len(watts))]) * weights[:, None], truth * weights, rcond=None
+        )
         slope, constant = map(float, line[0])
         if slope > 0:
             gain, offset = slope, constant
@@ -146,6 +148,12 @@ def transfer(model: Model, table: Table, target: str, host: str = "") -> Model:
     )
     told = {
         **model.about,
-        "transferred": {"from": model.host, "rows": int(known.sum()), "error_pct": mape(made, truth), "gain": gain, "offset_w": offset},
+        "transferred": {
+            "from": model.host,
+            "rows": int(known.sum()),
+            "error_pct": mape(made, truth),
+            "gain": gain,
+            "offset_w": offset,
+        },
     }
     return replace(moved, widths=widths, host=host or table.host, about=told)

@@ -17,7 +17,6 @@ from everywatt.core.errors import EverywattError, MissingExtra
 from everywatt.models.table import Floats
 from everywatt.models.trees import Tree
 
-
 MANY_ROWS = 50_000
 
 

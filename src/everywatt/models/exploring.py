@@ -46,7 +46,9 @@ def explore(table: Table, target: str, lags: int) -> Explored:
             continue
         at = {lag: _lagged(values, y, lag) for lag in range(-lags, lags + 1)}
         best = max(at, key=lambda lag: (abs(at[lag]), -abs(lag)))
-        found.append(Relation(name, at[0], at[best], best * period_s, _grade(at[best], len(y)), _remark(name, at, best)))
+        found.append(
+            Relation(name, at[0], at[best], best * period_s, _grade(at[best], len(y)), _remark(name, at, best))
+        )
     found.sort(key=lambda one: -abs(one.best))
     return Explored(tuple(found), table.notes)
 

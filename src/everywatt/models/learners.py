@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from everywatt.core.errors import UsageError
-from everywatt.models.design import correlation
 from everywatt.models.boosting import Growth, grow, sum_of
+from everywatt.models.design import correlation
 from everywatt.models.features import Feature
 from everywatt.models.form import LEAST_SHARE, MOST_LOG, REACH, Form, Range
 from everywatt.models.linear import fit_linear
@@ -91,7 +91,7 @@ def learner(name: str) -> Learner:
 
 def fit_form(candidate: Candidate, x: Floats, y: Floats, seed: int = 0) -> Form:
     """A candidate fitted to rows: x has its features, y watts above zero."""
-    ranges = tuple(Range(*map(float, limits)) for limits in zip(x.min(axis=0), x.max(axis=0), np.median(x, axis=0)))
+    ranges = _ranges(x)
     least = LEAST_SHARE * float(y.min())
     features = candidate.features
     if candidate.kind == "mean":
@@ -106,6 +106,11 @@ def fit_form(candidate: Candidate, x: Floats, y: Floats, seed: int = 0) -> Form:
         keep = np.linspace(0, len(x) - 1, MOST_TREES_ROWS).astype(int)
         x, y = x[keep], y[keep]
     return _boosted(candidate, form, x, y, seed)
+
+
+def _ranges(x: Floats) -> tuple[Range, ...]:
+    limits = zip(x.min(axis=0).tolist(), x.max(axis=0).tolist(), np.median(x, axis=0).tolist(), strict=True)
+    return tuple(Range(*three) for three in limits)
 
 
 def _linear(candidate: Candidate, x: Floats, y: Floats, ranges: tuple[Range, ...], least: float) -> Form:
@@ -165,9 +170,9 @@ def predict_form(form: Form, x: Floats) -> Floats:
         linear = linear + np.clip(x, low, high + REACH * (high - low)) @ np.array(form.weights)
     linear = np.maximum(np.maximum(linear, form.least_w), 1e-9)
     if not form.trees:
-        return linear
+        return np.asarray(linear)
     logs = form.share * np.log(linear) + sum_of(form.trees, x)
-    return np.maximum(np.exp(np.minimum(logs, MOST_LOG)), form.least_w)
+    return np.asarray(np.maximum(np.exp(np.minimum(logs, MOST_LOG)), form.least_w))
 
 
 def importances(form: Form, x: Floats) -> Floats:

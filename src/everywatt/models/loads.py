@@ -55,7 +55,9 @@ def centres_of(x: Floats, count: int) -> Floats:
     centres = x[chosen].copy()
     for _ in range(ROUNDS):
         place = np.argmin(_distances(x, centres), axis=1)
-        moved = np.array([x[place == c].mean(axis=0) if (place == c).any() else centres[c] for c in range(len(centres))])
+        moved = np.array(
+            [x[place == c].mean(axis=0) if (place == c).any() else centres[c] for c in range(len(centres))]
+        )
         if np.allclose(moved, centres):
             break
         centres = moved

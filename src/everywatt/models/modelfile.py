@@ -1,4 +1,4 @@
-"""The model file: small readable JSON. A file from elsewhere is data: every part is checked, and nothing is executed."""
+"""The model file: readable JSON. A file from elsewhere is data: every part is checked, and nothing is executed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ def from_dict(data: Any, where: str = "the model") -> Model:
     if whole.get("kind") != KIND or not str(whole.get("schema", "")).startswith("everywatt/"):
         check.fail("it does not say that it is one")
     entries = check.items(whole.get("features"), "features", MOST_FEATURES)
-    columns = {check.name(name): check.range(entry) for name, entry in check.table(whole.get("columns"), "columns").items()}
+    columns = {
+        check.name(name): check.range(entry) for name, entry in check.table(whole.get("columns"), "columns").items()
+    }
     features = tuple(_feature(check, entry, columns) for entry in entries)
     form = _form(check, check.table(whole.get("form"), "form"), features, entries)
     units = {name: str(entry.get("unit", ""))[:40] for name, entry in whole["columns"].items()}

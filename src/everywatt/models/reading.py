@@ -157,14 +157,14 @@ def _sage(path: Path) -> Table:
         if value != value or not isinstance(record.get("name"), str):
             continue
         at_s = parse_utc_ns(str(record.get("timestamp")), "iso", f"{path}: timestamp") / NS
-        times, values = series.setdefault(".".join([record["name"], *labels[1:]] if labels else [record["name"]]), ([], []))
+        times, values = series.setdefault(
+            ".".join([record["name"], *labels[1:]] if labels else [record["name"]]), ([], [])
+        )
         times.append(at_s)
         values.append(value)
     if not series:
         raise UsageError(f"{path} holds no records of Sage.", cure="lines with timestamp, name, value and meta")
-    tables = [
-        ordered(Table(np.array(times), {name: np.array(values)})) for name, (times, values) in series.items()
-    ]
+    tables = [ordered(Table(np.array(times), {name: np.array(values)})) for name, (times, values) in series.items()]
     return join(sorted(tables, key=len, reverse=True))
 
 
@@ -194,7 +194,7 @@ def _with_rates(table: Table) -> Table:
 
 
 def is_counter(name: str, values: Floats) -> bool:
-    """Whether a column accumulates: it never falls (but for resets, where the name says so) and does not stand still."""
+    """Whether a column accumulates: it never falls (but for resets, where its name says so) and does move."""
     known = values[np.isfinite(values)]
     if len(known) < 20:
         return False

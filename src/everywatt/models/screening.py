@@ -1,7 +1,8 @@
-"""What is wrong with a table before anything is learnt from it: dead columns, gaps, wrong units, leaks of the answer."""
+"""What is wrong with a table before anything is learnt from it: dead columns, gaps, wrong units, leaks."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ def stretches(values: Floats) -> list[tuple[int, int]]:
     """Stretches [start, end) in which a value stands still."""
     edges = np.flatnonzero(np.diff(values) != 0) + 1
     bounds = [0, *edges.tolist(), len(values)]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(itertools.pairwise(bounds))
 
 
 def _without_dead_target(table: Table, target: str, warnings: list[str]) -> Table:
@@ -112,7 +113,7 @@ def _plausible(y: Floats, target: str, warnings: list[str]) -> None:
     mixed = (apart >= MIXED[0]) & (apart <= MIXED[1])
     if 0 < mixed.mean() < 0.5 and mixed.sum() >= 3:
         raise UsageError(
-            f"{int(mixed.sum())} values of {target} are about a thousand times off the others: two units in one column.",
+            f"{int(mixed.sum())} values of {target} are a thousand times off the others: two units in one column.",
             cure="watts in every row",
         )
 

@@ -29,14 +29,22 @@ if TYPE_CHECKING:
 NAME = "model"
 SOURCES = ("use", "activity", "nvml", "jetson", "tegrastats", "hwmon")
 TO_95 = 1.96 / 1.645  # an interval of 90 % as one of 95 %
-DOMAINS = (("package", Domain.PACKAGE), ("dram", Domain.DRAM), ("gpu", Domain.GPU), ("soc", Domain.SOC), ("wall", Domain.WALL))
+DOMAINS = (
+    ("package", Domain.PACKAGE),
+    ("dram", Domain.DRAM),
+    ("gpu", Domain.GPU),
+    ("soc", Domain.SOC),
+    ("wall", Domain.WALL),
+)
 
 
 class ModelPower:
     """The group `model.power`: each row is the mean power from the read before to this one."""
 
     def __init__(self, model: Model, groups: Sequence[Group], channels: Sequence[Channel], clock: Any) -> None:
-        self.info = GroupInfo(f"{NAME}.power", NAME, channels[0].device, tuple(channels), Cadence.SLOW, label=_label(model))
+        self.info = GroupInfo(
+            f"{NAME}.power", NAME, channels[0].device, tuple(channels), Cadence.SLOW, label=_label(model)
+        )
         self._model = model
         self._groups = tuple(groups)
         self._clock = clock

@@ -36,7 +36,11 @@ def truth_plot(times_s: Floats, truth: Floats, watts: Floats, target: str, out: 
     )
     ends = altair.Data(values=[{"a": least}, {"a": most}])
     line = altair.Chart(ends).mark_line(color="#5f6b7a", strokeDash=[4, 3]).encode(x="a:Q", y="a:Q")
-    long = [{"t": row["t"], "W": row[key], "line": name} for row in rows for key, name in (("truth", "measured"), ("watts", "predicted"))]
+    long = [
+        {"t": row["t"], "W": row[key], "line": name}
+        for row in rows
+        for key, name in (("truth", "measured"), ("watts", "predicted"))
+    ]
     over = (
         altair.Chart(altair.Data(values=long))
         .mark_line(strokeWidth=1)
@@ -71,13 +75,15 @@ def scatter_plot(columns: Mapping[str, Floats], truth: Floats, target: str, out:
 def _thinned(places: NDArray[np.int64]) -> NDArray[np.int64]:
     if len(places) <= MOST_POINTS:
         return places
-    return places[np.linspace(0, len(places) - 1, MOST_POINTS).astype(int)]
+    return np.asarray(places[np.linspace(0, len(places) - 1, MOST_POINTS).astype(int)])
 
 
 def _save(chart: Any, out: Path) -> Path:
     styled = chart.configure(font=FONT, background="white").configure_view(stroke=None)
     if out.suffix.lower() not in (*ENDINGS, ".html"):
-        raise UsageError(f"'{out.name}' does not say a format.", cure=f"a name that ends in {', '.join(ENDINGS)} or .html")
+        raise UsageError(
+            f"'{out.name}' does not say a format.", cure=f"a name that ends in {', '.join(ENDINGS)} or .html"
+        )
     try:
         if out.suffix.lower() == ".html":
             # The drawing itself: a page that loads nothing from anywhere.
