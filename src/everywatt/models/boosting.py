@@ -28,7 +28,7 @@ class Growth:
     leaves: int = 15
     least: int = 10
     rate: float = 0.07
-    ridge: float = 3.0
+    ridge: float = 1.0
 
 
 def grow(x: Floats, residual: Floats, monotone: Sequence[int], growth: Growth, seed: int = 0) -> list[Tree]:

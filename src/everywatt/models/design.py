@@ -12,6 +12,7 @@ from everywatt.models.table import GAP_PERIODS, Floats, Table
 
 MOST_VALUES = 24
 MOST_IN_RATIOS = 4
+MOST_PAST = 8
 USEFUL = 0.2
 
 
@@ -112,5 +113,5 @@ def automatic(table: Table, target: str, names: Sequence[str]) -> tuple[list[Fea
     values = [Feature("value", name) for name in kept]
     ratios = [Feature("ratio", a, b) for place, a in enumerate(strong) for b in strong[place + 1 :]]
     period_s = table.period_s
-    pasts = [Feature("past", name, seconds=steps * period_s) for steps in (1, 2) for name in kept[:MOST_IN_RATIOS]]
+    pasts = [Feature("past", name, seconds=steps * period_s) for steps in (1, 2) for name in kept[:MOST_PAST]]
     return values, ratios, pasts

@@ -28,6 +28,7 @@ GROUP = "everywatt.models"
 MOST_TREES_ROWS = 20_000
 USEFUL_LINEAR = 0.15
 BELOW_TREES = 1
+ALONE = Growth(trees=100, leaves=31, least=5)  # without a line below them trees have more to tell apart
 FETCHES = re.compile(r"cache.?miss|llc|bandwidth|dram_(read|access)|membw", re.I)
 
 
@@ -119,8 +120,10 @@ def _linear(candidate: Candidate, x: Floats, y: Floats, ranges: tuple[Range, ...
     strength = {
         place: correlation(x[:, place], y, by_rank=False)
         for place, f in enumerate(features)
-        if f.kind in ("value", "mean") and _moves(x[:, place], y)
+        if f.kind in ("value", "mean") and not _wild(x[:, place])
     }
+    if candidate.kind != "linear":
+        strength = {place: value for place, value in strength.items() if value >= USEFUL_LINEAR}
     most = len(features) if candidate.kind == "linear" else BELOW_TREES
     # Memory draws by what is fetched from it: where a column tells that, the line goes on along it.
     fetches = [place for place in strength if candidate.dram and FETCHES.search(features[place].column)]
@@ -142,7 +145,7 @@ def _boosted(candidate: Candidate, form: Form, x: Floats, y: Floats, seed: int) 
         grown = grow(x, np.log(y / predict_form(form, x)), rising, growth, seed)
         trees += grown if share == 1 else [tree.times(share) for tree in grown]
     if share < 1:
-        trees += [tree.times(1 - share) for tree in grow(x, np.log(y), rising, growth, seed)]
+        trees += [tree.times(1 - share) for tree in grow(x, np.log(y), rising, ALONE, seed)]
     return replace(form, kind="boosted", trees=tuple(trees), share=share)
 
 
@@ -153,10 +156,10 @@ def _central(y: Floats) -> float:
     return float(y[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
-def _moves(x: Floats, y: Floats) -> bool:
-    """Whether a feature goes up with power enough to carry a straight line; a wild counter does not."""
-    spread = float(x.max() - np.quantile(x, 0.99))
-    return correlation(x, y) >= USEFUL_LINEAR and spread <= 20 * max(float(np.quantile(x, 0.99) - x.min()), 1e-300)
+def _wild(x: Floats) -> bool:
+    """Whether a column has values far beyond all others: a straight line through them would lead anywhere."""
+    usual = float(np.quantile(x, 0.99))
+    return float(x.max()) - usual > 20 * max(usual - float(x.min()), 1e-300)
 
 
 def predict_form(form: Form, x: Floats) -> Floats:

@@ -20,6 +20,7 @@ LEAST_ROWS = 40
 PLAUSIBLE_W = (0.05, 100_000.0)
 DEAD_ROWS = 30
 LEAK = 0.9995
+COPY = 1 - 1e-9
 SHIFTS = (1, 2, 3)
 MIXED = (300.0, 3000.0)  # watts among milliwatts lie a thousand apart
 
@@ -145,9 +146,10 @@ def _honest(table: Table, name: str, target: str, asked: bool, warnings: list[st
     same = abs(correlation(values, y, by_rank=False))
     ahead = {k: abs(correlation(values[:-k], y[k:], by_rank=False)) for k in SHIFTS if len(y) > k + 3}
     behind = {k: abs(correlation(values[k:], y[:-k], by_rank=False)) for k in SHIFTS if len(y) > k + 3}
-    for k, value in (*((0, same),), *ahead.items(), *((-k, v) for k, v in behind.items())):
-        if value >= LEAK:
-            shift = "" if k == 0 else f" {abs(k)} row{'s' if abs(k) > 1 else ''} {'ahead' if k > 0 else 'ago'}"
-            warnings.append(f"{name} is {target} itself{shift} (correlation {value:.4f}): leakage")
+    shifted = {**ahead, **{-k: value for k, value in behind.items()}}
+    for k, value in {0: same, **shifted}.items():
+        if (k == 0 and value >= COPY) or (k != 0 and value >= LEAK and value > same):
+            shift = "" if k == 0 else f" {abs(k)} row{'s' if abs(k) > 1 else ''} {'ago' if k < 0 else 'ahead'}"
+            warnings.append(f"{name} is {target} itself{shift} (correlation {value:.5f}): leakage")
             return asked
     return True
