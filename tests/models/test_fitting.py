@@ -27,7 +27,9 @@ def world(rows=400, seed=1, noise=0.01, **more):
 
 def test_non_negative_weights_are_those_of_the_law():
     table = world(noise=0.0)
-    idle, weights = fit_linear(np.column_stack([table.columns["cpu_time"], table.columns["memory"]]), table.columns["power"])
+    idle, weights = fit_linear(
+        np.column_stack([table.columns["cpu_time"], table.columns["memory"]]), table.columns["power"]
+    )
     assert idle == pytest.approx(40, rel=1e-3) and weights.tolist() == pytest.approx([60, 20], rel=1e-3)
 
 

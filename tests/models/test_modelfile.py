@@ -19,7 +19,13 @@ def data():
     table = Table(np.arange(300.0), {"power": 10 + 5 * cpu + 0.5 * random.random(300), "cpu": cpu})
     made = to_dict(fit(table, "power", only=("linear",)).model)
     made["form"]["trees"] = [
-        {"feature": [0, -1, -1], "threshold": [0.5, 0, 0], "left": [1, 0, 0], "right": [2, 0, 0], "value": [0, 0.1, 0.2]}
+        {
+            "feature": [0, -1, -1],
+            "threshold": [0.5, 0, 0],
+            "left": [1, 0, 0],
+            "right": [2, 0, 0],
+            "value": [0, 0.1, 0.2],
+        }
     ]
     return made
 

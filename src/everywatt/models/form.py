@@ -55,7 +55,8 @@ class Form:
         linear = self.idle_w
         for weight, value, limit in zip(self.weights, row, self.ranges, strict=False):
             if weight:
-                linear += weight * min(max(value, limit.low), limit.high + REACH * (limit.high - limit.low))
+                reach = REACH * (limit.high - limit.low)
+                linear += weight * min(max(value, limit.low - reach), limit.high + reach)
         linear = max(linear, self.least_w, 1e-9)
         if not self.trees:
             return linear

@@ -170,7 +170,7 @@ def predict_form(form: Form, x: Floats) -> Floats:
     if form.weights and any(form.weights):
         low = np.array([limit.low for limit in form.ranges])
         high = np.array([limit.high for limit in form.ranges])
-        linear = linear + np.clip(x, low, high + REACH * (high - low)) @ np.array(form.weights)
+        linear = linear + np.clip(x, low - REACH * (high - low), high + REACH * (high - low)) @ np.array(form.weights)
     linear = np.maximum(np.maximum(linear, form.least_w), 1e-9)
     if not form.trees:
         return np.asarray(linear)

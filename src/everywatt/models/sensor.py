@@ -176,14 +176,11 @@ def channel_of(model: Model) -> Channel:
     name = target if target.endswith(".power") and "." in target else "host.power"
     watts = model.about.get("watts", {})
     high = watts.get("high")
-    widest = max(along(side_at, side, side_at[-1]) for side_at, side in _sides(model))
+    # Rows that are newer than the usual ones are told apart by `model.outside`.
+    usual = model.widths.novelty[len(model.widths.novelty) // 2]
+    width = max(along(model.widths.novelty, side, usual) for side in (model.widths.below, model.widths.above))
     facts = Facts(
-        gain_pct=100 * math.expm1(min(widest * TO_95, 2.0)),
+        gain_pct=100 * math.expm1(min(width * TO_95, 2.0)),
         max_w=3 * float(high) if isinstance(high, int | float) and high > 0 else None,
     )
     return Channel(name, "W", Kind.GAUGE, device, domain, pedigree=Pedigree.MODELLED, facts=facts)
-
-
-def _sides(model: Model) -> list[tuple[Sequence[float], Sequence[float]]]:
-    widths = model.widths
-    return [(widths.novelty, widths.below), (widths.novelty, widths.above)]
