@@ -19,6 +19,8 @@ from everywatt.models.trees import Tree
 
 MANY_ROWS = 50_000
 FEW_ROWS = 400
+FOREST = 60
+FOREST_LEAVES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,29 @@ def grow(x: Floats, residual: Floats, monotone: Sequence[int], growth: Growth, s
     if not np.allclose(sum_of(trees, x), fitted.predict(x), rtol=1e-4, atol=1e-4):
         raise EverywattError("The trees of this scikit-learn cannot be written down.", cure="pip install -U everywatt")
     return trees
+
+
+def grow_forest(x: Floats, residual: Floats, seed: int = 0) -> list[Tree]:
+    """Trees that were each split at random, whose mean follows the residual: calmer than boosting between loads."""
+    try:
+        from sklearn.ensemble import ExtraTreesRegressor
+    except ImportError:
+        raise MissingExtra("scikit-learn", "models") from None
+    forest = ExtraTreesRegressor(FOREST, min_samples_leaf=2, max_leaf_nodes=FOREST_LEAVES, random_state=seed)
+    fitted = forest.fit(x, residual)
+    return [_of_forest(member.tree_) for member in fitted.estimators_]
+
+
+def _of_forest(grown: Any) -> Tree:
+    leaf = grown.children_left < 0
+    # Nodes are numbered as they were split, so children come after their parent.
+    return Tree(
+        tuple(int(f) for f in np.where(leaf, -1, grown.feature)),
+        tuple(float(f"{t:.7g}") for t in np.where(leaf, 0.0, grown.threshold)),
+        tuple(int(n) for n in np.where(leaf, 0, grown.children_left)),
+        tuple(int(n) for n in np.where(leaf, 0, grown.children_right)),
+        tuple(float(f"{v:.6g}") for v in np.where(leaf, grown.value[:, 0, 0] / FOREST, 0.0)),
+    )
 
 
 def _plain(nodes: Any) -> Tree:

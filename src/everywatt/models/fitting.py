@@ -21,6 +21,7 @@ from everywatt.models.validation import Score, checked_coverage, score
 
 CHOICES = ("blocks", "loads")
 LEAST_GAIN = 0.05  # of the mean's error: a model that gains less has found nothing
+ALIKE = 1.1
 CPU_WORDS = ("cpu_time", "cpu_usage", "cpu_util", "cpu", "util")
 
 
@@ -73,7 +74,7 @@ def fit(
         tell(f"trying {one.name}")
         designs[one.name] = design(table, one.features, fill, table.period_s)
         scores.append(score(one, designs[one.name], y, blocks(len(y)), folds))
-    best = min(scores, key=lambda s: s.blocked_pct if choose == "blocks" else s.loads_pct)
+    best = chosen_of(scores, choose)
     why = no_relation(best, scores[0])
     told = tuple(dict.fromkeys(str(name) for name in loads))
     if why:
@@ -81,6 +82,15 @@ def fit(
     coverage = checked_coverage(best, y, level)
     model = _finish(best, designs[best.candidate.name], y, seen, target, scores, level, choose, coverage, told)
     return Fit(model, tuple(scores), best, coverage, seen.warnings, told, table.times_s, y, "")
+
+
+def chosen_of(scores: Sequence[Score], choose: str) -> Score:
+    """The model with the least error. By loads, one that is as good within ALIKE and goes on beyond what it has seen."""
+    if choose == "blocks":
+        return min(scores, key=lambda one: one.blocked_pct)
+    least = min(one.loads_pct for one in scores)
+    alike = [one for one in scores if one.loads_pct <= ALIKE * least]
+    return min(alike, key=lambda one: (-one.candidate.share, one.loads_pct))
 
 
 def no_relation(best: Score, mean: Score) -> str:

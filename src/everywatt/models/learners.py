@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from everywatt.core.errors import UsageError
-from everywatt.models.boosting import Growth, grow, sum_of
+from everywatt.models.boosting import Growth, grow, grow_forest, sum_of
 from everywatt.models.design import correlation
 from everywatt.models.features import Feature
 from everywatt.models.form import LEAST_SHARE, MOST_LOG, REACH, Form, Range
@@ -45,6 +45,7 @@ class Learner(Protocol):
 class Candidate:
     """One model to try: its name for people, its form and features, and whether trees may only rise with use.
 
+    `forest`: trees side by side instead of one after another, on what `share` of the line leaves over.
     `dram` says that the target is memory, whose power follows what is fetched from it.
     With a `share` below 1 the logarithm is a mean: that much of trees on the linear part, the rest of trees alone.
     """
@@ -57,6 +58,7 @@ class Candidate:
     plugin: str = ""
     baseline: bool = False
     dram: bool = False
+    forest: bool = False
 
 
 def candidates(
@@ -71,7 +73,9 @@ def candidates(
     tried.append(Candidate("boosted, rising", "boosted", rich, monotone=True))
     tried.append(Candidate("boosted with past", "boosted", (*rich, *pasts)))
     tried.append(Candidate("blend with past", "boosted", (*rich, *pasts), share=0.5))
-    tried.append(Candidate("trees with past", "boosted", (*rich, *pasts), share=0.0))
+    plain = (*values, *pasts[: len(pasts) // 2])
+    tried.append(Candidate("forest with past", "boosted", plain, forest=True))
+    tried.append(Candidate("forest alone", "boosted", plain, share=0.0, forest=True))
     tried += [Candidate(name, "plugin", rich, plugin=name) for name in sorted(plugins())]
     return tried
 
@@ -141,6 +145,9 @@ def _boosted(candidate: Candidate, form: Form, x: Floats, y: Floats, seed: int) 
     growth = Growth()
     share = candidate.share
     trees: list[Tree] = []
+    if candidate.forest:
+        trees += grow_forest(x, np.log(y) - share * np.log(predict_form(form, x)), seed)
+        return replace(form, kind="boosted", trees=tuple(trees), share=share)
     if share > 0:
         grown = grow(x, np.log(y / predict_form(form, x)), rising, growth, seed)
         trees += grown if share == 1 else [tree.times(share) for tree in grown]
