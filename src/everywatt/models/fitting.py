@@ -85,7 +85,7 @@ def fit(
 
 
 def chosen_of(scores: Sequence[Score], choose: str) -> Score:
-    """The model with the least error. By loads, one that is as good within ALIKE and goes on beyond what it has seen."""
+    """The model with the least error; by loads, of those within ALIKE of it the one with more of a line."""
     if choose == "blocks":
         return min(scores, key=lambda one: one.blocked_pct)
     least = min(one.loads_pct for one in scores)
