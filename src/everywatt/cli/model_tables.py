@@ -42,7 +42,7 @@ def table_options(function: F) -> F:
         "--join",
         "beside",
         multiple=True,
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=click.Path(dir_okay=False, path_type=Path),
         help="A table of the same time, joined by time (nearest row).",
     )
     @click.option("--tolerance", type=DURATION, help="How far apart joined rows may be; half a period unless set.")

@@ -173,7 +173,7 @@ memory_option = click.option(
 model_option = click.option(
     "--model",
     "power_model",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Estimate power from use by this fitted model (everywatt model fit).",
 )
 note_option = click.option("--note", metavar="TEXT", help="Keep a sentence with the run.")
