@@ -109,9 +109,10 @@ class ModelSensor:
             return Report(self.name, State.UNUSABLE, why=error.message, cure=error.cure, power=False)
         for group in groups:
             group.close()
-        low, high = model.about.get("watts", {}).get("low"), model.about.get("watts", {}).get("high")
-        middle = model.about.get("watts", {}).get("median")
-        why = f"{_label(model)}; learnt between {low} and {high} W" if low is not None else _label(model)
+        watts = model.about.get("watts", {})
+        low, middle, high = (watts.get(key) for key in ("low", "median", "high"))
+        told = isinstance(low, int | float) and isinstance(high, int | float)
+        why = f"{_label(model)}; learnt between {low:.3g} and {high:.3g} W" if told else _label(model)
         sample = {channel_of(model).name: float(middle) if isinstance(middle, int | float) else None}
         return Report(self.name, State.USABLE, why=why, samples=sample)
 
