@@ -11,7 +11,7 @@ import pytest
 from everywatt.models.modelfile import load_model
 from everywatt.models.runs import run_table
 
-pytestmark = pytest.mark.serial
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(900)]
 
 
 def learn(own_home, time_s, *words):
@@ -35,7 +35,7 @@ def learn(own_home, time_s, *words):
 
 
 def test_a_nonlinear_machine_is_learnt_in_a_minute(own_home):
-    collected, fitted, model = learn(own_home, 45)
+    collected, fitted, model = learn(own_home, 40)
     assert collected["rows"] >= 30
     best = next(row for row in fitted["models"] if row["model"] == fitted["chosen"])
     assert best["blocked_pct"] < 6, fitted["models"]
