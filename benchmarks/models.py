@@ -50,7 +50,7 @@ def _given(variable: str) -> Path | None:
 
 
 def _xeon(table: Table, quick: bool) -> None:
-    only = ("linear", "blend with past") if quick else None
+    only = ("linear", "both with past") if quick else None
     rows = []
     for target, (other, most, squares, boosting, most_rest, squares_rest, boosting_rest) in TARGETS.items():
         found = fit(table, target, ignore=[other], only=only)

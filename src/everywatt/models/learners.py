@@ -28,7 +28,6 @@ GROUP = "everywatt.models"
 MOST_TREES_ROWS = 20_000
 USEFUL_LINEAR = 0.15
 BELOW_TREES = 1
-ALONE = Growth(trees=100, leaves=31, least=5)  # without a line below them trees have more to tell apart
 FETCHES = re.compile(r"cache.?miss|llc|bandwidth|dram_(read|access)|membw", re.I)
 
 
@@ -47,7 +46,7 @@ class Candidate:
 
     `forest`: trees side by side instead of one after another, on what `share` of the line leaves over.
     `dram` says that the target is memory, whose power follows what is fetched from it.
-    With a `share` below 1 the logarithm is a mean: that much of trees on the linear part, the rest of trees alone.
+    `both` is the mean of a forest and of boosted trees. `share` is how much of the line is below the trees.
     """
 
     name: str
@@ -59,6 +58,7 @@ class Candidate:
     baseline: bool = False
     dram: bool = False
     forest: bool = False
+    both: bool = False
 
 
 def candidates(
@@ -72,7 +72,7 @@ def candidates(
     rich = (*values, *ratios)
     tried.append(Candidate("boosted, rising", "boosted", rich, monotone=True))
     tried.append(Candidate("boosted with past", "boosted", (*rich, *pasts)))
-    tried.append(Candidate("blend with past", "boosted", (*rich, *pasts), share=0.5))
+    tried.append(Candidate("both with past", "boosted", (*rich, *pasts), forest=True, both=True))
     plain = (*values, *pasts[: len(pasts) // 2])
     tried.append(Candidate("forest with past", "boosted", plain, forest=True))
     tried.append(Candidate("forest alone", "boosted", plain, share=0.0, forest=True))
@@ -142,17 +142,15 @@ def _linear(candidate: Candidate, x: Floats, y: Floats, ranges: tuple[Range, ...
 
 def _boosted(candidate: Candidate, form: Form, x: Floats, y: Floats, seed: int) -> Form:
     rising = [1 if candidate.monotone and f.kind != "ratio" else 0 for f in candidate.features]
-    growth = Growth()
     share = candidate.share
+    left = np.log(y) - share * np.log(predict_form(form, x))
     trees: list[Tree] = []
     if candidate.forest:
-        trees += grow_forest(x, np.log(y) - share * np.log(predict_form(form, x)), seed)
-        return replace(form, kind="boosted", trees=tuple(trees), share=share)
-    if share > 0:
-        grown = grow(x, np.log(y / predict_form(form, x)), rising, growth, seed)
-        trees += grown if share == 1 else [tree.times(share) for tree in grown]
-    if share < 1:
-        trees += [tree.times(1 - share) for tree in grow(x, np.log(y), rising, ALONE, seed)]
+        trees += grow_forest(x, left, seed)
+    if candidate.both or not candidate.forest:
+        trees += grow(x, left, rising, Growth(), seed)
+    if candidate.both:
+        trees = [tree.times(0.5) for tree in trees]
     return replace(form, kind="boosted", trees=tuple(trees), share=share)
 
 
