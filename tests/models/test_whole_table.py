@@ -1,4 +1,4 @@
-"""Figures on the whole table of a real server, where it lies beside the clone (POWER_TABLE; see benchmarks/models.py)."""
+"""Figures on the whole table of a real server, where it lies beside the clone (POWER_TABLE, benchmarks/models.py)."""
 
 import os
 from pathlib import Path
