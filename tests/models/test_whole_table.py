@@ -15,7 +15,7 @@ OTHER = {"package_power": "dram_power", "dram_power": "package_power"}
 
 
 @pytest.mark.parametrize(
-    ("target", "model", "most"), [("package_power", "forest with past", 4.2), ("dram_power", "forest alone", 2.0)]
+    ("target", "model", "most"), [("package_power", "both with past", 4.2), ("dram_power", "forest alone", 2.0)]
 )
 def test_blocks_of_time_left_out(target, model, most):
     found = fit(read_table(Path(TABLE)), target, ignore=[OTHER[target]], only=[model])
