@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +12,10 @@ from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
 from everywatt.slurm.hooks import DEFAULT_SPOOL
 from everywatt.slurm.store import Store
+from everywatt.slurm.users import folder_of, user_name
+
+if TYPE_CHECKING:
+    from everywatt.report.carbon import Factors
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -28,3 +34,33 @@ def store_of(flag: Path | None) -> Store:
     if path is None:
         raise UsageError("Where the site keeps its jobs is not set.", cure="--store DIR, or EVERYWATT_SLURM_STORE")
     return Store(path)
+
+
+def readable_store(flag: Path | None) -> Store:
+    """The store, or where its user may not read it the folder that `slurm daily` wrote for that user."""
+    store = store_of(flag)
+    if not store.path.exists():
+        raise UsageError(f"There is no store at {store.path}.", cure="everywatt slurm install tells where it is")
+    jobs = store.path / "jobs"
+    if jobs.is_dir() and os.access(jobs, os.R_OK | os.X_OK):
+        return store
+    own = folder_of(store.path, user_name())
+    if os.access(own, os.R_OK | os.X_OK):
+        return Store(own)
+    if store.path.is_dir() and not os.access(store.path, os.X_OK):
+        raise UsageError(f"{store.path} may not be read.", cure="ask its administrators; `everywatt slurm daily` lets you")
+    return store
+
+
+def factor_lines(factors: Factors) -> list[str]:
+    """With what carbon and cost are made, for people."""
+    lines = []
+    if factors.intensity is not None:
+        lines.append(f"Carbon: {factors.intensity}.")
+    if factors.curve is not None:
+        lines.append(f"Carbon over time: {factors.curve.source}, {factors.curve.extent()}.")
+    if factors.pue is not None:
+        lines.append(f"PUE: {factors.pue:g}, which carbon and cost are multiplied with.")
+    if factors.price_per_kwh is not None:
+        lines.append(f"Price of a kWh: {factors.price_per_kwh:g} {factors.currency}".rstrip() + ".")
+    return lines

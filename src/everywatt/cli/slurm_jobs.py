@@ -11,7 +11,7 @@ import click
 
 from everywatt.cli.options import TIME, Verb, output_options
 from everywatt.cli.output import Output
-from everywatt.cli.slurm_common import store_of, store_option
+from everywatt.cli.slurm_common import readable_store, store_option
 from everywatt.core.clocks import NS
 from everywatt.core.units import format_joules
 from everywatt.slurm.figures import amount, energy_of, job_of, percent, short, time_of
@@ -56,7 +56,7 @@ def command(
     it was given draw with nobody there. --waste shows the part of that which the job did not use. The last line proves
     that jobs, idle and system add up to what the nodes drew in those hours.
     """
-    opened = store_of(store)
+    opened = readable_store(store)
     until_s = time.time() if until is None else until / NS
     since_s = until_s - WEEK_S if since is None else since / NS
     wanted = Wanted(since_s, until_s, user, account, state, partition, node)

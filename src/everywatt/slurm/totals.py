@@ -5,11 +5,12 @@ Errors of sensors of one kind are the same on all nodes, so intervals of a sum a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from everywatt.core.errors import UsageError
+from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.store import Store
 
 UJ: Final = 1_000_000
@@ -118,6 +119,34 @@ def node_hours(store: Store, since_s: float, until_s: float) -> list[dict[str, A
 def whole(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Microjoules of all hours together, for the proof that jobs + idle + system is the total."""
     return {name: sum(int(row[name]) for row in rows) for name in ("total_uj", "jobs_uj", "idle_uj", "system_uj")}
+
+
+def summed(rows: Sequence[JobOnNode]) -> dict[str, Any]:
+    """One job of its records, as `jobs` gives it: a sum is None where one of them does not know."""
+    first = rows[0]
+    lengths_s = [row.end_s - row.start_s for row in rows]
+    observed_s = sum(row.coverage * length_s for row, length_s in zip(rows, lengths_s, strict=True))
+    whole = all(row.energy_uj is not None for row in rows)
+    energies = {name: _all(getattr(row, name) for row in rows) for name in ("energy_uj", "low_uj", "high_uj")}
+    return {
+        **(energies if whole else dict.fromkeys(energies)),
+        "idle_uj": _all(row.idle_uj for row in rows),
+        "waste_uj": _all(row.waste_uj for row in rows),
+        "wall_uj": _all(row.wall_uj for row in rows),
+        "coverage": observed_s / sum(lengths_s) if sum(lengths_s) else 0.0,
+        "scope": first.scope,
+        "pedigree": "+".join(sorted({row.pedigree for row in rows if row.pedigree})),
+        "refused": next((row.refused for row in rows if row.refused), None),
+        "note": "; ".join(sorted({row.note for row in rows if row.note})),
+        "cpus": _all(row.cpus for row in rows),
+        "cpu_s": _all(row.cpu_s for row in rows),
+        "allocated_cpu_s": sum((row.cpus or 0.0) * length_s for row, length_s in zip(rows, lengths_s, strict=True)),
+    }
+
+
+def _all(values: Iterable[Any]) -> Any:
+    known = list(values)
+    return None if any(value is None for value in known) else sum(known)
 
 
 def shown_id(row: Mapping[str, Any]) -> str:
