@@ -71,6 +71,8 @@ def command(
         output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], **_proof(hours)})
         if output.json_to is None:
             _print_jobs(rows, waste, output)
+    if opened.leave_out:
+        output.warn(f"{len(opened.leave_out)} files of the store are broken and left out: everywatt slurm validate")
     if hours and output.json_to is None:
         total = whole(hours)
         parts = ", ".join(f"{name} {format_joules(total[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))

@@ -136,6 +136,7 @@ class NodeHour:
     idle_uj: int
     system_uj: int
     coverage: float
+    observed_s: float = 0.0  # how much of the hour was booked; 0 in records of before, which did not say
     written_s: float = 0.0
 
     @property

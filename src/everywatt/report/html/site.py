@@ -87,7 +87,7 @@ def _days(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "<p>No job ended in this month.</p>"
     largest = max((row["energy_uj"] or 0 for row in rows), default=0) or 1
-    step = WIDTH / len(rows)
+    step = WIDTH / max(len(rows), 31)  # as wide as a day of a month, also where there are few
     bars = []
     for place, row in enumerate(rows):
         height = 120 * max(row["energy_uj"] or 0, 0) / largest
@@ -96,11 +96,10 @@ def _days(rows: Sequence[Mapping[str, Any]]) -> str:
             f'<rect x="{place * step + 1:.1f}" y="{130 - height:.1f}" width="{max(step - 2, 1):.1f}" '
             f'height="{height:.1f}" rx="2" fill="#0072b2"><title>{about}</title></rect>'
         )
+    names = dict.fromkeys(str(rows[place]["group"]) for place in (0, -1))
     return (
         f'<svg viewBox="0 0 {WIDTH} 150" width="100%" role="img" aria-label="Energy by day">{"".join(bars)}'
-        f'<text x="0" y="147" font-size="11" fill="#7a828d">{html.escape(str(rows[0]["group"]))}</text>'
-        f'<text x="{WIDTH}" y="147" font-size="11" fill="#7a828d" text-anchor="end">'
-        f"{html.escape(str(rows[-1]['group']))}</text></svg>"
+        f'<text x="0" y="147" font-size="11" fill="#7a828d">{html.escape(" to ".join(names))}</text></svg>'
     )
 
 
