@@ -63,10 +63,16 @@ def charged(store: Store, since_s: float, until_s: float, factors: Factors, user
     where, values = ('"user" = ?', [user]) if user is not None else ("true", list[Any]())
     sql = f"SELECT {', '.join(COLUMNS)} FROM jobs WHERE end_s >= ? AND end_s < ? AND ({where}) ORDER BY end_s, job_id"
     table = store.query(sql, [since_s, until_s, *values], since_s, until_s)
-    first_s = min(table.column("start_s").to_pylist(), default=since_s)
-    sql = "SELECT node, hour_s, CAST(sum(jobs_uj) AS BIGINT) AS jobs_uj FROM nodes GROUP BY 1, 2"
-    hours = store.query(sql, [], first_s - HOUR_S, until_s) if factors.curve is not None and len(table) else None
+    hours = hours_of(store, table, until_s) if factors.curve is not None else None
     return with_factors(table, hours, factors)
+
+
+def hours_of(store: Store, table: Any, until_s: float) -> Any:
+    """What the jobs of nodes drew hour by hour while those of a table ran; None where it has none."""
+    if not len(table):
+        return None
+    sql = "SELECT node, hour_s, CAST(sum(jobs_uj) AS BIGINT) AS jobs_uj FROM nodes GROUP BY 1, 2"
+    return store.query(sql, [], min(table.column("start_s").to_pylist()) - HOUR_S, until_s)
 
 
 def with_factors(table: Any, hours: Any, factors: Factors) -> Any:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import document, dumps
-from everywatt.slurm.carbon import Factors, added_up, in_all, with_factors
+from everywatt.slurm.carbon import Factors, added_up, hours_of, in_all, with_factors
 from everywatt.slurm.monthly import plain
 from everywatt.slurm.periods import day_bounds_s
 from everywatt.slurm.schema import arrow
@@ -118,11 +118,7 @@ def open_to_all(store: Path) -> bool:
 def _of_day(store: Store, day: date, factors: Factors) -> Any:
     since_s, until_s = day_bounds_s(day)
     table = store.jobs(since_s, until_s)
-    hours = None
-    if factors.curve is not None and len(table):
-        first_s = min(table.column("start_s").to_pylist())
-        sql = "SELECT node, hour_s, CAST(sum(jobs_uj) AS BIGINT) AS jobs_uj FROM nodes GROUP BY 1, 2"
-        hours = store.query(sql, [], first_s - 3600, until_s)
+    hours = hours_of(store, table, until_s) if factors.curve is not None else None
     return with_factors(table, hours, factors)
 
 

@@ -34,6 +34,11 @@ def folder_of(store: Path, user: str) -> Path:
     return store / USERS / user
 
 
+def is_name(user: str) -> bool:
+    """Whether a user's name can be the name of a file."""
+    return _NAME.fullmatch(user) is not None
+
+
 def user_name(uid: int | None = None) -> str:
     """The name of a user, this process's unless told; its number where it has none."""
     uid = os.geteuid() if uid is None else uid
@@ -45,7 +50,7 @@ def user_name(uid: int | None = None) -> str:
 
 def person(user: str, uid: int | None = None) -> Person | None:
     """The account of a user of this machine; None where it has none, or where the name cannot be a folder."""
-    if not _NAME.fullmatch(user):
+    if not is_name(user):
         return None
     try:
         entry = pwd.getpwnam(user)
