@@ -278,7 +278,8 @@ def _hour_rows(
             idle_uj=of_device["idle"],
             system_uj=of_device["system"],
             coverage=parts[device].coverage if device in parts else 0.0,
-            observed_s=between_s[1] - between_s[0],
+            from_s=between_s[0],
+            to_s=between_s[1],
         )
 
 
@@ -304,6 +305,7 @@ def merge_hours(pieces: Iterable[NodeHour]) -> list[NodeHour]:
             there.idle_uj + row.idle_uj,
             there.system_uj + row.system_uj,
             min(there.coverage, row.coverage),
-            there.observed_s + row.observed_s,
+            min(there.from_s, row.from_s),
+            max(there.to_s, row.to_s),
         )
     return list(found.values())

@@ -8,6 +8,7 @@ table over time does not cover in full keeps its energy and its constant figure,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -91,6 +92,24 @@ def with_factors(table: Any, hours: Any, factors: Factors) -> Any:
 
 def intensity_of(table: Any, hours: Any, curve: Curve) -> Floats:
     """Grams per kWh of each record, weighted with when its node's jobs drew energy; NaN where the curve ends."""
+    pieces = over_hours(table, hours)
+    grams = np.bincount(pieces.record, pieces.share * mean_over(curve, pieces.low_s, pieces.high_s), len(table))
+    return np.asarray(grams, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Records cut at full hours: `share` of record number `record` fell into its hour, between low and high."""
+
+    record: npt.NDArray[np.int64]
+    hour_s: npt.NDArray[np.int64]
+    low_s: Floats
+    high_s: Floats
+    share: Floats
+
+
+def over_hours(table: Any, hours: Any) -> Pieces:
+    """The energy of records laid over their hours; the shares of a record add up to 1."""
     starts, ends = _floats(table, "start_s"), _floats(table, "end_s")
     ends = np.maximum(ends, starts + 1e-6)
     first = np.floor(starts / HOUR_S).astype(np.int64)
@@ -102,8 +121,7 @@ def intensity_of(table: Any, hours: Any, curve: Curve) -> Floats:
     # One hour that is not known makes the whole job even: a guess for a part would tilt the rest.
     unknown = np.bincount(record, ~(watts > 0), len(starts)) > 0
     weights = np.where(unknown[record], 1.0, watts) * (high - low)
-    grams = np.bincount(record, weights * mean_over(curve, low, high), len(starts))
-    return np.asarray(grams / np.bincount(record, weights, len(starts)))
+    return Pieces(record, hour * HOUR_S, low, high, weights / np.bincount(record, weights, len(starts))[record])
 
 
 def mean_over(curve: Curve, low_s: Floats, high_s: Floats) -> Floats:

@@ -20,6 +20,7 @@ from everywatt.core.errors import UsageError
 from everywatt.meters.aipowermeter import END, FILE, day_text, read_log
 from everywatt.meters.series import number, zone_ns
 from everywatt.slurm.schema import DeviceEnergy, JobOnNode
+from everywatt.slurm.store import safe_node
 from everywatt.slurm.users import is_name
 from everywatt.tape.importing import parse_utc_ns
 
@@ -181,6 +182,8 @@ def write_job(root: Path, job: JobOnNode) -> Path | None:
         raise UsageError(f"'{job.user}' cannot be the name of a folder.")
     month = f"{datetime.fromtimestamp(job.start_s):%Y_%m}"
     folder = root / month / job.user / str(job.job_id)
+    if (folder / META).exists() and _meta(folder / META).get("node_id") != job.node:
+        folder = folder.with_name(f"{job.job_id}-{safe_node(job.node)}")  # a job of several nodes
     if (folder / META).exists():
         return None
     folder.mkdir(parents=True, exist_ok=True)

@@ -136,7 +136,8 @@ class NodeHour:
     idle_uj: int
     system_uj: int
     coverage: float
-    observed_s: float = 0.0  # how much of the hour was booked; 0 in records of before, which did not say
+    from_s: float = 0.0  # of the hour this stretch was booked; 0 and 0 in records that do not say
+    to_s: float = 0.0
     written_s: float = 0.0
 
     @property
