@@ -31,6 +31,7 @@ ORDER = (
     "verdicts",
     "batch_cost",
     "meter_import",
+    "slurm_day",
 )
 
 
