@@ -119,7 +119,8 @@ def _gpu_hints(rows: Iterable[JobOnNode]) -> list[tuple[float, str]]:
             if use.idle_s < IDLE_GPU_S or use.idle_s < IDLE_GPU_SHARE * length_s:
                 continue
             watts = use.idle_uj / UJ / length_s
-            drew = f"drew {format_watts(watts)} idle" if watts > 0 else "was idle"
+            power = f"{watts:.0f} W" if watts >= 10 else format_watts(watts)
+            drew = f"drew {power} idle" if watts > 0 else "was idle"
             name = use.uuid.replace("gpu.", "GPU ") if use.uuid.startswith("gpu.") else f"GPU {use.uuid}"
             found.append((watts * use.idle_s, f"{name} of {row.node} {drew} for {format_duration(use.idle_s)}."))
     return found
