@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def series_of(node: int) -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any
         gpu_s.append(busy)
         card.append(np.full(count, gpu))
     names = ("tick", "job", "cpu_s", "gpu_s", "card")
-    columns = (ticks, owners, cpu_s, gpu_s, card)
+    columns: tuple[list[np.ndarray[Any, Any]], ...] = (ticks, owners, cpu_s, gpu_s, card)
     return joules, {name: np.concatenate(parts) for name, parts in zip(names, columns, strict=True)}
 
 
@@ -133,7 +134,7 @@ def book_nodes(folder: str, nodes: list[int]) -> tuple[int, int, int]:
         made, hours = book_day(NodeDay(f"n{node}", START_S, PERIOD_S, devices, joules, CPUS), jobs, uses)
         store.append(made, f"n{node}")
         store.append_hours(hours, f"n{node}")
-        drawn_uj += sum(int(round(value)) for value in joules.sum(axis=0) * 1e6)
+        drawn_uj += sum(round(value) for value in joules.sum(axis=0) * 1e6)
         booked_uj += sum(row.jobs_uj + row.idle_uj + row.system_uj for row in hours)
     return drawn_uj, booked_uj, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -146,7 +147,7 @@ def _columns(path: str) -> list[tuple[str, Any]]:
 
 
 def work(folder: str, nodes: int) -> None:
-    """Book a day with two processes, and compact it; prints seconds, peak megabytes of all, and how far the sum is off."""
+    """Book a day with two processes, and compact it; prints seconds, peak megabytes, and how far the sum is off."""
     from datetime import date
 
     from everywatt.slurm.store import Store
@@ -240,15 +241,27 @@ def main(quick: bool = False) -> None:
         lines = write_logs(Path(name), tenth)
         code = "import sys; from benchmarks.slurm_day import labia_way; labia_way(sys.argv[1])"
         theirs = timed(code, name)
-        line = ["Lab-IA's way, pandas", tenth, tenth * JOBS_A_NODE, f"{theirs['s']:.1f} s", f"{theirs['mb']:.0f} MB", None]
+        line = [
+            "Lab-IA's way, pandas",
+            tenth,
+            tenth * JOBS_A_NODE,
+            f"{theirs['s']:.1f} s",
+            f"{theirs['mb']:.0f} MB",
+            None,
+        ]
         rows.append(line)
         OUT.table(["WAY", "NODES", "JOBS", "TIME", "MEMORY", "SUM OFF BY"], rows, right=range(1, 6))
         say(f"{len(NAMES)} channels a node, a tick every {PERIOD_S} s; {lines} lines of JSON for pandas.")
         year_s = year(Path(name) / "year", 14 if quick else 365)
     growth = ours[1]["s"] / ours[0]["s"]
     scale = 1000 / sizes[1]
-    targets = [
-        ["seconds for 1,000 nodes", f"{ours[1]['s'] * scale:.1f}", f"{TARGET_S:g}", verdict(ours[1]["s"] * scale, TARGET_S)],
+    targets: list[list[object]] = [
+        [
+            "seconds for 1,000 nodes",
+            f"{ours[1]['s'] * scale:.1f}",
+            f"{TARGET_S:g}",
+            verdict(ours[1]["s"] * scale, TARGET_S),
+        ],
         ["megabytes", f"{ours[1]['mb']:.0f}", f"{TARGET_MB:g}", verdict(ours[1]["mb"], TARGET_MB)],
         ["growth over 10 times the nodes", f"{growth:.1f}", "11", verdict(growth, 11.0)],
         ["times as fast as pandas, a job", f"{theirs['s'] / tenth / (ours[1]['s'] / sizes[1]):.1f}", None, None],
@@ -267,7 +280,7 @@ def year(folder: Path, days: int, jobs_a_day: int = 20_000) -> float:
     store, first_s = Store(folder), START_S - 400 * DAY_S
     wanted = Wanted(first_s, first_s + (days + 1) * DAY_S)
     last_day = Wanted(first_s + (days - 1) * DAY_S, first_s + days * DAY_S)
-    queries = {
+    queries: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "by user": lambda: sums(store, wanted, "user"),
         "by account": lambda: sums(store, wanted, "account"),
         "one user's 20 largest": lambda: jobs(store, Wanted(wanted.since_s, wanted.until_s, user="u5"), "energy", 20),
@@ -317,9 +330,7 @@ def _write_day(folder: str, day: int, count: int) -> None:
         "cluster": np.full(count, "c"),
     }
     part = [("device", "cpu.0"), ("domain", "package"), ("source", "rapl")]
-    columns["devices"] = [
-        [dict(part, energy_uj=uj, low_uj=uj, high_uj=uj, idle_uj=0)] for uj in energy.tolist()
-    ]
+    columns["devices"] = [[dict(part, energy_uj=uj, low_uj=uj, high_uj=uj, idle_uj=0)] for uj in energy.tolist()]
     arrays = [
         pa.array(columns[field.name], type=field.type) if field.name in columns else pa.nulls(count, field.type)
         for field in schema

@@ -27,6 +27,7 @@ def test_hours_at_once_are_hours_one_by_one(seed: int, level: Level) -> None:
     uses, holders = random_uses(rng, ticks, owners), random_uses(rng, ticks // 2, owners)
     found = split_hours(joules, observed, TICKS, level, uses, holders, owners)
     for hour in range(3):
+
         def inside(part: Uses, hour: int = hour) -> Uses:
             keep = part.stretch // TICKS == hour
             return Uses(part.stretch[keep] - hour * TICKS, part.owner[keep], part.amount[keep])
@@ -42,12 +43,14 @@ def test_hours_at_once_are_hours_one_by_one(seed: int, level: Level) -> None:
 def test_rows_are_apportioned_as_one_by_one() -> None:
     rng = np.random.default_rng(1)
     weights, whole = rng.uniform(0, 5, (50, 7)), rng.integers(0, 10**9, 50)
-    assert apportion_rows(whole, weights).tolist() == [apportion(int(w), row) for w, row in zip(whole, weights, strict=True)]
+    assert apportion_rows(whole, weights).tolist() == [
+        apportion(int(w), row) for w, row in zip(whole, weights, strict=True)
+    ]
     assert apportion_rows(np.array([5]), np.zeros((1, 3))).tolist() == [[0, 0, 0]]
 
 
 def test_a_day_with_a_known_answer() -> None:
-    """Two jobs on a machine of 4 CPUs that idles at 40 W: 60 W more by use 3:1 in the first hour, nobody in the second."""
+    """Two jobs on a machine of 4 CPUs that idles at 40 W: 60 W more, by use 3:1, for an hour; then nobody."""
     package = Device("cpu.0", "package", "rapl", Level(40.0))
     joules = np.concatenate((np.full(TICKS, 1000.0), np.full(TICKS, 400.0)))[:, None]
     day = NodeDay("n1", T0, 10.0, (package,), joules, 4.0)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import slurm_site
-from slurm_site import HOUR, T0
+import known_site
+from known_site import HOUR, T0
 
 from everywatt.slurm.carbon import added_up, charged, in_all, mean_over
 from everywatt.slurm.monthly import month_of_site
@@ -42,7 +42,7 @@ DAY = (T0, T0 + 24 * HOUR)
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return slurm_site.make(tmp_path_factory.mktemp("site"))
+    return known_site.make(tmp_path_factory.mktemp("site"))
 
 
 def test_a_kilowatt_hour(store: Store) -> None:
@@ -83,8 +83,8 @@ def test_a_month_with_its_last_day(tmp_path: Path) -> None:
     since_s, until_s = month_bounds_s("2026-11")
     assert (since_s, until_s) == (1_793_491_200.0, 1_796_083_200.0)
     store = Store(tmp_path)
-    late = slurm_site.job(1, "ada", (until_s - T0) / HOUR - 2, 1.999, 10)
-    store.append([late, slurm_site.job(2, "ada", (until_s - T0) / HOUR, 1, 20)], "n1")
+    late = known_site.job(1, "ada", (until_s - T0) / HOUR - 2, 1.999, 10)
+    store.append([late, known_site.job(2, "ada", (until_s - T0) / HOUR, 1, 20)], "n1")
     month = month_of_site(store, "2026-11", Given())
     assert [(row["group"], row["energy_uj"]) for row in month.groups["day"]] == [("2026-11-30", 10)]
     assert month_of_site(store, "2026-12", Given()).total["energy_uj"] == 20

@@ -3,7 +3,7 @@
 from datetime import date
 from pathlib import Path
 
-import slurm_site
+import known_site
 
 from everywatt.slurm.checks import flaws, is_store
 from everywatt.slurm.detail import FOREVER_S
@@ -16,8 +16,8 @@ def found(store: Store) -> list[tuple[str, str, str]]:
 
 
 def test_every_kind_of_flaw(tmp_path: Path) -> None:
-    store = slurm_site.make(tmp_path)
-    store.append_hours([NodeHour(int(slurm_site.T0), "n3", "cpu.0", "package", "rapl", 10, 5, 3, 1, 1.0)], "n3")
+    store = known_site.make(tmp_path)
+    store.append_hours([NodeHour(int(known_site.T0), "n3", "cpu.0", "package", "rapl", 10, 5, 3, 1, 1.0)], "n3")
     (tmp_path / "jobs" / "date=2026-11-15" / "n9.1.parquet").write_bytes(b"PAR1 torn")
     before = sorted(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     assert found(store) == [
@@ -36,7 +36,7 @@ def test_every_kind_of_flaw(tmp_path: Path) -> None:
 
 
 def test_a_broken_file_stops_nobody(tmp_path: Path) -> None:
-    store = slurm_site.make(tmp_path)
+    store = known_site.make(tmp_path)
     count = len(store.jobs(0, 2e9))
     bad = tmp_path / "jobs" / "date=2026-11-15" / "n9.1.parquet"
     bad.write_bytes(b"")
@@ -49,6 +49,6 @@ def test_a_broken_file_stops_nobody(tmp_path: Path) -> None:
 
 def test_whole_stores_have_none(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.append([slurm_site.jobs()[0]], "n1")
+    store.append([known_site.jobs()[0]], "n1")
     assert found(store) == []
     assert is_store(tmp_path) and not is_store(tmp_path / "jobs")

@@ -10,8 +10,8 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-import slurm_site
-from slurm_site import T0
+import known_site
+from known_site import T0
 
 from everywatt.core.errors import UsageError
 from everywatt.report.carbon import Factors
@@ -34,9 +34,9 @@ def me() -> str:
 def store(tmp_path: Path) -> Store:
     """The site, of which ada is us and bob is nobody's account here."""
     opened = Store(tmp_path / "store")
-    for row in slurm_site.jobs():
+    for row in known_site.jobs():
         opened.append([replace(row, user=me() if row.user == "ada" else row.user)], row.node)
-    opened.append_hours(slurm_site.hours(), "n1")
+    opened.append_hours(known_site.hours(), "n1")
     return opened
 
 
@@ -77,7 +77,7 @@ def test_a_user_has_a_folder_with_the_same_jobs(store: Store) -> None:
 
 def test_a_late_record_makes_its_day_anew(store: Store) -> None:
     daily(store, DAY, FACTORS)
-    late = replace(slurm_site.jobs()[0], job_id=9, user=me())
+    late = replace(known_site.jobs()[0], job_id=9, user=me())
     store.append([late], "n1")
     done = daily(store, date(2026, 11, 16), FACTORS)
     assert done.compacted == {"jobs/2026-11-15": 2}
@@ -88,7 +88,7 @@ def test_a_late_record_makes_its_day_anew(store: Store) -> None:
 def test_names_that_are_paths_get_no_folder(tmp_path: Path) -> None:
     assert [person(name) for name in ("", "../x", "a/b", ".x", "x\n", "-rf")] == [None] * 6
     store = Store(tmp_path)
-    store.append([slurm_site.job(1, "../../x", 1, 1, 5)], "n1")
+    store.append([known_site.job(1, "../../x", 1, 1, 5)], "n1")
     assert daily(store, DAY, FACTORS).without_account == ["../../x"]
     assert not (tmp_path.parent.parent / "x").exists()
 

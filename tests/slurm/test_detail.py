@@ -1,7 +1,7 @@
 """One job in full."""
 
 import pytest
-import slurm_site
+import known_site
 
 from everywatt.core.errors import UsageError
 from everywatt.slurm.detail import bars, find, hints, parse_id, slurm_difference
@@ -10,7 +10,7 @@ from everywatt.slurm.store import Store
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return slurm_site.make(tmp_path_factory.mktemp("site"))
+    return known_site.make(tmp_path_factory.mktemp("site"))
 
 
 def test_ids_as_slurm_prints_them() -> None:
@@ -22,9 +22,9 @@ def test_ids_as_slurm_prints_them() -> None:
 
 def test_a_job_is_the_sum_of_its_nodes(store: Store) -> None:
     (found,) = find(store, "2")
-    assert (found.energy_uj, found.elapsed_s, found.missing) == (4 * slurm_site.MJ, 3 * 3600, 0)
-    assert found.by_node() == [("n1", 3 * slurm_site.MJ), ("n2", slurm_site.MJ)]
-    assert found.by_device() == [("n1 gpu.0", 2 * slurm_site.MJ), ("n1 cpu.0", slurm_site.MJ)]
+    assert (found.energy_uj, found.elapsed_s, found.missing) == (4 * known_site.MJ, 3 * 3600, 0)
+    assert found.by_node() == [("n1", 3 * known_site.MJ), ("n2", known_site.MJ)]
+    assert found.by_device() == [("n1 gpu.0", 2 * known_site.MJ), ("n1 cpu.0", known_site.MJ)]
 
 
 def test_a_task_is_found_by_its_array(store: Store) -> None:

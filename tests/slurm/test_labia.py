@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import slurm_site
-from slurm_site import T0
+import known_site
+from known_site import T0
 
 from everywatt.core.errors import UsageError
 from everywatt.slurm.labia_csv import HEADS, Grams, append, row_of, spoken
@@ -30,7 +30,7 @@ def rows(path: Path) -> list[list[str]]:
 
 
 def test_the_old_columns() -> None:
-    job = slurm_site.jobs()[1]
+    job = known_site.jobs()[1]
     row = row_of(replace(job, cpu_s=43_200.0, cpus=8.0), "labia") or []
     assert dict(zip(HEADS["labia"], row, strict=True)) == {
         "node name": "n1",
@@ -47,12 +47,12 @@ def test_the_old_columns() -> None:
 
 
 def test_the_columns_with_emissions() -> None:
-    row = row_of(slurm_site.jobs()[0], "co2", Grams(40.0, 52.0)) or []
+    row = row_of(known_site.jobs()[0], "co2", Grams(40.0, 52.0)) or []
     named = dict(zip(HEADS["co2"], row, strict=True))
     assert (named["Total Duration"], named["CPU Consumption (WH)"]) == ("1h0min0s", f"{4e6 / 3600:.6f}")
     assert named["CPU Emission RTE (gCO2eq)"] == f"{4 / 3.6 * 40:.4f}"
     assert named["CPU Emission ADEME (gCO2eq)"] == f"{4 / 3.6 * 52:.4f}"
-    assert (row_of(slurm_site.jobs()[0], "co2") or [])[-4:] == [""] * 4
+    assert (row_of(known_site.jobs()[0], "co2") or [])[-4:] == [""] * 4
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(3723, "1h2min3s"), (62, "1min2s"), (5, "5s"), (3600, "1h0min0s")])
@@ -61,15 +61,15 @@ def test_durations_as_they_were(seconds: float, text: str) -> None:
 
 
 def test_a_job_without_a_figure_or_a_duration_has_no_row() -> None:
-    assert row_of(slurm_site.jobs()[4], "labia") is None
-    assert row_of(slurm_site.job(1, "a", 1, 0, 5), "labia") is None
+    assert row_of(known_site.jobs()[4], "labia") is None
+    assert row_of(known_site.job(1, "a", 1, 0, 5), "labia") is None
 
 
 def test_old_rows_stay_and_all_is_sorted(tmp_path: Path) -> None:
     old = ["n9", "77", "2026-11-15 11:30:00", "5", "1", "2", "3", "4", "5", "6"]
     with (tmp_path / "ada.csv").open("w", newline="") as file:
         csv.writer(file).writerows([HEADS["labia"], old, old])
-    new = [row_of(job, "labia") or [] for job in slurm_site.jobs()[:2][::-1]]
+    new = [row_of(job, "labia") or [] for job in known_site.jobs()[:2][::-1]]
     assert append(tmp_path, "ada", new, "labia") == 2
     assert append(tmp_path, "ada", new, "labia") == 0
     assert rows(tmp_path / "ada.csv") == [list(HEADS["labia"]), new[1], old, new[0]]
@@ -87,7 +87,7 @@ def test_eight_exports_at_once_leave_one_sorted_file(tmp_path: Path) -> None:
     store = tmp_path / "store"
     from everywatt.slurm.store import Store
 
-    made = [slurm_site.job(n, "ada", 10 - n / 100, 1, n * 10**9) for n in range(1, 41)]
+    made = [known_site.job(n, "ada", 10 - n / 100, 1, n * 10**9) for n in range(1, 41)]
     Store(store).append(made, "n1")
     command = [sys.executable, "-m", "everywatt", "slurm", "export", "--to", "labia-csv", "-o", str(tmp_path / "out")]
     command += ["--store", str(store), "--since", "2026-11-01", "--until", "2026-12-01"]
@@ -137,7 +137,7 @@ def test_hours_of_a_zone(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    made = [replace(job, uid=None) for job in slurm_site.jobs()[:3]]
+    made = [replace(job, uid=None) for job in known_site.jobs()[:3]]
     folders = [write_job(tmp_path, job) for job in made]
     assert [str(folder.relative_to(tmp_path)) for folder in folders if folder] == [
         "2026_11/ada/1",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import slurm_site
-from slurm_site import HOUR, MJ, T0
+import known_site
+from known_site import HOUR, MJ, T0
 
 from everywatt.meters.block import Block
 from everywatt.slurm.schema import JobOnNode, NodeHour
@@ -26,10 +26,12 @@ def block(start_s: float, watts: list[list[float]], period_s: float = 60.0) -> B
 def store(tmp_path: Path) -> Store:
     """An hour of 1 MJ of chips: job 1 has 0.5 and 0.1 of idle, job 2 has 0.1; the rest is idle and system."""
     opened = Store(tmp_path)
-    one = slurm_site.job(1, "ada", 10, 1, MJ // 2, idle_uj=MJ // 10)
-    two = slurm_site.job(2, "bob", 10.5, 0.5, MJ // 10, idle_uj=0)
+    one = known_site.job(1, "ada", 10, 1, MJ // 2, idle_uj=MJ // 10)
+    two = known_site.job(2, "bob", 10.5, 0.5, MJ // 10, idle_uj=0)
     opened.append([one, two], "n1")
-    hour = NodeHour(int(T0 + 10 * HOUR), "n1", "cpu.0", "package", "rapl", MJ, 6 * MJ // 10, 3 * MJ // 10, MJ // 10, 1.0)
+    hour = NodeHour(
+        int(T0 + 10 * HOUR), "n1", "cpu.0", "package", "rapl", MJ, 6 * MJ // 10, 3 * MJ // 10, MJ // 10, 1.0
+    )
     opened.append_hours([replace(hour, from_s=T0 + 10 * HOUR, to_s=T0 + 11 * HOUR)], "n1")
     return opened
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,20 +35,39 @@ def store_of(flag: Path | None) -> Store:
     return Store(path)
 
 
+def read_text(path: Path) -> str:
+    """The text of a file that a person named; UsageError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+
+
 def readable_store(flag: Path | None) -> Store:
     """The store, or where its user may not read it the folder that `slurm daily` wrote for that user."""
     store = store_of(flag)
     if not store.path.exists():
         raise UsageError(f"There is no store at {store.path}.", cure="everywatt slurm install tells where it is")
-    jobs = store.path / "jobs"
-    if jobs.is_dir() and os.access(jobs, os.R_OK | os.X_OK):
+    if _listed(store.path / "jobs") is not False:
         return store
     own = folder_of(store.path, user_name())
-    if os.access(own, os.R_OK | os.X_OK):
+    if _listed(own / "jobs"):
         return Store(own)
-    if store.path.is_dir() and not os.access(store.path, os.X_OK):
-        raise UsageError(f"{store.path} may not be read.", cure="ask its administrators; `everywatt slurm daily` lets you")
-    return store
+    raise UsageError(
+        f"{store.path} may not be read, and it has no folder of {user_name()}.",
+        cure="`everywatt slurm daily` makes one the day after your first job",
+    )
+
+
+def _listed(folder: Path) -> bool | None:
+    """Whether a folder can be listed; None where there is none."""
+    try:
+        next(folder.iterdir(), None)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return False
+    return True
 
 
 def factor_lines(factors: Factors) -> list[str]:

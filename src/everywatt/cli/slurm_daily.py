@@ -12,7 +12,7 @@ import click
 
 from everywatt.cli.options import Verb, carbon_options, output_options
 from everywatt.cli.output import Output
-from everywatt.cli.slurm_common import factor_lines, store_of, store_option
+from everywatt.cli.slurm_common import factor_lines, read_text, store_of, store_option
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import format_quantity
@@ -25,13 +25,12 @@ from everywatt.slurm.store import Store
 from everywatt.slurm.units import SITE_UNITS, cron_line, site_unit
 
 
-
 @click.command(cls=Verb)
 @click.option("--date", "day", metavar="YYYY-MM-DD", help="Which day, UTC (yesterday).")
 @click.option(
     "--sacct",
     "sacct_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False),
     help="What sacct wrote, in place of asking it.",
 )
 @click.option("--no-sacct", is_flag=True, help="Do not ask sacct, also where it is installed.")
@@ -52,9 +51,9 @@ def command(
 ) -> None:
     """Do the daily work of a site: join sacct, make past days compact, sum up carbon and cost, fill users' folders.
 
-    Safe to run twice: everything is made from the store and replaced as a whole; one run at a time, the second leaves at
-    once. Run as root, each user gets STORE/users/NAME, which only that user can read; `slurm jobs`, `job` and `summary`
-    read it where the store itself may not be read.
+    Safe to run twice: everything is made from the store and replaced as a whole; one run at a time, the second leaves
+    at once. Run as root, each user gets STORE/users/NAME, which only that user can read; `slurm jobs`, `job` and
+    `summary` read it where the store itself may not be read.
     """
     opened = store_of(store)
     if units:
@@ -94,8 +93,10 @@ def _sacct(store: Store, day: date, file: Path | None, off: bool, output: Output
     if file is None and (off or shutil.which("sacct") is None):
         return None
     try:
-        text = ask(*day_bounds_s(day)) if file is None else file.read_text(encoding="utf-8", errors="replace")
+        text = ask(*day_bounds_s(day)) if file is None else read_text(file)
     except EverywattError as error:
+        if file is not None:
+            raise
         output.warn(f"{error.message} The day is summed up without it.")
         return None
     jobs = parse(text)

@@ -8,7 +8,7 @@ import click
 
 from everywatt.cli.options import TIME, Verb, output_options
 from everywatt.cli.output import Output
-from everywatt.cli.slurm_common import store_of, store_option
+from everywatt.cli.slurm_common import FOLDER, store_of, store_option
 from everywatt.core.clocks import NS
 from everywatt.slurm.detail import FOREVER_S
 from everywatt.slurm.labia_tree import read_tree
@@ -17,7 +17,7 @@ from everywatt.slurm.store import Store
 
 
 @click.command(cls=Verb)
-@click.argument("tree", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("tree", type=FOLDER)
 @click.option("--zone-h", type=float, default=0.0, help="By how many hours its local times are ahead of UTC (0).")
 @click.option("--since", type=TIME, help="Only jobs that ended after this time (all).")
 @click.option("--until", type=TIME, help="Only jobs that ended before this time (all).")

@@ -27,8 +27,8 @@ from everywatt.slurm.totals import summed
 def command(job: str, since: int | None, store: Path | None, output: Output) -> None:
     """Show one job: its energy by node, step and device, and what of its allocation it did not use.
 
-    ID is 123, a task of an array (123_4), a part of a heterogeneous job (123+0); the id of an array shows its tasks. Where
-    Slurm counted energy itself (ConsumedEnergyRaw) that is shown beside ours, with the difference.
+    ID is 123, a task of an array (123_4), a part of a heterogeneous job (123+0); the id of an array shows its tasks.
+    Where Slurm counted energy itself (ConsumedEnergyRaw) that is shown beside ours, with the difference.
     """
     opened = readable_store(store)
     found = find(opened, job, 0.0 if since is None else since / NS)

@@ -45,7 +45,9 @@ def command(user: str, last: int, store: Path | None, settings: Settings, output
     total = in_all(table)
     wanted = Wanted(now_s - LAST_S, now_s + 1, user=name)
     recent = jobs(opened, wanted)[-last:] if last else []
-    output.json("slurm-summary", {"user": name, "month": month, **plain(total), "last": [job_of(row) for row in recent]})
+    output.json(
+        "slurm-summary", {"user": name, "month": month, **plain(total), "last": [job_of(row) for row in recent]}
+    )
     if output.json_to is not None:
         return
     if not total["jobs"]:
@@ -63,7 +65,10 @@ def facts(total: dict[str, Any], settings: Settings) -> list[str]:
     if total["energy_uj"] is None:
         return ["no energy known"]
     joules = total["energy_uj"] / UJ
-    below, above = (total["energy_uj"] - (total["low_uj"] or 0)) / UJ, ((total["high_uj"] or 0) - total["energy_uj"]) / UJ
+    below, above = (
+        (total["energy_uj"] - (total["low_uj"] or 0)) / UJ,
+        ((total["high_uj"] or 0) - total["energy_uj"]) / UJ,
+    )
     told = [f"{format_joules(joules, below, above)} ({format_quantity(joules / J_PER_WH, 'Wh')})"]
     if total["carbon_varying_g"] is not None:
         gap = f" without {_counted(total['uncovered'])}" if total["uncovered"] else ""

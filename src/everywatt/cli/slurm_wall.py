@@ -13,7 +13,7 @@ import numpy.typing as npt
 from everywatt.api.run import Run, load
 from everywatt.cli.options import TAG, TIME, Verb, output_options
 from everywatt.cli.output import Output
-from everywatt.cli.slurm_common import store_of, store_option
+from everywatt.cli.slurm_common import FOLDER, store_of, store_option
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.units import format_joules, format_percent
@@ -25,8 +25,7 @@ from everywatt.meters.power import meter_sources, single
 from everywatt.slurm.store import Store
 from everywatt.slurm.wall import RULE, NodeWall, Wall, join_wall, meter_line
 
-FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
 DAY_S = 86_400.0
 MARGIN_S = 31 * DAY_S  # a job may have begun that long before the time that is asked for
 
@@ -58,7 +57,7 @@ def command(
 
     FILE are recordings of an Omegawatt (or --archive), with --map; or --run NODE=RUN for a run that has a BMC or meter,
     as `everywatt import ipmi` makes. What the chips of a node do not explain is shared like their energy: with a job's
-    own share goes its part, with its share of idle another; idle and the system keep theirs. Doing it twice is harmless.
+    own share goes its part, with its share of idle another; idle and the system keep theirs. Twice is as once.
     """
     opened = store_of(store)
     until_s = time.time() if until is None else until / NS

@@ -49,7 +49,13 @@ def command(paths: tuple[str, ...], output: Output) -> int:
 
 def _site(path: Path) -> list[Finding]:
     return [
-        Finding(flaw.file or path, "jobs" if flaw.job else "nodes", flaw.job or None, flaw.kind, _where(flaw.node) + flaw.problem)
+        Finding(
+            flaw.file or path,
+            "jobs" if flaw.job else "nodes",
+            flaw.job or None,
+            flaw.kind,
+            _where(flaw.node) + flaw.problem,
+        )
         for flaw in flaws(Store(path), 0.0, FOREVER_S)
     ]
 

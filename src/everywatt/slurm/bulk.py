@@ -59,7 +59,9 @@ class Shares:
     owned_s: Floats
 
 
-def split_hours(joules: Floats, observed_s: Floats, ticks: int, level: Level, uses: Uses, holders: Uses, owners: int) -> Shares:
+def split_hours(
+    joules: Floats, observed_s: Floats, ticks: int, level: Level, uses: Uses, holders: Uses, owners: int
+) -> Shares:
     """`ledger.split.split` for each run of `ticks` ticks at once; the same sums."""
     hours = -(-len(joules) // ticks)
     hour = np.arange(len(joules)) // ticks
@@ -102,7 +104,7 @@ def _closed(part: Uses, place: Ints, share: Floats, given: Floats, noisy: Floats
 
 
 def _grid(place: Ints, amount: Floats, shape: tuple[int, int]) -> Floats:
-    return np.bincount(place, amount, shape[0] * shape[1]).reshape(shape)
+    return np.asarray(np.bincount(place, amount, shape[0] * shape[1]).reshape(shape), dtype=np.float64)
 
 
 def apportion_rows(whole: Ints, weights: Floats) -> Ints:
@@ -205,7 +207,9 @@ def _inside(jobs: Sequence[JobOnNode], start_s: float, hours: int) -> Floats:
     """Seconds of each job in each hour (hours, jobs)."""
     low = (start_s + np.arange(hours) * HOUR_S)[:, None]
     starts, ends = (np.array([getattr(job, name) for job in jobs], dtype=np.float64) for name in ("start_s", "end_s"))
-    return np.asarray(np.maximum(np.minimum(ends, low + HOUR_S) - np.maximum(starts, low), 0.0).reshape(hours, len(jobs)))
+    return np.asarray(
+        np.maximum(np.minimum(ends, low + HOUR_S) - np.maximum(starts, low), 0.0).reshape(hours, len(jobs))
+    )
 
 
 def _part_of(jobs: Sequence[JobOnNode], device: Device, cpus: float) -> Floats:

@@ -25,7 +25,17 @@ COLUMNS: Final = (
     *("cluster", "job_id", "restart", "node", '"user"', "account", "state", '"partition"', "start_s", "end_s", "cpus"),
     *("cpu_s", "energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj", "wall_uj"),
 )
-SUMS: Final = ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj", "wall_uj", "carbon_g", "carbon_varying_g", "cost")
+SUMS: Final = (
+    "energy_uj",
+    "low_uj",
+    "high_uj",
+    "idle_uj",
+    "waste_uj",
+    "wall_uj",
+    "carbon_g",
+    "carbon_varying_g",
+    "cost",
+)
 
 
 class Curve(Protocol):

@@ -162,9 +162,9 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 
 def slurm_difference(job: Detail) -> tuple[float, float | None] | None:
-    """What Slurm counted (J), and our figure with its share of idle beside it as a ratio − 1; None where it counted none.
+    """What Slurm counted (J), and our figure with its share of idle over that, less 1; None where it counted none.
 
-    Slurm reads whole nodes or sockets, so what the job's own share and its share of idle leave is others' and idle CPUs.
+    Slurm reads whole nodes or sockets: what the job's own share and its share of idle leave is others' and idle CPUs'.
     """
     counted = [row.slurm_energy_j for row in job.rows if row.slurm_energy_j]
     if not counted:

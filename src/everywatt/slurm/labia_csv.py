@@ -47,7 +47,7 @@ class Grams:
     constant: float | None = None
 
 
-def row_of(job: JobOnNode, generation: str, grams: Grams = Grams()) -> list[str] | None:
+def row_of(job: JobOnNode, generation: str, grams: Grams | None = None) -> list[str] | None:
     """A record in the old columns; None where it has no energy or no duration, which the old tables cannot say."""
     length_s = job.end_s - job.start_s
     if job.energy_uj is None or length_s <= 0:
@@ -72,8 +72,8 @@ def row_of(job: JobOnNode, generation: str, grams: Grams = Grams()) -> list[str]
     ]
     if generation == "co2":
         for wh in (gpu_wh, cpu_wh):
-            for rate in (grams.varying, grams.constant):
-                cells.append(_text(None if rate is None else wh / 1000 * rate, 4))
+            rates = (grams.varying, grams.constant) if grams else (None, None)
+            cells += [_text(None if rate is None else wh / 1000 * rate, 4) for rate in rates]
     return cells
 
 

@@ -70,7 +70,8 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
     if total["cost"] is not None:
         figures.append(("cost", f"{total['cost']:.2f} {currency}".rstrip(), ""))
     cells = "".join(
-        f'<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}<span class="about">{html.escape(about)}</span></dd></div>'
+        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}"
+        f'<span class="about">{html.escape(about)}</span></dd></div>'
         for name, value, about in figures
     )
     nodes = {name: format_joules(uj / UJ) for name, uj in month.nodes.items()}

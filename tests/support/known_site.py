@@ -34,7 +34,7 @@ def job(job_id: int, user: str, start_h: float, hours: float, energy_uj: int | N
 
 
 def jobs() -> list[JobOnNode]:
-    """ada: 1 (1 kWh, lazy) and 2 (two nodes, a GPU that stood still); bob: 3_4 (failed) and 5 (refused); cy: 6 (torn)."""
+    """ada: 1 (1 kWh, lazy), 2 (two nodes, a GPU that stood still); bob: 3_4 (failed), 5 (refused); cy: 6 (torn)."""
     lazy = job(
         1,
         "ada",
