@@ -25,13 +25,13 @@ ORDER = (
     "use_cost",
     "ledger_cost",
     "windows",
+    "slurm_day",
     "slowdown",
     "monitor_cost",
     "report_time",
     "verdicts",
     "batch_cost",
     "meter_import",
-    "slurm_day",
 )
 
 

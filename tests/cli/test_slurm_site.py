@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import known_site
+import pytest
 from known_site import MJ
 
 from everywatt.cli.main import main

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import known_site
 import numpy as np
 import pytest
-import known_site
 from known_site import HOUR, T0
 
 from everywatt.slurm.carbon import added_up, charged, in_all, mean_over

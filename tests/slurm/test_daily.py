@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-import pytest
 import known_site
+import pytest
 from known_site import T0
 
 from everywatt.core.errors import UsageError

@@ -1,7 +1,7 @@
 """One job in full."""
 
-import pytest
 import known_site
+import pytest
 
 from everywatt.core.errors import UsageError
 from everywatt.slurm.detail import bars, find, hints, parse_id, slurm_difference

@@ -7,8 +7,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import known_site
+import pytest
 from known_site import T0
 
 from everywatt.core.errors import UsageError

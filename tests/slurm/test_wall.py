@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+import known_site
 import numpy as np
 import pytest
-import known_site
 from known_site import HOUR, MJ, T0
 
 from everywatt.meters.block import Block
