@@ -3,8 +3,11 @@
 import json
 import os
 import pwd
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -93,19 +96,26 @@ def test_names_that_are_paths_get_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path.parent.parent / "x").exists()
 
 
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that other users can pass through, which pytest's own are not."""
+    folder = Path(tempfile.mkdtemp(prefix="everywatt-site-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.mark.skipif(not ROOT, reason="only root writes folders of others")
-def test_root_writes_with_the_rights_of_the_user(tmp_path: Path) -> None:
+def test_root_writes_with_the_rights_of_the_user(shared: Path) -> None:
     nobody = person("nobody")
     assert nobody is not None
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(0o755)
-    own = make_folder(tmp_path, nobody)
+    own = make_folder(shared, nobody)
     put(nobody, own / "jobs" / "a.parquet", b"x")
     told = [path.stat() for path in (own, own / "jobs", own / "jobs" / "a.parquet")]
     assert [entry.st_uid for entry in told] == [nobody.uid] * 3
     assert [entry.st_mode & 0o777 for entry in (told[0], told[2])] == [0o700, 0o600]
     # A link that a user put there does not make root write elsewhere.
-    secret = tmp_path / "secret"
+    secret = shared / "secret"
     secret.mkdir(mode=0o700)
     (own / "daily").symlink_to(secret)
     with pytest.raises(PermissionError):

@@ -17,7 +17,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.units import format_joules
 from everywatt.slurm.figures import amount, energy_of, job_of, percent, short, time_of
 from everywatt.slurm.from_series import jobs_of_series
-from everywatt.slurm.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_hours, shown_id, sums, whole
+from everywatt.slurm.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
 
 WEEK_S = 7 * 86_400
 HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE SHARE", "CPU", "GPU", "NAME"]
@@ -72,27 +72,26 @@ def command(
             _print_jobs(rows, False, output)
         return
     opened = readable_store(store)
-    hours = node_hours(opened, since_s, until_s)
+    nodes = node_sums(opened, since_s, until_s)
     if by is not None:
         rows = sums(opened, wanted, by)
-        output.json("slurm-sums", {"by": by, "groups": [_group(row) for row in rows], **_proof(hours)})
+        output.json("slurm-sums", {"by": by, "groups": [_group(row) for row in rows], **_proof(nodes)})
         if output.json_to is None:
             _print_groups(rows, by, waste, output)
     else:
         rows = jobs(opened, wanted, "waste" if waste and sort == "end" else sort, limit)
-        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], **_proof(hours)})
+        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], **_proof(nodes)})
         if output.json_to is None:
             _print_jobs(rows, waste, output)
     if opened.leave_out:
         output.warn(f"{len(opened.leave_out)} files of the store are broken and left out: everywatt slurm validate")
-    if hours and output.json_to is None:
-        total = whole(hours)
-        parts = ", ".join(f"{name} {format_joules(total[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
-        output.text(f"nodes in these hours: {format_joules(total['total_uj'] / UJ)} = {parts}")
+    if nodes["total_uj"] and output.json_to is None:
+        parts = ", ".join(f"{name} {format_joules(nodes[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
+        output.text(f"nodes in these hours: {format_joules(nodes['total_uj'] / UJ)} = {parts}")
 
 
-def _proof(hours: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {"nodes": {name.removesuffix("_uj") + "_j": value / UJ for name, value in whole(hours).items()}}
+def _proof(nodes: Mapping[str, int]) -> dict[str, Any]:
+    return {"nodes": {name.removesuffix("_uj") + "_j": value / UJ for name, value in nodes.items()}}
 
 
 def _group(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.store import Store
+from everywatt.slurm.totals import COUNTED
 
 Floats = npt.NDArray[np.float64]
 J_PER_KWH: Final = 3.6e6
@@ -23,7 +24,7 @@ UJ: Final = 1_000_000
 HOUR_S: Final = 3600
 COLUMNS: Final = (
     *("cluster", "job_id", "restart", "node", '"user"', "account", "state", '"partition"', "start_s", "end_s", "cpus"),
-    *("cpu_s", "energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj", "wall_uj"),
+    *("cpu_s", "nodes", "energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj", "wall_uj"),
 )
 SUMS: Final = (
     "energy_uj",
@@ -170,7 +171,7 @@ def added_up(table: Any, by: str) -> list[dict[str, Any]]:
 
     terms = ", ".join(f"{_whole(name)} AS {name}" for name in SUMS)
     sql = f"""
-      SELECT "{by}" AS "group", count(DISTINCT hash(cluster, job_id, restart)) AS jobs, {terms},
+      SELECT "{by}" AS "group", {COUNTED} AS jobs, {terms},
         count(*) - count(energy_uj) AS refused, count(energy_uj) - count(carbon_varying_g) AS uncovered,
         sum(end_s - start_s) AS elapsed_s
       FROM charged_table GROUP BY 1 ORDER BY energy_uj DESC NULLS LAST, 1"""

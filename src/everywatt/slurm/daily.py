@@ -21,11 +21,12 @@ from typing import Any, Final
 
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import document, dumps
-from everywatt.slurm.carbon import Factors, added_up, hours_of, in_all, with_factors
+from everywatt.slurm.carbon import UJ, Factors, added_up, hours_of, in_all, with_factors
 from everywatt.slurm.monthly import plain
 from everywatt.slurm.periods import day_bounds_s
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.store import Store
+from everywatt.slurm.totals import node_sums
 from everywatt.slurm.users import Person, folder_of, make_folder, person, put
 
 LOCK: Final = ".daily.lock"
@@ -85,11 +86,9 @@ def summed_up(table: Any, store: Store | None = None, day: date | None = None) -
     for by in GROUPS:
         data[f"by_{by}"] = [{"group": row["group"], **plain(row)} for row in added_up(table, by)]
     if store is not None and day is not None:
-        names = ("total_uj", "jobs_uj", "idle_uj", "system_uj")
-        terms = ", ".join(f"coalesce(sum({name}), 0) / 1e6 AS {name[:-3]}_j" for name in names)
         since_s, until_s = day_bounds_s(day)
-        sql = f"SELECT {terms} FROM nodes WHERE hour_s >= ? AND hour_s < ?"
-        data["nodes"] = store.query(sql, [since_s, until_s], since_s, until_s).to_pylist()[0]
+        nodes = node_sums(store, since_s + 3599, until_s)
+        data["nodes"] = {name.removesuffix("_uj") + "_j": uj / UJ for name, uj in nodes.items()}
     return data
 
 

@@ -13,7 +13,7 @@ from everywatt.slurm.figures import job_of
 from everywatt.slurm.periods import day_of, month_bounds_s
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.store import Store
-from everywatt.slurm.totals import Wanted, jobs
+from everywatt.slurm.totals import Wanted, jobs, node_sums
 
 GROUPS: Final = ("user", "account", "state", "partition", "day")
 HEADS: Final = (
@@ -81,14 +81,5 @@ def period_of_site(store: Store, bounds_s: tuple[float, float], name: str, facto
         in_all(table),
         groups,
         jobs(store, Wanted(since_s, until_s), "energy", most),
-        _nodes(store, since_s, until_s),
+        node_sums(store, since_s + 3599, until_s),
     )
-
-
-def _nodes(store: Store, since_s: float, until_s: float) -> dict[str, int]:
-    names = ("total_uj", "jobs_uj", "idle_uj", "system_uj")
-    terms = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT) AS {name}" for name in names)
-    (row,) = store.query(
-        f"SELECT {terms} FROM nodes WHERE hour_s >= ? AND hour_s < ?", [since_s, until_s], since_s, until_s
-    ).to_pylist()
-    return dict(row)

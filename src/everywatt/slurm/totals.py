@@ -25,6 +25,10 @@ SORTS: Final = {
     "id": "job_id, restart",
 }
 
+# To tell jobs apart is what costs most of a sum over a year, and only jobs of several nodes have several records.
+COUNTED: Final = """count(*) FILTER (nodes <= 1)
+  + count(DISTINCT CASE WHEN nodes > 1 THEN hash(cluster, job_id, restart) END)"""
+
 _ON_NODE: Final = "SELECT *, end_s - start_s AS elapsed_s FROM jobs WHERE end_s >= ? AND end_s < ? AND ({where})"
 
 _JOBS: Final = f"""
@@ -100,7 +104,7 @@ def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
     where, values = wanted.sql()
     sums_of = ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj")
     sql = f"""
-      SELECT "{by}" AS "group", count(DISTINCT hash(cluster, job_id, restart)) AS jobs,
+      SELECT "{by}" AS "group", {COUNTED} AS jobs,
         count(*) - count(energy_uj) AS refused,
         {", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT) AS {name}" for name in sums_of)},
         sum(elapsed_s / greatest(nodes, 1)) AS elapsed_s, sum(cpu_s) AS cpu_s,
@@ -110,15 +114,12 @@ def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
     return _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
 
 
-def node_hours(store: Store, since_s: float, until_s: float) -> list[dict[str, Any]]:
-    """What nodes drew by hour and device: total, jobs, idle, system."""
-    sql = "SELECT * FROM nodes WHERE hour_s >= ? AND hour_s < ? ORDER BY hour_s, node, device"
-    return list(store.query(sql, [since_s - 3599, until_s], since_s - 3600, until_s).to_pylist())
-
-
-def whole(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Microjoules of all hours together, for the proof that jobs + idle + system is the total."""
-    return {name: sum(int(row[name]) for row in rows) for name in ("total_uj", "jobs_uj", "idle_uj", "system_uj")}
+def node_sums(store: Store, since_s: float, until_s: float) -> dict[str, int]:
+    """Microjoules of nodes in all hours of a time, for the proof: jobs_uj + idle_uj + system_uj is total_uj."""
+    names = ("total_uj", "jobs_uj", "idle_uj", "system_uj")
+    terms = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT) AS {name}" for name in names)
+    sql = f"SELECT {terms} FROM nodes WHERE hour_s > ? AND hour_s < ?"
+    return dict(store.query(sql, [since_s - 3600, until_s], since_s - 3600, until_s).to_pylist()[0])
 
 
 def summed(rows: Sequence[JobOnNode]) -> dict[str, Any]:
