@@ -9,7 +9,7 @@ import click
 
 from everywatt.cli.options import TIME, Verb, output_options
 from everywatt.cli.output import Output
-from everywatt.cli.slurm_common import read_text, store_of, store_option
+from everywatt.cli.slurm_common import read_text, store_of, store_option, writing
 from everywatt.core.clocks import NS
 from everywatt.slurm.sacct import ask, fill, parse
 
@@ -34,6 +34,7 @@ def command(files: tuple[Path, ...], since: int | None, until: int | None, store
     since_s = until_s - DAY_S if since is None else since / NS
     texts = [read_text(path) for path in files] or [ask(since_s, until_s)]
     jobs = [job for text in texts for job in parse(text)]
-    changed, added = fill(opened, jobs)
+    with writing(opened.path):
+        changed, added = fill(opened, jobs)
     output.json("import-sacct", {"jobs": len(jobs), "changed": changed, "added": added})
     output.text(f"{len(jobs)} jobs in sacct: {changed} records brought up to date, {added} jobs added without energy.")

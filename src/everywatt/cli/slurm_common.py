@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +43,15 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say what could not be written, where something could not."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{error.filename or path} cannot be written: {error.strerror}.") from None
 
 
 def readable_store(flag: Path | None) -> Store:

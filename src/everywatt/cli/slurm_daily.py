@@ -12,7 +12,7 @@ import click
 
 from everywatt.cli.options import Verb, carbon_options, output_options
 from everywatt.cli.output import Output
-from everywatt.cli.slurm_common import factor_lines, read_text, store_of, store_option
+from everywatt.cli.slurm_common import factor_lines, read_text, store_of, store_option, writing
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import format_quantity
@@ -63,7 +63,7 @@ def command(
     if not opened.path.is_dir():
         raise UsageError(f"There is no store at {opened.path}.", cure="nodes make it: everywatt slurm install")
     factors = factors_of(settings)
-    with exclusive(opened.path / LOCK) as mine:
+    with writing(opened.path), exclusive(opened.path / LOCK) as mine:
         if not mine:
             output.json("slurm-daily", {"date": wanted.isoformat(), "busy": True})
             output.text("Another one is at work on this store.")

@@ -11,7 +11,7 @@ import click
 
 from everywatt.cli.options import TIME, Verb, carbon_options, output_options
 from everywatt.cli.output import Output
-from everywatt.cli.slurm_common import readable_store, store_option
+from everywatt.cli.slurm_common import readable_store, store_option, writing
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.report.carbon import Factors, factors_of
@@ -59,7 +59,8 @@ def command(
     jobs = [JobOnNode.of_row(row) for row in table.to_pylist()]
     named = [is_name(job.user) for job in jobs]
     if kind == "labia-tree":
-        written = [write_job(out, job) for job, good in zip(jobs, named, strict=True) if good]
+        with writing(out):
+            written = [write_job(out, job) for job, good in zip(jobs, named, strict=True) if good]
         added, left, files = sum(folder is not None for folder in written), named.count(False), len(written)
     else:
         rates = _rates(opened, table, factors_of(settings), until_s)
@@ -67,7 +68,8 @@ def command(
         for job, rate, good in zip(jobs, rates, named, strict=True):
             if good and (row := row_of(job, KINDS[kind], rate)) is not None:
                 rows.setdefault(job.user, []).append(row)
-        added = sum(append(out, name, of_user, KINDS[kind]) for name, of_user in sorted(rows.items()))
+        with writing(out):
+            added = sum(append(out, name, of_user, KINDS[kind]) for name, of_user in sorted(rows.items()))
         left, files = len(jobs) - sum(map(len, rows.values())), len(rows)
     facts = {"to": kind, "folder": str(out), "added": added, "left_out": left, "files": files}
     output.json("slurm-export", facts)

@@ -8,7 +8,7 @@ import click
 
 from everywatt.cli.options import TIME, Verb, output_options
 from everywatt.cli.output import Output
-from everywatt.cli.slurm_common import FOLDER, store_of, store_option
+from everywatt.cli.slurm_common import FOLDER, store_of, store_option, writing
 from everywatt.core.clocks import NS
 from everywatt.slurm.detail import FOREVER_S
 from everywatt.slurm.labia_tree import read_tree
@@ -37,7 +37,8 @@ def command(
     wanted = [job for job in found.jobs if since_s <= job.end_s < until_s]
     new = _new(opened, wanted)
     if new:
-        opened.append(new, "labia")
+        with writing(opened.path):
+            opened.append(new, "labia")
     problems = [{"path": str(path), "problem": why} for path, why in found.problems]
     output.json("slurm-import", {"jobs": len(wanted), "added": len(new), "problems": problems})
     inferred = sum(not job.complete for job in new)

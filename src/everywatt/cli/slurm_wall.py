@@ -13,7 +13,7 @@ import numpy.typing as npt
 from everywatt.api.run import Run, load
 from everywatt.cli.options import TAG, TIME, Verb, output_options
 from everywatt.cli.output import Output
-from everywatt.cli.slurm_common import FOLDER, store_of, store_option
+from everywatt.cli.slurm_common import FOLDER, store_of, store_option, writing
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.units import format_joules, format_percent
@@ -67,7 +67,8 @@ def command(
         raise UsageError("Which meter?", cure="FILE --map MAP, --archive DIR --map MAP, or --run NODE=RUN")
     changed, nodes = join_wall(opened, walls, since_s, until_s)
     if changed and not dry:
-        opened.append(changed, "wall")
+        with writing(opened.path):
+            opened.append(changed, "wall")
     output.json("slurm-wall", {"nodes": [node.to_dict() for node in nodes], "changed": len(changed), "dry": dry})
     if output.json_to is None:
         _print(nodes, len(changed), dry, output)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.slurm.schema import arrow
-from everywatt.slurm.store import Store
+from everywatt.slurm.store import Store, connect
 from everywatt.slurm.totals import COUNTED
 
 Floats = npt.NDArray[np.float64]
@@ -167,15 +167,13 @@ def added_up(table: Any, by: str) -> list[dict[str, Any]]:
     Beside the sums: `jobs`, `refused` (records without an energy), `uncovered` (with an energy, and no time-varying
     carbon). A sum of nothing but nulls is None.
     """
-    import duckdb
-
     terms = ", ".join(f"{_whole(name)} AS {name}" for name in SUMS)
     sql = f"""
       SELECT "{by}" AS "group", {COUNTED} AS jobs, {terms},
         count(*) - count(energy_uj) AS refused, count(energy_uj) - count(carbon_varying_g) AS uncovered,
         sum(end_s - start_s) AS elapsed_s
       FROM charged_table GROUP BY 1 ORDER BY energy_uj DESC NULLS LAST, 1"""
-    connection = duckdb.connect()
+    connection = connect()
     try:
         connection.register("charged_table", table)
         return list(connection.sql(sql).to_arrow_table().to_pylist())

@@ -63,7 +63,7 @@ class Store:
             return self._query(sql, values, since_s, until_s)
 
     def _query(self, sql: str, values: Sequence[Any], since_s: float, until_s: float) -> Any:
-        connection = _duckdb().connect()
+        connection = connect()
         try:
             connection.execute("SET TimeZone = 'UTC'")
             for kind, key, schema in (("jobs", JOB_KEY, job_schema()), ("nodes", HOUR_KEY, hour_schema())):
@@ -89,7 +89,7 @@ class Store:
                 return 0
             files = [*parts, *([folder / COMPACT] if (folder / COMPACT).exists() else [])]
             key, schema = (JOB_KEY, job_schema()) if kind == "jobs" else (HOUR_KEY, hour_schema())
-            connection = _duckdb().connect()
+            connection = connect()
             try:
                 order = "end_s, job_id, node" if kind == "jobs" else "hour_s, node, device"
                 connection.register("nothing", schema.empty_table())
@@ -180,6 +180,13 @@ def _as_date(unix_s: float) -> date:
 
 def _parts(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.parquet") if path.name != COMPACT and not path.name.startswith("."))
+
+
+def connect() -> Any:
+    """A connection of DuckDB's that prints nothing: its bar of a long query would be in the midst of our JSON."""
+    connection = _duckdb().connect()
+    connection.execute("SET enable_progress_bar = false")
+    return connection
 
 
 def _duckdb() -> Any:
