@@ -23,7 +23,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import NoSensor, RecorderError, TapeError
 from everywatt.core.machine import Machine
 from everywatt.recorder.client import Recording, record
-from everywatt.report.live.gather import Gatherer, sum_of
+from everywatt.report.live.gather import Gatherer, left_out, sum_of
 from everywatt.report.live.owners import LedgerOwners, OwnersAsker, QuickOwners
 from everywatt.report.live.snapshot import Snapshot
 from everywatt.sensors.procfs import parse_meminfo, slurp
@@ -189,7 +189,7 @@ class LocalSource:
             history_w=history_w,
             host=gatherer.host(socket.gethostname()),
             owners=owners,
-            notes=tuple(dict.fromkeys((*gatherer.bounds.notes, *self._recording.notes))),
+            notes=tuple(dict.fromkeys((*left_out(devices), *gatherer.bounds.notes, *self._recording.notes))),
         )
 
     def close(self) -> None:
