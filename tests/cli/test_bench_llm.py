@@ -134,6 +134,7 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
         (("--dataset", "nowhere.jsonl", "--model", "m", "--base-url", "http://h"), "no data set and no file"),
         (("--dataset", "arithmetic", "--rate", "2", "--sweep", "1,2"), "exclude each other"),
         (("--dataset", "arithmetic", "--rate", "often"), "is not a rate"),
+        (("--dataset", "arithmetic", "--set", "temperature"), "is not a setting such as key=value"),
         (("--dataset", "arithmetic", "--goodput", "speed=3"), "is not a bound"),
     ],
 )

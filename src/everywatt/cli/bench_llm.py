@@ -31,8 +31,8 @@ from everywatt.cli.llm_show import show
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import (
     DURATION,
+    PAIR,
     RUN,
-    TAG,
     Verb,
     country_option,
     intensity_option,
@@ -58,10 +58,10 @@ ELSEWHERE = "the server is on another host, whose energy nothing here measures: 
 @click.option("--model", default="", help="The model, as the server calls it.")
 @click.option("--dataset", default="", metavar="D", help="arithmetic, multiple-choice, instructions, … or a file.")
 @click.option("--client", "client_id", default="openai", metavar="ID", help="openai, ollama, python, command, …")
-@click.option("--client-param", "client_params", type=TAG, multiple=True, metavar="K=V", help="See the guide.")
-@click.option("--dataset-param", "dataset_params", type=TAG, multiple=True, metavar="K=V", help="See the guide.")
+@click.option("--client-param", "client_params", type=PAIR, multiple=True, metavar="K=V", help="See the guide.")
+@click.option("--dataset-param", "dataset_params", type=PAIR, multiple=True, metavar="K=V", help="See the guide.")
 @click.option("--max-queries", type=click.IntRange(1), default=None, help="Ask only the first so many items.")
-@click.option("--set", "sampling", type=TAG, multiple=True, metavar="K=V", help="Sampling, such as temperature=0.")
+@click.option("--set", "sampling", type=PAIR, multiple=True, metavar="K=V", help="Sampling, such as temperature=0.")
 @click.option("--system", default=None, metavar="TEXT", help="A system prompt for every query.")
 @click.option("--concurrency", type=click.IntRange(1), default=None, help="So many queries at a time (1).")
 @click.option("--rate", default=None, metavar="R", help="New queries a second: 2, constant:2, ramp:1..10:60s.")
@@ -70,7 +70,7 @@ ELSEWHERE = "the server is on another host, whose energy nothing here measures: 
 @click.option("--scorer", default=None, metavar="NAME", help="Judge all items by this scorer: exact, judge, code, …")
 @click.option("--judge-url", default="", metavar="URL", help="The server of a model that judges answers.")
 @click.option("--judge-model", default="", metavar="NAME", help="The model that judges.")
-@click.option("--judge-param", "judge_params", type=TAG, multiple=True, metavar="K=V", help="As --client-param.")
+@click.option("--judge-param", "judge_params", type=PAIR, multiple=True, metavar="K=V", help="As --client-param.")
 @click.option("--run-code", is_flag=True, help="Run code that the model wrote, apart, to judge it by unit tests.")
 @click.option("--reference", type=RUN, metavar="RUN", help="Tell how many answers agree with those of another run.")
 @click.option("--parameters", default=None, metavar="N", help="Parameters that a token uses, for FLOPs: 135M, 7B.")
