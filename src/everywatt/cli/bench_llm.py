@@ -49,6 +49,7 @@ from everywatt.core.jsonio import document, plain
 from everywatt.report.carbon import Factors, account, factors_of
 
 INTERRUPTED = 130
+OURS = ("messages", "model", "prompt", "stream", "stream_options")
 SAME = ("client", "model", "dataset", "settings", "system", "levels", "scorer")
 ELSEWHERE = "the server is on another host, whose energy nothing here measures: --server-tape RUN --server-skew 5ms"
 
@@ -158,7 +159,7 @@ def command(
     items = items if asked.scorer is None else scored_by(items, asked.scorer)
     scoring = _scoring(judge_url, judge_model, judge_params, run_code, old)
     scoring.check(items)
-    plan = Plan(asked.levels, {key: _value(text) for key, text in asked.sampling}, asked.system, warmup, idle_s)
+    plan = Plan(asked.levels, _settings(asked.sampling), asked.system, warmup, idle_s)
     pids, no_energy = _server(client.where, client.describe().get("base_url") or asked.base_url, server_pid)
     about = {
         **_about(plan, asked, client.describe(), connection, chosen),
@@ -170,7 +171,7 @@ def command(
     }
     if old is not None and (wrong := differences(old, plain(about), SAME)):
         raise UsageError(f"{resume} asked something else: {', '.join(wrong)} differ.")
-    name = f"llm-{asked.model or asked.client_id}"
+    name = f"llm-{_short(asked.model) or asked.client_id}"
     meter = meter_of(settings, note, name, pids=pids or None, append=folder)
     reaper = None if client.where == "here" else os.getpid()
     bench = Bench(client, items, plan, meter, about, watch=_watcher(output), reaper=reaper, scoring=scoring)
@@ -345,6 +346,18 @@ def _about(
         "levels": [level.label for level in plan.levels],
         "loads": [level.to_dict() for level in plan.levels],
     }
+
+
+def _short(model: str) -> str:
+    """A model's name for the name of a run: without the owner or the folders before it."""
+    return model.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+
+
+def _settings(sampling: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    for key, _ in sampling:
+        if key in OURS:
+            raise UsageError(f"--set {key}: that is not for sampling, and everywatt sets it itself.")
+    return {key: _value(text) for key, text in sampling}
 
 
 def _value(text: str) -> Any:
