@@ -134,12 +134,27 @@ class Tag(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"'{value}' is not {error}.", param, ctx)
 
 
+class Pair(click.ParamType):  # type: ignore[type-arg]
+    """`key=value`, and nothing shorter: a bare word would be sent on under a name that nobody gave."""
+
+    name = "k=v"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = (part.strip() for part in str(value).partition("="))
+        if not (key and equals and text):
+            self.fail(f"'{value}' is not a setting such as key=value.", param, ctx)
+        return key, text
+
+
 DURATION = Quantity("duration", parse_duration_s)
 POWER = Quantity("power", parse_power_w)
 ENERGY = Quantity("energy", parse_energy_j)
 RUN = RunName()
 TIME = Time()
 TAG = Tag()
+PAIR = Pair()
 
 run_argument = click.argument("run", type=RUN)
 out_option = click.option("-o", "--out", type=click.Path(path_type=Path), help="Write to this file or folder.")

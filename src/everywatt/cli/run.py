@@ -114,9 +114,11 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
                     recording.span_close(uid, attributes={"exit_code": code, "error": str(error.strerror)})
                 return code
             with progress(meter, output):
-                if recording is not None:
+                if recording is None:
+                    child.watch(pid, caught, ended)
+                else:
                     recording.follow([pid], cgroup=str(group.folder) if group is not None else None)
-                child.watch(pid, caught, ended)
+                    child.watch(pid, caught, ended, recording.look)
             _settle(recording, uid, pid, ended, group)
     finally:
         if group is not None and not group.remove():
