@@ -17,6 +17,7 @@ LEAST_SHARE = 0.02  # of the lowest watts that were seen: no prediction is lower
 MOST_LOG = 30.0  # of watts: keeps a file from elsewhere from overflowing
 MOST_WIDTH = 3.0
 OUTSIDE = 0.05  # of the range: values further out than this are flagged
+LEAST_WIDENING = 0.1  # of log(1 + ranges outside): an interval outside is never as narrow as inside
 
 
 class Range(NamedTuple):
@@ -50,6 +51,13 @@ class Form:
     plugin: str = ""
     payload: Mapping[str, Any] = field(default_factory=dict)
 
+    def counted(self, places: Sequence[int]) -> list[int]:
+        """Features whose range matters: these `places`, those with a weight, and every column that trees split."""
+        found = {*places, *(place for place, weight in enumerate(self.weights) if weight)}
+        if self.trees or self.plugin:
+            found |= {place for place, feature in enumerate(self.features) if feature.kind == "value"}
+        return sorted(found)
+
     def watts(self, row: Sequence[float]) -> float:
         """Watts of one row of features."""
         linear = self.idle_w
@@ -71,6 +79,7 @@ class Widths:
     columns   places of the features that count, their `weights`, and for each the `knots` that turn it into a rank
     centres   rows that stand for all that was learnt, in ranks
     novelty   rising; at each, the logarithms below and above the prediction that hold the asked share of truths
+    excess    rising, ranges outside of the training range; at each, what is added `out_below` and `out_above`
     """
 
     level: float
@@ -81,6 +90,9 @@ class Widths:
     novelty: tuple[float, ...]
     below: tuple[float, ...]
     above: tuple[float, ...]
+    excess: tuple[float, ...] = ()
+    out_below: tuple[float, ...] = ()
+    out_above: tuple[float, ...] = ()
 
     def new(self, row: Sequence[float]) -> float:
         """How far a row is from everything that was learnt: 0 is in the midst of it."""
@@ -96,10 +108,25 @@ class Widths:
 
     def logs(self, novelty: float, excess: float) -> tuple[float, float]:
         """Logarithms (below, above) at a novelty, wider for a row outside the training range."""
-        more = math.log1p(excess)
+        below, above = self.widening(excess)
         return (
-            min(along(self.novelty, self.below, novelty) + more, MOST_WIDTH),
-            min(along(self.novelty, self.above, novelty) + more, MOST_WIDTH),
+            min(along(self.novelty, self.below, novelty) + below, MOST_WIDTH),
+            min(along(self.novelty, self.above, novelty) + above, MOST_WIDTH),
+        )
+
+    def widening(self, excess: float) -> tuple[float, float]:
+        """What so many ranges outside add (below, above): as learnt, else the logarithm of how far it is."""
+        if excess <= 0:
+            return 0.0, 0.0
+        if not self.excess:
+            return math.log1p(excess), math.log1p(excess)
+        least = LEAST_WIDENING * math.log1p(excess)
+        at = min(excess, self.excess[-1])
+        # Beyond the farthest row that was left out, as far again in logarithms.
+        more = math.log1p(excess) / math.log1p(at)
+        return (
+            max(along(self.excess, self.out_below, at) * more, least),
+            max(along(self.excess, self.out_above, at) * more, least),
         )
 
 
@@ -180,9 +207,9 @@ class Model:
     def outside(self, row: Sequence[float]) -> tuple[tuple[str, ...], float]:
         """Features of the row that are outside of their range, and by how many ranges the worst is."""
         names, worst = [], 0.0
-        counted = set(self.widths.places) | {place for place, weight in enumerate(self.form.weights) if weight}
-        for place, (feature, value, limit) in enumerate(zip(self.form.features, row, self.form.ranges, strict=True)):
-            if place in counted and (excess := limit.excess(value)) > OUTSIDE:
-                names.append(feature.name)
+        for place in self.form.counted(self.widths.places):
+            excess = self.form.ranges[place].excess(row[place])
+            if excess > OUTSIDE:
+                names.append(self.form.features[place].name)
                 worst = max(worst, excess)
         return tuple(names), worst

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -72,6 +72,32 @@ def widths_of(place: Map, novelty: Floats, errors: Floats, level: float = LEVEL)
     at = np.maximum.accumulate(at).tolist()
     centres = tuple(tuple(float(f"{v:.4g}") for v in centre) for centre in place.centres)
     return Widths(level, place.places, place.weights, place.knots, centres, tuple(at), tuple(below), tuple(above))
+
+
+def widened(widths: Widths, novelty: Floats, errors: Floats, excess: Floats) -> Widths:
+    """Widths that also know how much more is needed outside, from left-out rows that were: by how far they were.
+
+    As they are where too few rows were outside to learn it from.
+    """
+    out = np.flatnonzero(excess > 0)
+    if len(out) < LEAST_IN_STEP:
+        return widths
+    order = out[np.argsort(excess[out], kind="stable")]
+    at, more = [], []
+    for part in np.array_split(order, max(1, min(STEPS, len(order) // LEAST_IN_STEP))):
+        inner = np.array([widths.logs(new, 0.0) for new in novelty[part].tolist()])
+        tail = (1 + widths.level) / 2
+        at.append(float(np.median(excess[part])))
+        more.append(
+            [
+                max(0.0, _quantile(-errors[part] - inner[:, 0], tail)),
+                max(0.0, _quantile(errors[part] - inner[:, 1], tail)),
+            ]
+        )
+    rising = np.maximum.accumulate(np.array(more))
+    return replace(
+        widths, excess=tuple(at), out_below=tuple(rising[:, 0].tolist()), out_above=tuple(rising[:, 1].tolist())
+    )
 
 
 def _quantile(values: Floats, share: float) -> float:

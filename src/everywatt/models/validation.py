@@ -50,9 +50,8 @@ def mape(watts: Floats, truth: Floats) -> float:
 
 def excess_of(form: Form, x: Floats, places: Sequence[int]) -> Floats:
     """By how many ranges the worst feature that counts is outside; 0 inside."""
-    counted = sorted(set(places) | {p for p, weight in enumerate(form.weights) if weight})
     worst = np.zeros(len(x))
-    for place in counted:
+    for place in form.counted(places):
         limit = form.ranges[place]
         span = max(limit.high - limit.low, abs(limit.high) * 1e-6, 1e-12)
         out = np.maximum(x[:, place] - limit.high, limit.low - x[:, place]) / span
