@@ -17,7 +17,7 @@ from everywatt.models.learners import Candidate, candidates, fit_form, importanc
 from everywatt.models.loads import beyond, blocks, by_load, found_loads
 from everywatt.models.screening import Screened, screen
 from everywatt.models.table import Floats, Table
-from everywatt.models.validation import Score, checked_coverage, hold_out, score
+from everywatt.models.validation import Score, checked_coverage, hold_out, parts_of, score
 
 CHOICES = ("blocks", "loads")
 LEAST_GAIN = 0.05  # of the mean's error: a model that gains less has found nothing
@@ -149,12 +149,7 @@ def _finish(
     cuts = beyond([x[:, p] for p in order if form.features[p].kind == "value"])
     if cuts:
         far = hold_out(best.candidate, x, y, cuts)
-        widths = widened(
-            widths,
-            np.concatenate([best.loaded.novelty, far.novelty]),
-            np.concatenate([np.log(y[part.rows] / part.watts) for part in (best.loaded, far)]),
-            np.concatenate([best.loaded.excess, far.excess]),
-        )
+        widths = widened(widths, [*parts_of(best.loaded, y), *parts_of(far, y)])
     table = seen.table
     needed = dict.fromkeys(name for feature in form.features for name in feature.columns)
     about: dict[str, Any] = {

@@ -17,6 +17,7 @@ LEAST_SHARE = 0.02  # of the lowest watts that were seen: no prediction is lower
 MOST_LOG = 30.0  # of watts: keeps a file from elsewhere from overflowing
 MOST_WIDTH = 3.0
 OUTSIDE = 0.05  # of the range: values further out than this are flagged
+LEAST_OUT = 0.25  # ranges: what is outside at all is taken to be that far
 LEAST_WIDENING = 0.1  # of log(1 + ranges outside): an interval outside is never as narrow as inside
 
 
@@ -79,7 +80,7 @@ class Widths:
     columns   places of the features that count, their `weights`, and for each the `knots` that turn it into a rank
     centres   rows that stand for all that was learnt, in ranks
     novelty   rising; at each, the logarithms below and above the prediction that hold the asked share of truths
-    excess    rising, ranges outside of the training range; at each, what is added `out_below` and `out_above`
+    out       what is added on both sides for each unit of log(1 + ranges outside of the training range)
     """
 
     level: float
@@ -90,9 +91,7 @@ class Widths:
     novelty: tuple[float, ...]
     below: tuple[float, ...]
     above: tuple[float, ...]
-    excess: tuple[float, ...] = ()
-    out_below: tuple[float, ...] = ()
-    out_above: tuple[float, ...] = ()
+    out: float = 1.0
 
     def new(self, row: Sequence[float]) -> float:
         """How far a row is from everything that was learnt: 0 is in the midst of it."""
@@ -108,26 +107,16 @@ class Widths:
 
     def logs(self, novelty: float, excess: float) -> tuple[float, float]:
         """Logarithms (below, above) at a novelty, wider for a row outside the training range."""
-        below, above = self.widening(excess)
+        more = self.out * distance(excess)
         return (
-            min(along(self.novelty, self.below, novelty) + below, MOST_WIDTH),
-            min(along(self.novelty, self.above, novelty) + above, MOST_WIDTH),
+            min(along(self.novelty, self.below, novelty) + more, MOST_WIDTH),
+            min(along(self.novelty, self.above, novelty) + more, MOST_WIDTH),
         )
 
-    def widening(self, excess: float) -> tuple[float, float]:
-        """What so many ranges outside add (below, above): as learnt, else the logarithm of how far it is."""
-        if excess <= 0:
-            return 0.0, 0.0
-        if not self.excess:
-            return math.log1p(excess), math.log1p(excess)
-        least = LEAST_WIDENING * math.log1p(excess)
-        at = min(excess, self.excess[-1])
-        # Beyond the farthest row that was left out, as far again in logarithms.
-        more = math.log1p(excess) / math.log1p(at)
-        return (
-            max(along(self.excess, self.out_below, at) * more, least),
-            max(along(self.excess, self.out_above, at) * more, least),
-        )
+
+def distance(excess: float) -> float:
+    """How far outside in logarithms, 0 inside: twice the watts are as far from once as once from half."""
+    return math.log1p(max(excess, LEAST_OUT)) if excess > 0 else 0.0
 
 
 def rank_in(knots: Sequence[float], value: float) -> float:

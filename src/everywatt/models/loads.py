@@ -13,8 +13,8 @@ from everywatt.models.table import Floats, Table
 Ints = NDArray[np.int64]
 LOADS = 6
 ROUNDS = 50
-MOST_CUTS = 4
-TOP = 0.7
+MOST_CUTS = 8
+TOP = 0.8
 LEAST_BEYOND = 20
 LEAST_BELOW = 0.3
 
@@ -31,24 +31,19 @@ def by_load(loads: Sequence[str] | NDArray[np.str_]) -> list[Ints]:
 
 
 def beyond(columns: Sequence[Floats]) -> list[Ints]:
-    """The rows beyond half of each column's maximum, and beyond most of its values: what learning stopped short of.
+    """For each column the rows beyond half of its maximum, else beyond most of its values: where learning might stop.
 
-    A cut that leaves too few rows on one side is left out; so are all but the first columns that have one.
+    A column without enough rows on both sides of either cut is passed over, and the first few are enough.
     """
     found: list[Ints] = []
-    used = 0
     for values in columns:
-        made = 0
         for cut in (float(values.max()) / 2, float(np.quantile(values, TOP))):
             rows = np.flatnonzero(values > cut).astype(np.int64)
-            enough = len(rows) >= LEAST_BEYOND and len(values) - len(rows) >= LEAST_BELOW * len(values)
-            if enough and not any(np.array_equal(rows, other) for other in found):
-                found.append(rows)
-                made = 1
-        used += made
-        if used == MOST_CUTS:
-            break
-    return found
+            if len(rows) >= LEAST_BEYOND and len(values) - len(rows) >= LEAST_BELOW * len(values):
+                if not any(np.array_equal(rows, other) for other in found):
+                    found.append(rows)
+                break
+    return found[:MOST_CUTS]
 
 
 def found_loads(table: Table, names: Sequence[str], count: int = LOADS) -> NDArray[np.str_]:

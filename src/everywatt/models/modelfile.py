@@ -64,9 +64,7 @@ def to_dict(model: Model) -> dict[str, Any]:
                 "novelty": list(widths.novelty),
                 "below": list(widths.below),
                 "above": list(widths.above),
-                "excess": list(widths.excess),
-                "out_below": list(widths.out_below),
-                "out_above": list(widths.out_above),
+                "out": widths.out,
             },
         },
     )
@@ -187,7 +185,7 @@ def _tree(check: _Check, data: Any, features: int) -> Tree:
 
 def _widths(check: _Check, data: Mapping[str, Any], features: int) -> Widths:
     def numbers(key: str, most: int) -> tuple[float, ...]:
-        return tuple(check.number(v, key) for v in check.items(data.get(key, []), key, most))
+        return tuple(check.number(v, key) for v in check.items(data.get(key), key, most))
 
     places = tuple(check.whole(v, "places") for v in check.items(data.get("places"), "places", MOST_FEATURES))
     weights = numbers("weights", MOST_FEATURES)
@@ -205,13 +203,11 @@ def _widths(check: _Check, data: Mapping[str, Any], features: int) -> Widths:
         check.fail("the interval's centres have another length")
     if not novelty or not len(novelty) == len(below) == len(above) or list(novelty) != sorted(novelty):
         check.fail("the interval's steps are not in order")
-    out = tuple(numbers(key, 100) for key in ("excess", "out_below", "out_above"))
-    if not len(out[0]) == len(out[1]) == len(out[2]) or list(out[0]) != sorted(out[0]) or min(*out[0], 1.0) <= 0:
-        check.fail("the interval's steps outside are not in order")
-    if min(*below, *above, *out[1], *out[2], 0.0) < 0:
+    out = check.number(data.get("out", 1.0), "out", 0.0, 100.0)
+    if min(*below, *above, 0.0) < 0:
         check.fail("an interval of less than no width")
     level = check.number(data.get("level"), "level", 0.01, 0.9999)
-    return Widths(level, places, weights, lists["knots"], lists["centres"], novelty, below, above, *out)
+    return Widths(level, places, weights, lists["knots"], lists["centres"], novelty, below, above, out)
 
 
 class _Check:

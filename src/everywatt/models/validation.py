@@ -76,6 +76,13 @@ def hold_out(candidate: Candidate, x: Floats, y: Floats, folds: Sequence[Ints]) 
     return Held(*(np.concatenate(parts) for parts in (rows, numbers, watts, novelty, excess)))
 
 
+def parts_of(held: Held, y: Floats) -> list[tuple[Floats, Floats, Floats]]:
+    """Novelty, log(truth / prediction) and excess of the rows of each fold."""
+    errors = np.log(y[held.rows] / held.watts)
+    folds = [held.fold == number for number in np.unique(held.fold)]
+    return [(held.novelty[mine], errors[mine], held.excess[mine]) for mine in folds]
+
+
 def score(candidate: Candidate, x: Floats, y: Floats, blocks: Sequence[Ints], loads: Sequence[Ints]) -> Score:
     """Both errors of one candidate."""
     blocked = hold_out(candidate, x, y, blocks)
