@@ -19,7 +19,7 @@ from everywatt.bench.sweep import Choice
 from everywatt.bench.tables import HEADERS, markdown, rows, to_csv, to_markdown, verdicts
 from everywatt.cli.llm_compare import compare_runs_of_models
 from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, RUN, Verb, model_option, out_option, output_options, settings_options
+from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, RunNotFound, UsageError
@@ -73,7 +73,6 @@ class Share(click.ParamType):  # type: ignore[type-arg]
 @click.option("--level", metavar="LOAD", help="Of runs of `bench llm` with several loads: 'concurrency 4'.")
 @click.option("--force", is_flag=True, help="Compare runs although they cover different devices.")
 @out_option
-@model_option
 @settings_options
 @output_options
 def command(
