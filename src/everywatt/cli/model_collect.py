@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,10 @@ from everywatt.cli.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.units import format_duration
+
+if TYPE_CHECKING:
+    from everywatt.api.run import Run
+    from everywatt.stress import Load
 
 KINDS = ("integer", "float", "vector", "memory", "branchy")
 LEAST_S = 10.0
@@ -49,9 +54,8 @@ def command(
     tells of power (frequency, disk, network, instructions) is recorded too. The run is then a source for
     `everywatt model fit RUN --target …`.
     """
-    from everywatt.stress import Load, Program, Step, latin_hypercube, play
+    from everywatt.stress import Load
     from everywatt.stress.files import parse_bytes
-    from everywatt.stress.playing import prepared
 
     if time_s < LEAST_S:
         raise UsageError(f"{format_duration(time_s)} is too short to learn from.", cure="--time 1m or more")
@@ -61,7 +65,6 @@ def command(
         raise UsageError(f"There is no kind of work {unknown[0] if unknown else kinds!r}.", cure=", ".join(KINDS))
     for warning in settings.warnings:
         output.warn(warning)
-    idle_s = max(3.0, IDLE_SHARE * time_s)
     load = Load(
         cpu_cores=cores or os.cpu_count() or 1,
         cpu_kinds=chosen,
@@ -69,6 +72,18 @@ def command(
         disk_bytes_per_s=parse_bytes(disk),
         network_bytes_per_s=parse_bytes(network),
     )
+    run, made = collected(load, time_s, steps, seed, settings, note, output)
+    _tell(run.name, run.path, made, output)
+
+
+def collected(
+    load: Load, time_s: float, steps: int | None, seed: int, settings: Settings, note: str | None, output: Output
+) -> tuple[Run, int]:
+    """The run that was recorded while load covered its space, and how many steps it had."""
+    from everywatt.stress import Program, Step, latin_hypercube, play
+    from everywatt.stress.playing import prepared
+
+    idle_s = max(3.0, IDLE_SHARE * time_s)
     count = steps or max(4, round((time_s - idle_s) / 3.0))
     program = latin_hypercube(load, time_s=time_s - idle_s, steps=count, seed=seed, name="collect")
     program = Program((Step(idle_s), *program.steps), name="collect")
@@ -83,7 +98,7 @@ def command(
         run = meter.stop()
     if run is None:
         raise MeasurementRefused(f"Nothing was recorded: {meter.energy.refused}.")
-    _tell(run.name, run.path, len(results), output)
+    return run, len(results)
 
 
 def _tell(name: str, path: object, steps: int, output: Output) -> None:
