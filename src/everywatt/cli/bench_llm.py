@@ -40,7 +40,7 @@ from everywatt.cli.options import (
     output_options,
     price_option,
     pue_option,
-    settings_options,
+    settings_options_beside_model,
 )
 from everywatt.cli.output import Output, emit_json
 from everywatt.core.config import Settings, resolve
@@ -89,7 +89,7 @@ ELSEWHERE = "the server is on another host, whose energy nothing here measures: 
 @click.option("--goodput", default=None, metavar="BOUNDS", help="Latency bounds: ttft=500ms,tpot=50ms,e2e=5s.")
 @click.option("--resume", type=RUN, metavar="RUN", help="Go on with a run: ask what has no answer yet.")
 @out_option
-@settings_options
+@settings_options_beside_model
 @output_options
 def command(
     base_url: str,

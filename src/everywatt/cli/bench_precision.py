@@ -32,6 +32,9 @@ from everywatt.bench.runs import folder_of
 from everywatt.cli.compare import Share, check_ending
 from everywatt.cli.metering import meter_of, terminable
 from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
+from everywatt.cli.compare import INTERRUPTED, Share, check_ending
+from everywatt.cli.metering import meter_of
+from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor, UsageError
@@ -69,7 +72,7 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 @click.option("--resume", type=RUN, metavar="RUN", help="Go on with a benchmark that was interrupted.")
 @click.option("--quick", is_flag=True, help="Loops of 2 s, three trials, 128 scored items.")
 @out_option
-@settings_options
+@settings_options_beside_model
 @output_options
 @click.pass_context
 def command(

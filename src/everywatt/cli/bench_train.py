@@ -14,6 +14,9 @@ from everywatt.bench.precision.training import TrainJob, TrainLab
 from everywatt.bench.tables import joules, seconds
 from everywatt.cli.metering import meter_of, terminable
 from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options
+from everywatt.cli.compare import INTERRUPTED
+from everywatt.cli.metering import meter_of
+from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor
@@ -42,7 +45,7 @@ QUICK_ITEMS = 24
 @click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trainings.")
 @click.option("--quick", is_flag=True, help=f"Only {QUICK_ITEMS} items of each half.")
 @out_option
-@settings_options
+@settings_options_beside_model
 @output_options
 def command(
     model: str,

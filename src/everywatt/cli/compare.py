@@ -77,7 +77,6 @@ class Share(click.ParamType):  # type: ignore[type-arg]
 @click.option("--level", metavar="LOAD", help="Of runs of `bench llm` with several loads: 'concurrency 4'.")
 @click.option("--force", is_flag=True, help="Compare runs although they cover different devices.")
 @out_option
-@model_option
 @settings_options
 @output_options
 def command(

@@ -185,12 +185,13 @@ memory_option = click.option(
     default=None,
     help="How memory of processes is told; pss adds proportional and unique set sizes, at a price.",
 )
-model_option = click.option(
-    "--model",
-    "power_model",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Estimate power from use by this fitted model (everywatt model fit).",
-)
+_POWER_MODEL: dict[str, Any] = {
+    "type": click.Path(dir_okay=False, path_type=Path),
+    "metavar": "FILE",
+    "help": "Estimate power from use by this fitted model (everywatt model fit).",
+}
+model_option = click.option("--model", "--power-model", "power_model", **_POWER_MODEL)
+power_model_option = click.option("--power-model", **_POWER_MODEL)
 note_option = click.option("--note", metavar="TEXT", help="Keep a sentence with the run.")
 
 
@@ -208,12 +209,21 @@ def output_options(function: F) -> F:
 
 
 def settings_options(function: F) -> F:
-    """Adds --period, --sensors, --no-estimate, --memory, --tag and --note; the function gets `settings` and `note`.
+    """Adds --period, --sensors, --no-estimate, --memory, --model, --tag and --note.
 
-    `settings` is a `core.config.Settings`: what the flags say, else the environment, the files, the defaults. The
-    verb prints its `warnings`. A verb that also has `model_option` has its file among the options of sensors.
+    The function gets `note` and `settings`, a `core.config.Settings`: what the flags say, else the environment, the
+    files, the defaults; the file of --model is among its options of sensors. The verb prints its `warnings`.
     """
+    return _settings_options(function, model_option)
 
+
+def settings_options_beside_model(function: F) -> F:
+    """`settings_options` of a verb whose --model is another thing: the model of power is --power-model alone."""
+    return _settings_options(function, power_model_option)
+
+
+def _settings_options(function: F, model: Callable[[F], F]) -> F:
+    @model
     @period_option
     @sensors_option
     @estimate_option
@@ -228,16 +238,16 @@ def settings_options(function: F) -> F:
         estimate: bool | None,
         memory: str | None,
         tags: Sequence[tuple[str, str]],
+        power_model: Path | None,
         **values: Any,
     ) -> Any:
-        model = values.pop("power_model", None)
         flags = {
             "period": period,
             "sensors": sensors,
             "estimate": estimate,
             "memory": memory,
             "tag": dict(tags) or None,
-            "sensor": None if model is None else {"model": {"file": str(model)}},
+            "sensor": None if power_model is None else {"model": {"file": str(power_model)}},
         }
         return function(*args, settings=resolve(flags), **values)
 
