@@ -25,6 +25,7 @@ ORDER = (
     "use_cost",
     "ledger_cost",
     "windows",
+    "slurm_day",
     "slowdown",
     "monitor_cost",
     "report_time",
@@ -33,6 +34,7 @@ ORDER = (
     "batch_cost",
     "meter_import",
     "meter_archive",
+    "stress_duty",
     "agent_cost",
     "scrape",
 )

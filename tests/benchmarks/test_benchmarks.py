@@ -105,3 +105,26 @@ def test_layer_pass_in_short():
     assert done.returncode == 0, done.stderr
     assert "hooks on the model in measured loops: 0 (aim 0: reached)" in done.stdout
     assert "before every loop" in done.stdout
+
+
+@pytest.mark.serial
+def test_stress_duty_in_short():
+    done = _bench("stress_duty", "--quick")
+    assert done.returncode == 0, done.stderr
+    for kind in ("integer", "float", "vector", "memory", "branchy"):
+        assert sum(line.startswith(kind) for line in done.stdout.splitlines()) == 2
+    if "no verdict" not in done.stdout:
+        assert float(done.stdout.partition("worst: ")[2].split()[0]) < 5.0, done.stdout
+
+
+@pytest.mark.serial
+def test_the_energy_of_single_queries_in_short():
+    pytest.importorskip("httpx_sse")
+    done = _bench("llm_energy", "--quick")
+    assert done.returncode == 0, done.stderr
+    errors = {
+        tuple(words[:2]): float(words[2].rstrip("%"))
+        for line in done.stdout.splitlines()
+        if len(words := line.split()) == 5
+    }
+    assert errors["8", "everywatt"] < 30 < errors["8", "before−after"]

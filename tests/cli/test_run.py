@@ -87,6 +87,17 @@ def test_the_exit_code_is_the_commands_own(place, words, code) -> None:
     assert span.attributes["exit_code"] == code and span.end_ns is not None
 
 
+def test_a_peak_of_memory_is_told_where_it_can_be(place) -> None:
+    """The kernel hands everywatt's own peak down to the command: `true` never had 20 MB."""
+    place.run("--quiet", "--", "true", check=0)
+    place.run("--quiet", *python("b'x' * 300_000_000"), check=0)
+    small, large = (
+        next(span for span in Tape.open(path).spans() if span.name == "run").attributes for path in place.tapes()
+    )
+    assert small["max_rss_bytes"] is None and "everywatt's own" in small["max_rss_reason"]
+    assert large["max_rss_bytes"] >= 300_000_000 and "max_rss_reason" not in large
+
+
 def test_stdin_stdout_and_stderr_pass_byte_for_byte(place) -> None:
     data = bytes(range(256)) * 4096
     code = "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d); sys.stderr.buffer.write(d[::-1])"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tapes import at, counter_group, gauge_group, rows, write_tape
 
 import everywatt
+from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
 from everywatt.core.spans import Span
 from everywatt.energy.sources import sources
@@ -106,6 +107,37 @@ def test_spans_one_after_the_other_cost_what_the_run_says(tape):
     outside = book.entry("outside of the spans")
     assert outside.owner.kind is OwnerKind.OTHER
     assert outside.energy.joules == pytest.approx(8 * 350.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("counter", [True, False])
+def test_an_owner_knows_itself_no_better_than_the_window_of_its_own_does(tmp_path, counter):
+    """Publications every second, and short spans at the ends of the run: its edges are theirs, not everybody's."""
+
+    def joules(t):
+        whole = int(t // 1.7)
+        return 100 * t + 200 * ((whole // 2) * 1.7 + (t - whole * 1.7 if whole % 2 else 0))
+
+    if counter:
+        group, read = counter_group(period_s=1.0, gain_pct=1.0), rows(joules, -3.0, 23.0, 1.0)
+    else:
+        group = gauge_group(period_s=1.0, window_s=1.0, gain_pct=1.0, offset_w=4.0)
+        read = rows(lambda t: joules(t) - joules(t - 1), -3.0, 23.0, 1.0)
+    run = everywatt.load(write_tape(tmp_path / "a.tape", [(group, 1.0, read)]))
+    tape, first_ns = run.tapes[0], run.tapes[0].extent_ns()[0]
+    times = [(0.4, 0.9), (0.9, 2.2), (3.3, 3.6), (5.0, 9.5), (9.5, 19.7), (19.7, 20.3)]
+    spans = [span(start, end, name=str(start)) for start, end in times]
+    more = [span(12.0, 12.0, name="none") for _ in range(70)]  # so many that their edges are taken together
+    for some in (spans, spans + more):
+        book = ledger(tape, some, 0.4, 20.3)
+        adds_up(book)
+        for one in spans:
+            own = run.energy(between=((one.start_ns - first_ns) / NS, (one.end_ns - first_ns) / NS))
+            share = book.entry(one.name).energy
+            assert share.joules == pytest.approx(own.joules, abs=2e-6)
+            assert 0.999 * own.half_width <= share.half_width <= 1.25 * own.half_width, one.name
+        everybody = sum((entry.energy.budget for entry in book.entries), Budget())
+        if some is spans:  # what one has too much the others have too little
+            assert max(everybody.sides()) == pytest.approx(book.total.half_width, rel=1e-6)
 
 
 def test_a_parent_is_charged_with_its_own_time(tape):

@@ -179,6 +179,20 @@ def _churned(ledger):
     return [e for e in ledger.entries if "churn.py" in e.owner.label or e.owner.label.startswith("children of")]
 
 
+def test_short_turns_on_a_gpu_are_owed_by_who_had_them(machine):
+    """A few seconds in all: who came and went is read often enough that no second is charged to the wrong one."""
+    run, _ = machine.run(
+        "$PYTHON on_gpu.py first 0.6 2.5 & (sleep 1.7; $PYTHON on_gpu.py second 0.3 2.2); wait",
+        hardware=["--gpu", f"load:20W,{20 + GPU_W:g}W"],
+        options=["--idle", "2s"],
+    )
+    ledger = run.ledger()
+    conserved(ledger)
+    for name in ("first", "second"):
+        owed = active_j(of(ledger, f" {name} "), "gpu.0")
+        assert owed == pytest.approx(GPU_W * machine.rusage(name), rel=0.1), name
+
+
 def test_the_rows_add_up_to_the_last_digit_printed(machine):
     run, document = machine.run(
         "$PYTHON spinner.py A 0.4 3 0 & $PYTHON spinner.py B 0.2 3 0 & wait",

@@ -55,6 +55,18 @@ def test_a_machine_with_rapl(place) -> None:
     assert diagnosis.domains == ("cpu.0: package", "dram.0: dram")
 
 
+def test_what_is_inside_another_says_so(place) -> None:
+    place.zone("intel-rapl:0", "package-0", watts=50)
+    place.zone("intel-rapl:0:0", "core", watts=30)
+    place.zone("intel-rapl:1", "package-1", watts=40)
+    place.zone("intel-rapl:2", "psys", watts=120)
+    found, diagnosis = checks(place.machine)
+    assert set(diagnosis.domains) == {
+        "cpu.0: package", "cpu.0: core (inside package)", "cpu.1: package", "psys: node (a total of its own)",
+    }  # fmt: skip
+    assert "cpu.0: core (inside package)" in found["what you will get"].seen
+
+
 def test_no_rapl(place) -> None:
     found, diagnosis = checks(place.machine)
     cpu = found["CPU energy (RAPL)"]

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -262,6 +263,15 @@ def test_a_hanging_probe_is_given_up(smi, monkeypatch):
     monkeypatch.setattr("everywatt.sensors.nvidia_smi.PROBE_TIMEOUT_S", 0.3)
     report = smi("hang").probe()
     assert report.state is State.UNUSABLE and "did not answer in 0.3 s" in report.why
+
+
+def test_a_run_waits_for_a_hanging_probe_no_longer_than_it_says(smi, tmp_path):
+    given = smi("hang")._request
+    impatient = NvidiaSmi(replace(given, patience_s=0.25)).probe()
+    assert impatient.state is State.UNUSABLE and "did not answer in 0.25 s" in impatient.why
+    assert impatient.cure is not None and "patience_s" in impatient.cure
+    told = NvidiaSmi(replace(given, patience_s=60.0, options={"nvidia-smi": {"patience_s": 0.3}})).probe()
+    assert "did not answer in 0.3 s" in told.why
 
 
 @pytest.mark.parametrize("mode", ["hangs-looping", "trap"])

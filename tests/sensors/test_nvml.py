@@ -526,10 +526,13 @@ def test_processes_with_memory_and_sm_use():
             "compute_instance": None,
         }
     ]
+    clock.advance(1.0)
     _, rows = table.read_table()  # no new sample: it did nothing
     assert [(row["pid"], row["sm"]) for row in rows] == [(11, 0.0)]
+    clock.advance(1.0)
     assert table.read_table()[1] == []
     card.processes = []
+    table.ask_all()  # at once, where a run ends
     _, rows = table.read_table()
     assert [(row["pid"], row.get("gone")) for row in rows] == [(11, True)]
 
@@ -564,6 +567,42 @@ def test_an_empty_gpu_is_not_listed_again_until_its_memory_changes():
     clock.advance(1.0)
     state.read()
     assert [row["pid"] for row in table.read_table()[1]] == [9]
+
+
+def test_a_hurried_read_looks_at_memory_itself_and_says_since_when():
+    card = Card()
+    sensor, fake, clock = _sensor([card])
+    table = _by_name(sensor)["nvml.processes"]
+    table.read_table()
+    clock.advance(0.2)
+    seen_ns = clock.now_ns
+    assert table.read_table()[1] == []
+    card.memory, card.processes = card.memory + 300, [Box(pid=9, usedGpuMemory=300)]
+    fake.calls.clear()
+    clock.advance(0.2)
+    (row,) = table.read_table()[1]
+    assert (row["pid"], row["since_ns"]) == (9, seen_ns)
+    listing = "nvmlDeviceGetComputeRunningProcesses"
+    for _ in range(3):  # nobody came or left: its memory says so
+        clock.advance(0.2)
+        assert table.read_table()[1] == []
+    assert (fake.calls.count(listing), fake.calls.count("nvmlDeviceGetMemoryInfo")) == (1, 4)
+    stayed_ns = clock.now_ns
+    card.memory, card.processes = card.memory - 300, []
+    clock.advance(0.2)
+    (row,) = table.read_table()[1]
+    assert row["gone"] and row["since_ns"] == stayed_ns
+
+
+def test_how_busy_processes_are_is_asked_once_a_second_however_hurried():
+    card = Card(processes=[Box(pid=9, usedGpuMemory=300)])
+    sensor, fake, clock = _sensor([card])
+    table = _by_name(sensor)["nvml.processes"]
+    fake.calls.clear()
+    for _ in range(26):  # 0.0, 0.2, … 5.0 s
+        table.read_table()
+        clock.advance(0.2)
+    assert fake.calls.count("nvmlDeviceGetComputeRunningProcesses") == 6
 
 
 def test_nothing_is_imported_or_kept_before_the_probe():

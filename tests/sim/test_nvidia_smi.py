@@ -93,3 +93,46 @@ def test_without_cards_there_is_no_driver(sim_machine):
     done = smi(sim_machine(packages=["constant:1W"]), "-L")
     assert done.returncode == 9
     assert "couldn't communicate with the NVIDIA driver" in done.stdout
+
+
+def test_the_log_of_a_query_shows_what_the_sensor_reads(sim_machine):
+    lab = sim_machine(gpus=["constant:123.45W"], sensor=["period=100ms", "samples=20"])
+    done = smi(lab, "-q", "-d", "POWER")
+    assert done.returncode == 0 and done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[1] == "==============NVSMI LOG=============="
+    assert "Attached GPUs                             : 1" in lines
+    start = lines.index("    GPU Power Readings")
+    assert lines[start + 1 : start + 3] == [
+        "        Average Power Draw                : 123.45 W",
+        "        Instantaneous Power Draw          : 123.45 W",
+    ]
+    samples = lines[lines.index("    Power Samples") :][:6]
+    assert samples[1:] == [
+        "        Duration                          : 1.90 sec",
+        "        Number of Samples                 : 20",
+        "        Max                               : 123.45 W",
+        "        Min                               : 123.45 W",
+        "        Avg                               : 123.45 W",
+    ]
+    whole = smi(lab, "-q").stdout
+    assert "GPU Power Readings" in whole and "        GPU Current Temp" in whole
+
+
+def test_a_card_without_a_sample_buffer_says_so(sim_machine):
+    lab = sim_machine(gpus=["constant:50W"], sensor=["samples=0"])
+    text = smi(lab, "--query", "--display=power").stdout
+    assert "        Number of Samples                 : Not Found" in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-q", "-d", "PAGE_RETIREMENT"), ("-q", "-d"), ("-d", "POWER"), ("dmon", "-d", "often"), ("-l", "often"),
+        ("-lms", "x"), ("dmon", "-c", "few"), ("-pl", "much"), ("--no-such-option",), ("topo", "-m"),
+    ],
+)  # fmt: skip
+def test_what_it_does_not_know_is_one_line_and_code_2(sim_machine, words):
+    done = smi(sim_machine(gpus=["constant:50W"]), *words)
+    assert done.returncode == 2 and done.stderr == ""
+    assert done.stdout.startswith("ERROR: ") and done.stdout.count("\n") == 1

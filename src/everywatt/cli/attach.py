@@ -62,7 +62,7 @@ def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note
     note_disturbances(recording, load)
     uid = recording.span_open("attach", attributes={"role": "run", "pids": list(pids)})
     with progress(meter, output):
-        why = wait(Trees(machine.proc, pids), for_s)
+        why = wait(Trees(machine.proc, pids), for_s, look=recording.look)
         mark = recording.mark()
         recording.read_tables()
     recording.span_close(uid, attributes={"ended": why}, mark=mark)
@@ -92,12 +92,21 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def wait(trees: Trees, for_s: float | None, clock: Callable[[], float] = time.monotonic) -> str:
-    """Until nobody is left ("gone"), the time is over ("time") or somebody ends it ("signal")."""
+def wait(
+    trees: Trees,
+    for_s: float | None,
+    clock: Callable[[], float] = time.monotonic,
+    look: Callable[[], None] = lambda: None,
+) -> str:
+    """Until nobody is left ("gone"), the time is over ("time") or somebody ends it ("signal").
+
+    `look` is called each time that the processes have been looked at.
+    """
     deadline = None if for_s is None else clock() + for_s
     try:
         while True:
             trees.read()
+            look()
             if not trees.running:
                 return "gone"
             left = LOOK_S if deadline is None else min(LOOK_S, deadline - clock())

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 PASSED_ON = (
     signal.SIGTERM,
@@ -78,25 +78,42 @@ def spawn(words: Sequence[str], mask: set[int], *, to_stderr: bool, join: Callab
     return child.pid
 
 
+def own_peak_bytes() -> int:
+    """The most memory that this process has ever had resident."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 @dataclass
 class Ended:
-    """How the command ended (128+n: by signal n), and what it and the orphans that were waited for have used."""
+    """How the command ended (128+n: by signal n), and what it and the orphans that were waited for have used.
+
+    The kernel hands the peak of the process that starts a command down to it. So a command that stayed below ours
+    (`floor_bytes`, taken before it is started) has no peak that could be told.
+    """
 
     code: int = 0
     cpu_s: float = 0.0
-    max_rss_bytes: int = 0
     orphans: int = 0
+    floor_bytes: int = field(default_factory=own_peak_bytes)
+    peak_bytes: int = 0
 
     def add(self, usage: resource.struct_rusage) -> None:
         """One more that was waited for."""
         self.cpu_s += usage.ru_utime + usage.ru_stime
-        self.max_rss_bytes = max(self.max_rss_bytes, usage.ru_maxrss * 1024)
+        self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
+
+    def memory(self) -> dict[str, int | str | None]:
+        """`max_rss_bytes` of the command; where it cannot be told None, with the reason."""
+        if self.peak_bytes > self.floor_bytes:
+            return {"max_rss_bytes": self.peak_bytes}
+        reason = f"at most {self.floor_bytes} bytes: a smaller peak than everywatt's own cannot be told from it"
+        return {"max_rss_bytes": None, "max_rss_reason": reason}
 
 
-def watch(pid: int, caught: set[int], ended: Ended) -> None:
+def watch(pid: int, caught: set[int], ended: Ended, look: Callable[[], None] = lambda: None) -> None:
     """Return when the command has ended; it is not waited for yet. Signals go to it, orphans are waited for.
 
-    Signals that the terminal sent have reached it already.
+    Signals that the terminal sent have reached it already. `look` is called twice a second.
     """
     while True:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -107,7 +124,9 @@ def watch(pid: int, caught: set[int], ended: Ended) -> None:
             continue
         # A thread of a library may swallow SIGCHLD, so the command is also looked at now and then.
         arrived = signal.sigtimedwait(caught, LOOK_S)
-        if arrived is not None and arrived.si_signo != signal.SIGCHLD and arrived.si_code != FROM_KERNEL:
+        if arrived is None:
+            look()
+        elif arrived.si_signo != signal.SIGCHLD and arrived.si_code != FROM_KERNEL:
             with suppress(ProcessLookupError):
                 os.kill(pid, arrived.si_signo)
 

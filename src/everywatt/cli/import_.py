@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.options import TAG, out_option, output_options
+from everywatt.cli.options import PAIR, out_option, output_options
 from everywatt.cli.output import Output
 from everywatt.cli.parts import WithMembers
 from everywatt.cli.progress import task
@@ -29,7 +29,7 @@ MEMBERS = {"sacct": "everywatt.cli.import_sacct"}
 @click.argument("kind")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @out_option
-@click.option("--set", "settings", type=TAG, multiple=True, metavar="K=V", help="How to read the files; see above.")
+@click.option("--set", "settings", type=PAIR, multiple=True, metavar="K=V", help="How to read the files; see above.")
 @output_options
 def command(
     kind: str, paths: tuple[Path, ...], out: Path | None, settings: tuple[tuple[str, str], ...], output: Output
@@ -38,7 +38,7 @@ def command(
 
     KIND is csv, jsonl, parquet or arrow (what `export` wrote, and any other csv), nvidia-smi, dmon or pmon (logs of
     that command), tegrastats or powermetrics (logs of those), omegawatt (a wattmeter), aipowermeter, labia, codecarbon,
-    sage, ipmi, or what a plug-in offers.
+    sage, ipmi, ipw (a profile folder of Intelligence per Watt), or what a plug-in offers.
 
     Any other csv has to be told its columns: --set time=COLUMN --set values=COLUMN,COLUMN --set unit=W
     --set kind=gauge --set device=gpu.0 --set domain=gpu, and perhaps scale, delimiter and time_format (iso, s, ms, ns

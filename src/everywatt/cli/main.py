@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "batch": ("everywatt.cli.batch", "Run a command for many items over GPUs, with what each item cost."),
     "bench": ("everywatt.cli.bench", "Benchmarks of models: precisions, training, language models."),
     "slurm": ("everywatt.cli.slurm", "The energy of every job of a Slurm cluster, and of every user."),
+    "stress": ("everywatt.cli.stress", "Load this machine on purpose, by a shape over time."),
     "show": ("everywatt.cli.show", "Show a run: energy, devices, spans, quality."),
     "ledger": ("everywatt.cli.ledger", "Show who owes the energy of a run, to the last microjoule."),
     "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),
@@ -36,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("everywatt.cli.export", "Write a run as CSV, JSON lines, Parquet or Arrow."),
     "import": ("everywatt.cli.import_", "Turn recordings of other tools into runs."),
     "meter": ("everywatt.cli.meter", "Record, archive and read wattmeters at the wall."),
+    "model": ("everywatt.cli.model", "Learn power from use, and estimate it where no sensor is."),
     "calibrate": (
         "everywatt.cli.calibrate",
         "Find gain and offset of a card against a meter, and use them ever after.",

@@ -113,9 +113,11 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
                     recording.span_close(uid, attributes={"exit_code": code, "error": str(error.strerror)})
                 return code
             with progress(meter, output):
-                if recording is not None:
+                if recording is None:
+                    child.watch(pid, caught, ended)
+                else:
                     recording.follow([pid], cgroup=str(group.folder) if group is not None else None)
-                child.watch(pid, caught, ended)
+                    child.watch(pid, caught, ended, recording.look)
             _settle(recording, uid, pid, ended, group)
     finally:
         if group is not None and not group.remove():
@@ -138,7 +140,7 @@ def _settle(
         "exit_code": ended.code,
         "cpu_s": ended.cpu_s if grouped_s is None else grouped_s,
         "cpu_method": "cgroup" if grouped_s is not None else "exit records" if (last or {}).get("exits") else "rusage",
-        "max_rss_bytes": ended.max_rss_bytes,
+        **ended.memory(),
     }
     recording.span_close(uid, attributes=attributes, mark=mark)
 

@@ -53,6 +53,7 @@ class Places:
             self._jobs.clear()
             self._groups.clear()
             self._places.clear()
+            self._users.clear()
 
     def owner(self, process: Process) -> Owner:
         """The one owner of a process that is not the meter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,17 +40,23 @@ class GpuUse:
         now = self._now.setdefault(gpu, {})
         edges = self.edges.setdefault(gpu, [])
         kept = self.tenants.setdefault(gpu, [])
+        since_ns = max((int(row["since_ns"]) for row in rows if row.get("since_ns") is not None), default=None)
         if not edges:
-            edges.append(min(self.first_ns or at_ns, at_ns - self._period_ns))
+            usual_ns = at_ns - self._period_ns
+            edges.append(min(self.first_ns or at_ns, usual_ns) if since_ns is None else min(since_ns, at_ns - 1))
         if at_ns <= edges[-1]:
             return
-        if edges[-1] < at_ns - int(LATE * self._period_ns):
-            edges.append(at_ns - self._period_ns)
+        if since_ns is None and edges[-1] < at_ns - int(LATE * self._period_ns):
+            since_ns = at_ns - self._period_ns
+        if since_ns is not None and edges[-1] < since_ns < at_ns:
+            edges.append(since_ns)
             kept.append(tuple(now.values()))
+        come = {tenant_key(row) for row in rows if row.get("since_ns") is not None and tenant_key(row) not in now}
         for row in rows:
             now[tenant_key(row)] = tenant_of(row)
         edges.append(at_ns)
-        kept.append(tuple(now.values()))
+        # Who came in this stretch was there for half of it, as far as can be told.
+        kept.append(tuple(_half(tenant) if key in come else tenant for key, tenant in now.items()))
         for row in rows:
             if row.get("gone"):
                 now.pop(tenant_key(row), None)
@@ -62,3 +69,7 @@ class GpuUse:
         places = np.searchsorted(edges, instants_ns, side="right") - 1
         now = tuple(self._now[gpu].values())
         return [() if place < 0 else kept[place] if place < len(kept) else now for place in places.tolist()]
+
+
+def _half(tenant: Tenant) -> Tenant:
+    return tenant if tenant.sm is None else replace(tenant, sm=tenant.sm / 2)

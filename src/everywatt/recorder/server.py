@@ -28,6 +28,8 @@ from everywatt.sensors.base import Request
 
 LINGER_NS = 1_200_000_000
 FED_LINGER_NS = 5 * NS // 2  # the same for a meter that is asked now and then
+PATIENCE_S = 2.0  # a program waits to start while sensors are tried
+YOUNG_NS = 10 * NS  # after that who is on a GPU is read once a second: the run is long enough
 PAUSE_NS = NS // 10
 SUSPEND_NS = NS // 20
 OPENING_NS = 350_000_000  # how long a client waits for a card's phase before it may start all the same
@@ -97,6 +99,7 @@ class Server:
         self._boot_ns = self.clock.boottime_ns() - now
         self._last_ns = self._look_ns = now
         self._readers: list[Any] = []
+        self._hurried: set[Source] = set()
 
     def run(self) -> None:
         """Serve until it is time to leave; then seal what is open."""
@@ -251,6 +254,8 @@ class Server:
                     opening.connection.put({"id": opening.id, "ok": True, **opening.reply})
             if tape.closing and (not tape.session.waiting or now >= tape.closing.deadline_ns):
                 self._finish(number)
+        for source in list(self._hurried):
+            self._pace(source, now)
         if now < self._look_ns or self.listener.fileno() < 0:
             return
         self._look_ns = now + NS // 5
@@ -313,6 +318,7 @@ class Server:
             for source in tape.session.sources:
                 if source.info.table:
                     source.group.follow(pids)  # type: ignore[union-attr]
+                    self._hurry(source)
             tape.session.followed(pids, message.get("cgroup"))
         elif op == "read":
             return {"exits": tape.session.read_tables()}
@@ -353,6 +359,7 @@ class Server:
             everything=bool(message.get("everything")),
             memory=str(message.get("memory") or "rss"),
             reaper=message.get("reaper"),
+            patience_s=PATIENCE_S,
         )
         cpu_s, cruise = time.process_time(), self.cruise
         reads, wakes = self.reads + cruise.reads, self.wakes + cruise.wakes
@@ -387,6 +394,21 @@ class Server:
         self.tapes[self._number].opening = Opening(connection, message.get("id"), reply, deadline_ns)
         return None
 
+    def _hurry(self, source: Source) -> None:
+        """Read a table that wants it more often for a while: a run has just begun."""
+        if getattr(source.group, "hurry_s", None) is not None:
+            now = self.clock.monotonic_ns()
+            source.hurry_ns = now + YOUNG_NS
+            self._hurried.add(source)
+            self._pace(source, now)
+
+    def _pace(self, source: Source, now: int) -> None:
+        """Set how often a hurried source is read; when the time is over, or nobody listens, it is hurried no more."""
+        if source in self.schedule.slots:
+            self.schedule.change(source, source.asked_ns(), now)
+        if now >= source.hurry_ns or source not in self.schedule.slots:
+            self._hurried.discard(source)
+
     def _enrol(self, session: Session, source: Source) -> None:
         """Let a tape listen to a source, which delivers its first rows at once."""
         session.listen(source)
@@ -397,6 +419,7 @@ class Server:
                 source.tracker = PlannedTracker(source.info, asked, now)
             self.schedule.add(source, asked, now, source.tracker)
             self._read(source)
+            self._hurry(source)
             return
         self.schedule.change(source, asked, now)
         if source.tracker is not None and source.last is not None:
@@ -409,7 +432,7 @@ class Server:
         now = self.clock.monotonic_ns()
         for source in tape.session.sources:
             if source.tracker is None and source.outage is None:
-                source.read()
+                source.read_whole()
                 self.reads += 1
         tape.closing = Closing(connection, message.get("id"), now)
         if message.get("linger", True):

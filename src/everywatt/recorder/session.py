@@ -117,7 +117,7 @@ class Session:
         """Read all tables now. True where the kernel tells the end of every process."""
         for source in self.sources:
             if source.info.table and source.outage is None:
-                source.read()
+                source.read_whole()
         return any(getattr(source.group, "exits", False) for source in self.sources)
 
     def anchor(self) -> None:

@@ -16,6 +16,8 @@ from everywatt.sensors.base import Group, TableGroup
 SLOW_NS = NS
 LONG_READ_NS = NS
 LONG_TAKE_NS = NS // 10
+STEP_NS = NS // 10
+HURRY_COST = 100  # a table that is read more often for a while may take one part in so many of the time
 FIRST_RETRY_NS = NS // 10
 LAST_RETRY_NS = 5 * NS
 
@@ -58,6 +60,8 @@ class Source:
     last: Row | None = None
     reads: int = 0
     cost_ns: int = 0
+    usual_cost_ns: int = 0  # of the last few reads
+    hurry_ns: int = 0  # until when a table is read more often, because a run is young
     _read_ns: int = 0
     _long: bool = False
     _trouble: str | None = None
@@ -78,9 +82,19 @@ class Source:
         return self.info.cadence is Cadence.SLOW or self.info.table
 
     def asked_ns(self) -> int:
-        """The fastest period that a listener asks for; slow groups and tables at most once a second."""
+        """The fastest period that a listener asks for; slow groups and tables at most once a second.
+
+        A table that says so by an attribute `hurry_s` is read that often while a run is young, if that is cheap.
+        """
         fastest = min((listener.period_ns for listener in self.listeners), default=SLOW_NS)
-        return max(fastest, SLOW_NS) if self.slow else fastest
+        if not self.slow:
+            return fastest
+        hurry_s = getattr(self.group, "hurry_s", None)
+        if hurry_s is None or fastest >= SLOW_NS or self.clock.monotonic_ns() >= self.hurry_ns:
+            return max(fastest, SLOW_NS)
+        often_ns = max(round(hurry_s * NS), HURRY_COST * self.usual_cost_ns)
+        steps: int = -(-often_ns // STEP_NS)  # on the grid of the others, so that it wakes nobody
+        return min(steps * STEP_NS, SLOW_NS)
 
     @property
     def fed_s(self) -> float | None:
@@ -111,7 +125,7 @@ class Source:
             return False
         after = self.clock.monotonic_ns()
         self.reads += 1
-        self.cost_ns = after - before
+        self._mind(after - before)
         if self.outage is not None:
             self._recovered(after)
         if self.cost_ns > LONG_READ_NS:
@@ -123,6 +137,13 @@ class Source:
         else:
             self.hand_on(rows if self.tracker is None else self._track(self.tracker, before, after, rows))
         return True
+
+    def read_whole(self) -> bool:
+        """`read`, where a run begins or ends: a group with a method `ask_all` leaves nothing out."""
+        ask_all = getattr(self.group, "ask_all", None)
+        if ask_all is not None:
+            ask_all()
+        return self.read()
 
     def take(self, earliest_ns: int, latest_ns: int) -> bool:
         """Read now, and look at it when it is time to `settle`; False where that has to be at once.
@@ -182,7 +203,12 @@ class Source:
 
     def _took(self, last: tuple[int, int, Any]) -> None:
         before, after, _ = last
-        self._read_ns, self.cost_ns = after, after - before
+        self._read_ns = after
+        self._mind(after - before)
+
+    def _mind(self, cost_ns: int) -> None:
+        self.cost_ns = cost_ns
+        self.usual_cost_ns += (cost_ns - self.usual_cost_ns) // 4
 
     def _developed(self, taken: list[tuple[int, int, Any]]) -> list[Row]:
         """The rows of what was taken, as publications where the group is tracked."""

@@ -35,6 +35,7 @@ class Request:
     everything  whether all processes of the machine are wanted, not only the trees under `pids`
     memory    how the memory of processes is told: "rss", or "pss" (which costs 77 µs a process)
     reaper    the process of the everywatt command itself: its CPU time is the meter's, its children's is not
+    patience_s  how long a probe may take, because a program waits for it; None where it may take what it needs
     """
 
     machine: Machine = field(default_factory=Machine.here)
@@ -46,6 +47,7 @@ class Request:
     everything: bool = False
     memory: str = "rss"
     reaper: int | None = None
+    patience_s: float | None = None
 
 
 class State(StrEnum):

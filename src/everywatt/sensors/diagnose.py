@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from everywatt.core.channels import Pedigree
+from everywatt.core.channels import Channel, Domain, Pedigree
+from everywatt.core.domains import Answer, contains
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
 from everywatt.sensors.registry import NOT_TRIED, choose, known, probe
 from everywatt.sensors.surroundings import Surroundings, look
 
+WHOLE = (Domain.WALL, Domain.PSU, Domain.NODE)  # they hold what the chips say, so they are never added to it
 SLOWED = {0x08: "hardware slow-down", 0x20: "too hot (software)", 0x40: "too hot (hardware)", 0x80: "power brake"}
 
 
@@ -87,13 +89,26 @@ def _tried(report: Report, targets: Mapping[str, str], request: Request) -> Repo
 
 
 def _domains(groups: Iterable[Group | TableGroup]) -> tuple[str, ...]:
+    """`cpu.0: package`, `cpu.0: core (inside package)`, `host: node (modelled)`."""
+    channels = [channel for group in groups for channel in group.info.channels]
+    channels = [channel for channel in channels if channel.carries_energy and channel.mirror_of is None]
     found: dict[str, None] = {}
-    for group in groups:
-        for channel in group.info.channels:
-            if channel.carries_energy and channel.mirror_of is None:
-                modelled = " (modelled)" if channel.pedigree is Pedigree.MODELLED else ""
-                found[f"{channel.device}: {channel.domain}{modelled}"] = None
+    for channel in channels:
+        modelled = " (modelled)" if channel.pedigree is Pedigree.MODELLED else ""
+        found[f"{channel.device}: {channel.domain}{modelled}{_inside(channel, channels)}"] = None
     return tuple(found)
+
+
+def _inside(inner: Channel, channels: Sequence[Channel]) -> str:
+    """How a channel's joules stand to the others', in words: what is inside another, or holds them, is not added."""
+    if inner.domain in WHOLE:
+        return " (a total of its own)" if any(channel.domain not in WHOLE for channel in channels) else ""
+    for outer in channels:
+        if outer.device != inner.device or outer.domain == inner.domain:
+            continue
+        if outer.domain and inner.domain and contains(outer.domain, inner.domain) is Answer.YES:
+            return f" (inside {outer.domain})"
+    return ""
 
 
 def _gpu_processes(groups: Iterable[Group | TableGroup]) -> list[dict[str, Any]] | None:

@@ -35,6 +35,7 @@ POWERS = ("power.draw.instant", "power.draw", "power.draw.average")
 NEWER = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}
 PERIOD_S = 0.1
 PROBE_TIMEOUT_S = 15.0  # without persistence mode the driver first wakes every GPU
+LEAST_TIMEOUT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ class SmiGroup:
 
 
 class NvidiaSmi:
-    """The sensor. Options: `period_s`, how often a line is asked for (0.1 s)."""
+    """The sensor. Options: `period_s`, how often a line is asked for (0.1 s); `patience_s`, how long the first answer
+    may take (2 s where a run waits for it, else 15 s)."""
 
     name = "nvidia-smi"
     after: Sequence[str] = ("nvml",)
@@ -99,6 +101,9 @@ class NvidiaSmi:
         self._environ = request.machine.environ
         self._clock = request.machine.clock
         self._period_s = float(request.options.get(self.name, {}).get("period_s", PERIOD_S))
+        self._wait_s = float(
+            request.options.get(self.name, {}).get("patience_s", request.patience_s or PROBE_TIMEOUT_S)
+        )
         self._binary: str | None = None
         self._fields: list[str] = []
         self._cards: list[_Card] = []
@@ -180,15 +185,17 @@ class NvidiaSmi:
         fields = [*IDENTITY, *POWERS, *GAUGES]
         limits: list[str] = []
         trouble: str | None = None
+        deadline_ns = self._clock.monotonic_ns() + round(self._wait_s * NS)
         while True:
             assert self._binary is not None
             command = [self._binary, f"--query-gpu={','.join(fields)}", "--format=csv,nounits", *limits]
             try:
-                lines, code = run_once(command, self._environ, PROBE_TIMEOUT_S)
+                left_s = (deadline_ns - self._clock.monotonic_ns()) / NS
+                lines, code = run_once(command, self._environ, max(left_s, LEAST_TIMEOUT_S))
             except OSError as error:
                 return [], f"nvidia-smi cannot be run: {error.strerror}."
             if code is None:
-                return [], f"nvidia-smi did not answer in {PROBE_TIMEOUT_S:g} s."
+                return [], f"nvidia-smi did not answer in {self._wait_s:g} s."
             unknown = rejected_field("\n".join(lines))
             if unknown in fields:
                 other = [NEWER[unknown]] if unknown in NEWER else []
@@ -219,7 +226,7 @@ class NvidiaSmi:
         gpus = [_gpu(row, index) for index, row in rows.items()]
         if "MIG-" not in (self._request.devices or "").upper() or self._binary is None:
             return gpus
-        lines, _ = run_once([self._binary, "-L"], self._environ, PROBE_TIMEOUT_S)
+        lines, _ = run_once([self._binary, "-L"], self._environ, self._wait_s)
         listed = mig_uuids(lines)
         return [replace(gpu, migs=tuple(Mig(uuid, -1, -1) for uuid in listed.get(gpu.uuid, ()))) for gpu in gpus]
 
@@ -235,7 +242,7 @@ class NvidiaSmi:
         elif "couldn't communicate" in low or "failed because" in low:
             cure = "modprobe nvidia"
         elif "did not answer" in low:
-            cure = "dmesg | grep -i -e nvrm -e xid"
+            cure = "dmesg | grep -i -e nvrm -e xid; for a driver that is only slow: [sensor.nvidia-smi] patience_s = 15"
         return Report(self.name, State.UNUSABLE, why, cure)
 
 

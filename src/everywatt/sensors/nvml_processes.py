@@ -4,6 +4,10 @@ A process list costs about 500 µs of a real driver. So a list is one call into 
 that had no process is not asked again while its used memory, which the state group reads anyway, stays the same to
 the byte: whoever opens a context takes memory. All the same it is asked every 30 s. Graphics processes are looked for
 then, and when memory has changed, while there are none.
+
+A run of a few seconds owes much to when exactly a process came and went, so a recorder may read this table more often
+while a run is young (`hurry_s`): used memory, which is cheap, then tells whether anybody came or left. Each row says
+since when that was not known (`since_ns`).
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.channels import Cadence, GroupInfo
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
-from everywatt.sensors.nvml_api import INSUFFICIENT_SIZE, NOT_FOUND, code_of, is_lost, pointer, words_for
+from everywatt.sensors.nvml_api import INSUFFICIENT_SIZE, NOT_FOUND, code_of, is_lost, metric, pointer, words_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from everywatt.sensors.nvml_device import Device
 
 ASK_ANYWAY_NS = 30 * NS
+USUAL_NS = 9 * NS // 10  # reads closer than this are hurried: used memory is then older than they are
 _UNKNOWN_ID = 0xFFFFFFFF
 _UNKNOWN_MEMORY = 0xFFFFFFFFFFFFFFFF
 
@@ -90,22 +95,28 @@ class _Gpu:
         self.since_us = 0
         self.memory: float | None = None
         self.asked_ns = 0
+        self.seen_ns: int | None = None  # when it was last known who is there
         self.graphics_ns = 0
         self.samples = True
 
-    def may_skip(self, now_ns: int) -> bool:
-        if self.rows or self.device.memory_used is None or now_ns - self.asked_ns >= ASK_ANYWAY_NS:
+    def may_skip(self, now_ns: int, hurried: bool) -> bool:
+        """True where its used memory says that nobody came or left; how busy they are is asked once a second."""
+        least_ns = ASK_ANYWAY_NS if not self.rows else USUAL_NS if hurried else 0
+        if self.device.memory_used is None or now_ns - self.asked_ns >= least_ns:
             return False
         return self.device.memory_used == self.memory
 
 
 class ProcessTable:
     """Rows: gpu, uuid, pid, type (C compute, G graphics, C+G), memory_bytes, sm (% of the GPU, None where not known),
-    sample_us (when the driver took it, Unix µs), gpu_instance and compute_instance (None unless MIG).
+    sample_us (when the driver took it, Unix µs), gpu_instance and compute_instance (None unless MIG), since_ns (when
+    it was last known who is on this GPU, monotonic; not in the first rows).
     On a board that is cut into MIG instances also slices and of_slices: compute slices of instance and board.
 
     Only rows that are new or changed are given; a process that left has one row with `gone` true.
     """
+
+    hurry_s = 0.2
 
     def __init__(self, nvml: Any, devices: Sequence[Device], closed: Callable[[], None]) -> None:
         self.info = GroupInfo("nvml.processes", "nvml", "gpu", (), Cadence.SLOW, table=True, label="GPU processes")
@@ -114,6 +125,8 @@ class ProcessTable:
         self._compute, self._graphics = Lister(nvml, "Compute"), Lister(nvml, "Graphics")
         self._use = UseLister(nvml)
         self._clock = devices[0].clock
+        self._read_ns = 0
+        self._whole = False
         self._closed = closed
 
     def read_table(self) -> tuple[int, list[dict[str, Any]]]:
@@ -121,20 +134,39 @@ class ProcessTable:
         now_ns = self._clock.monotonic_ns()
         changed: list[dict[str, Any]] = []
         failures: list[SensorError] = []
+        hurried = now_ns - self._read_ns < USUAL_NS and not self._whole
+        self._read_ns, self._whole = now_ns, False
         for gpu in self._gpus:
-            if gpu.may_skip(now_ns):
-                continue
             try:
+                if hurried:
+                    gpu.device.call(self._look_at_memory(gpu.device))
+                if gpu.may_skip(now_ns, hurried):
+                    gpu.seen_ns = now_ns if hurried else gpu.seen_ns
+                    continue
                 rows = gpu.device.call(partial(self._rows, gpu))
             except SensorError as error:
                 failures.append(error)
                 continue
             gpu.memory, gpu.asked_ns = gpu.device.memory_used, now_ns
-            changed += _changes(gpu.rows, rows)
-            gpu.rows = rows
+            before = {} if gpu.seen_ns is None else {"since_ns": gpu.seen_ns}
+            changed += [{**row, **before} for row in _changes(gpu.rows, rows)]
+            gpu.rows, gpu.seen_ns = rows, now_ns
         if failures and len(failures) == len(self._gpus):
             raise failures[0]
         return now_ns, changed
+
+    def ask_all(self) -> None:
+        """The next read asks for everything, however short the last one is ago: a run begins or ends there."""
+        self._whole = True
+        for gpu in self._gpus:
+            gpu.asked_ns = -ASK_ANYWAY_NS
+
+    def _look_at_memory(self, device: Device) -> Callable[[Any], None]:
+        def look(handle: Any) -> None:
+            used = metric(lambda: float(self._nvml.nvmlDeviceGetMemoryInfo(handle).used))
+            device.memory_used = device.memory_used if used is None else used
+
+        return look
 
     def follow(self, pids: Sequence[int]) -> None:
         """Nothing to do: every process on a GPU is listed, whoever started it."""

@@ -42,6 +42,7 @@ _SYSCALL = {
     "armv7l": 364,
 }
 _CLOSE_ON_EXEC = 8
+_USER_ONLY = 1 << 5 | 1 << 6  # without kernel, without hypervisor
 _ATTRIBUTES = 64  # the first published size of perf_event_attr: all that a plain counter needs
 _EVENTS = {
     "energy-pkg": Domain.PACKAGE,
@@ -52,14 +53,18 @@ _EVENTS = {
 }
 
 
-def open_event(kind: int, config: int, cpu: int, *, pid: int = -1) -> int:
-    """A descriptor of one counter of PMU `kind` on `cpu`, by the system call. OSError where the kernel refuses."""
+def open_event(kind: int, config: int, cpu: int, *, pid: int = -1, user_only: bool = False) -> int:
+    """A descriptor of one counter of PMU `kind` on `cpu`, by the system call. OSError where the kernel refuses.
+
+    `user_only` leaves out what the kernel does, which an ordinary user may count of his own processes.
+    """
     import ctypes  # here, so that a recorder without perf events does not carry it
 
     number = _SYSCALL.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, f"perf_event_open is not known on {platform.machine()}")
-    attributes = ctypes.create_string_buffer(struct.pack("=IIQ", kind, _ATTRIBUTES, config), _ATTRIBUTES)
+    packed = struct.pack("=IIQ24xQ", kind, _ATTRIBUTES, config, _USER_ONLY if user_only else 0)
+    attributes = ctypes.create_string_buffer(packed, _ATTRIBUTES)
     libc = ctypes.CDLL(None, use_errno=True)
     handle: int = libc.syscall(
         ctypes.c_long(number),

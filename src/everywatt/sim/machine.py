@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import shutil
 import struct
 import tempfile
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _PIECE = struct.Struct("<ddddd")
 _CALL = struct.Struct("<56sQ")
 _CALL_SLOTS = 160
-_SMI = Path(__file__).with_name("nvidia_smi.py")
+_SMI = ("nvidia_smi.py", "smi_card.py", "smi_fields.py", "smi_views.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,7 @@ class Lab:
         (self.folder / "machine.txt").write_text("\n".join(lines) + "\n")
         write_loads(self.folder, self.machine.curves(), self.t0_ns)
         (self.folder / "smi-faults").write_text("\n".join(self.machine.smi))
-        _write_smi(self.folder / "bin" / "nvidia-smi")
+        _write_smi(self.folder / "bin" / "nvidia-smi", self.folder / "smi")
 
 
 def _device_line(folder: Path, name: str, curve: Curve) -> str:
@@ -312,10 +313,14 @@ def _instance(card: uuid.UUID, place: int, profile: str) -> str:
     return f"MIG-{uuid.uuid5(card, str(place))} {profile} {slices} {int(size[:-2]) * 2**30}"
 
 
-def _write_smi(path: Path) -> None:
-    """The fake nvidia-smi, run by this Python without site-packages, so that it starts fast."""
+def _write_smi(path: Path, folder: Path) -> None:
+    """The fake nvidia-smi: its parts in `folder`, run by this Python without site-packages, so that it starts fast."""
     import sys
 
-    body = _SMI.read_text()
-    path.write_text(f"#!/bin/sh\n'''exec' '{sys.executable}' -I -S \"$0\" \"$@\"\n' '''\n{body}")
+    package = folder / "everywatt" / "sim"  # without an __init__ of everywatt's, which would load more
+    package.mkdir(parents=True)
+    for name in _SMI:
+        (package / name).write_text(Path(__file__).with_name(name).read_text())
+    (folder / "__main__.py").write_text("from everywatt.sim.nvidia_smi import start\n\nstart()\n")
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(folder))} "$@"\n')
     path.chmod(0o755)

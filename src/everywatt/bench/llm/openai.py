@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from everywatt.bench.llm.clients import KEY_VARIABLE, Connection
 from everywatt.bench.llm.http import Http, Stream
 from everywatt.bench.llm.tokens import Counter, counter
 from everywatt.bench.llm.values import Answer, Ask
+from everywatt.bench.llm.wire import count, document, numbers, part, parts, words
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class OpenAI:
             raise UsageError(f"endpoint={self._endpoint} is not chat or completions.")
         self._ask_usage = connection.params.get("usage", "yes") == "yes"
         self._counter: Counter | None = counter(connection.params.get("tokenizer"))
+        self.parameters: int | None = None
 
     def describe(self) -> dict[str, Any]:
         """What was asked, without any secret."""
@@ -68,6 +69,7 @@ class OpenAI:
         if response.status_code >= 500:
             raise MeasurementRefused(f"{self._root} is not ready: HTTP {response.status_code}.", cure="wait for it")
         names = _models(response)
+        self.parameters = _parameters(response, self._of.model)
         if names is None:
             return [f"{self._root}/models gives no list, so nobody knows whether '{self._of.model}' is there"]
         if names and self._of.model not in names:
@@ -110,31 +112,49 @@ async def _read(response: httpx.Response, got: Stream) -> None:
                 got.done = True
                 return
             if event.data:
-                _take(json.loads(event.data), at_ns, got)
+                _take(document(event.data), at_ns, got)
     except SSEError as error:
         raise ValueError(f"not a stream of events: {error}") from None
 
 
-def _take(data: Any, at_ns: int, got: Stream) -> None:
-    if not isinstance(data, dict):
-        raise ValueError("an event is not an object")
+def _take(data: dict[str, Any], at_ns: int, got: Stream) -> None:
     if data.get("error"):
         error = data["error"]
         got.error = str(error.get("message", error)) if isinstance(error, dict) else str(error)
         return
     usage = data.get("usage")
     if isinstance(usage, dict):
-        got.input_tokens = _count(usage.get("prompt_tokens"))
-        got.output_tokens = _count(usage.get("completion_tokens"))
-    for choice in data.get("choices") or ():
-        delta = choice.get("delta") or {}
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
-        got.piece(at_ns, delta.get("content") or choice.get("text") or "", reasoning)
-        got.finish = choice.get("finish_reason") or got.finish
+        got.input_tokens = count(usage.get("prompt_tokens"))
+        got.output_tokens = count(usage.get("completion_tokens"))
+    if isinstance(data.get("timings"), dict):
+        got.server = numbers(data["timings"])
+    for choice in parts(data, "choices"):
+        delta = part(choice, "delta")
+        got.piece(
+            at_ns, words(delta, "content") or words(choice, "text"), words(delta, "reasoning_content", "reasoning")
+        )
+        for value in _logprobs(choice.get("logprobs")):
+            got.logprob(value)
+        got.finish = words(choice, "finish_reason") or got.finish
 
 
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+def _logprobs(found: Any) -> list[Any]:
+    """Log-probabilities of the tokens of a piece: of the chat API, or of the older completions API."""
+    if not isinstance(found, dict):
+        return []
+    if isinstance(found.get("token_logprobs"), list):
+        return list(found["token_logprobs"])
+    tokens = [*parts(found, "reasoning_content"), *parts(found, "content")]
+    return [token.get("logprob") for token in tokens]
+
+
+def _parameters(response: httpx.Response, model: str) -> int | None:
+    """How many parameters the model has, where the server tells (llama.cpp does)."""
+    try:
+        counts = [one["meta"]["n_params"] for one in response.json()["data"] if one["id"] == model]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return count(counts[0]) or None if counts else None
 
 
 def _models(response: httpx.Response) -> list[str] | None:

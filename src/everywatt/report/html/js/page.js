@@ -17,6 +17,8 @@ everywatt.Page = class {
       this.top(),
       element("main", { id: "main" },
         several ? this.comparison() : null,
+        several ? everywatt.scalingSection(report.scaling) : null,
+        several ? everywatt.modelsSection(this, this.report.models) : null,
         several ? this.tabs() : null,
         this.body,
         element("footer", {}, this.footer())));
@@ -81,7 +83,7 @@ everywatt.Page = class {
     this.colourOf = this.colours(run);
     const summary = this.summary(run);
     this.coloured.push(() => this.body.firstElementChild.replaceWith(this.summary(run)));
-    const parts = [summary, this.chartSection(run), this.wall(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
+    const parts = [summary, everywatt.batchSection(run.batch), everywatt.llmSection(this, run), this.chartSection(run), this.wall(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
     this.body.replaceChildren(...parts.filter((part) => part !== null));
     await this.fillCharts(run);
   }
@@ -290,9 +292,10 @@ everywatt.Page = class {
     });
     const box = element("div", {}, bars("Energy by phase", phases.map((phase) => row(phase, theme))));
     this.coloured.push(() => box.replaceChildren(bars("Energy by phase", phases.map((phase) => row(phase, everywatt.theme())))));
+    const shared = run.phases.overlap ? " Each has all that was drawn while it ran: those that ran at the same time have it more than once." : "";
     const more = run.phases.count > phases.length ? " The " + phases.length + " longest of " + run.phases.count + " names." : "";
     const drawn = run.bands.count > run.bands.kept ? " The " + run.bands.kept + " longest of " + run.bands.count + " spans are drawn as bands." : "";
-    return section("phases", "Phases", "Spans of one name, taken together." + more + drawn, box,
+    return section("phases", "Phases", "Spans of one name, taken together." + shared + more + drawn, box,
       element("details", {}, element("summary", {}, "Table of phases"), table("Phases", ["Phase", "Count", "Time", "Energy", "Mean power", "Each", "Share of the run"],
         phases.map((phase) => [phase.name, String(phase.count), phase.seconds_shown, phase.energy.shown, phase.mean_shown || "–", phase.each_shown || "–", phase.idle ? "–" : everywatt.percent(phase.share)]), [1, 2, 3, 4, 5, 6])));
   }

@@ -1,0 +1,106 @@
+"""How well `everywatt stress` keeps a share of a core: asked, by its own count, and as seen from outside.
+
+One core, each kind of work, several shares; beside it stress-ng with its own load control, where it is installed. From
+outside means the kernel's CPU clocks of all worker processes, read twice during the step. The target is 2 points of
+what was asked. A step that fell short by no more than its worker waited for a core is not judged: run it on a quiet
+machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+
+from benchmarks.common import OUT, cpu_s, tree
+from everywatt.stress import KINDS, Load, Shape, StepResult, play, shaped
+from everywatt.stress.stress_ng import METHODS
+
+TARGET_POINTS = 2.0
+SETTLE_S = 0.4
+HEADERS = ("work", "asked", "reached", "from outside", "waited", "off by", "stress-ng")
+
+
+class Outside:
+    """The share of a core that all processes below this one use, between two moments inside a step."""
+
+    def __init__(self, seconds: float) -> None:
+        self.percent: float | None = None
+        self._thread = threading.Thread(target=self._look, args=(seconds,))
+
+    def start(self, _about: object) -> None:
+        """The workers are ready, and start in a moment."""
+        self._thread.start()
+
+    def join(self) -> float | None:
+        """The share in percent."""
+        self._thread.join()
+        return self.percent
+
+    def _look(self, seconds: float) -> None:
+        time.sleep(SETTLE_S)
+        pids = [pid for pid in tree(os.getpid()) if pid != os.getpid()]
+        began, before = time.monotonic(), sum(map(cpu_s, pids))
+        time.sleep(seconds - 2 * SETTLE_S)
+        self.percent = 100 * (sum(map(cpu_s, pids)) - before) / (time.monotonic() - began)
+
+
+def one(kind: str, percent: float, seconds: float, engine: str = "own") -> tuple[StepResult, float | None]:
+    """One step on one core, with what it looked like from outside."""
+    outside = Outside(seconds)
+    program = shaped(Load(cpu_cores=1, cpu_kinds=(kind,)), {"": Shape("constant", (percent,))}, time_s=seconds)
+    (result,) = play(program, engine=engine, on_start=outside.start)
+    return result, outside.join()
+
+
+def missed_points(result: StepResult) -> float | None:
+    """Points between asked and reached; None where it fell short because the machine was busy with something else."""
+    missed = float(result.asked["cpu_percent"]) - result.reached["cpu_percent"]
+    waited = 100 * result.reached.get("waited_s", 0.0) / result.duration_s
+    return None if missed > TARGET_POINTS and waited >= missed else abs(missed)
+
+
+def main(quick: bool = False) -> None:
+    """Print the table."""
+    seconds = 1.5 if quick else 4.0
+    shares = (20.0, 70.0) if quick else (5.0, 20.0, 50.0, 80.0, 95.0)
+    rows, judged = [], []
+    for kind in KINDS:
+        for percent in shares:
+            result, outside = one(kind, percent, seconds)
+            off = missed_points(result)
+            judged += [off] if off is not None else []
+            rows.append(
+                [
+                    kind,
+                    f"{percent:.0f} %",
+                    f"{result.reached['cpu_percent']:.2f} %",
+                    None if outside is None else f"{outside:.2f} %",
+                    f"{result.reached.get('waited_s', 0.0):.2f} s",
+                    "busy" if off is None else f"{off:.2f}",
+                    _theirs(kind, percent, seconds),
+                ]
+            )
+    OUT.table(HEADERS, rows, right=(1, 2, 3, 4, 5, 6), title="One core, share of its time")
+    OUT.text(_verdict(judged, len(rows)))
+
+
+def _verdict(judged: list[float], count: int) -> str:
+    left_out = f"; {count - len(judged)} of {count} not judged, the machine was busy" if len(judged) < count else ""
+    if not judged:
+        return "no verdict" + left_out
+    reached = "reached" if max(judged) <= TARGET_POINTS else "missed"
+    return f"worst: {max(judged):.2f} points (target {TARGET_POINTS:g}: {reached}){left_out}"
+
+
+def _theirs(kind: str, percent: float, seconds: float) -> str | None:
+    if shutil.which("stress-ng") is None or kind not in METHODS:
+        return None
+    result, outside = one(kind, percent, seconds, "stress-ng")
+    found = result.reached["cpu_percent"] if outside is None else outside
+    return f"{found:.2f} %"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""`everywatt stress --cpu 2 --shape ramp:0..100 --time 20`: load on purpose, with what was asked and reached."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from everywatt.cli.metering import meter_of
+from everywatt.cli.options import DURATION, Verb, output_options, settings_options
+from everywatt.cli.output import Output
+from everywatt.cli.stress_table import columns, energies_of, notes, plan_rows, rows, step_data
+from everywatt.core.config import Settings
+from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.units import format_duration
+from everywatt.stress.files import Part, load_program
+from everywatt.stress.planning import ENGINES
+from everywatt.stress.playing import play, prepared
+from everywatt.stress.program import Program
+from everywatt.stress.results import StepResult
+
+if TYPE_CHECKING:
+    from everywatt.api.meter import Meter
+    from everywatt.api.run import Run
+
+DEFAULT_S = 60.0
+STOPPED = 1
+
+
+@click.command(cls=Verb)
+@click.argument("program", required=False, type=click.Path(dir_okay=False), metavar="[PROGRAM.toml]")
+@click.option("--cpu", type=click.IntRange(1), metavar="N", help="Load this many cores.")
+@click.option("--kind", metavar="KINDS", help="Work: integer, float, vector, memory, branchy, or all (integer).")
+@click.option("--ram", metavar="SIZE", help="Hold memory: 100 % is this much, such as 1GiB.")
+@click.option("--disk", metavar="RATE", help="Write to disk: 100 % is this much, such as 50MB/s.")
+@click.option("--network", metavar="RATE", help="Send over the loopback: 100 % is this much, such as 100MB/s.")
+@click.option("--gpu", metavar="LIST", help="Matrix products on these GPUs, such as 0 or 0,1.")
+@click.option("--shape", "shapes", multiple=True, metavar="[RESOURCE=]SHAPE", help="How it goes over time (constant).")
+@click.option("--time", "time_s", type=DURATION, default=None, help="How long in all (60s).")
+@click.option("--steps", type=click.IntRange(1), default=None, help="How many steps, where the shape leaves it open.")
+@click.option("--seed", type=int, default=None, help="Of the random shapes (0).")
+@click.option("--one-by-one", is_flag=True, help="Each resource alone, one after another.")
+@click.option("--engine", type=click.Choice(ENGINES), default="own", help="What makes CPU load (own).")
+@click.option("--disk-folder", type=click.Path(), default=None, help="Where disk load is made (temporary files).")
+@click.option("--max-temperature", type=float, default=None, metavar="CELSIUS", help="Stop when anything is hotter.")
+@click.option("--idle", "idle_s", type=DURATION, default=0.0, help="Record idle power for this long first.")
+@click.option("--no-record", "record", flag_value=False, default=True, help="Make the load, and record nothing.")
+@click.option("--plan", is_flag=True, help="Show the steps, and do nothing.")
+@settings_options
+@output_options
+def command(
+    program: str | None,
+    engine: str,
+    disk_folder: str | None,
+    max_temperature: float | None,
+    idle_s: float,
+    record: bool,
+    plan: bool,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+    **words: Any,
+) -> int:
+    """Load this machine on purpose: CPU, memory, disk, network and GPU, by a shape over time.
+
+    The program is a TOML file, or options. Each step is a span of a recorded run, with what was asked and what was
+    reached; the table shows both. Everything ends with this command: Ctrl-C leaves no process and no file behind.
+    """
+    for warning in settings.warnings:
+        output.warn(warning)
+    chosen = _program(program, words)
+    if plan:
+        _show_plan(chosen, output)
+        return 0
+    prepared(chosen, engine, disk_folder)
+    _warn_of_cores(chosen, output)
+    choices = {"engine": engine, "disk_folder": disk_folder, "max_temperature_c": max_temperature}
+    if not record:
+        results, ended = _played(chosen, choices, output)
+        _show(chosen, results, None, output)
+        return _code(ended, results)
+    meter = meter_of(settings, note, name=chosen.name)
+    meter.start(command=["everywatt", *sys.argv[1:]], root=False, reaper=os.getpid())
+    if meter.elsewhere:
+        output.warn(meter.elsewhere)
+    try:
+        _idle(meter, idle_s, output)
+        results, ended = _played(chosen, choices, output, meter)
+    except EverywattError:
+        meter.discard()
+        raise
+    except BaseException:
+        meter.stop()
+        raise
+    run = meter.stop()
+    if run is None:
+        output.warn(f"no recording: {meter.energy.refused}")
+    _show(chosen, results, run, output)
+    return _code(ended, results)
+
+
+def _program(path: str | None, words: dict[str, Any]) -> Program:
+    """The program of the file, or of the options."""
+    given = {key: value for key, value in words.items() if value not in (None, ()) and value is not False}
+    if path is not None:
+        if given:
+            name = min(given).replace("time_s", "time").replace("shapes", "shape").replace("_", "-")
+            raise UsageError(f"{path} says what to do, and so does --{name}.", cure="the file or the options")
+        return load_program(path)
+    given["time"] = given.pop("time_s", DEFAULT_S)
+    given["shape"] = _shape_words(given.pop("shapes", ()))
+    return Part(**given).program()
+
+
+def _shape_words(texts: Sequence[str]) -> dict[str, str]:
+    """`ramp:0..100` is for all resources, `gpu=constant:50` for one."""
+    found: dict[str, str] = {}
+    for text in texts:
+        resource, sign, shape = text.partition("=")
+        resource, shape = (resource.strip(), shape) if sign and ":" not in resource else ("", text)
+        if resource in found:
+            raise UsageError(f"There are two shapes for {resource or 'all resources'}.", cure="--shape gpu=constant:50")
+        found[resource] = shape
+    return found
+
+
+def _warn_of_cores(program: Program, output: Output) -> None:
+    there = len(os.sched_getaffinity(0))
+    most = max((step.cpu.cores for step in program.steps if step.cpu is not None), default=0)
+    if most > there:
+        output.warn(f"{most} cores are asked for and {there} are there: they share, and full load cannot be reached")
+
+
+def _idle(meter: Meter, idle_s: float, output: Output) -> None:
+    if idle_s > 0 and meter.recording is not None:
+        output.say(f"everywatt: recording idle power for {format_duration(idle_s)}")
+        with meter.span("idle", role="idle"):
+            time.sleep(idle_s)
+
+
+def _played(
+    program: Program, choices: dict[str, Any], output: Output, meter: Meter | None = None
+) -> tuple[list[StepResult], int | None]:
+    """Play it; gives the results, and the signal that ended it before its time.
+
+    The run's span starts when all workers are ready: what they cost before that is not the program's.
+    """
+    show = output.progress()
+    count = len(program.steps)
+
+    def on_step(result: StepResult) -> None:
+        show(f"step {result.index + 1} of {count}: {format_duration(result.duration_s)}")
+        for sentence in result.notes:
+            output.detail(f"everywatt: step {result.index + 1}: {sentence}")
+
+    def on_start(about: Sequence[str]) -> None:
+        for what in about:
+            output.say(f"everywatt: GPU load by {what}")
+        if meter is not None:
+            stack.enter_context(meter.span("stress", role="run", program=program.name))
+
+    with _held() as arrived, ExitStack() as stack:
+        results = play(
+            program,
+            on_step=on_step,
+            on_start=on_start,
+            stop=lambda: signal.Signals(arrived[0]).name if arrived else None,
+            **choices,
+        )
+        show("")
+    return results, arrived[0] if arrived else None
+
+
+@contextmanager
+def _held() -> Iterator[list[int]]:
+    """Ctrl-C and a polite end stop the program, and what was reached until then is still told."""
+    arrived: list[int] = []
+    numbers = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda got, _frame: arrived.append(got)) for number in numbers}
+    try:
+        yield arrived
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _code(ended: int | None, results: Sequence[StepResult]) -> int:
+    if ended is not None:
+        return 128 + ended
+    return 0 if results and all(result.complete for result in results) else STOPPED
+
+
+def _show_plan(program: Program, output: Output) -> None:
+    headers, right = columns(program)
+    output.table(headers, plan_rows(program), right=right)
+    steps = [
+        {"index": index, "start_s": start, "duration_s": step.duration_s, "asked": step.asked}
+        for index, (start, step) in enumerate(zip(program.starts_s, program.steps, strict=True))
+    ]
+    output.json("stress-plan", {"name": program.name, "duration_s": program.duration_s, "steps": steps})
+
+
+def _show(program: Program, results: Sequence[StepResult], run: Run | None, output: Output) -> None:
+    energies = energies_of(run, results) if run is not None else None
+    headers, right = columns(program, reached=True, power=run is not None)
+    output.table(headers, rows(program, results, energies), right=right)
+    for line in notes(results):
+        output.text(line)
+    for result in results:
+        if not result.complete:
+            output.say(f"everywatt: ended in step {result.index + 1}: {result.notes[-1]}")
+    data: dict[str, Any] = {
+        "name": program.name,
+        "asked_s": program.duration_s,
+        "duration_s": (results[-1].end_ns - results[0].start_ns) / 1e9 if results else 0.0,
+        "complete": len(results) == len(program.steps) and all(result.complete for result in results),
+        "steps": [step_data(result, energies) for result in results],
+    }
+    if run is not None:
+        from everywatt.report.text import summary
+
+        for line in summary(run):
+            output.say(line)
+        output.say(f"  run     {run.name}   (everywatt show {run.name}, everywatt why {run.name})")
+        data |= {"run": run.name, "path": str(run.path), "energy": run.energy().to_dict()}
+    output.json("stress", data)

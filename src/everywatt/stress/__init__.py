@@ -1,0 +1,66 @@
+"""Load programs: what a machine is to be kept busy with, for how long, and what it really did.
+
+    from everywatt.stress import Load, parse_shape, play, shaped
+
+    program = shaped(Load(cpu_cores=2), {"": parse_shape("ramp:0..100")}, time_s=20)
+    for result in play(program):
+        print(result.asked["cpu_percent"], result.reached["cpu_percent"])
+
+The names are imported when they are first used: a worker of this package is a small process.
+"""
+
+from __future__ import annotations
+
+_HOMES = {
+    "Cpu": "program",
+    "Gpu": "program",
+    "Step": "program",
+    "Program": "program",
+    "KINDS": "program",
+    "RESOURCES": "program",
+    "Shape": "shapes",
+    "parse_shape": "shapes",
+    "Load": "building",
+    "shaped": "building",
+    "latin_hypercube": "building",
+    "load_program": "files",
+    "StepResult": "results",
+    "play": "playing",
+}
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from everywatt.stress.building import Load, latin_hypercube, shaped
+    from everywatt.stress.files import load_program
+    from everywatt.stress.playing import play
+    from everywatt.stress.program import KINDS, RESOURCES, Cpu, Gpu, Program, Step
+    from everywatt.stress.results import StepResult
+    from everywatt.stress.shapes import Shape, parse_shape
+
+__all__ = [
+    "KINDS",
+    "RESOURCES",
+    "Cpu",
+    "Gpu",
+    "Load",
+    "Program",
+    "Shape",
+    "Step",
+    "StepResult",
+    "latin_hypercube",
+    "load_program",
+    "parse_shape",
+    "play",
+    "shaped",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,164 @@
+"""Load programs as TOML: the same words as the options of `everywatt stress`, for one part or for several."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.units import parse_duration_s
+from everywatt.stress.building import DEFAULT, Load, shaped
+from everywatt.stress.program import KINDS, RESOURCES, Program
+from everywatt.stress.replaying import resolved
+from everywatt.stress.shapes import Shape, parse_shape
+
+_SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([kKMGT]?i?)B?(/s)?\s*")
+_PREFIXES = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_PREFIXES |= {"Ki": 2**10, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a program in the words of options and files; `program` makes it one.
+
+    cpu is a number of cores, ram, disk and network are what 100 % is, gpu is the devices.
+    """
+
+    time: float | str = 60.0
+    cpu: int = 0
+    kind: str = "integer"
+    ram: int | str = 0
+    disk: float | str = 0
+    network: float | str = 0
+    gpu: str | int | tuple[int, ...] = ()
+    shape: str | Mapping[str, str] = field(default_factory=dict)
+    steps: int | None = None
+    seed: int = 0
+    one_by_one: bool = False
+
+    def program(self, name: str = "stress") -> Program:
+        """The program that it describes. UsageError says what is wrong with it."""
+        time_s = parse_duration_s(self.time) if isinstance(self.time, str) else float(self.time)
+        load = Load(
+            cpu_cores=self.cpu,
+            cpu_kinds=parse_kinds(self.kind),
+            ram_bytes=round(parse_bytes(self.ram)),
+            disk_bytes_per_s=parse_bytes(self.disk),
+            network_bytes_per_s=parse_bytes(self.network),
+            gpu_devices=parse_devices(self.gpu),
+        )
+        shapes = resolved(_shapes(self.shape), load.resources, steps=self.steps)
+        return shaped(
+            load, shapes, time_s=time_s, steps=self.steps, seed=self.seed, one_by_one=self.one_by_one, name=name
+        )
+
+
+def load_program(path: str | Path) -> Program:
+    """The program in a TOML file. Words outside of `[[part]]` hold for every part; without a part they are the one."""
+    path = Path(path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}.") from None
+    try:
+        return parse_program(data, default_name=path.stem)
+    except EverywattError as error:
+        raise UsageError(f"{path}: {error.message}", cure=error.cure) from error
+
+
+def parse_program(data: Mapping[str, Any], default_name: str = "stress") -> Program:
+    """The program that a TOML document describes."""
+    common = dict(data)
+    name = common.pop("name", default_name)
+    parts = common.pop("part", [{}])
+    if not isinstance(name, str) or not isinstance(parts, list) or not all(isinstance(one, dict) for one in parts):
+        raise UsageError("name is a text, and each part is a table of its own.", cure="[[part]]")
+    programs = [part_of({**common, **one}).program(name) for one in parts]
+    return Program(tuple(step for program in programs for step in program.steps), name)
+
+
+def part_of(words: Mapping[str, Any]) -> Part:
+    """A part from its words; UsageError names a word that means nothing or has the wrong type."""
+    known = {one.name for one in fields(Part)}
+    words = {key.replace("-", "_"): value for key, value in words.items()}
+    for key, value in words.items():
+        if key not in known:
+            raise UsageError(f"'{key}' means nothing in a load program.", cure=f"one of: {', '.join(sorted(known))}")
+        if not isinstance(value, _TYPES[key]) or (isinstance(value, bool) and key != "one_by_one"):
+            raise UsageError(f"{key} = {value!r} cannot be.", cure=f"{key} = {_EXAMPLES[key]}")
+    gpu = words.get("gpu")
+    return Part(**{**words, "gpu": tuple(gpu)}) if isinstance(gpu, list) else Part(**words)
+
+
+def parse_bytes(value: float | str) -> float:
+    """Bytes in `512MiB`, `1GB`, `50MB/s`; a bare number is bytes."""
+    if not isinstance(value, str):
+        return float(value)
+    match = _SIZE.fullmatch(value)
+    if match is None or match.group(2) not in _PREFIXES:
+        raise UsageError(f"'{value}' is not a size.", cure="a number with B, kB, MB, GB, KiB, MiB or GiB")
+    return float(match.group(1)) * _PREFIXES[match.group(2)]
+
+
+def parse_kinds(text: str) -> tuple[str, ...]:
+    """Kinds of CPU work, separated by commas; `all` is all of them."""
+    words = KINDS if text.strip() == "all" else tuple(word.strip() for word in text.split(","))
+    for word in words:
+        if word not in KINDS:
+            raise UsageError(f"There is no kind of work '{word}'.", cure=f"one of: {', '.join(KINDS)}, all")
+    return tuple(dict.fromkeys(words))
+
+
+def parse_devices(value: str | int | tuple[int, ...]) -> tuple[int, ...]:
+    """GPUs in `0` or `0,2`."""
+    if isinstance(value, int):
+        return (value,)
+    words = value.split(",") if isinstance(value, str) else value
+    try:
+        return tuple(int(word) for word in words)
+    except ValueError:
+        raise UsageError(f"'{value}' is not a list of GPUs.", cure="0 or 0,1") from None
+
+
+def _shapes(value: str | Mapping[str, str]) -> dict[str, Shape]:
+    words = {DEFAULT: value} if isinstance(value, str) else dict(value)
+    for resource, text in words.items():
+        if resource not in (DEFAULT, *RESOURCES):
+            raise UsageError(f"There is no resource '{resource}'.", cure=f"one of: {', '.join(RESOURCES)}")
+        if not isinstance(text, str):
+            raise UsageError(f"The shape {text!r} of {resource} is not a text.", cure='shape = "ramp:0..100"')
+    return {resource: parse_shape(text) for resource, text in words.items()}
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "time": (int, float, str),
+    "cpu": (int,),
+    "kind": (str,),
+    "ram": (int, str),
+    "disk": (int, float, str),
+    "network": (int, float, str),
+    "gpu": (int, str, list, tuple),
+    "shape": (str, dict),
+    "steps": (int,),
+    "seed": (int,),
+    "one_by_one": (bool,),
+}
+_EXAMPLES = {
+    "time": '"20s"',
+    "cpu": "2",
+    "kind": '"vector"',
+    "ram": '"1GiB"',
+    "disk": '"50MB/s"',
+    "network": '"100MB/s"',
+    "gpu": '"0,1"',
+    "shape": '"ramp:0..100"',
+    "steps": "10",
+    "seed": "7",
+    "one_by_one": "true",
+}

@@ -1,0 +1,65 @@
+"""The duty cycle: work in slices, as much in each as the rate asks for by its end, measured and not assumed.
+
+The goal is cumulative over the step, so that an error in one slice is made up for in the next, and a worker that had to
+wait for a core catches up where it can.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+SLICE_NS = 20_000_000
+LEAST_SLICES = 10
+
+
+class Paced(Protocol):
+    """Something whose amount grows while it works: CPU time, bytes, busy time of a device."""
+
+    def done(self) -> float:
+        """The amount so far."""
+
+    def work(self) -> None:
+        """A little of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One step for one worker: from start to end (monotonic ns) at a level in its own unit per second."""
+
+    index: int
+    start_ns: int
+    end_ns: int
+    level: float
+    kind: str = ""
+
+
+def pace(
+    paced: Paced,
+    stretch: Stretch,
+    wait: Callable[[int], None],
+    *,
+    offset: float = 0.0,
+    clock: Callable[[], int] = time.monotonic_ns,
+) -> None:
+    """Let it work at the stretch's level until its end. `wait` sleeps until an instant, and ends a worker left alone.
+
+    `offset` (0 to 1) shifts the slices, so that several workers are not all busy and idle at the same time.
+    """
+    if stretch.level <= 0:
+        wait(stretch.end_ns)
+        return
+    length = stretch.end_ns - stretch.start_ns
+    slice_ns = min(SLICE_NS, length // LEAST_SLICES)
+    base = paced.done()
+    boundary = stretch.start_ns + int(offset * slice_ns)
+    while boundary < stretch.end_ns:
+        boundary = min(boundary + slice_ns, stretch.end_ns)
+        goal = stretch.level * (boundary - stretch.start_ns) / 1e9
+        while paced.done() - base < goal and clock() < stretch.end_ns:
+            paced.work()
+            if clock() > boundary:
+                break
+        wait(boundary)

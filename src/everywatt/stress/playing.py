@@ -1,0 +1,176 @@
+"""play(): a load program on this machine, each step a span on whatever tape is recorded here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from everywatt.api.meter import current
+from everywatt.stress.bounds import check_memory
+from everywatt.stress.crew import Crew, Plan
+from everywatt.stress.planning import plans
+from everywatt.stress.program import Program
+from everywatt.stress.results import StepResult
+from everywatt.stress.temperature import TooHot
+from everywatt.stress.weighing import weighed
+
+LOOK_S = 0.2
+LATE_S = 3.0
+"""How long after a step's end its workers' reports are waited for, before the step is told without them."""
+
+Stop = Callable[[], object]
+
+
+def prepared(program: Program, engine: str = "own", disk_folder: str | Path | None = None) -> list[Plan]:
+    """What each worker will do. UsageError where it is plain that the program cannot be made here."""
+    check_memory(program, engine=engine)
+    return plans(program, engine, disk_folder)
+
+
+def play(
+    program: Program,
+    *,
+    on_step: Callable[[StepResult], None] | None = None,
+    on_start: Callable[[Sequence[str]], None] | None = None,
+    stop: Stop | None = None,
+    engine: str = "own",
+    disk_folder: str | Path | None = None,
+    max_temperature_c: float | None = None,
+) -> list[StepResult]:
+    """Play a program and give what was asked and reached in each step. All workers have ended when it returns.
+
+    on_step            is called with each result, as soon as it is known (a moment after the step's end)
+    on_start           is called when all workers are ready, with what makes the load where that is a choice (the GPU)
+    stop               is asked five times a second: anything true ends the program, and a text is kept as the reason
+    engine             what makes CPU load: "own", or "stress-ng" where it is installed
+    disk_folder        where disk load is made; the folder for temporary files unless given
+    max_temperature_c  the program ends when anything that tells its temperature is hotter
+
+    Where a `Meter` records here, each step is a span named `step` with `asked` and `reached` among its attributes.
+    UsageError, before anything starts, where the program wants more memory than is available, or cannot be made here.
+    """
+    made = prepared(program, engine, disk_folder)
+    results: list[StepResult] = []
+
+    def told(result: StepResult) -> None:
+        results.append(result)
+        if on_step is not None:
+            on_step(result)
+
+    with ExitStack() as stack:
+        reasons = [stop] if stop is not None else []
+        if max_temperature_c is not None:
+            hot = TooHot(max_temperature_c)
+            stack.callback(hot.close)
+            reasons.append(hot)
+        crew = stack.enter_context(Crew(made))
+        if on_start is not None:
+            on_start(list(dict.fromkeys(worker.about for worker in crew.workers if worker.about)))
+        _Player(program, crew, told).run(lambda: next(filter(None, (reason() for reason in reasons)), None))
+    return results
+
+
+@dataclass
+class _Open:
+    """A step whose reports are awaited: when it was, and its span."""
+
+    index: int
+    start_ns: int
+    end_ns: int
+    uid: str | None
+    mark: Any = None
+
+
+class _Player:
+    def __init__(self, program: Program, crew: Crew, told: Callable[[StepResult], None]) -> None:
+        self._program = program
+        self._crew = crew
+        self._told = told
+        self._waiting: list[_Open] = []
+        self._playing: _Open | None = None
+        here = current()
+        self._recording = here[0].recording if here is not None else None
+        self._parent = here[1] if here is not None else None
+
+    def run(self, stop: Stop) -> None:
+        try:
+            self._run(stop)
+        except BaseException as error:  # an interrupt, or what a caller's function raised
+            for step in filter(None, (self._playing, *self._waiting)):
+                if self._recording is not None and step.uid is not None:
+                    told = {"complete": False, "error": type(error).__name__}
+                    self._recording.span_close(step.uid, attributes=told, mark=step.mark)
+            raise
+
+    def _run(self, stop: Stop) -> None:
+        start_ns = self._crew.go()
+        for step in self._steps(start_ns):
+            self._until(step.start_ns, lambda: None)
+            step.uid = self._span(step)
+            self._playing = step
+            reason = self._until(step.end_ns, stop)
+            if self._recording is not None:
+                step.mark = self._recording.mark()
+            self._waiting.append(step)
+            self._playing = None
+            if reason:
+                step.end_ns = min(step.end_ns, time.monotonic_ns())
+                self._crew.halt()
+                self._finish(step, note=reason if isinstance(reason, str) else "stopped", complete=False)
+                return
+        deadline = time.monotonic() + LATE_S
+        while self._waiting and self._crew.working and time.monotonic() < deadline:
+            self._crew.hear(deadline - time.monotonic())
+            self._settle()
+        self._settle()
+        for step in list(self._waiting):
+            self._finish(step)
+
+    def _steps(self, start_ns: int) -> Iterator[_Open]:
+        for index, (begin_ns, end_ns) in enumerate(pairwise(self._program.edges_ns)):
+            yield _Open(index, start_ns + begin_ns, start_ns + end_ns, None)
+
+    def _until(self, end_ns: int, stop: Stop) -> object:
+        """Listen until this instant; gives why to stop, where something says so."""
+        reason: object = None
+        while not reason and (left_s := (end_ns - time.monotonic_ns()) / 1e9) > 0:
+            self._crew.hear(min(left_s, LOOK_S))
+            self._settle()
+            reason = stop() or "; ".join(self._crew.failures())
+        return reason
+
+    def _settle(self) -> None:
+        """Tell the steps that every worker has reported, or that have waited too long, in their order."""
+        while self._waiting:
+            step = self._waiting[0]
+            late = time.monotonic_ns() - step.end_ns > LATE_S * 1e9
+            if not late and not all(step.index in worker.reports for worker in self._crew.workers):
+                return
+            self._finish(step)
+
+    def _finish(self, step: _Open, *, note: str = "", complete: bool = True) -> None:
+        for earlier in [one for one in self._waiting if one.index < step.index]:
+            self._finish(earlier)
+        self._waiting.remove(step)
+        asked = self._program.steps[step.index]
+        seconds = (step.end_ns - step.start_ns) / 1e9
+        reached, notes = weighed(asked, step.index, self._crew.workers, seconds)
+        notes = (*notes, note) if note else notes
+        result = StepResult(step.index, asked, step.start_ns, step.end_ns, reached, notes, complete)
+        if self._recording is not None and step.uid is not None:
+            # A span begins and ends where the counters were read; these are the instants that the workers kept to.
+            attributes = {"start_ns": step.start_ns, "end_ns": step.end_ns, "reached": dict(reached)}
+            attributes |= {"notes": list(notes), "complete": complete}
+            self._recording.span_close(step.uid, attributes=attributes, mark=step.mark)
+        self._told(result)
+
+    def _span(self, step: _Open) -> str | None:
+        if self._recording is None:
+            return None
+        attributes = {"role": "step", "index": step.index, "asked": self._program.steps[step.index].asked}
+        return self._recording.span_open("step", parent=self._parent, attributes=attributes)

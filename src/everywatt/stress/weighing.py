@@ -1,0 +1,90 @@
+"""What a step's workers reported, weighed against what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everywatt.core.units import format_bytes
+from everywatt.stress.crew import Worker
+from everywatt.stress.program import Step
+
+SHORT_POINTS = 3.0
+"""A share that is missed by more than this many points gets a note; so does an amount missed by this many percent."""
+WAITED_SHARE = 0.01
+
+Reports = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def weighed(
+    step: Step, index: int, workers: Sequence[Worker], seconds: float
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """What was reached in the `seconds` of this step, by the names of `Step.asked`, and why it was less."""
+    by_role: dict[str, list[Mapping[str, Any]]] = {}
+    for worker in workers:
+        if index in worker.reports:
+            by_role.setdefault(worker.plan.role, []).append(worker.reports[index])
+    notes: list[str] = []
+    silent = sum(index not in worker.reports for worker in workers)
+    if silent:
+        notes.append(f"{silent} of {len(workers)} workers did not report in time")
+    reached = {"cpu_s": sum(report["cpu_s"] for reports in by_role.values() for report in reports)}
+    if seconds > 0:
+        _cpu(step, seconds, by_role, reached, notes)
+        _amounts(step, seconds, by_role, reached, notes)
+        _gpu(step, seconds, by_role, reached, notes)
+    return reached, tuple(notes)
+
+
+def _cpu(step: Step, seconds: float, by_role: Reports, reached: dict[str, float], notes: list[str]) -> None:
+    reports = by_role.get("cpu") or by_role.get("stress-ng")
+    if step.cpu is None or not reports:
+        return
+    percent = 100 * sum(report["cpu_s"] for report in reports) / (seconds * step.cpu.cores)
+    reached["cpu_percent"] = percent
+    for name in ("operations", "bytes", "instructions"):
+        found = [report[name] for report in reports if report.get(name) is not None]
+        if found:
+            reached[name] = sum(found)
+    waits = [report["waited_s"] for report in reports if report["waited_s"] is not None]
+    if waits:
+        reached["waited_s"] = sum(waits)
+    if percent < step.cpu.percent - SHORT_POINTS:
+        notes.append(f"reached {percent:.0f} of {step.cpu.percent:.0f}: {_busy(waits, seconds)}")
+
+
+def _busy(waits: Sequence[float], seconds: float) -> str:
+    """Why a worker had less of a core than it wanted."""
+    if waits and sum(waits) > WAITED_SHARE * seconds:
+        return f"the machine was busy, workers waited {sum(waits):.2f} s for a core"
+    if waits:
+        return "the workers did not get the time, and it was not for want of a core (a quota of their cgroup?)"
+    return "the machine was busy"
+
+
+def _amounts(step: Step, seconds: float, by_role: Reports, reached: dict[str, float], notes: list[str]) -> None:
+    for role, key, asked, unit in (
+        ("disk", "disk_bytes_per_s", step.disk_bytes_per_s, "/s"),
+        ("network", "network_bytes_per_s", step.network_bytes_per_s, "/s"),
+        ("ram", "memory_bytes", step.memory_bytes, ""),
+    ):
+        reports = by_role.get(role)
+        if not asked or not reports:
+            continue
+        amount = reports[0]["memory_bytes"] if role == "ram" else reports[0]["done"] / seconds
+        reached[key] = amount
+        if amount < asked * (1 - SHORT_POINTS / 100):
+            notes.append(f"{role}: reached {format_bytes(amount)}{unit} of {format_bytes(asked)}{unit}")
+
+
+def _gpu(step: Step, seconds: float, by_role: Reports, reached: dict[str, float], notes: list[str]) -> None:
+    reports = by_role.get("gpu") or by_role.get("gpu-sim")
+    if step.gpu is None or not reports:
+        return
+    percent = 100 * sum(report["done"] for report in reports) / (seconds * len(step.gpu.devices))
+    reached["gpu_percent"] = percent
+    operations = [report["operations"] for report in reports if "operations" in report]
+    if operations:
+        reached["gpu_operations"] = sum(operations)
+    if percent < step.gpu.percent - SHORT_POINTS:
+        notes.append(f"gpu: reached {percent:.0f} of {step.gpu.percent:.0f}")

@@ -1,0 +1,57 @@
+"""GPU load: matrix products on what is there (PoCL here), a simulated card's declared use, or a clear sentence."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+from loads import needed
+
+from everywatt.core.errors import UsageError
+from everywatt.sim.machine import SimMachine
+from everywatt.stress import Load, parse_shape, play, shaped
+
+
+def gpu(text, time_s, devices=(0,)):
+    return shaped(Load(gpu_devices=devices), {"": parse_shape(text)}, time_s=time_s)
+
+
+@pytest.fixture
+def opencl(monkeypatch):
+    needed(importlib.util.find_spec("pyopencl"), "PyOpenCL is not installed (pip install 'everywatt[opencl]')")
+    monkeypatch.delenv("EVERYWATT_SIM", raising=False)
+
+
+def test_products_on_an_opencl_device(opencl):
+    about = []
+    low, high = play(gpu("steps:20,60", 2.0), on_start=about.extend)
+    assert len(about) == 1 and about[0].startswith(("OpenCL on ", "torch with CUDA"))
+    for result in (low, high):
+        # PoCL's device is the CPU: where others have it, a burst of 2 ms may take a hundred.
+        assert 0 < result.reached["gpu_percent"] <= 105
+        short = result.asked["gpu_percent"] - result.reached["gpu_percent"] > 3
+        assert short == bool(result.notes), "what the device did not give is told"
+    assert low.reached["gpu_operations"] > 0
+
+
+def test_a_device_that_is_not_there_is_told(opencl):
+    with pytest.raises(UsageError, match="nothing can load GPU 99 here") as caught:
+        play(gpu("50", 1.0, (99,)))
+    assert "everywatt[opencl]" in caught.value.cure
+
+
+def test_a_simulated_card_draws_what_its_declared_use_asks_for(tmp_path):
+    """A card of 50 W idle and 250 W at full use: 25 % is 100 W, 75 % is 200 W."""
+    words = ["stress", "--gpu", "0", "--shape", "steps:25,75", "--time", "4", "--json", "--quiet"]
+    with SimMachine.of(gpus=["load:50W,250W"]).start() as lab:
+        environ = lab.environment() | {"EVERYWATT_HOME": str(tmp_path), "HOME": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-m", "everywatt", *words], env=environ, capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 0, done.stderr
+    low, high = json.loads(done.stdout)["steps"]
+    for step, percent, watts in ((low, 25, 100.0), (high, 75, 200.0)):
+        # On a busy machine the worker wakes up late, and then declares the use for less than the whole step.
+        assert percent * 0.85 <= step["reached"]["gpu_percent"] <= percent * 1.02
+        assert step["energy"]["joules"] / step["duration_s"] == pytest.approx(watts, rel=0.2)
