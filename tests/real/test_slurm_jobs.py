@@ -1,5 +1,6 @@
 """Jobs of a real Slurm on simulated machines: what is recorded of them is what they used, whatever happens to them."""
 
+import json
 import os
 import shutil
 import signal
@@ -87,16 +88,17 @@ def test_steps_of_a_job_on_two_nodes(site):
 def test_cards_by_uuid_and_use(site):
     """Two jobs with one card each on one node: one keeps it busy to a half, the other leaves it alone."""
     options = ["-w", "node1", "--gres=gpu:1"]
-    busy = site.sbatch(site.on_gpu(0.5, 0, 6), options=options)
+    busy = site.sbatch(site.on_gpu("on-card", 0.5, 0, 6), options=options)
     still = site.sbatch("sleep 6", options=options)
     for job in (busy, still):
         site.cluster.wait(job)
     (used,), (unused,) = site.records(busy), site.records(still)
     assert used.gpus[0].startswith("GPU-") and unused.gpus[0].startswith("GPU-") and used.gpus != unused.gpus
     assert used.gpu_use[0].uuid == used.gpus[0]
-    assert used.gpu_use[0].mean_utilisation == pytest.approx(0.5 * 6 / (used.end_s - used.start_s), abs=0.15)
+    busy_s = json.loads((site.folder / "on-card").read_text())
+    assert used.gpu_use[0].mean_utilisation == pytest.approx(0.5 * busy_s / (used.end_s - used.start_s), abs=0.1)
     assert used.gpu_use[0].memory_peak_bytes >= 2**30
-    near(used, 200.0 * 0.5 * 6, 0.15, "gpu.0")
+    near(used, (CARD_W[1] - CARD_W[0]) * 0.5 * busy_s, 0.1, "gpu.0")
     assert unused.gpu_use[0].mean_utilisation == pytest.approx(0.0, abs=0.01)
     assert unused.gpu_use[0].idle_uj / 1e6 == pytest.approx(20.0 * (unused.end_s - unused.start_s), rel=0.1)
     assert unused.waste_uj >= 0.9 * unused.gpu_use[0].idle_uj

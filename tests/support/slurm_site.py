@@ -44,11 +44,16 @@ used = resource.getrusage(resource.RUSAGE_SELF)
 with open(name, "w") as file:
     json.dump(used.ru_utime + used.ru_stime, file)
 """
+# Keeps a card busy to some share for some seconds, and says in a file how long it was at last.
 ON_GPU = """
-import sys, time
+import json, sys, time
 from everywatt.sim.loads import use_gpu
-with use_gpu(float(sys.argv[1]), memory_bytes=2**30, gpu=int(sys.argv[2])):
-    time.sleep(float(sys.argv[3]))
+name, share, gpu, seconds = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+began = time.monotonic()
+with use_gpu(share, memory_bytes=2**30, gpu=gpu):
+    time.sleep(seconds)
+with open(name, "w") as file:
+    json.dump(time.monotonic() - began, file)
 """
 
 
@@ -141,9 +146,9 @@ class SlurmSite:
         """Words of a command that uses one CPU to this share; `$` in the name is the shell's."""
         return f"{sys.executable} {self.folder}/burn.py {self.folder}/{name} {duty} {seconds}"
 
-    def on_gpu(self, share: float, gpu: int, seconds: float) -> str:
+    def on_gpu(self, name: str, share: float, gpu: int, seconds: float) -> str:
         """Words of a command that keeps a simulated card busy to this share."""
-        words = f"{sys.executable} {self.folder}/on_gpu.py {share} {gpu} {seconds}"
+        words = f"{sys.executable} {self.folder}/on_gpu.py {self.folder}/{name} {share} {gpu} {seconds}"
         return f". {self.folder}/$SLURMD_NODENAME.env; exec {words}"
 
     def sbatch(self, *lines: str, options: Sequence[object] = ()) -> int:
