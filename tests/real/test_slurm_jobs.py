@@ -36,11 +36,11 @@ def balanced(site, node):
     assert sum(hour.jobs_uj for hour in hours) == of_jobs
 
 
-def near(record, true_j, most=0.10, device="cpu.0"):
-    """A job's share of a device is about the truth, and the truth is in its interval."""
+def near(record, true_j, most=0.10, device="cpu.0", unsure_j=0.0):
+    """A job's share of a device is about the truth, and the truth, as far as that is known, is in its interval."""
     found = {part.device: part for part in record.devices}[device]
     assert found.energy_uj / 1e6 == pytest.approx(true_j, rel=most, abs=1.0)
-    assert found.low_uj <= true_j * 1e6 <= found.high_uj
+    assert found.low_uj - unsure_j * 1e6 <= true_j * 1e6 <= found.high_uj + unsure_j * 1e6
 
 
 def test_an_array_of_known_shares(site):
@@ -98,7 +98,7 @@ def test_cards_by_uuid_and_use(site):
     busy_s = json.loads((site.folder / "on-card").read_text())
     assert used.gpu_use[0].mean_utilisation == pytest.approx(0.5 * busy_s / (used.end_s - used.start_s), abs=0.1)
     assert used.gpu_use[0].memory_peak_bytes >= 2**30
-    near(used, (CARD_W[1] - CARD_W[0]) * 0.5 * busy_s, 0.1, "gpu.0")
+    near(used, (CARD_W[1] - CARD_W[0]) * 0.5 * busy_s, 0.02, "gpu.0", unsure_j=5.0)
     assert unused.gpu_use[0].mean_utilisation == pytest.approx(0.0, abs=0.01)
     assert unused.gpu_use[0].idle_uj / 1e6 == pytest.approx(20.0 * (unused.end_s - unused.start_s), rel=0.1)
     assert unused.waste_uj >= 0.9 * unused.gpu_use[0].idle_uj
@@ -242,7 +242,7 @@ def test_a_recorder_that_is_killed_costs_coverage_and_nothing_else(site):
     assert site.recorder("node1") is None
     again = site.sbatch("sleep 4", options=["-w", "node1"])
     assert site.cluster.wait(again)[str(again)] == "COMPLETED"
-    assert site.recorder("node1") not in (None, killed)
+    site.until(lambda: site.recorder("node1") not in (None, killed), "the Prolog's recorder")
     assert site.cluster.wait(job)[str(job)] == "COMPLETED"
     assert site.cluster.node_state("node1") == "IDLE"
     (record,) = site.records(job)

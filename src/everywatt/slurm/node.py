@@ -23,6 +23,7 @@ from everywatt.slurm.store import Store
 from everywatt.slurm.tape_use import gpu_uuids, name_processes
 from everywatt.tape.reader import Tape
 
+WENT_DOWN: Final = "the node went down while it ran"
 UNSEEN_S: Final = 5.0
 HOOK_S: Final = 1.0
 SLOW_S: Final = 3.0  # asking takes so long at most before the spool is looked at again
@@ -71,7 +72,7 @@ class Node:
         self._jobs = NodeJobs(self.state.jobs, self.state.recorded)
         boot = boot_id() if boot is None else boot
         if self.state.boot and self.state.boot != boot:
-            self._jobs.close_all(self.state.seen_s, "the node went down while it ran")
+            self._jobs.close_all(self.state.seen_s, WENT_DOWN)
         self.state.boot = boot
         for job in self._jobs.jobs.values():
             if watch is not None and job.end_s is None:
@@ -134,6 +135,8 @@ class Node:
             told = {key: value for key, value in told.items() if key not in ("cpus", "memory_bytes", "gpus")}
             if state in ("CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "FAILED", "DEADLINE"):
                 job.state = state
+                if state == "NODE_FAIL":
+                    job.complete, job.note = False, job.note or WENT_DOWN
             elif state in ("PENDING", "REQUEUED"):
                 job.state = "REQUEUED"
         job.tell(told)
