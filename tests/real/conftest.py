@@ -59,6 +59,12 @@ def need_slurm() -> None:
 
 
 @pytest.fixture(scope="session")
+def with_slurm():
+    """For modules that start a cluster of their own."""
+    need_slurm()
+
+
+@pytest.fixture(scope="session")
 def slurm(tmp_path_factory):
     """A Slurm cluster of two nodes with two pretend GPUs each, and accounting. Mark what uses it `serial`."""
     need_slurm()

@@ -420,6 +420,22 @@ def test_pss_where_it_is_asked_for(monkeypatch):
     assert row["pss_bytes"] is None and "CAP_SYS_PTRACE" in row["memory_why"] and row["rss_bytes"] > 0
 
 
+def test_who_makes_a_simulated_machines_power_is_not_in_it():
+    root = subprocess.Popen(["sh", "-c", "sleep 31 & echo $!; exec sleep 32"], stdout=subprocess.PIPE, text=True)
+    beside = int(root.stdout.readline())
+    try:
+        trees = Trees(PROC, everything=True, below=root.pid, beside=beside)
+        rows = wait_for(trees, lambda rows: any(row["pid"] == root.pid for row in rows))
+        for _ in range(3):
+            rows += trees.read()
+        assert beside not in {row["pid"] for row in rows}
+    finally:
+        for pid in (beside, root.pid):
+            os.kill(pid, 9)
+        root.wait(timeout=20)
+        root.stdout.close()
+
+
 def test_everything_of_a_simulated_machine_is_below_one_process():
     root = subprocess.Popen(["sh", "-c", "sleep 30; true"])
     try:

@@ -1,9 +1,12 @@
 """Hooks: what they drop, and that nothing makes them fail, wait or write elsewhere."""
 
+import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 from everywatt.core.errors import UsageError
 from everywatt.slurm.hooks import EVENTS, Site, hook, make_spool, slurm_conf_lines
+from everywatt.slurm.presence import holder
 from everywatt.slurm.spool import forget, read_events
 
 JOB = {
@@ -130,6 +134,23 @@ def test_without_an_agent_a_recorder_is_started_and_not_waited_for(site: Site, w
     assert not started.exists()
 
 
+def test_an_agent_that_died_and_was_not_waited_for_is_dead(site: Site) -> None:
+    agent = subprocess.Popen(["sleep", "60"])
+    began = Path(f"/proc/{agent.pid}/stat").read_text().rsplit(") ", 1)[1].split()[19]
+    (site.spool / "node.pid").write_text(f"{agent.pid} {began}\n")
+    assert holder(site.spool) == agent.pid
+    agent.kill()
+    os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)
+    assert holder(site.spool) is None
+    started = started_file(site)
+    check_silent(call(site, "start"))
+    deadline = time.monotonic() + 20
+    while not started.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert started.exists()
+    agent.wait()
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to be another user")
 def test_a_user_drops_a_task_and_sees_no_others(site: Site) -> None:
     for folder in (site.spool, *site.spool.parents):
@@ -184,3 +205,69 @@ def test_bad_settings_are_refused(site: Site) -> None:
         hook("begin", site)
     with pytest.raises(UsageError, match="period"):
         hook("start", Site(period="2s; reboot"))
+
+
+def install(folder: Path, *more: str) -> dict[str, list[str]]:
+    """`everywatt slurm install` into a folder, with an everywatt that is there; gives its JSON."""
+    program = folder / "bin" / "everywatt"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    places = [f"--{name}={folder}/{name}" for name in ("folder", "units", "spool", "store")]
+    conf = folder / "slurm.conf"
+    conf.write_text("ClusterName=x\nPrologFlags=X11\n")
+    words = [sys.executable, "-m", "everywatt", "slurm", "install", *places, f"--slurm-conf={conf}", "--json", *more]
+    env = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "EVERYWATT_HOME": str(folder / "home")}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert conf.read_text() == "ClusterName=x\nPrologFlags=X11\n", "slurm.conf is the site's"
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+def test_installing_twice_changes_nothing_the_second_time(tmp_path: Path) -> None:
+    first = install(tmp_path)
+    written = {path: path.stat().st_mtime_ns for name in ("folder", "units") for path in (tmp_path / name).iterdir()}
+    assert len(first["changed"]) == 5 == len(written)
+    assert first["slurm_conf"][-1] == "PrologFlags=X11,Alloc"
+    assert install(tmp_path)["changed"] == []
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    hooks = [path for path in written if path.suffix == ".sh"]
+    assert all(path.stat().st_mode & 0o777 == 0o755 for path in hooks)
+    assert (tmp_path / "spool" / "events").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "folder" / "prolog.sh").write_text("changed by hand\n")
+    assert install(tmp_path)["changed"] == [str(tmp_path / "folder" / "prolog.sh")]
+
+
+def test_installing_may_print_and_write_nothing(tmp_path: Path) -> None:
+    files = install(tmp_path, "--print")["files"]
+    assert len(files) == 5
+    assert not (tmp_path / "folder").exists()
+    assert not (tmp_path / "spool").exists()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    install(tmp_path)
+    units = sorted((tmp_path / "units").iterdir())
+    done = subprocess.run(["systemd-analyze", "verify", *map(str, units)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to mount")
+def test_a_disk_that_is_really_full_harms_nobody(site: Site) -> None:
+    place = site.spool / "events"
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4k", "everywatt-test", str(place)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        with contextlib.suppress(OSError):
+            (place / "much").write_bytes(b"x" * 65536)
+        check_silent(call(site, "start"))
+        assert read_events(site.spool) == []
+        assert [path.name for path in place.iterdir()] == ["much"]
+        (place / "much").unlink()
+        check_silent(call(site, "start"))
+        assert len(read_events(site.spool)) == 1
+    finally:
+        subprocess.run(["umount", str(place)], check=True)

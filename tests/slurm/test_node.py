@@ -9,13 +9,16 @@ from machines import Process, write_machine
 from tapes import UTC_NS
 
 from everywatt.core.clocks import NS
-from everywatt.slurm.booking import Account, book
+from everywatt.slurm.account import Account
+from everywatt.slurm.booking import book
 from everywatt.slurm.hooks import make_spool
+from everywatt.slurm.job_spans import shown
 from everywatt.slurm.node import Node, tapes_in
 from everywatt.slurm.node_jobs import NodeJob, NodeJobs, indices
-from everywatt.slurm.presence import holder, leave, take_place
+from everywatt.slurm.presence import AGENT, holder, leave, take_place
+from everywatt.slurm.record import record
 from everywatt.slurm.schema import JobOnNode
-from everywatt.slurm.scontrol import expand, parse_job
+from everywatt.slurm.scontrol import expand, parse_job, parse_pids
 from everywatt.slurm.spool import Event
 from everywatt.slurm.store import Store
 from everywatt.tape.reader import Tape
@@ -172,6 +175,14 @@ def test_a_reboot_ends_what_ran(tape: Path, tmp_path: Path) -> None:
     record = stored(tmp_path)[1]
     assert (record.complete, record.state, record.end_s) == (False, "NODE_FAIL", T0 + 5)
     assert "went down" in record.note
+    # slurmd calls the Epilog of what it finds in its own spool when it is back.
+    drop(tmp_path / "spool", "end", 1, 9, node="n1", restart=0)
+    assert (after.listen(), after.settle(), after.waiting) == (1, 0, 0)
+    again = node_at(tmp_path, 12, boot="another")
+    drop(tmp_path / "spool", "end", 1, 10, node="n1", restart=0)
+    again.listen()
+    assert again.settle() == 0
+    assert stored(tmp_path)[1].note == record.note
 
 
 def test_a_job_that_was_never_on_the_tape_is_refused(tape: Path, tmp_path: Path) -> None:
@@ -257,7 +268,134 @@ def test_one_process_serves_a_spool(tmp_path: Path) -> None:
     assert holder(tmp_path) == os.getpid()
     assert take_place(tmp_path)
     assert not take_place(tmp_path, pid=os.getppid())
-    leave(tmp_path, os.getpid())
+    assert take_place(tmp_path, AGENT, pid=os.getppid()), "recording is another matter"
+    leave(tmp_path)
     assert holder(tmp_path) is None
-    (tmp_path / "agent.pid").write_text("999999999 1\n")
+    (tmp_path / "node.pid").write_text("999999999 1\n")
     assert take_place(tmp_path)
+
+
+LISTED = """PID      JOBID    STEPID   LOCALID GLOBALID
+15684    6        batch    0       0
+15702    6        batch    -       -
+15717    5        0        0       0
+"""
+
+
+def test_what_scontrol_lists() -> None:
+    assert parse_pids(LISTED) == {15684: (6, "batch"), 15702: (6, "batch"), 15717: (5, "0")}
+    assert parse_pids("slurm_load_jobs error: Unable to contact slurm controller") == {}
+
+
+def test_a_job_that_nothing_else_shows_is_found_by_its_list(tmp_path: Path) -> None:
+    (tmp_path / "tape").mkdir()
+    write_machine(
+        tmp_path / "tape" / "box-0001.tape",
+        {"cpu.0": flat(60.0)},
+        [Process(101, flat(1.0), extra={"uid": 1000}), Process(104, flat(1.0), extra={"uid": 0})],
+        seconds=SECONDS,
+        everything=True,
+    )
+    make_spool(tmp_path / "spool")
+    drop(tmp_path / "spool", "start", 1, 0.5, node="n1", cpus=1)
+    asked = []
+
+    def pids(job: int, node: str, conf: str) -> dict[int, tuple[int, str]]:
+        asked.append(job)
+        return {101: (job, "batch")}
+
+    node = node_at(tmp_path, 4.0)
+    node._pids = pids
+    for now in (4.0, 8.0, 11.0):
+        node._now_s = lambda now=now: T0 + now
+        node.listen()
+        node.settle()
+    assert asked == [1]
+    assert node.state.accounts["1/0"].cpu_s == pytest.approx(7.0, abs=0.1), (
+        "from the first booking on at which it was missed"
+    )
+
+
+def test_gpus_go_by_uuid_with_their_use(tmp_path: Path) -> None:
+    job = NodeJob(1, 0, T0, T0 + 10, node="n1", gpus=[0, 1])
+    account = Account(
+        {"gpu.0": 5_000_000}, {"gpu.0": 8_000_000}, observed_s=10.0, covered_s=10.0,
+        gpu_busy_s={"gpu.0": 2.5, "gpu.1": 0.0}, gpu_known_s={"gpu.0": 10.0, "gpu.1": 0.0},
+        gpu_memory_bytes={"gpu.0": 1 << 30},
+    )  # fmt: skip
+    made = record(job, account, {}, "gpu", {"gpu.0": "GPU-a"})
+    assert made.gpus == ("GPU-a", "gpu.1")
+    (used,) = made.gpu_use
+    assert (used.uuid, used.mean_utilisation, used.idle_s, used.idle_uj) == ("GPU-a", 0.25, 7.5, 8_000_000)
+    assert used.memory_peak_bytes == 1 << 30
+    assert (made.gpu_utilisation, made.waste_uj) == (0.25, 6_000_000), "nothing is known of the other"
+
+
+def test_a_suspended_job_holds_nothing_meanwhile() -> None:
+    line = (
+        "JobId=3 JobName=x JobState=COMPLETED RunTime=00:00:30 StartTime=1000 EndTime=1050 SuspendTime=1020 "
+        "SecsPreSuspend=20 "
+    )
+    facts = parse_job(line)
+    assert facts["suspended_s"] == 20.0
+    assert "suspended_s" not in parse_job(line.replace("SuspendTime=1020", "SuspendTime=None"))
+    job = NodeJob(3, 0, T0, T0 + 50, suspended_s=20.0)
+    account = Account({"cpu.0": 7}, {"cpu.0": 100}, observed_s=50.0, covered_s=50.0)
+    assert (record(job, account, {}, "cpu").idle_uj, record(job, account, {}, "cpu").energy_uj) == (60, 7)
+
+
+def test_what_no_tape_covers_is_not_covered(tape: Path) -> None:
+    accounts: dict[str, Account] = {}
+    job = NodeJob(1, 0, T0 - 12, T0 + 12, cpus=2.0)
+    book(Tape.open(tape), "n1", [job], accounts, T0 - 12, T0 + 12, {})
+    assert record(job, accounts["1/0"], {}, "cpu").coverage == pytest.approx(0.5, abs=0.05)
+
+
+def test_two_runs_of_a_job_in_one_stretch_are_booked_apart(tape: Path) -> None:
+    accounts: dict[str, Account] = {}
+    runs = [NodeJob(1, 0, T0 + 1, T0 + 4, cpus=2.0), NodeJob(1, 1, T0 + 5, T0 + 11, cpus=2.0)]
+    book(Tape.open(tape), "n1", runs, accounts, T0 + 1, T0 + 11, {})
+    first, second = accounts["1/0"].own_uj["cpu.0"], accounts["1/1"].own_uj["cpu.0"]
+    assert first / second == pytest.approx(4 / 6, rel=0.05)
+
+
+def test_parts_of_a_job_and_its_sluid() -> None:
+    jobs = NodeJobs()
+    take(jobs, [event("start", 8, 0, het_job_id="7", het_offset="1", sluid="sEKNKTV3WPV500")])
+    job = jobs.jobs["8/0"]
+    assert (job.het_job_id, job.het_offset, job.sluid, shown(job)) == (7, 1, "sEKNKTV3WPV500", "7+1")
+    assert shown(NodeJob(9, 0, 0.0, array_job_id=5, array_task_id=3)) == "5_3"
+
+
+def test_nothing_is_booked_before_hooks_were_heard_of_it(tape: Path, tmp_path: Path) -> None:
+    """A machine so busy that booking comes late: what a hook said meanwhile is heard before its time is charged."""
+    node = node_at(tmp_path, 4)
+    drop(tmp_path / "spool", "start", 2, 0.5, node="n1", cpus=1)
+    node.listen()
+    node._now_s = lambda: T0 + 10  # the spool was looked at six seconds ago
+    drop(tmp_path / "spool", "start", 1, 5, node="n1", cpus=2)
+    node.settle()
+    assert node.state.booked_s is not None and node.state.booked_s <= T0 + 3
+    drop(tmp_path / "spool", "end", 1, 8, node="n1")
+    node.listen()
+    node.settle()
+    node._now_s = lambda: T0 + 12
+    node.listen()
+    node.settle()
+    found = stored(tmp_path)[1]
+    assert found.energy_uj is not None and found.coverage == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_slow_controller_holds_nobody_up(tape: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everywatt.slurm.node.SLOW_S", 0.0)
+    make_spool(tmp_path / "spool")
+    for job in (1, 2):
+        drop(tmp_path / "spool", "start", job, 1, node="n1", cpus=1)
+        drop(tmp_path / "spool", "end", job, 5, node="n1")
+    node = node_at(tmp_path, 12)
+    assert node.listen() == 4
+    assert node.settle() == 0, "nobody has told yet who they are"
+    monkeypatch.setattr("everywatt.slurm.node.SLOW_S", 9.0)
+    node.listen()
+    assert node.settle() == 2
+    assert stored(tmp_path)[1].account == "phys"

@@ -372,7 +372,11 @@ class SlurmCluster:
 
     def kill_node(self, node: str, *, told: bool = False) -> None:
         """A power loss: the node's daemon and its steps are killed, with all that they run. `told`: it is set DOWN."""
+        daemon = self._daemons.get(node)
+        inside = [] if daemon is None else descendants(daemon.pid)  # of a simulated machine the node's daemon too
         self._end(node, signal.SIGKILL)
+        for pid in inside:
+            kill(pid)
         for pid in self._left_behind(f"slurmd.{node}.log"):
             for child in descendants(pid):
                 kill(child)

@@ -6,10 +6,12 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from everywatt.api.meter import Meter
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.output import Output
@@ -17,8 +19,10 @@ from everywatt.cli.slurm_common import spool_of, spool_option, store_of, store_o
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.slurm.hooks import make_spool
+from everywatt.slurm.job_spans import JobSpans
 from everywatt.slurm.node import Node, tapes_in
-from everywatt.slurm.presence import leave, take_place
+from everywatt.slurm.presence import AGENT, NODE, holder, leave, take_place
+from everywatt.slurm.state import STATE, State
 
 IDLE_S = 10.0
 
@@ -66,33 +70,52 @@ def command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     meter = None if tape else meter_of(settings, note, "slurm", pids=(), everything=True)
+    spans = None
     try:
+        earlier = State.read(folder / STATE).folder
         if meter is not None:
-            meter.start(root=False)
-            if meter.recording is None:
-                raise MeasurementRefused(
-                    meter.energy.refused or "Nothing can be recorded here.", cure="everywatt doctor"
-                )
-            tape = meter.recording.path.parent
+            take_place(folder, AGENT)
+            tape, spans = _start(meter), JobSpans(meter)
         assert tape is not None
-        node = Node(name or socket.gethostname(), folder, store_of(store), tapes_in(tape))
-        recorded = _loop(node, stop, every, once=once, until_idle=until_idle)
+        tapes = tapes_in(*dict.fromkeys([*([Path(earlier)] if earlier else []), tape.resolve()]))
+        node = Node(name or socket.gethostname(), folder, store_of(store), tapes, watch=spans)
+        node.state.folder = str(tape.resolve())
+        places = (NODE, AGENT) if meter is not None else (NODE,)
+        recorded = _loop(node, stop, every, places, once=once, until_idle=until_idle)
         if meter is not None:
             meter.stop()
             recorded += node.settle(all_of_it=not node.running)
     finally:
         if meter is not None:
             meter.stop()
-        leave(folder, os.getpid())
+            leave(folder, AGENT)
+        leave(folder)
     output.json("slurm-node", {"node": node.name, "recorded": recorded, "running": node.running})
     output.text(f"{node.name}: {recorded} jobs recorded, {node.running} are running.")
     return 0
 
 
-def _loop(node: Node, stop: threading.Event, every_s: float, *, once: bool, until_idle: bool) -> int:
-    """Listen each second, book where a job has ended or it is time; gives how many jobs were recorded."""
+def _start(meter: Meter) -> Path:
+    """Begin to record; gives the folder of the tape."""
+    meter.start()
+    if meter.recording is None:
+        raise MeasurementRefused(meter.energy.refused or "Nothing can be recorded here.", cure="everywatt doctor")
+    return meter.recording.path.parent
+
+
+def _loop(
+    node: Node, stop: threading.Event, every_s: float, places: Sequence[str], *, once: bool, until_idle: bool
+) -> int:
+    """Listen each second, book where a job has ended or it is time; gives how many jobs were recorded.
+
+    Somebody may have removed the spool: it is made again, and our `places` in it with it.
+    """
     recorded, quiet_s, since_s = 0, 0.0, 0.0
     while True:
+        if any(holder(node.spool, name) != os.getpid() for name in places):
+            make_spool(node.spool)
+            for name in places:
+                take_place(node.spool, name)
         heard = node.listen()
         if once or since_s >= every_s:
             recorded += node.settle()

@@ -108,6 +108,7 @@ class GroupInfo:
     tracked    the hardware publishes on a schedule of its own (every `facts.period_s` of the first channel, or
                unknown); the recorder finds the phase and stores publications instead of polls
     table      rows vary (processes); stored as a table, not as channels
+    uuid       the device's own number where it has one (GPUs)
     """
 
     name: str
@@ -119,6 +120,7 @@ class GroupInfo:
     tracked: bool = False
     table: bool = False
     label: str = ""
+    uuid: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -273,7 +273,7 @@ VARIABLES: Mapping[str, str] = {
     "EVERYWATT_SYS": "Folder that stands in for /sys.",
     "EVERYWATT_PROC": "Folder that stands in for /proc.",
     "EVERYWATT_DEV": "Folder that stands in for /dev.",
-    "EVERYWATT_BELOW": "Process under which all processes of a simulated machine are; set by `everywatt sim`.",
+    "EVERYWATT_BELOW": "Process above a simulated machine, and the one that makes its power; set by `everywatt sim`.",
     "EVERYWATT_REDFISH_USER": "User name for the BMC that the redfish sensor asks.",
     "EVERYWATT_REDFISH_PASSWORD": "Its password; password_file in the settings is surer.",
     "EVERYWATT_IPMI_USER": "User name for the BMC that the ipmi sensor asks over the network.",

@@ -2,31 +2,26 @@
 
 A provider is any object with the three methods of `JobProvider`. `PROVIDERS` names those that come with everywatt;
 others are named as `module:Class`. A class is made without arguments. Answers are kept, so a provider is asked once
-for each cgroup (and user), and again after `refresh` said that something changed.
+for each cgroup (and user), and again after `refresh` said that something changed. One that sets `by_process` is asked
+for each process that is in no job's cgroup, and where it knows nothing of a process for its parent.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from everywatt.core.cgroup_names import PlaceKind, places
 from everywatt.core.errors import UsageError
+from everywatt.core.jobs import Job as Job
+from everywatt.core.jobs import user_name as user_name
 
-PROVIDERS: dict[str, str] = {"cgroup": "everywatt.fleet.jobs:CgroupJobs"}
+PROVIDERS: dict[str, str] = {
+    "cgroup": "everywatt.fleet.jobs:CgroupJobs",
+    "slurm": "everywatt.slurm.provider:SlurmJobs",
+}
 """Providers by name, as `module:Class`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job of a scheduler. `id` is its owner's label; the rest is in `everywatt_job_info`, "" where unknown."""
-
-    id: str
-    user: str = ""
-    account: str = ""
-    partition: str = ""
 
 
 class JobProvider(Protocol):
@@ -62,18 +57,6 @@ class CgroupJobs:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def user_name(uid: object) -> str:
-    """The name of a user's number, else the number; "" where there is none."""
-    import pwd
-
-    if not isinstance(uid, int):
-        return ""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return str(uid)
 
 
 def make(names: Iterable[str]) -> list[JobProvider]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from everywatt.core.cgroup_names import PlaceKind, places
+from everywatt.core.cgroup_names import Place, PlaceKind, places
 from everywatt.core.clocks import NS
 from everywatt.fleet.jobs import Job, JobProvider, user_name
 from everywatt.fleet.share import NOBODY, REST, SPECIAL, Owner
@@ -22,8 +22,10 @@ class Places:
         self._providers = providers
         self.by_program = by_program
         self._names: dict[str, Mapping[str, Any]] = {}
-        self._jobs: dict[tuple[str | None, int | None], Job | None] = {}
+        self._by_process = any(getattr(provider, "by_process", False) for provider in providers)
+        self._jobs: dict[tuple[str | None, int | None, int, int | None], Job | None] = {}
         self._groups: dict[str, Owner | None] = {}
+        self._places: dict[str, Mapping[PlaceKind, Place]] = {}
         self._users: dict[int, str] = {}
         self.jobs: dict[str, Job] = {}
 
@@ -51,6 +53,7 @@ class Places:
             self._jobs.clear()
             self._groups.clear()
             self._users.clear()
+            self._places.clear()
 
     def owner(self, process: Process) -> Owner:
         """The one owner of a process that is not the meter."""
@@ -76,11 +79,14 @@ class Places:
         return self._users[process.uid]
 
     def _job(self, process: Process) -> Job | None:
-        key = (process.cgroup, process.uid)
+        apart = self._by_process and PlaceKind.JOB not in self._within(process.cgroup)
+        key = (process.cgroup, process.uid, process.pid if apart else 0, process.start if apart else None)
         if key not in self._jobs:
             told = self._names.get(process.cgroup or "", {}).get("job_id")
+            # A process that came and went between two reads is found no more: its parent is.
+            pids = (process.pid, process.ppid) if apart else (process.pid,)
             found = (
-                one for one in (p.job_of(process.cgroup, process.pid, process.uid) for p in self._providers) if one
+                one for pid in pids for p in self._providers if (one := p.job_of(process.cgroup, pid, process.uid))
             )
             job = next(found, None)
             if job is not None and told is not None:
@@ -88,9 +94,16 @@ class Places:
             self._jobs[key] = job
         return self._jobs[key]
 
+    def _within(self, cgroup: str | None) -> Mapping[PlaceKind, Place]:
+        if cgroup is None:
+            return {}
+        if cgroup not in self._places:
+            self._places[cgroup] = places(cgroup)
+        return self._places[cgroup]
+
     def _group(self, cgroup: str) -> Owner | None:
         if cgroup not in self._groups:
-            within = places(cgroup)
+            within = self._within(cgroup)
             found = within.get(PlaceKind.CONTAINER)
             if found is not None:
                 self._groups[cgroup] = Owner("container", self._label(found.label, self._names.get(cgroup, {})))

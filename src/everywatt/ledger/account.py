@@ -44,6 +44,7 @@ class TapeUse:
         self.roots: list[tuple[int, int | None]] = []
         self.followed = False
         self.runs: list[tuple[int, int]] = []
+        self.steps: dict[int, tuple[int, str]] = {}  # job and step of processes that somebody told of, by number
         self.idle_spans: list[tuple[int, int]] = []
         self.cpus = float(tape.meta.get("host", {}).get("cpus") or 0)
         self.packages = _whole_numbers(tape.meta.get("host", {}).get("packages"))

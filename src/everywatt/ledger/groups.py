@@ -40,8 +40,8 @@ def _known(tapes: Sequence[Tape]) -> dict[int, names.Names]:
 
 
 def _trees(tapes: Sequence[Tape]) -> dict[int, JobTree]:
-    found = ((id(tape), tape_use(tape).processes) for tape in tapes)
-    return {key: JobTree(use.processes if use is not None else ()) for key, use in found}
+    found = ((id(tape), tape_use(tape)) for tape in tapes)
+    return {key: JobTree(use.processes.processes if use.processes is not None else (), use.steps) for key, use in found}
 
 
 def describer(by: str, tapes: Sequence[Tape]) -> Describer:

@@ -5,7 +5,7 @@ is called `slurmstepd: [123.batch]`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from everywatt.ledger.facts import ProcessFacts
@@ -15,14 +15,24 @@ _TITLE = re.compile(r"slurmstepd: \[(?P<job>\d+)(?:\+\d+)?\.(?P<step>\w+)\]")
 
 @dataclass(slots=True)
 class JobTree:
-    """The jobs of the processes of one tape, by their parents as of when each was first seen."""
+    """The jobs of the processes of one tape, by their parents as of when each was first seen.
+
+    `given` is the job and step of processes (by their place in `processes`) that somebody told of otherwise; it holds
+    for their children too.
+    """
 
     processes: Sequence[ProcessFacts]
+    given: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     _known: dict[int, tuple[int, str] | None] = field(default_factory=dict)
+    _given: dict[int, tuple[int, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._known.update(self.given)
+        self._given = {id(self.processes[number]): step for number, step in self.given.items()}
 
     def step_of(self, facts: ProcessFacts) -> tuple[int, str] | None:
         """The job and step that a process descends from, itself included; None where it is in none."""
-        if (own := told(facts)) is not None:
+        if (own := told(facts) or self._given.get(id(facts))) is not None:
             return own
         return None if facts.parent is None else self._of(facts.parent)
 

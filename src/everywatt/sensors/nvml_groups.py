@@ -90,6 +90,7 @@ class PowerGroup:
             Cadence.FAST,
             tracked=True,
             label=device.identity.gpu.name,
+            uuid=device.identity.gpu.uuid,
         )
         self._batch = [place for place, source in enumerate(sources) if source.field_id is not None]
         self._fields = Fields(device.nvml, [sources[place].field_id or 0 for place in self._batch])
@@ -218,6 +219,7 @@ class StateGroup:
             tuple(channels),
             Cadence.SLOW,
             label=device.identity.gpu.name,
+            uuid=device.identity.gpu.uuid,
         )
 
     def read(self) -> list[Row]:

@@ -33,6 +33,7 @@ class Trees:
     reaper      the process of the everywatt command: its own CPU time is the meter's, its children are the subject's
     everything  all processes of the machine, kernel threads too (an idle one costs one look at its clock)
     below       the process under which all processes of a simulated machine are: then those are everything
+    beside      the one of those that makes the machine's power: it is not in it
     memory      "pss" reads the proportional set size of those that ran
     exits       whether the kernel's exit records are asked for; what came of it is in the row of pid 0
     """
@@ -46,6 +47,7 @@ class Trees:
         reaper: int | None = None,
         everything: bool = False,
         below: int | None = None,
+        beside: int | None = None,
         memory: str = "rss",
         exits: bool = False,
     ) -> None:
@@ -54,6 +56,7 @@ class Trees:
         self._members: dict[int, Member] = {}
         self._everything = everything and below is None
         self._whole = everything
+        self._beside = beside
         self._last_pid: int | None = None
         self._looked_s = 0.0
         self._foreign: set[int] = set()
@@ -239,7 +242,7 @@ class Trees:
             except FileNotFoundError:
                 if thread == str(pid):
                     raise
-        return pids
+        return [pid for pid in pids if pid != self._beside]
 
     def _scan(self, parents: set[int]) -> list[Member]:
         """The same by asking every process that is new on this machine for its parent: for kernels without lists."""
@@ -254,6 +257,8 @@ class Trees:
         found: list[Member] = []
         parent_of: dict[int, int] = {}
         for pid in pids:
+            if pid == self._beside:
+                continue
             try:
                 parent_of[pid] = procfs.parse_process_stat(procfs.slurp(f"{self._proc}/{pid}/stat", 2048)).ppid
             except (OSError, ValueError):

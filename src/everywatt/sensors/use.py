@@ -265,13 +265,15 @@ class Use:
         """
         request = self._request
         machine = request.machine
+        below, beside = _below(machine)
         trees = Trees(
             machine.proc,
             request.pids,
             meter=os.getpid(),
             reaper=request.reaper,
             everything=request.everything,
-            below=_below(machine),
+            below=below,
+            beside=beside,
             memory=request.memory,
             exits=True,
         )
@@ -284,10 +286,10 @@ class Use:
         return groups
 
 
-def _below(machine: Machine) -> int | None:
-    """The process under which this simulated machine is, None for a real one."""
-    text = machine.environ.get("EVERYWATT_BELOW", "")
-    return int(text) if text.isdigit() else None
+def _below(machine: Machine) -> tuple[int | None, int | None]:
+    """The process under which this simulated machine is, and the one of those that makes its power; None for none."""
+    root, _, maker = machine.environ.get("EVERYWATT_BELOW", "").partition(",")
+    return int(root) if root.isdigit() else None, int(maker) if maker.isdigit() else None
 
 
 def _hidepid(machine: Machine) -> str | None:

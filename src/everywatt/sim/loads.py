@@ -68,6 +68,11 @@ class Follower:
             [sys.executable, "-m", "everywatt.sim.loads", str(folder), str(root)], stdin=subprocess.PIPE, env=env
         )
 
+    @property
+    def pid(self) -> int:
+        """The process, which uses CPU time without being part of the machine."""
+        return self._process.pid
+
     def stop(self) -> list[dict[str, object]]:
         """End it. Gives the processes it saw, with CPU seconds and the active joules that they caused."""
         assert self._process.stdin is not None

@@ -140,7 +140,7 @@ class Lab:
         return env | {
             "EVERYWATT_SIM": str(self.folder),
             "EVERYWATT_SYS": str(self.folder / "sys"),
-            **({"EVERYWATT_BELOW": str(os.getpid())} if self.follows_loads else {}),
+            **({} if self._follower is None else {"EVERYWATT_BELOW": f"{os.getpid()},{self._follower.pid}"}),
             "EVERYWATT_RUNTIME_DIR": str(self.folder / "run"),
             "LD_LIBRARY_PATH": first("LD_LIBRARY_PATH", self.folder / "lib"),
             "LD_PRELOAD": first("LD_PRELOAD", self.libraries / PRELOAD),

@@ -6,11 +6,13 @@ jobs + idle + system is the node, to the microjoule, for each hour.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from everywatt.core.budget import Bound, Budget, Term
+from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
 from everywatt.core.energy import join_labels
 from everywatt.energy.sources import Source, addable, sources
@@ -20,51 +22,14 @@ from everywatt.ledger.book import ledger
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
+from everywatt.slurm.account import Account
 from everywatt.slurm.node_jobs import NodeJob
 from everywatt.slurm.schema import NodeHour
+from everywatt.slurm.tape_use import gpu_busy_s, gpu_memory_peak_bytes, step_times
 from everywatt.tape.reader import Tape
 
 HOUR_S: Final = 3600
 HOST_JOB: Final = "host"  # the ledger's owner of what is in no job
-
-
-@dataclass(slots=True)
-class Account:
-    """What one job owes so far on this node."""
-
-    own_uj: dict[str, int] = field(default_factory=dict)
-    idle_uj: dict[str, int] = field(default_factory=dict)
-    steps_uj: dict[str, int] = field(default_factory=dict)
-    steps_s: dict[str, list[float]] = field(default_factory=dict)
-    budgets: dict[str, Budget] = field(default_factory=dict)
-    observed_s: float = 0.0
-    covered_s: float = 0.0
-    cpu_s: float | None = None
-    memory_peak_bytes: int | None = None
-    gpu_busy_s: dict[str, float] = field(default_factory=dict)
-    pedigree: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for the state on disk."""
-        data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name != "budgets"}
-        data["budgets"] = {
-            device: {
-                "terms": [[t.source, t.key, t.joules] for t in budget.terms],
-                "bounds": [[b.source, b.key, b.below, b.above] for b in budget.bounds],
-            }
-            for device, budget in self.budgets.items()
-        }
-        return data
-
-    @classmethod
-    def of_dict(cls, data: Mapping[str, Any]) -> Account:
-        """Back from plain data."""
-        known = {name: data[name] for name in cls.__slots__ if name in data and name != "budgets"}
-        account = cls(**known)
-        for device, budget in data.get("budgets", {}).items():
-            terms = tuple(Term(*term) for term in budget["terms"])
-            account.budgets[device] = Budget(terms, tuple(Bound(*bound) for bound in budget["bounds"]))
-        return account
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +40,17 @@ class Piece:
     notes: tuple[str, ...] = ()
 
 
-def horizon_s(tape: Tape) -> float:
-    """Up to when (UTC) a tape tells who used what: of a live one the tables of processes come last."""
-    last_ns = tape.extent_ns()[1]
+def horizon_s(tape: Tape, latest_s: float) -> float:
+    """Up to when (UTC, at most `latest_s`) a tape tells who used what: of a live one the tables of processes come last.
+
+    On a live tape it is an instant at which processes were read, so that no stretch between two reads is cut.
+    """
+    last_ns = min(tape.extent_ns()[1], tape.from_utc_ns(round(latest_s * NS)))
     use = tape_use(tape)
     if not tape.sealed and use.processes is not None and use.busy is not None:
-        told = (use.processes.edges[-1:], use.busy.at_ns[-1:].tolist())
-        last_ns = min(last_ns, *(times[-1] if times else 0 for times in told))
+        busy_ns = int(use.busy.at_ns[-1]) if len(use.busy.at_ns) else 0
+        before = bisect_right(use.processes.edges, min(last_ns, busy_ns))
+        last_ns = use.processes.edges[before - 1] if before else 0
     return tape.to_utc_ns(last_ns) / NS
 
 
@@ -102,19 +71,29 @@ def book(
         if label not in idle or found.spread_w <= idle[label].spread_w:
             idle[label] = found
     pieces = []
-    for low_s, high_s in _hours(start_s, end_s):
-        window = (tape.from_utc_ns(round(low_s * NS)), tape.from_utc_ns(round(high_s * NS)))
-        low_ns, high_ns = tape.extent_ns()
-        window = max(window[0], low_ns), min(window[1], high_ns)
+    low_ns, high_ns = tape.extent_ns()
+    start_s, end_s = max(start_s, tape.to_utc_ns(low_ns) / NS), min(end_s, tape.to_utc_ns(high_ns) / NS)
+    for low_s, high_s in _cuts(start_s, end_s, _again_s(jobs)):
+        window = max(tape.from_utc_ns(round(low_s * NS)), low_ns), min(tape.from_utc_ns(round(high_s * NS)), high_ns)
         if window[1] > window[0]:
             made = ledger([tape], [[window]], by="step", baseline=idle)
             pieces.append(_book_piece(tape, made, node, jobs, accounts, low_s, high_s))
     return pieces
 
 
-def _hours(start_s: float, end_s: float) -> Iterable[tuple[float, float]]:
+def _again_s(jobs: Sequence[NodeJob]) -> list[float]:
+    """When jobs began that had run before: their processes go by one number, so their runs are booked apart."""
+    runs = Counter(job.job_id for job in jobs)
+    return [job.start_s for job in jobs if runs[job.job_id] > 1]
+
+
+def _cuts(start_s: float, end_s: float, at_s: Iterable[float]) -> Iterable[tuple[float, float]]:
+    """A stretch of time, cut at full hours and at these times."""
+    further = sorted(cut_s for cut_s in at_s if start_s < cut_s < end_s)
     while start_s < end_s:
-        cut_s = min((start_s // HOUR_S + 1) * HOUR_S, end_s)
+        while further and further[0] <= start_s:
+            further.pop(0)
+        cut_s = min((start_s // HOUR_S + 1) * HOUR_S, end_s, *further[:1])
         yield start_s, cut_s
         start_s = cut_s
 
@@ -137,6 +116,8 @@ def _book_piece(
         if job.sluid:
             by_id.setdefault(job.sluid, []).append(job)
     totals: dict[str, dict[str, int]] = {}
+    low_ns, high_ns = tape.from_utc_ns(round(low_s * NS)), tape.from_utc_ns(round(high_s * NS))
+    times = step_times(tape, low_ns, high_ns) if here else {}
     for entry in made.entries:
         job_id, _, step = entry.owner.id.removeprefix("slurm:").partition(".")
         runs = by_id.get(job_id, []) if entry.owner.kind is OwnerKind.JOB and entry.owner.id != HOST_JOB else []
@@ -149,11 +130,12 @@ def _book_piece(
         if runs:
             job = _which(runs, low_s, high_s)
             account = accounts.setdefault(job.key, Account())
-            _charge(account, entry, amounts, step, low_s, high_s)
+            _charge(account, entry, amounts, step, times.get(entry.owner.id, (low_s, high_s)))
             for device in amounts:
                 account.budgets[device] = account.budgets.get(device, Budget()) + parts[device].budget
     _charge_gpus_alone(made, here, accounts, totals, low_s, high_s)
     _charge_idle(tape, here, accounts, totals, low_s, high_s)
+    _note_gpus(tape, here, accounts, low_s, high_s)
     for job in here:
         account = accounts.setdefault(job.key, Account())
         inside_s = min(job.end_s or high_s, high_s) - max(job.start_s, low_s)
@@ -179,13 +161,13 @@ def _by_device(entry: Entry) -> dict[str, int]:
     return amounts
 
 
-def _charge(account: Account, entry: Entry, amounts: Mapping[str, int], step: str, low_s: float, high_s: float) -> None:
+def _charge(account: Account, entry: Entry, amounts: Mapping[str, int], step: str, ran_s: tuple[float, float]) -> None:
     for device, uj in amounts.items():
         account.own_uj[device] = account.own_uj.get(device, 0) + uj
     if step:
         account.steps_uj[step] = account.steps_uj.get(step, 0) + sum(amounts.values())
-        seen = account.steps_s.setdefault(step, [low_s, high_s])
-        seen[1] = high_s
+        seen = account.steps_s.setdefault(step, [*ran_s])
+        seen[1] = max(seen[1], ran_s[1])
     if "cpu_s" in entry.use:
         account.cpu_s = (account.cpu_s or 0.0) + entry.use["cpu_s"]
     if "rss_bytes" in entry.use:
@@ -247,6 +229,21 @@ def _charge_idle(
         for key, amount in zip(keys, amounts[:-1], strict=True):
             account = accounts.setdefault(key, Account())
             account.idle_uj[device] = account.idle_uj.get(device, 0) + amount
+
+
+def _note_gpus(tape: Tape, here: Sequence[NodeJob], accounts: dict[str, Account], low_s: float, high_s: float) -> None:
+    """How busy the GPUs of jobs were while they had them, and how full."""
+    for job in here:
+        start_ns = tape.from_utc_ns(round(max(job.start_s, low_s) * NS))
+        end_ns = tape.from_utc_ns(round(min(job.end_s or high_s, high_s) * NS))
+        account = accounts.setdefault(job.key, Account())
+        for gpu in _gpus(job):
+            busy_s, known_s = gpu_busy_s(tape, gpu, start_ns, end_ns)
+            account.gpu_busy_s[gpu] = account.gpu_busy_s.get(gpu, 0.0) + busy_s
+            account.gpu_known_s[gpu] = account.gpu_known_s.get(gpu, 0.0) + known_s
+            peak = gpu_memory_peak_bytes(tape, gpu, start_ns, end_ns)
+            if peak is not None:
+                account.gpu_memory_bytes[gpu] = max(account.gpu_memory_bytes.get(gpu, 0), peak)
 
 
 def _inside(job: NodeJob, low_s: float, high_s: float) -> float:

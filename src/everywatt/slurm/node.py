@@ -6,83 +6,46 @@ said is there. So a kill at any moment loses nothing, and does nothing twice tha
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import addable, sources
-from everywatt.ledger.idle import Idle
 from everywatt.slurm import scontrol
-from everywatt.slurm.booking import Account, book, horizon_s, merge_hours, sensor_of
+from everywatt.slurm.booking import book, horizon_s, merge_hours, sensor_of
 from everywatt.slurm.node_jobs import NodeJob, NodeJobs
 from everywatt.slurm.record import record
-from everywatt.slurm.schema import NodeHour
 from everywatt.slurm.spool import forget, read_events
+from everywatt.slurm.state import STATE, State
 from everywatt.slurm.store import Store
+from everywatt.slurm.tape_use import gpu_uuids, name_processes
 from everywatt.tape.reader import Tape
 
-STATE: Final = "node.json"
+UNSEEN_S: Final = 5.0
+HOOK_S: Final = 1.0
+SLOW_S: Final = 3.0  # asking takes so long at most before the spool is looked at again
 LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not told of its end for so long
 
 
-@dataclass(slots=True)
-class State:
-    """What a node knows of its jobs; `booked_s` is the UTC time up to which the tape was charged."""
+class Watch(Protocol):
+    """Somebody who wants to know when jobs start and end."""
 
-    jobs: list[NodeJob] = field(default_factory=list)
-    accounts: dict[str, Account] = field(default_factory=dict)
-    booked_s: float | None = None
-    hours: list[NodeHour] = field(default_factory=list)
-    boot: str = ""
-    seen_s: float = 0.0
-    idle: dict[str, Idle] = field(default_factory=dict)
+    def started(self, job: NodeJob) -> None:
+        """A job has started, or more is known of it."""
+        ...
 
-    @classmethod
-    def read(cls, path: Path) -> State:
-        """From disk; a state that cannot be read is put aside and begun anew."""
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            return cls(
-                [NodeJob(**job) for job in data["jobs"]],
-                {key: Account.of_dict(account) for key, account in data["accounts"].items()},
-                data["booked_s"],
-                [NodeHour(**hour) for hour in data["hours"]],
-                data["boot"],
-                data["seen_s"],
-                {label: Idle(**idle) for label, idle in data["idle"].items()},
-            )
-        except FileNotFoundError:
-            return cls()
-        except (OSError, ValueError, KeyError, TypeError):
-            path.replace(path.with_suffix(".bad"))
-            return cls()
-
-    def write(self, path: Path) -> None:
-        """To disk, whole or not at all."""
-        data: dict[str, Any] = {
-            "jobs": [job.to_dict() for job in self.jobs],
-            "accounts": {key: account.to_dict() for key, account in self.accounts.items()},
-            "booked_s": self.booked_s,
-            "hours": [asdict(hour) for hour in self.hours],
-            "boot": self.boot,
-            "seen_s": self.seen_s,
-            "idle": {label: asdict(idle) for label, idle in self.idle.items()},
-        }
-        part = path.with_name(f".{path.name}.part")
-        with part.open("w", encoding="utf-8") as file:
-            json.dump(data, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+    def ended(self, job: NodeJob) -> None:
+        """A job has ended."""
+        ...
 
 
 class Node:
-    """One node of a cluster. `tapes` gives the tapes that cover a stretch of UTC time, oldest first."""
+    """One node of a cluster. `tapes` gives the tapes that cover a stretch of UTC time, oldest first.
+
+    `ask` and `pids` are scontrol's answers; `watch` is told of jobs.
+    """
 
     def __init__(
         self,
@@ -92,18 +55,27 @@ class Node:
         tapes: Callable[[float, float], Iterable[Tape]],
         *,
         ask: Callable[[int, str, str], dict[str, Any]] = scontrol.show_job,
+        pids: Callable[[int, str, str], dict[int, tuple[int, str]]] = scontrol.list_pids,
+        watch: Watch | None = None,
         now_s: Callable[[], float] = time.time,
         boot: str | None = None,
     ) -> None:
         self.name, self.spool, self.store = name, spool, store
-        self._tapes, self._ask, self._now_s = tapes, ask, now_s
+        self._tapes, self._ask, self._pids, self._now_s = tapes, ask, pids, now_s
+        self._watch = watch
+        self._asked: set[str] = set()
+        self._unknown: dict[str, None] = {}  # runs of jobs that scontrol is still to be asked of, oldest first
+        self._heard_s: float | None = None
         self._path = spool / STATE
         self.state = State.read(self._path)
-        self._jobs = NodeJobs(self.state.jobs)
+        self._jobs = NodeJobs(self.state.jobs, self.state.recorded)
         boot = boot_id() if boot is None else boot
         if self.state.boot and self.state.boot != boot:
             self._jobs.close_all(self.state.seen_s, "the node went down while it ran")
         self.state.boot = boot
+        for job in self._jobs.jobs.values():
+            if watch is not None and job.end_s is None:
+                watch.started(job)
 
     @property
     def running(self) -> int:
@@ -117,21 +89,40 @@ class Node:
 
     def listen(self) -> int:
         """Take what the hooks said since; gives how many events there were."""
+        heard_s = self._now_s()
         events = read_events(self.spool)
         ours = []
         for event in events:
+            if event.text("node") in ("", self.name) and self._jobs.is_late(event):
+                ours.append(event)
+                continue
             job = self._jobs.take(event, self.name)
             if job is None and event.kind != "task":
                 continue  # another node's, on a host that plays several
             ours.append(event)
             if job is not None:
                 job.node = job.node or self.name
-                self._complete(job)
+                if event.kind != "task" or not job.name:
+                    self._unknown[job.key] = None
+        self._heard_s = heard_s
+        self._ask_for_some()
         self.state.seen_s = self._now_s()
         self._save()
         for event in ours:
             forget(event)
         return len(ours)
+
+    def _ask_for_some(self) -> None:
+        """Complete jobs that events told of, as many as there is time for: a slow controller must not hold us up."""
+        began = time.monotonic()
+        while self._unknown and time.monotonic() - began < SLOW_S:
+            key = next(iter(self._unknown))
+            del self._unknown[key]
+            job = self._jobs.jobs.get(key)
+            if job is not None:
+                self._complete(job)
+                if self._watch is not None:
+                    (self._watch.started if job.end_s is None else self._watch.ended)(job)
 
     def _complete(self, job: NodeJob) -> None:
         """Ask scontrol for what hooks do not know: once at the start, and how it ended."""
@@ -153,6 +144,9 @@ class Node:
         `all_of_it` does not wait for the tape to settle: the recording has ended.
         """
         now_s = self._now_s()
+        if not all_of_it and self._heard_s is not None:
+            # Of what came since nobody has heard who it was; a hook may be about to rename its file.
+            now_s = min(now_s, self._heard_s - HOOK_S)
         known = list(self._jobs.jobs.values())
         start_s = self.state.booked_s or min((job.start_s for job in known), default=now_s)
         devices: dict[str, tuple[str, str]] = {}
@@ -162,8 +156,10 @@ class Node:
             for source in addable(sources(tape)):
                 devices[source.label] = (source.domain.value, sensor_of(source))
                 scope[source.family] = None
-            until_s = min(now_s, horizon_s(tape))
+            self.state.uuids.update(gpu_uuids(tape))
+            until_s = horizon_s(tape, now_s)
             if until_s > told_s:
+                self._find_processes(tape, until_s)
                 pieces = book(tape, self.name, known, self.state.accounts, told_s, until_s, self.state.idle)
                 self.state.hours = merge_hours([*self.state.hours, *(hour for one in pieces for hour in one.hours)])
                 told_s = until_s
@@ -171,17 +167,30 @@ class Node:
         done = [
             job
             for job in known
-            if job.end_s is not None and (all_of_it or job.end_s <= told_s or job.end_s < now_s - LATEST_S)
+            if job.end_s is not None
+            and (all_of_it or (job.end_s <= told_s and job.key not in self._unknown) or job.end_s < now_s - LATEST_S)
         ]
-        rows = [record(job, self.state.accounts.get(job.key), devices, "+".join(scope)) for job in done]
+        rows = [
+            record(job, self.state.accounts.get(job.key), devices, "+".join(scope), self.state.uuids) for job in done
+        ]
         if rows:
             self.store.append(rows, self.name)
         for job in done:
-            del self._jobs.jobs[job.key]
+            self._jobs.leave(job)
             self.state.accounts.pop(job.key, None)
+            self._asked.discard(job.key)
         self._store_hours(told_s, all_of_it or bool(done))
         self._save()
         return len(rows)
+
+    def _find_processes(self, tape: Tape, until_s: float) -> None:
+        """Ask slurmd for the processes of jobs of which none was found for a while, once for each job."""
+        for job in self._jobs.jobs.values():
+            account = self.state.accounts.get(job.key)
+            unseen = account is not None and account.cpu_s is None and until_s - job.start_s > UNSEEN_S
+            if unseen and job.end_s is None and job.key not in self._asked:
+                self._asked.add(job.key)
+                name_processes(tape, self._pids(job.job_id, self.name, job.conf))
 
     def _store_hours(self, until_s: float, now: bool) -> None:
         """Hours that are over go into the store for good; the present one as it stands, to be replaced later."""
@@ -191,7 +200,7 @@ class Node:
         self.state.hours = [hour for hour in self.state.hours if hour not in over]
 
     def _save(self) -> None:
-        self.state.jobs = list(self._jobs.jobs.values())
+        self.state.jobs, self.state.recorded = list(self._jobs.jobs.values()), list(self._jobs.recorded)
         self.state.write(self._path)
 
 
@@ -203,12 +212,12 @@ def boot_id(proc: Path = Path("/proc")) -> str:
         return ""
 
 
-def tapes_in(folder: Path) -> Callable[[float, float], Iterable[Tape]]:
-    """The tapes of a run's folder that cover a stretch of time. Segments stay open between calls, and follow."""
+def tapes_in(*folders: Path) -> Callable[[float, float], Iterable[Tape]]:
+    """The tapes of some runs' folders that cover a stretch of time. Segments stay open between calls, and follow."""
     opened: dict[Path, Tape] = {}
 
     def cover(start_s: float, end_s: float) -> Iterable[Tape]:
-        for path in sorted(folder.glob("*.tape")):
+        for path in (path for folder in folders for path in sorted(folder.glob("*.tape"))):
             if _written_s(path) < start_s - 60:
                 continue
             try:

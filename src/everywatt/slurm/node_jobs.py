@@ -11,6 +11,7 @@ from everywatt.core.units import parse_duration_s
 from everywatt.slurm.spool import Event
 
 DEFAULT_PERIOD_S: Final = 2.0
+REMEMBERED: Final = 1000
 
 
 @dataclass(slots=True)
@@ -41,6 +42,7 @@ class NodeJob:
     state: str = "RUNNING"
     exit_code: str | None = None
     submit_s: float | None = None
+    suspended_s: float = 0.0
     period_s: float = DEFAULT_PERIOD_S
     complete: bool = True
     note: str = ""
@@ -64,8 +66,22 @@ class NodeJob:
 class NodeJobs:
     """All jobs of a node that are not recorded yet, by job and restart."""
 
-    def __init__(self, jobs: Iterable[NodeJob] = ()) -> None:
+    def __init__(self, jobs: Iterable[NodeJob] = (), recorded: Iterable[str] = ()) -> None:
         self.jobs: dict[str, NodeJob] = {job.key: job for job in jobs}
+        self.recorded = dict.fromkeys(recorded)
+
+    def leave(self, job: NodeJob) -> None:
+        """The job is recorded; that is remembered for a while."""
+        self.jobs.pop(job.key, None)
+        self.recorded[job.key] = None
+        while len(self.recorded) > REMEMBERED:
+            del self.recorded[next(iter(self.recorded))]
+
+    def is_late(self, event: Event) -> bool:
+        """Whether an event tells the end of a job that has ended already: slurmd calls Epilogs again after a reboot."""
+        key = f"{event.job_id}/{event.number('restart') or 0}"
+        there = self.jobs.get(key)
+        return event.kind == "end" and (key in self.recorded if there is None else there.end_s is not None)
 
     def take(self, event: Event, node: str = "") -> NodeJob | None:
         """Bring the jobs up to date with an event; gives the job, None where the event is of nobody here.

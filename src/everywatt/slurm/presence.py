@@ -1,4 +1,7 @@
-"""Who serves a node's spool: one process, whose pid and start time are in `agent.pid`, where hooks look for them."""
+"""Who works on a node: processes that leave their pid and start time beside the spool, where hooks look for them.
+
+`agent.pid` is who records the node, `node.pid` who charges what was recorded to jobs; one process may be both.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import os
 from pathlib import Path
 from typing import Final
 
-NAME: Final = "agent.pid"
+AGENT: Final = "agent.pid"
+NODE: Final = "node.pid"
 
 
-def take_place(spool: Path, pid: int | None = None, proc: Path = Path("/proc")) -> bool:
-    """Become the one that serves this spool. False where another one does, and lives."""
+def take_place(spool: Path, name: str = NODE, pid: int | None = None, proc: Path = Path("/proc")) -> bool:
+    """Become the one that does this for the spool. False where another one does, and lives."""
     pid = os.getpid() if pid is None else pid
-    path = spool / NAME
-    part = spool / f".{NAME}.{pid}"
+    path = spool / name
+    part = spool / f".{name}.{pid}"
     part.write_text(f"{pid} {started(pid, proc)}\n", encoding="ascii")
     part.chmod(0o644)
     try:
@@ -22,7 +26,7 @@ def take_place(spool: Path, pid: int | None = None, proc: Path = Path("/proc")) 
                 os.link(part, path)  # fails where there is one, so of two that come at once one gets it
                 return True
             except FileExistsError:
-                there = holder(spool, proc)
+                there = holder(spool, name, proc)
                 if there is not None and there != pid:
                     return False
                 path.unlink(missing_ok=True)
@@ -31,27 +35,28 @@ def take_place(spool: Path, pid: int | None = None, proc: Path = Path("/proc")) 
         part.unlink(missing_ok=True)
 
 
-def leave(spool: Path, pid: int) -> None:
+def leave(spool: Path, name: str = NODE, pid: int | None = None) -> None:
     """Give the place up, if it is ours."""
     try:
-        if (spool / NAME).read_text(encoding="ascii").split()[0] == str(pid):
-            (spool / NAME).unlink()
+        if (spool / name).read_text(encoding="ascii").split()[0] == str(os.getpid() if pid is None else pid):
+            (spool / name).unlink()
     except (OSError, IndexError, ValueError):
         pass
 
 
-def holder(spool: Path, proc: Path = Path("/proc")) -> int | None:
-    """The living process that serves this spool; None where there is none."""
+def holder(spool: Path, name: str = NODE, proc: Path = Path("/proc")) -> int | None:
+    """The living process that does this for the spool; None where there is none."""
     try:
-        pid, start = (spool / NAME).read_text(encoding="ascii").split()
+        pid, start = (spool / name).read_text(encoding="ascii").split()
         return int(pid) if started(int(pid), proc) == start else None
     except (OSError, ValueError):
         return None
 
 
 def started(pid: int, proc: Path = Path("/proc")) -> str:
-    """When a process started, in the kernel's own count; "" where there is none."""
+    """When a process started, in the kernel's own count; "" where there is none, or one that is dead already."""
     try:
-        return (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()[19]
+        words = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
+        return "" if words[0] in "ZX" else words[19]
     except (OSError, IndexError):
         return ""

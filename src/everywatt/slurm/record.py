@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from everywatt.core.budget import Budget
 from everywatt.ledger.amounts import UJ
-from everywatt.slurm.booking import Account
+from everywatt.slurm.account import Account
 from everywatt.slurm.node_jobs import NodeJob
 from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, StepEnergy
 
@@ -15,9 +16,19 @@ NOT_SEEN: Final = "no process of it was seen, and it had no GPU: too short, or i
 NOTHING: Final = "nothing was recorded while it ran"
 
 
-def record(job: NodeJob, account: Account | None, devices: Mapping[str, tuple[str, str]], scope: str) -> JobOnNode:
-    """The row of a job that has ended. `devices` gives domain and source of each, `scope` what they cover."""
-    account = account or Account()
+def record(
+    job: NodeJob,
+    account: Account | None,
+    devices: Mapping[str, tuple[str, str]],
+    scope: str,
+    uuids: Mapping[str, str] | None = None,
+) -> JobOnNode:
+    """The row of a job that has ended. `devices` gives domain and source of each, `scope` what they cover.
+
+    `uuids` names GPUs; one whose UUID nobody told goes by its number.
+    """
+    account = _without_suspension(job, account or Account())
+    uuids = uuids or {}
     end_s = job.end_s if job.end_s is not None else job.start_s
     length_s = max(end_s - job.start_s, 0.0)
     refused = None
@@ -28,7 +39,10 @@ def record(job: NodeJob, account: Account | None, devices: Mapping[str, tuple[st
     budget = sum(account.budgets.values(), Budget())
     below_j, above_j = budget.sides()
     own_uj = sum(account.own_uj.values())
-    gpus = tuple(_gpu(f"gpu.{index}", account, length_s) for index in job.gpus)
+    cards = [f"gpu.{index}" for index in job.gpus]
+    gpus = tuple(
+        _gpu(card, uuids.get(card, card), account, length_s) for card in cards if account.gpu_known_s.get(card)
+    )
     return JobOnNode(
         job_id=job.job_id,
         node=job.node,
@@ -52,7 +66,7 @@ def record(job: NodeJob, account: Account | None, devices: Mapping[str, tuple[st
         period_s=job.period_s,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
-        gpus=tuple(f"gpu.{index}" for index in job.gpus),
+        gpus=tuple(uuids.get(card, card) for card in cards),
         energy_uj=None if refused else own_uj,
         low_uj=None if refused else max(own_uj - round(below_j * UJ), 0),
         high_uj=None if refused else own_uj + round(above_j * UJ),
@@ -95,7 +109,17 @@ def _step(step: str, own_uj: int, seen_s: list[float]) -> StepEnergy:
     return StepEnergy(step, seen_s[0], seen_s[1], own_uj)
 
 
-def _gpu(name: str, account: Account, length_s: float) -> GpuUse:
-    busy_s = min(account.gpu_busy_s.get(name, 0.0), length_s)
-    share = busy_s / length_s if length_s else 0.0
-    return GpuUse(name, share, length_s - busy_s, account.idle_uj.get(name, 0))
+def _gpu(name: str, uuid: str, account: Account, length_s: float) -> GpuUse:
+    """How a card was used; what is known of a part of the time is taken for all of it."""
+    share = min(account.gpu_busy_s[name] / account.gpu_known_s[name], 1.0)
+    peak_bytes = account.gpu_memory_bytes.get(name)
+    return GpuUse(uuid, share, length_s * (1.0 - share), account.idle_uj.get(name, 0), peak_bytes)
+
+
+def _without_suspension(job: NodeJob, account: Account) -> Account:
+    """While a job is suspended its CPUs and GPUs are others' to use: their idle power is not the job's then."""
+    length_s = (job.end_s or job.start_s) - job.start_s
+    if not job.suspended_s or length_s <= 0:
+        return account
+    share = max(1.0 - job.suspended_s / length_s, 0.0)
+    return replace(account, idle_uj={device: round(uj * share) for device, uj in account.idle_uj.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Mapping
 from typing import Any, Final
 
 from everywatt.slurm.node_jobs import indices
@@ -16,10 +17,33 @@ _UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 <
 
 def show_job(job_id: int, node: str = "", conf: str = "") -> dict[str, Any]:
     """Facts of a job for `NodeJob.tell`; {} where scontrol is missing, slow or knows nothing of it."""
+    for line in _ask(["show", "job", "-d", "-o", str(job_id)], conf).splitlines():
+        facts = parse_job(line, node)
+        if facts.pop("job_id", None) == job_id:
+            return facts
+    return {}
+
+
+def list_pids(job_id: int, node: str = "", conf: str = "") -> dict[int, tuple[int, str]]:
+    """Job and step of each process of a job that slurmd knows on this node, by pid; {} where it cannot be asked."""
+    return parse_pids(_ask(["listpids", str(job_id), *([node] if node else [])], conf))
+
+
+def parse_pids(text: str) -> dict[int, tuple[int, str]]:
+    """What `scontrol listpids` prints: columns PID, JOBID, STEPID, LOCALID, GLOBALID."""
+    found = {}
+    for line in text.splitlines():
+        match = re.fullmatch(r"(\d+)\s+(\d+)\s+(\w+)\s+\S+\s+\S+\s*", line.strip())
+        if match is not None:
+            found[int(match[1])] = (int(match[2]), match[3])
+    return found
+
+
+def _ask(words: list[str], conf: str) -> str:
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C", **({"SLURM_CONF": conf} if conf else {})}
     try:
         done = subprocess.run(
-            ["scontrol", "show", "job", "-d", "-o", str(job_id)],
+            ["scontrol", *words],
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -28,12 +52,8 @@ def show_job(job_id: int, node: str = "", conf: str = "") -> dict[str, Any]:
             errors="replace",
         )
     except (OSError, subprocess.TimeoutExpired):
-        return {}
-    for line in done.stdout.splitlines():
-        facts = parse_job(line, node)
-        if facts.pop("job_id", None) == job_id:
-            return facts
-    return {}
+        return ""
+    return done.stdout
 
 
 def parse_job(line: str, node: str = "") -> dict[str, Any]:
@@ -56,9 +76,20 @@ def parse_job(line: str, node: str = "") -> dict[str, Any]:
         "nodes": _number(fields.get("NumNodes")),
         "submit_s": _number(fields.get("SubmitTime")),
         "state": _text(fields.get("JobState")),
+        "suspended_s": _suspended_s(fields),
         **_allocation(line, node),
     }
     return {name: value for name, value in facts.items() if value not in (None, "")}
+
+
+def _suspended_s(fields: Mapping[str, str]) -> float | None:
+    """How long a job was suspended: its run time is without that."""
+    start, end = _number(fields.get("StartTime")), _number(fields.get("EndTime"))
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", fields.get("RunTime", ""))
+    if start is None or end is None or match is None or fields.get("SuspendTime", "None") in ("None", "Unknown"):
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(max(end - start - (((days * 24 + hours) * 60 + minutes) * 60 + seconds), 0))
 
 
 def _allocation(line: str, node: str) -> dict[str, Any]:

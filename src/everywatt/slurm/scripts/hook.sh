@@ -8,13 +8,13 @@ spool=@SPOOL@
 command=@COMMAND@
 
 alive() {
-    # The agent wrote its pid and start time; a pid that was given to another program has another start.
+    # It wrote its pid and start time; a pid that was given to another program has another start.
     pid='' began=''
-    read -r pid began <"$spool/agent.pid" || return 1
+    read -r pid began <"$spool/$1.pid" || return 1
     read -r line <"/proc/$pid/stat" || return 1
     # shellcheck disable=SC2086 # words are wanted
     set -- ${line##*) }
-    [ "${20}" = "$began" ]
+    [ "$1" != Z ] && [ "${20}" = "$began" ]
 }
 
 tell() {
@@ -35,7 +35,7 @@ tell() {
 {
     case $event in task) folder=$spool/tasks ;; *) folder=$spool/events ;; esac
     [ -n "$SLURM_JOB_ID" ] && [ -d "$folder" ] && tell
-    if [ "$event" = start ] && [ -x "$command" ] && ! alive; then
+    if [ "$event" = start ] && [ -x "$command" ] && ! alive agent && ! alive node; then
         setsid "$command" slurm node --spool "$spool" --until-idle &
     fi
 } </dev/null >/dev/null 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-

@@ -1,0 +1,50 @@
+"""What one job owes on a node so far, as plain data that survives a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from everywatt.core.budget import Bound, Budget, Term
+
+
+@dataclass(slots=True)
+class Account:
+    """What one job owes so far on this node."""
+
+    own_uj: dict[str, int] = field(default_factory=dict)
+    idle_uj: dict[str, int] = field(default_factory=dict)
+    steps_uj: dict[str, int] = field(default_factory=dict)
+    steps_s: dict[str, list[float]] = field(default_factory=dict)
+    budgets: dict[str, Budget] = field(default_factory=dict)
+    observed_s: float = 0.0
+    covered_s: float = 0.0
+    cpu_s: float | None = None
+    memory_peak_bytes: int | None = None
+    gpu_busy_s: dict[str, float] = field(default_factory=dict)
+    gpu_known_s: dict[str, float] = field(default_factory=dict)
+    gpu_memory_bytes: dict[str, int] = field(default_factory=dict)
+    pedigree: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for the state on disk."""
+        data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name != "budgets"}
+        data["budgets"] = {
+            device: {
+                "terms": [[t.source, t.key, t.joules] for t in budget.terms],
+                "bounds": [[b.source, b.key, b.below, b.above] for b in budget.bounds],
+            }
+            for device, budget in self.budgets.items()
+        }
+        return data
+
+    @classmethod
+    def of_dict(cls, data: Mapping[str, Any]) -> Account:
+        """Back from plain data."""
+        known = {name: data[name] for name in cls.__slots__ if name in data and name != "budgets"}
+        account = cls(**known)
+        for device, budget in data.get("budgets", {}).items():
+            terms = tuple(Term(*term) for term in budget["terms"])
+            account.budgets[device] = Budget(terms, tuple(Bound(*bound) for bound in budget["bounds"]))
+        return account

@@ -1,0 +1,81 @@
+"""The agent on a Slurm node: it labels jobs, hooks know of it, and `slurm node` books its tape."""
+
+import os
+import re
+import time
+import urllib.request
+
+import pytest
+from slurm_site import PER_CPU_S, SlurmSite
+
+from everywatt.slurm.presence import AGENT, NODE
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, with_slurm):
+    """One node with an agent, and `slurm node` beside it."""
+    with SlurmSite(tmp_path_factory.mktemp("site"), nodes=1, agent=True) as made:
+        yield made
+
+
+def metrics(site):
+    """What the agent tells."""
+    found = re.search(r"http://\S+/metrics", (site.folder / "node1.agent").read_text())
+    assert found, (site.folder / "node1.agent").read_text()
+    with urllib.request.urlopen(found[0], timeout=20) as answer:
+        return answer.read().decode()
+
+
+def test_jobs_are_owners_of_the_agent_and_records_of_its_tape(site):
+    assert len({site.recorder("node1", AGENT), site.recorder("node1", NODE), None}) == 3
+    job = site.sbatch(
+        f"exec {site.burn('told', 0.6, 10)}", options=["--account=phys", "--uid=0", "--job-name=told"]
+    )  # fmt: skip
+    site.cluster.wait_for(job)
+    deadline = time.monotonic() + 30
+    while f'owner="{job}"' not in (text := metrics(site)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    (info,) = [line for line in text.splitlines() if line.startswith("everywatt_job_info{")]
+    assert f'job="{job}"' in info and 'user="root"' in info and 'partition="main"' in info
+    site.cluster.wait(job)
+    (record,) = site.records(job)
+    true_j = site.true_j("told")
+    assert record.low_uj <= true_j * 1e6 <= record.high_uj
+    assert record.account == "phys"
+    wanted = re.compile(rf'everywatt_owner_energy_joules_total{{[^}}]*owner="{job}"[^}}]*}} (\S+)')
+    site.until(lambda: _sum(wanted, metrics(site)) > 0.8 * true_j, "the agent's figure for the job")
+    assert _sum(wanted, metrics(site)) == pytest.approx(true_j, rel=0.25, abs=2.0)
+    assert (site.recorder("node1", AGENT), site.spool("node1")) == (site.recorder("node1", AGENT), [])
+
+
+def _sum(wanted, text):
+    return sum(float(value) for value in wanted.findall(text))
+
+
+@pytest.mark.long
+def test_a_minute_of_mixed_load_is_within_two_percent(site):
+    """Jobs beside one another and after one another, then some whose children come and go, for more than a minute."""
+    time.sleep(20)  # idle power is found on an idle machine
+    # The job is its program, the shell above that and the step's daemon above them.
+    leave = f"cat /proc/$PPID/stat /proc/$$/stat >{site.folder}/above-$SLURM_ARRAY_TASK_ID"
+    steady = site.sbatch(
+        "d=0.$((SLURM_ARRAY_TASK_ID + 1))", site.burn("mixed-$SLURM_ARRAY_TASK_ID", "$d", 30), leave,
+        options=["--array=1-4"],
+    )  # fmt: skip
+    child = [f"{site.burn('child-$SLURM_ARRAY_TASK_ID-$i', 0.9, 0.4)} &", "wait $!", "sleep 0.2"]
+    churn = site.sbatch("for i in 1 2 3 4 5 6 7 8 9 10 11 12; do", *child, "done", options=["--array=1-2"])
+    site.cluster.wait(churn, 240)
+    for record in site.records(steady, 4, 60):
+        stats = (site.folder / f"above-{record.array_task_id}").read_text().splitlines()
+        above = [sum(map(int, line.rpartition(") ")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK") for line in stats]
+        true_j = site.true_j(f"mixed-{record.array_task_id}") + PER_CPU_S * sum(above)
+        print(f"task {record.array_task_id}: {record.energy_uj / 1e6 / true_j - 1:+.2%}")
+        assert record.energy_uj / 1e6 == pytest.approx(true_j, rel=0.02)
+        assert record.low_uj <= true_j * 1e6 <= record.high_uj
+    for record in site.records(churn, 2, 60):
+        true_j = sum(site.true_j(f"child-{record.array_task_id}-{i}") for i in range(1, 13))
+        # What Python takes to end, and the shell to start it, is not in what the children say.
+        print(f"task {record.array_task_id} with children: {record.energy_uj / 1e6 / true_j - 1:+.2%}")
+        assert record.low_uj <= true_j * 1e6 <= record.high_uj

@@ -1,0 +1,266 @@
+"""Jobs of a real Slurm on simulated machines: what is recorded of them is what they used, whatever happens to them."""
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from slurm_site import CARD_W, IDLE_W, SlurmSite
+
+import everywatt
+
+pytestmark = pytest.mark.serial
+
+DUTIES = {1: 0.5, 2: 0.3, 3: 0.6, 4: 0.2}
+ARRAY = "case $SLURM_ARRAY_TASK_ID in 1) d=0.5;; 2) d=0.3;; 3) d=0.6;; *) d=0.2;; esac"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, with_slurm):
+    """Two nodes of two CPUs and two simulated cards each; `slurm node` records each of them."""
+    with SlurmSite(tmp_path_factory.mktemp("site"), gpus=2) as made:
+        yield made
+
+
+def balanced(site, node):
+    """Every hour adds up, and what jobs have is what their records say."""
+    hours = site.hours(node)
+    assert hours
+    for hour in hours:
+        assert hour.jobs_uj + hour.idle_uj + hour.system_uj == hour.total_uj
+        assert min(hour.jobs_uj, hour.idle_uj, hour.system_uj) >= 0
+    of_jobs = sum(row.energy_uj or 0 for row in site.everything() if row.node == node)
+    assert sum(hour.jobs_uj for hour in hours) == of_jobs
+
+
+def near(record, true_j, most=0.10, device="cpu.0"):
+    """A job's share of a device is about the truth, and the truth is in its interval."""
+    found = {part.device: part for part in record.devices}[device]
+    assert found.energy_uj / 1e6 == pytest.approx(true_j, rel=most, abs=1.0)
+    assert found.low_uj <= true_j * 1e6 <= found.high_uj
+
+
+def test_an_array_of_known_shares(site):
+    job = site.sbatch(
+        ARRAY, f"exec {site.burn('array-$SLURM_ARRAY_TASK_ID', '$d', 8)}", options=["--array=1-4", "--account=phys"]
+    )
+    site.cluster.wait(job)
+    records = site.records(job, 4)
+    assert sorted(record.array_task_id for record in records) == [1, 2, 3, 4]
+    assert {record.shown_id for record in records} == {f"{job}_{task}" for task in DUTIES}
+    for record in records:
+        near(record, site.true_j(f"array-{record.array_task_id}"))
+        about = (record.user, record.account, record.partition, record.cluster, record.state, record.cpus)
+        assert about == ("root", "phys", "main", "test", "COMPLETED", 1.0)
+        assert record.coverage == pytest.approx(1.0, abs=0.01)
+        assert record.complete
+        assert record.idle_uj / 1e6 == pytest.approx((IDLE_W / 2) * (record.end_s - record.start_s), rel=0.1)
+        (batch,) = record.steps
+        assert (batch.step, batch.energy_uj) == ("batch", record.energy_uj)
+        assert record.start_s - 1.5 <= batch.start_s < batch.end_s <= record.end_s + 1.5
+    for node in site.names:
+        balanced(site, node)
+
+
+def test_steps_of_a_job_on_two_nodes(site):
+    """A step of one task on each node, then one of a single task: the job is the sum of its nodes."""
+    job = site.sbatch(
+        f"srun -n2 sh -c '{site.burn('wide-$SLURMD_NODENAME', 0.6, 4)}'",
+        f"srun -N1 -n1 -w node1 {site.burn('narrow', 0.4, 4)}",
+        options=["-N2", "-n2", "--exclusive"],
+    )  # fmt: skip
+    assert site.cluster.wait(job)[str(job)] == "COMPLETED"
+    first, second = site.records(job, 2)
+    assert (first.node, second.node, first.nodes, second.nodes) == ("node1", "node2", 2, 2)
+    near(first, site.true_j("wide-node1") + site.true_j("narrow"), 0.15)
+    near(second, site.true_j("wide-node2"), 0.15)
+    by_step = {step.step: step.energy_uj / 1e6 for step in first.steps}
+    assert by_step["0"] == pytest.approx(site.true_j("wide-node1"), rel=0.15, abs=1.5)
+    assert by_step["1"] == pytest.approx(site.true_j("narrow"), rel=0.15, abs=1.5)
+    assert sum(step.energy_uj for step in first.steps) == sum(
+        part.energy_uj for part in first.devices if part.device == "cpu.0"
+    )
+
+
+def test_cards_by_uuid_and_use(site):
+    """Two jobs with one card each on one node: one keeps it busy to a half, the other leaves it alone."""
+    options = ["-w", "node1", "--gres=gpu:1"]
+    busy = site.sbatch(site.on_gpu(0.5, 0, 6), options=options)
+    still = site.sbatch("sleep 6", options=options)
+    for job in (busy, still):
+        site.cluster.wait(job)
+    (used,), (unused,) = site.records(busy), site.records(still)
+    assert used.gpus[0].startswith("GPU-") and unused.gpus[0].startswith("GPU-") and used.gpus != unused.gpus
+    assert used.gpu_use[0].uuid == used.gpus[0]
+    assert used.gpu_use[0].mean_utilisation == pytest.approx(0.5 * 6 / (used.end_s - used.start_s), abs=0.15)
+    assert used.gpu_use[0].memory_peak_bytes >= 2**30
+    near(used, 200.0 * 0.5 * 6, 0.15, "gpu.0")
+    assert unused.gpu_use[0].mean_utilisation == pytest.approx(0.0, abs=0.01)
+    assert unused.gpu_use[0].idle_uj / 1e6 == pytest.approx(20.0 * (unused.end_s - unused.start_s), rel=0.1)
+    assert unused.waste_uj >= 0.9 * unused.gpu_use[0].idle_uj
+    assert unused.gpu_utilisation == pytest.approx(0.0, abs=0.01)
+
+
+def test_salloc_and_a_job_of_several_parts(site):
+    site.cluster.run("salloc", "-n1", "srun", "-n1", *site.burn("inside", 0.5, 3).split())
+    (record,) = [row for row in _named(site, "interactive", "salloc", "srun") if row.state == "COMPLETED"][-1:]
+    near(record, site.true_j("inside"), 0.2)
+    job = site.sbatch(
+        "#SBATCH -n1 -w node1", "#SBATCH hetjob", "#SBATCH -n1 -w node2",
+        f"srun --het-group=0,1 sh -c '{site.burn('part-$SLURMD_NODENAME', 0.5, 4)}'",
+    )  # fmt: skip
+    site.cluster.wait(job)
+    records = site.records(job, 2)
+    assert {record.shown_id for record in records} == {f"{job}+0", f"{job}+1"}
+    assert {record.het_job_id for record in records} == {job}
+    for record in records:
+        near(record, site.true_j(f"part-{record.node}"), 0.2)
+
+
+def _named(site, *words):
+    def found():
+        return [row for row in site.everything() if any(word in row.name for word in words)]
+
+    site.until(found, f"a record named {words}")
+    return found()
+
+
+def test_cancelled_requeued_and_suspended(site):
+    requeued = site.sbatch(
+        f"exec {site.burn('run-$SLURM_RESTART_COUNT', 0.5, 8)}", options=["--requeue", "-w", "node1"]
+    )
+    cancelled = site.sbatch(f"exec {site.burn('cancelled', 0.5, 60)}", options=["-w", "node2"])
+    suspended = site.sbatch(f"exec {site.burn('suspended', 1.0, 9)}", options=["-w", "node2"])
+    for job in (requeued, cancelled, suspended):
+        site.cluster.wait_for(job)
+    time.sleep(4)
+    site.cluster.run("scontrol", "suspend", suspended)
+    site.cluster.cancel(cancelled)
+    site.cluster.requeue(requeued)
+    time.sleep(6)
+    site.cluster.run("scontrol", "resume", suspended)
+    site.cluster.wait(suspended)
+    (record,) = site.records(cancelled)
+    assert (record.state, record.complete) == ("CANCELLED", True)
+    assert record.energy_uj > 0
+    (record,) = site.records(suspended)
+    near(record, site.true_j("suspended"), 0.15)
+    ran_s = record.end_s - record.start_s - 6
+    assert record.idle_uj / 1e6 == pytest.approx((IDLE_W / 2 + 0) * ran_s, rel=0.25), "suspended it holds nothing"
+    site.cluster.wait(requeued)
+    first, second = site.records(requeued, 2)
+    assert (first.restart, second.restart, first.state, second.state) == (0, 1, "REQUEUED", "COMPLETED")
+    near(second, site.true_j("run-1"), 0.2)
+    assert first.end_s <= second.start_s
+
+
+def test_many_short_tasks(site):
+    """Each has a record: a figure, or why there is none."""
+    many_tasks(site, 50)
+
+
+@pytest.mark.long
+def test_a_thousand_short_tasks(site):
+    cost_s = many_tasks(site, 1000, 1200)
+    print(f"recording a task: {cost_s:.3f} s of CPU time")
+    assert cost_s < 0.5
+
+
+def many_tasks(site, count, timeout_s=240):
+    """Gives the CPU seconds that booking and asking took for each task."""
+    recorders = [site.recorder(node) for node in site.names]
+    before_s = sum(map(cpu_s, recorders))
+    job = site.sbatch("sleep 1", options=[f"--array=1-{count}"])
+    site.cluster.wait(job, timeout_s)
+    records = site.records(job, count, 120)
+    assert sorted(record.array_task_id for record in records) == list(range(1, count + 1))
+    assert all((record.energy_uj is None) == bool(record.refused) for record in records)
+    assert sum(record.energy_uj is not None for record in records) > 0.9 * count
+    for node in site.names:
+        assert site.spool(node) == []
+        balanced(site, node)
+    return (sum(map(cpu_s, recorders)) - before_s) / count
+
+
+def cpu_s(pid):
+    """CPU seconds of a process and of the children that it has waited for."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_the_tape_has_a_span_for_each_job(site):
+    job = site.sbatch(f"exec {site.burn('spanned', 0.5, 3)}", options=["-w", "node2", "--job-name=seen"])
+    site.cluster.wait(job)
+    (record,) = site.records(job)
+    (folder,) = {path.parent for path in (site.folder / "home-node2").glob("*/*.tape")}
+    run = everywatt.load(folder)
+    (span,) = [span for span in run.spans if span.name == str(job)]
+    facts = {key: span.attributes[key] for key in ("user", "partition", "job_name", "state", "cpus")}
+    assert facts == {"user": "root", "partition": "main", "job_name": "seen", "state": "COMPLETED", "cpus": 1.0}
+    of_cards_j = 2 * CARD_W[0] * (record.end_s - record.start_s)
+    assert run.energy(span).joules > of_cards_j
+    assert (span.end_ns - span.start_ns) / 1e9 == pytest.approx(record.end_s - record.start_s, abs=0.2)
+
+
+def test_hooks_harm_no_node(site):
+    """A recorder that hangs, and a spool that somebody removes: jobs run, and nodes are up."""
+    hung = site.recorder("node1")
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        first = site.sbatch(f"exec {site.burn('while-hung', 0.5, 3)}", options=["-w", "node1"])
+        assert site.cluster.wait(first)[str(first)] == "COMPLETED"
+    finally:
+        os.kill(hung, signal.SIGCONT)
+    (record,) = site.records(first)
+    near(record, site.true_j("while-hung"), 0.2)
+    shutil.rmtree(site.folder / "node1")
+    lost = site.sbatch("sleep 1", options=["-w", "node1"])
+    assert site.cluster.wait(lost)[str(lost)] == "COMPLETED"
+    site.until(lambda: site.recorder("node1") == hung, "the recorder's place is there again")
+    (record,) = site.records(site.sbatch(f"exec {site.burn('after-all', 0.5, 3)}", options=["-w", "node1"]))
+    near(record, site.true_j("after-all"), 0.2)
+    assert [site.cluster.node_state(node) for node in site.names] == ["IDLE", "IDLE"]
+
+
+def test_a_recorder_that_is_killed_costs_coverage_and_nothing_else(site):
+    """The job runs on. Without Python the next Prolog does nothing; with it, it starts a recorder that goes on."""
+    killed = site.recorder("node1")
+    job = site.sbatch(f"exec {site.burn('bereft', 0.5, 16)}", options=["-w", "node1"])
+    site.cluster.wait_for(job)
+    time.sleep(4)
+    os.kill(killed, signal.SIGKILL)
+    python = site.started.rename(site.folder / "gone")
+    try:
+        short = site.sbatch("sleep 1", options=["-w", "node1"])
+        assert site.cluster.wait(short)[str(short)] == "COMPLETED"
+    finally:
+        python.rename(site.started)
+    assert site.recorder("node1") is None
+    again = site.sbatch("sleep 4", options=["-w", "node1"])
+    assert site.cluster.wait(again)[str(again)] == "COMPLETED"
+    assert site.recorder("node1") not in (None, killed)
+    assert site.cluster.wait(job)[str(job)] == "COMPLETED"
+    assert site.cluster.node_state("node1") == "IDLE"
+    (record,) = site.records(job)
+    assert 0.2 < record.coverage < 0.95
+    assert 0 < record.energy_uj / 1e6 < site.true_j("bereft")
+    (missed,) = site.records(short)
+    assert missed.refused or missed.coverage < 0.5
+    balanced(site, "node1")
+
+
+def test_a_node_that_goes_down_leaves_an_incomplete_record(site):
+    job = site.sbatch(f"exec {site.burn('lost', 0.5, 60)}", options=["-w", "node2", "--no-requeue"])
+    site.cluster.wait_for(job)
+    time.sleep(5)
+    site.reboot("node2")
+    (record,) = site.records(job)
+    assert (record.complete, record.state) == (False, "NODE_FAIL")
+    assert "went down" in record.note
+    assert record.energy_uj is None or record.energy_uj > 0
+    assert 2 < record.end_s - record.start_s < 30
+    after = site.sbatch(f"exec {site.burn('after', 0.5, 4)}", options=["-w", "node2"])
+    site.cluster.wait(after)
+    near(site.records(after)[0], site.true_j("after"), 0.25)

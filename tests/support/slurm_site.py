@@ -1,0 +1,200 @@
+"""A Slurm cluster whose nodes are simulated machines that everywatt records: hooks, `slurm node`, a store.
+
+Each node's `slurmd` runs in `everywatt sim`, with a package that draws 40 W for its CPUs on top of 10 W, and cards. A
+job's true energy follows from the CPU time that it says it used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_cluster import Options, SlurmCluster
+
+import everywatt
+from everywatt.slurm.hooks import EVENTS, NAMES, Site, hook, make_spool
+from everywatt.slurm.presence import AGENT, NODE, holder
+from everywatt.slurm.schema import JobOnNode, NodeHour
+from everywatt.slurm.store import Store
+
+SOURCE = Path(everywatt.__file__).parents[1]
+IDLE_W, MAX_W = 10.0, 50.0
+CARD_W = (20.0, 220.0)
+PER_CPU_S = (MAX_W - IDLE_W) / (os.cpu_count() or 1)
+
+# Uses CPUs to some share for some seconds, and says in a file what it used.
+BURN = """
+import json, resource, sys, time
+name, duty, seconds = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+began = time.monotonic()
+while (now := time.monotonic() - began) < seconds:
+    ahead = time.process_time() - duty * now
+    if ahead > 0:
+        time.sleep(min(ahead / duty, 0.05))
+    else:
+        end = time.process_time() + 0.002
+        while time.process_time() < end:
+            pass
+used = resource.getrusage(resource.RUSAGE_SELF)
+with open(name, "w") as file:
+    json.dump(used.ru_utime + used.ru_stime, file)
+"""
+ON_GPU = """
+import sys, time
+from everywatt.sim.loads import use_gpu
+with use_gpu(float(sys.argv[1]), memory_bytes=2**30, gpu=int(sys.argv[2])):
+    time.sleep(float(sys.argv[3]))
+"""
+
+
+class SlurmSite:
+    """The cluster with everything that everywatt adds to it. Use as a context manager."""
+
+    def __init__(
+        self, folder: Path, *, nodes: int = 2, gpus: int = 0, agent: bool = False, every_s: float = 2, **options: object
+    ) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.store = Store(folder / "store")
+        self.names = [f"node{number}" for number in range(1, nodes + 1)]
+        self.command = self._script("everywatt", f'exec {sys.executable} -m everywatt "$@"')
+        for name, text in (("burn.py", BURN), ("on_gpu.py", ON_GPU)):
+            (folder / name).write_text(text)
+        # Slurm's hooks and jobs have an environment of their own: what makes a machine a simulated one is in a file.
+        self.started = self._script(
+            "started-by-prolog",
+            f". {folder}/$SLURMD_NODENAME.env\n"
+            f'exec {self.command} "$@" --node $SLURMD_NODENAME --store {folder}/store --every {every_s:g}s '
+            f">>{folder}/$SLURMD_NODENAME.log 2>&1",
+        )
+        hooks = {}
+        for event in EVENTS:
+            text = hook(event, Site(spool=Path("SPOOL"), command=self.started))
+            # All nodes are this host, so the spool goes by the node's name.
+            hooks[event] = self._write(NAMES[event], text.replace("spool=SPOOL", f"spool={folder}/$SLURMD_NODENAME"))
+        cards = ["--gpu", f"load:{CARD_W[0]:g}W,{CARD_W[1]:g}W"] * gpus
+        wrap = {}
+        for name in self.names:
+            make_spool(folder / name)
+            inside = self._inside(name, agent, every_s)
+            sim = [self.command, "sim", "--package", f"load:{IDLE_W:g}W,{MAX_W:g}W", *cards]
+            wrap[name] = [*sim, "--truth", folder / f"{name}.truth", "--", inside]
+        self.cluster = SlurmCluster(
+            folder / "slurm",
+            Options(
+                nodes=nodes, cpus=2, gpus=gpus, wrap=wrap, prolog=hooks["start"], epilog=hooks["end"],
+                task_prolog=hooks["task"], **options,
+            ),
+        )  # fmt: skip
+
+    def __enter__(self) -> SlurmSite:
+        self.cluster.__enter__()
+        try:
+            self.until(lambda: all(self.recorder(name) for name in self.names), "the nodes are recorded")
+        except BaseException:
+            self.cluster.stop()
+            raise
+        time.sleep(4)  # an idle machine, for its idle power
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.cluster.stop()
+        for name in self.names:
+            for place in (AGENT, NODE):
+                pid = holder(self.folder / name, place)
+                if pid is not None:
+                    os.kill(pid, signal.SIGTERM)
+
+    def _inside(self, name: str, agent: bool, every_s: float) -> Path:
+        """What a simulated machine runs before slurmd: the recorder of its jobs."""
+        spool = self.folder / name
+        base = f"--node {name} --spool {spool} --store {self.folder}/store --every {every_s:g}s"
+        lines = [f"export EVERYWATT_HOME={self.folder}/home-{name} EVERYWATT_SLURM_SPOOL={spool}"]
+        if agent:
+            state = self.folder / f"state-{name}"
+            lines.append(
+                f"{self.command} agent --listen 127.0.0.1:0 --state {state} --jobs slurm,cgroup >{spool}.agent 2>&1 &"
+            )
+            lines.append(f"mkdir -p {state}/tape")
+            base += f" --tape {state}/tape"
+        lines += [f"export -p | grep -E ' (EVERYWATT_|LD_|PYTHONPATH)' >{spool}.env"]
+        lines += [f"{self.command} slurm node {base} >>{spool}.log 2>&1 &", 'exec "$@"']
+        return self._script(f"inside-{name}.sh", "\n".join(lines))
+
+    def _script(self, name: str, text: str) -> Path:
+        return self._write(name, f"#!/bin/sh\nexport PYTHONPATH={SOURCE}\n{text}\n")
+
+    def _write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    # Jobs.
+
+    def burn(self, name: str, duty: float, seconds: float) -> str:
+        """Words of a command that uses one CPU to this share; `$` in the name is the shell's."""
+        return f"{sys.executable} {self.folder}/burn.py {self.folder}/{name} {duty} {seconds}"
+
+    def on_gpu(self, share: float, gpu: int, seconds: float) -> str:
+        """Words of a command that keeps a simulated card busy to this share."""
+        words = f"{sys.executable} {self.folder}/on_gpu.py {share} {gpu} {seconds}"
+        return f". {self.folder}/$SLURMD_NODENAME.env; exec {words}"
+
+    def sbatch(self, *lines: str, options: Sequence[object] = ()) -> int:
+        """Submit a script of these lines."""
+        return self.cluster.sbatch("#!/bin/sh\n" + "\n".join(lines) + "\n", *options)
+
+    def true_j(self, name: str) -> float:
+        """What a command that `burn` gave has cost."""
+        return PER_CPU_S * float(json.loads((self.folder / name).read_text()))
+
+    def records(self, job: int, count: int = 1, timeout_s: float = 45) -> list[JobOnNode]:
+        """All records of a job, or of the tasks of an array, once there are so many."""
+        self.until(lambda: len(self._records(job)) >= count, f"{count} records of {job}", timeout_s)
+        return self._records(job)
+
+    def _records(self, job: int) -> list[JobOnNode]:
+        return [row for row in self.everything() if job in (row.job_id, row.array_job_id, row.het_job_id)]
+
+    def everything(self) -> list[JobOnNode]:
+        """All records that there are, in the order of jobs, runs and nodes."""
+        rows = self.store.jobs(0, time.time() + 86400).to_pylist() if (self.folder / "store/jobs").exists() else []
+        found = [JobOnNode.of_row(row) for row in rows]
+        return sorted(found, key=lambda row: (row.job_id, row.restart, row.node))
+
+    def hours(self, node: str) -> list[NodeHour]:
+        """The hours of a node."""
+        rows = self.store.query("select * from nodes", [], 0, time.time() + 86400).to_pylist()
+        return [NodeHour(**row) for row in rows if row["node"] == node]
+
+    # Nodes.
+
+    def recorder(self, name: str, place: str = NODE) -> int | None:
+        """The process that records the jobs of a node."""
+        return holder(self.folder / name, place)
+
+    def reboot(self, name: str) -> None:
+        """A power loss, and a start some seconds later: as far as everywatt can tell the machine has booted again."""
+        self.cluster.kill_node(name, told=True)
+        state = self.folder / name / "node.json"
+        state.write_text(json.dumps({**json.loads(state.read_text()), "boot": "the one before"}))
+        self.cluster.restart_node(name)
+        self.until(lambda: self.recorder(name) is not None, f"{name} is recorded again")
+
+    def spool(self, name: str) -> list[Path]:
+        """Events that nobody has taken yet."""
+        return [path for folder in ("events", "tasks") for path in (self.folder / name / folder).iterdir()]
+
+    def until(self, true: object, what: str, timeout_s: float = 60) -> None:
+        """Wait for something, as the cluster does; with the recorders' logs where it does not come."""
+        try:
+            self.cluster.until(true, what, timeout_s)
+        except AssertionError as error:
+            logs = "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in self.folder.glob("*.log"))
+            raise AssertionError(f"{error}\n{logs}") from None
