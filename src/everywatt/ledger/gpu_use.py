@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.clocks import NS
+from everywatt.ledger.tenants import Tenant, tenant_key, tenant_of
 from everywatt.ledger.usage import LATE
 
 Ints = npt.NDArray[np.int64]
-
-BUSY_SM = 1.0  # per cent of a GPU's SM time below which a process only holds it
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """One process on one GPU as it stood in a stretch of time. `sm` is per cent, None where the driver does not say."""
-
-    pid: int
-    sm: float | None
-    memory_bytes: float | None
-    instance: tuple[int, int | None] | None = None
-    slices: float | None = None
-    of_slices: float | None = None
 
 
 class GpuUse:
@@ -61,12 +47,12 @@ class GpuUse:
             edges.append(at_ns - self._period_ns)
             kept.append(tuple(now.values()))
         for row in rows:
-            now[_key(row)] = _tenant(row)
+            now[tenant_key(row)] = tenant_of(row)
         edges.append(at_ns)
         kept.append(tuple(now.values()))
         for row in rows:
             if row.get("gone"):
-                now.pop(_key(row), None)
+                now.pop(tenant_key(row), None)
 
     def at(self, gpu: int, instants_ns: Ints) -> list[tuple[Tenant, ...]]:
         """Who was there at each instant; the last who were told of are there still."""
@@ -76,50 +62,3 @@ class GpuUse:
         places = np.searchsorted(edges, instants_ns, side="right") - 1
         now = tuple(self._now[gpu].values())
         return [() if place < 0 else kept[place] if place < len(kept) else now for place in places.tolist()]
-
-
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return (row.get("pid"), row.get("gpu_instance"), row.get("compute_instance"))
-
-
-def _tenant(row: dict[str, Any]) -> Tenant:
-    instance = row.get("gpu_instance")
-    sm = row.get("sm")
-    return Tenant(
-        int(row["pid"]),
-        None if sm is None else max(float(sm), 0.0) * (0.5 if row.get("gone") else 1.0),
-        row.get("memory_bytes"),
-        None if instance is None else (instance, row.get("compute_instance")),
-        row.get("slices"),
-        row.get("of_slices"),
-    )
-
-
-def weights(tenants: Sequence[Tenant]) -> tuple[list[float], str]:
-    """How the active energy of a stretch is shared by its tenants, and by which method."""
-    if not tenants:
-        return [], ""
-    if any(tenant.instance is not None for tenant in tenants):
-        return _by_slices(tenants), "slices"
-    if any(tenant.sm is not None for tenant in tenants):
-        return [tenant.sm or 0.0 for tenant in tenants], "sm time"
-    return _by_memory(tenants), "memory"
-
-
-def _by_memory(tenants: Sequence[Tenant]) -> list[float]:
-    known = [float(tenant.memory_bytes or 0.0) for tenant in tenants]
-    return known if sum(known) > 0 else [1.0] * len(tenants)
-
-
-def _by_slices(tenants: Sequence[Tenant]) -> list[float]:
-    """The board by slices of the instances that have tenants, an instance by memory; no slices known: equal ones."""
-    instances: dict[Any, list[int]] = {}
-    for index, tenant in enumerate(tenants):
-        instances.setdefault(tenant.instance, []).append(index)
-    shares = [0.0] * len(tenants)
-    for inside in instances.values():
-        size = max((float(tenants[index].slices or 0.0) for index in inside), default=0.0) or 1.0
-        parts = _by_memory([tenants[index] for index in inside])
-        for index, part in zip(inside, parts, strict=True):
-            shares[index] = size * part / sum(parts)
-    return shares

@@ -56,10 +56,11 @@ def parse_listen(text: str) -> Address:
     return Address(host, ip, int(port))
 
 
-def check_open(address: Address, *, token: str | None, tls: bool) -> None:
-    """UsageError unless the address is loopback, or there are a token and TLS files."""
-    if address.loopback or (token and tls):
+def check_open(address: Address, *, token: str | None, tls: bool, clients: bool = False) -> None:
+    """UsageError unless it is loopback, or there are TLS files and a token (or `clients` show certificates)."""
+    if address.loopback or ((token or clients) and tls):
         return
+    token = token or ("certificates" if clients else None)
     lacking = " and ".join([*([] if token else ["a token"]), *([] if tls else ["TLS files"])])
     raise UsageError(
         f"{address.host} can be reached from other machines, and that wants {lacking}.",
