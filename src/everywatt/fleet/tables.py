@@ -1,4 +1,4 @@
-"""Series joined by time into one table: a grid whose cells are the newest samples, if not too old; counters as rates."""
+"""Series joined by time into one table: on a grid, the newest sample of each that is not too old; counters as rates."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from everywatt.sensors import gpu_known, jetson_rails, power_model
 from everywatt.sensors.raplfacts import Cpu, energy_channel
 
 OWN: Final = frozenset(
-    ("device", "domain", "pedigree", "name", "uuid", "total", "kind", "owner", "user", "account", "partition", "sensor")
-    + ("exported_job", "exported_instance", "version", "python", "machine", "outcome", "mode", "clock")
+    {"device", "domain", "pedigree", "name", "uuid", "total", "kind", "owner", "user", "account", "partition", "sensor"}
+    | {"exported_job", "exported_instance", "version", "python", "machine", "outcome", "mode", "clock"}
 )
 NODE_LABELS: Final = ("instance", "job", "__name__")
 UNITS: Final = (
