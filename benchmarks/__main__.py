@@ -33,6 +33,8 @@ ORDER = (
     "batch_cost",
     "meter_import",
     "meter_archive",
+    "agent_cost",
+    "scrape",
 )
 
 

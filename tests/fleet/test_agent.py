@@ -268,9 +268,8 @@ def test_small_sends_without_a_server_in_little_memory(tmp_path, lab):
         words = ("--profile", "small", "--state", str(tmp_path / "s"), "--remote-write", receiver.url)
         with AgentProcess(env, *words, listen=False) as agent:
             agent.until(lambda: len(receiver) > 0, "the first samples", 40)
-            rss_kb = int(next(
-                line for line in Path(f"/proc/{agent.process.pid}/status").read_text().splitlines() if line.startswith("VmRSS")
-            ).split()[1])  # fmt: skip
+            status = Path(f"/proc/{agent.process.pid}/status").read_text().splitlines()
+            rss_kb = int(next(line for line in status if line.startswith("VmRSS")).split()[1])
             loaded = Path(f"/proc/{agent.process.pid}/maps").read_text()
             assert "numpy" not in loaded
             assert rss_kb < 35_000

@@ -49,7 +49,7 @@ def test_promtool_finds_nothing_to_say():
         ("", False),
         ("*/*", False),
         ("text/plain;version=0.0.4;q=0.5,*/*;q=0.1", False),
-        ("application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,*/*;q=0.1", True),
+        ("application/openmetrics-text;version=1.0.0,application/openmetrics-text;q=0.75,*/*;q=0.1", True),
         ("application/openmetrics-text;q=0.2,text/plain;q=0.9", False),
         ("application/openmetrics-text;q=nonsense,text/plain", False),
     ],

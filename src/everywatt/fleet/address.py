@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +73,8 @@ def check_tls(cert: Path | None, key: Path | None) -> bool:
         return False
     if cert is None or key is None:
         raise UsageError("TLS takes a certificate and its key.", cure="--cert FILE --key FILE")
+    import ssl  # takes 4 MB, and most have no use for it
+
     try:
         # The password keeps OpenSSL from asking for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")

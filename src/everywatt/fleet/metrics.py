@@ -164,7 +164,10 @@ def _line(series: Series, open_metrics: bool) -> str:
     text = f"{series.head} {number(series.value or 0.0)}"
     if series.at_ms is None:
         return text
-    return f"{text} {series.at_ms / 1000:.3f}" if open_metrics else f"{text} {series.at_ms}"
+    if not open_metrics:
+        return f"{text} {series.at_ms}"
+    digits = str(series.at_ms)
+    return f"{text} {digits[:-3]}.{digits[-3:]}"
 
 
 def wants_open(accept: str) -> bool:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import base64
 import http.client
 import re
-import ssl
 import time
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from everywatt.core.errors import UsageError
 from everywatt.fleet.address import read_token
 from everywatt.fleet.options import AgentOptions
 from everywatt.fleet.protobuf import Sample, write_request
+
+if TYPE_CHECKING:
+    import ssl
 
 TIMEOUT_S = 30.0
 MOST_WAIT_S = 600.0
@@ -141,6 +143,10 @@ def wait_of(header: str | None, now_s: float) -> float | None:
 
 
 def _tls(options: AgentOptions) -> ssl.SSLContext:
+    if not hasattr(http.client, "HTTPSConnection"):
+        raise UsageError("This agent was started without TLS.", cure="restart it with the new address")
+    import ssl
+
     try:
         context = ssl.create_default_context(cafile=options.remote_write_ca)
         if options.remote_write_cert is not None:
@@ -153,8 +159,9 @@ def _tls(options: AgentOptions) -> ssl.SSLContext:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message})"
+    untrusted = getattr(error, "verify_message", None)
+    if untrusted:
+        return f"its certificate is not trusted ({untrusted})"
     if isinstance(error, TimeoutError):
         return "it does not answer"
     return str(getattr(error, "strerror", None) or error or type(error).__name__)

@@ -29,10 +29,11 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples by series, in order of time, and where the tape stands when they are done."""
+    """Samples by series, in order of time, where the tape stands when they are done, and whether more are there."""
 
     series: tuple[tuple[bytes, tuple[Sample, ...]], ...]
     after: Position
+    more: bool = False
 
     def __len__(self) -> int:
         return sum(len(samples) for _, samples in self.series)
@@ -57,6 +58,9 @@ class Queue:
     dead_below: int = 0
     _known: dict[int, bytes] = field(default_factory=dict)
     _known_of: int = -1
+    _db: sqlite3.Connection | None = None
+    _inode: int = 0
+    _group: int | None = None
 
     def next(self) -> Batch | None:
         """The next samples; None where there are none now. The position stays, until `accept`."""
@@ -67,6 +71,7 @@ class Queue:
             try:
                 sealed, rows = self._read(path)
             except (sqlite3.Error, OSError):
+                self.close()
                 if path.exists():
                     return None  # it is just being replaced, or the disk does not answer: later
                 continue
@@ -95,22 +100,33 @@ class Queue:
         return bool(later)
 
     def _read(self, path: Path) -> tuple[bool, list[tuple[int, bytes]]]:
-        """Whether the segment is whole, and its next tables. The file is let go of: its writer may want to seal it."""
-        db = connect(path)
-        try:
-            sealed = number_of(path) < self.dead_below or _left(path)
-            sealed = sealed or bool(db.execute("SELECT count(*) FROM seal").fetchone()[0])
-            group = _group(db)
-            if group is None:
-                return sealed, []
-            if self._known_of != number_of(path):
-                self._known, self._known_of = {}, number_of(path)
-                self._learn(db, group)
-            sql = "SELECT id, data FROM tframe WHERE grp=? AND id>? ORDER BY id LIMIT ?"
-            rows = db.execute(sql, (group, self.position.table, CHUNK)).fetchall()
-            return sealed, [(int(number), bytes(data)) for number, data in rows]
-        finally:
-            db.close()
+        """Whether the segment is whole, and its next tables. No transaction stays open: its writer may seal it."""
+        whole = number_of(path) < self.dead_below or _left(path)
+        db = self._open(path)
+        if self._group is None:
+            self._group = _group(db)
+        if self._group is not None and self._known_of != number_of(path):
+            self._known, self._known_of = {}, number_of(path)
+            self._learn(db, self._group)
+        if not whole:
+            whole = bool(db.execute("SELECT count(*) FROM seal").fetchone()[0])
+        sql = "SELECT id, data FROM tframe WHERE grp=? AND id>? ORDER BY id LIMIT ?"
+        rows = db.execute(sql, (self._group, self.position.table, CHUNK)).fetchall()
+        return whole, [(int(number), bytes(data)) for number, data in rows]
+
+    def _open(self, path: Path) -> sqlite3.Connection:
+        """The segment's file, opened again where another one took its place (a sealed one)."""
+        inode = path.stat().st_ino
+        if self._db is None or inode != self._inode:
+            self.close()
+            self._db, self._inode = connect(path), inode
+        return self._db
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._db is not None:
+            self._db.close()
+        self._db, self._group = None, None
 
     def _learn(self, db: sqlite3.Connection, group: int) -> None:
         """What the numbers of series mean that were said before the position."""
@@ -140,7 +156,7 @@ class Queue:
                         found.setdefault(labels, []).append((row["t"] + flat[place + 1], flat[place + 2]))
                         count += 1
         series = tuple((labels, tuple(sorted(samples, key=lambda s: s[0]))) for labels, samples in found.items())
-        return Batch(series, Position(number_of(path), last))
+        return Batch(series, Position(number_of(path), last), len(rows) == CHUNK or last != rows[-1][0])
 
     def left_in(self, path: Path) -> int:
         """How many samples of a segment are after the position."""

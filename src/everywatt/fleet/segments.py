@@ -141,7 +141,9 @@ def prune(
 
 def connect(path: Path) -> sqlite3.Connection:
     """A segment open for reading. The log of one that a kill left is made good first, which writes."""
-    return sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=5.0, isolation_level=None)
+    return sqlite3.connect(
+        f"file:{quote(str(path))}?mode=rw", uri=True, timeout=5.0, isolation_level=None, check_same_thread=False
+    )
 
 
 def table_rows(path: Path, after: int, most: int) -> list[tuple[int, bytes]]:

@@ -26,6 +26,7 @@ FILE = "remote-write.json"
 WAITS = Backoff(retries=12, first_s=0.5, most_s=30.0)
 MOST_POSTS = 256  # for one batch that is refused in part
 IDLE_S = 30.0
+EVERY_S = 5.0
 PENDING_S = 5.0
 Series = Sequence[tuple[bytes, tuple[Sample, ...]]]
 
@@ -63,6 +64,8 @@ class Sender:
         self._unsent_ms: int | None = None
         self._pending = (0.0, 0)
         self._deadline_s: float | None = None
+        self._next_s = 0.0
+        self._more = False
 
     def _restore(self) -> tuple[Position | None, dict[str, int]]:
         try:
@@ -96,8 +99,9 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """There may be something new on the tape."""
-        self._awake.set()
+        """There may be something new on the tape. Posts are some seconds apart, unless there is much to send."""
+        if time.monotonic() >= self._next_s:
+            self._awake.set()
 
     def close(self, drain_s: float = 0.0) -> None:
         """End, after sending what is there where that takes no longer than `drain_s`."""
@@ -107,6 +111,8 @@ class Sender:
         if self._thread is not None:
             self._thread.join(drain_s + 1.0)
         self._poster.close()
+        if self._thread is None or not self._thread.is_alive():
+            self.queue.close()
 
     def _run(self) -> None:
         while True:
@@ -119,7 +125,8 @@ class Sender:
                 self._ended.wait(WAITS.first_s)
             if self._ended.is_set() and (not going or time.monotonic() >= (self._deadline_s or 0.0)):
                 return
-            if not going:
+            if not going or not (self._more or self._ended.is_set()):
+                self._next_s = time.monotonic() + EVERY_S
                 self._awake.wait(IDLE_S)
 
     def step(self) -> bool:
@@ -132,6 +139,8 @@ class Sender:
         if not self._deliver(batch):
             return False
         self.queue.accept(batch)
+        self._more = batch.more
+        self._unsent_ms = self._unsent_ms if batch.more else None
         self._keep()
         return True
 

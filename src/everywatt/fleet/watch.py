@@ -6,6 +6,7 @@ nothing that is told changes, so that owners and devices always stand at the sam
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -130,6 +131,8 @@ class Watcher:
             busy = None if told is None else told[0] / 100
             if busy is None:
                 busy = min(sum(uses.values()) / 100, 1.0)
+        elif busy is None and seconds > 0 and uses:
+            busy = min(sum(uses.values()) / (seconds * (os.cpu_count() or 1)), 1.0)
         if line.idle is not None:
             line.idle.add(whole_uj / 1e6, seconds, busy, bool(holders))
             if line.level is None:
