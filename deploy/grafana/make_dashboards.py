@@ -71,6 +71,15 @@ def energy_over(selector: str, by: str = "") -> str:
     return f"sum{by}(increase(everywatt_energy_joules_total{{{selector}}}[$__range]) {COUNTED})"
 
 
+def by_owner(selector: str) -> Panel:
+    """What the largest owners draw."""
+    watts = f"sum by (kind, owner) (rate(everywatt_owner_energy_joules_total{{{selector}}}[$__rate_interval]))"
+    about = "The fifteen largest. Idle is an owner of its own."
+    return graph(
+        "Power by owner", "watt", ("{{kind}} {{owner}}", f"topk(15, {watts})"), stacked=True, description=about
+    )
+
+
 DEVICES = ("device", "Device", f"label_values(everywatt_energy_joules_total{{{NODE}}}, device)")
 FLEET = Dashboard(
     "everywatt-fleet",
@@ -82,16 +91,7 @@ FLEET = Dashboard(
         stat("Nodes", "none", f"count(count by (instance) (everywatt_build_info{{{NODE}}}))"),
         stat("Observed", "percentunit", f"avg(everywatt_coverage_ratio{{{NODE}}})"),
         graph("Power by node", "watt", ("{{instance}}", node_power(NODE)), width=24, stacked=True),
-        graph(
-            "Power by owner",
-            "watt",
-            (
-                "{{kind}} {{owner}}",
-                f"topk(15, sum by (kind, owner) (rate(everywatt_owner_energy_joules_total{{{NODE}}}[$__rate_interval])))",
-            ),
-            stacked=True,
-            description="The fifteen largest. Idle is an owner of its own.",
-        ),
+        by_owner(NODE),
         graph(
             "Power by domain",
             "watt",
@@ -121,17 +121,8 @@ NODE_PAGE = Dashboard(
         stat("Energy in this time", "joule", energy_over(NODE)),
         stat("Mean power", "watt", f"sum(rate(everywatt_energy_joules_total{{{NODE}}}[$__range]) {COUNTED})"),
         stat("Observed", "percentunit", f"min(everywatt_coverage_ratio{{{NODE}}})"),
-        graph("Power by device", "watt", ("{{device}} {{domain}} ({{pedigree}})", f"everywatt_power_watts{{{DEVICE}}}")),
-        graph(
-            "Power by owner",
-            "watt",
-            (
-                "{{kind}} {{owner}}",
-                f"topk(15, sum by (kind, owner) "
-                f"(rate(everywatt_owner_energy_joules_total{{{DEVICE}}}[$__rate_interval])))",
-            ),
-            stacked=True,
-        ),
+        graph("Power by device", "watt", ("{{device}} {{domain}}, {{pedigree}}", f"everywatt_power_watts{{{DEVICE}}}")),
+        by_owner(DEVICE),
         table(
             "Energy by owner",
             "joule",
@@ -206,15 +197,7 @@ GPU_PAGE = Dashboard(
         ),
         graph("Clocks", "hertz", ("{{instance}} {{device}} {{clock}}", f"everywatt_clock_hertz{{{GPU}}}")),
         graph("Temperature", "celsius", ("{{instance}} {{device}}", f"everywatt_temperature_celsius{{{GPU}}}")),
-        graph(
-            "Power by owner",
-            "watt",
-            (
-                "{{kind}} {{owner}}",
-                f"topk(15, sum by (kind, owner) (rate(everywatt_owner_energy_joules_total{{{GPU}}}[$__rate_interval])))",
-            ),
-            stacked=True,
-        ),
+        by_owner(GPU),
         table("What they are", "none", f'everywatt_device_info{{{NODE},domain="gpu"}}'),
     ),
 )

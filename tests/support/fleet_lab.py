@@ -77,7 +77,9 @@ def running(folder: Path, seconds: float = 12.0, rules: Path | None = RULES):
         board_env = home_of(folder / "b", jetson.environment())
         words = ("--listen", f"127.0.0.1:{board_port}", "--state", str(folder / "board-state"))
         board = stack.enter_context(AgentProcess(board_env, *words, "--compat", "jetson", listen=False))
-        wait = 'count(everywatt_owner_energy_joules_total{kind="job"}) and on() count(everywatt_power_watts{domain="soc"})'
+        wait = (
+            'count(everywatt_owner_energy_joules_total{kind="job"}) and on() count(everywatt_power_watts{domain="soc"})'
+        )
         node.until(lambda: engines[0].ask("/api/v1/query", query=wait), "the first scrapes", 40)
         time.sleep(seconds)
         yield FleetLab(*engines, node, board, lab, state, folder)
