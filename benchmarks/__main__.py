@@ -35,6 +35,7 @@ ORDER = (
     "meter_archive",
     "agent_cost",
     "scrape",
+    "fleet_scale",
 )
 
 
