@@ -21,7 +21,7 @@ from everywatt.fleet.imports import targets, write_run
 from everywatt.fleet.query import Series, fetch, nothing
 
 HOUR_NS = 3600 * NS
-FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+FILE = click.Path(path_type=Path)
 
 
 @click.command(cls=Verb)

@@ -19,7 +19,7 @@ from everywatt.meters.series import write_parts
 from everywatt.tape.importing import import_files
 
 FILES = (".json", ".ndjson", ".jsonl", ".gz", ".txt")
-FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+FILE = click.Path(path_type=Path)
 Pairs = tuple[tuple[str, str], ...]
 
 
