@@ -66,6 +66,17 @@ def test_what_is_scraped_and_written_counts_once(tmp_path):
     assert len(notes) == 2 and all("they are counted once" in note for note in notes)
 
 
+def test_two_nodes_that_say_the_same_of_themselves_are_two():
+    nodes, notes = targets(
+        [
+            series(name, [1] * 5, device="gpu.0", instance=host)
+            for host in ("n1", "n2")
+            for name in (P, "everywatt_sensor_up")
+        ]
+    )
+    assert [node.host for node in nodes] == ["n1", "n2"] and notes == []
+
+
 def test_other_exporters_of_a_node_lie_beside_it(tmp_path):
     load = series("node_load1", [1.0] * 11, instance="n1:9100", job="node")
     run, _ = run_of([*node("n1:9876"), load], tmp_path)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from everywatt.core.channels import GroupInfo
+from everywatt.core.channels import GroupInfo, Kind
 from everywatt.fleet.query import Series
 from everywatt.fleet.translate import Told, own_labels, translate
 from everywatt.meters.series import Part, Table, write_parts
 
 INFO: Final = ("everywatt_device_info", "everywatt_build_info", "everywatt_job_info")
-ENERGY: Final = "everywatt_energy_joules_total"
 GAP_PERIODS: Final = 3
+PROBES: Final = 32
 
 
 @dataclass
@@ -27,9 +28,16 @@ class Target:
     info: list[Series] = field(default_factory=list)
 
     def same(self, other: Target) -> bool:
-        """Whether what both tell is the very same: samples of one time have one value, and there are such."""
-        common = self.told.keys() & other.told.keys()
-        return bool(common) and all(_agree(self.told[name].series, other.told[name].series) for name in common)
+        """Whether both tell the very same joules: counters of one name have one value at one time, and did count.
+
+        States do not tell nodes apart: two idle nodes may well say the same.
+        """
+        common = [name for name in self.told if name in other.told and _counts(self.told[name])]
+        return (
+            bool(common)
+            and _may_agree(self.told[common[0]].series, other.told[common[0]].series)
+            and all(_agree(self.told[name].series, other.told[name].series) for name in common)
+        )
 
     def take(self, other: Target) -> None:
         """Add what another tells of the same node."""
@@ -37,6 +45,24 @@ class Target:
             mine = self.told.get(name)
             self.told[name] = told if mine is None else Told(mine.channel, _merged(mine.series, told.series))
         self.info += other.info
+
+
+def _counts(told: Told) -> bool:
+    values = told.series.values
+    return told.channel.carries_energy and told.channel.kind is Kind.COUNTER and values[-1] > values[0]
+
+
+def _may_agree(one: Series, other: Series) -> bool:
+    """A quick look at some samples: False where none of them is in both."""
+    for place in range(0, len(other.at_ms), max(1, len(other.at_ms) // PROBES)):
+        found = bisect_left(one.at_ms, other.at_ms[place])
+        if (
+            found < len(one.at_ms)
+            and one.at_ms[found] == other.at_ms[place]
+            and one.values[found] == other.values[place]
+        ):
+            return True
+    return False
 
 
 def _agree(one: Series, other: Series) -> bool:
@@ -56,7 +82,7 @@ def _merged(one: Series, other: Series) -> Series:
 def targets(series: Iterable[Series]) -> tuple[list[Target], list[str]]:
     """Nodes with their series, and notes on what was told twice.
 
-    A node is what its `instance` says, without the port. Where two targets tell the same samples (scraped and written,
+    A node is what its `instance` says, without the port. Where two targets tell the same joules (scraped and written,
     or a pair of engines), they count once; where they tell different ones under one name, they are two nodes.
     """
     series = list(series)

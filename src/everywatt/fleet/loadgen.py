@@ -85,6 +85,7 @@ class Node:
     def ticks(self, count: int) -> npt.NDArray[np.float64]:
         """The next values, (ticks, channels): joules to the microjoule, watts to six digits, whole degrees."""
         watts = self._level_w * self._chance.normal(1.0, 0.03, (count, len(self.labels)))
+        watts[:, 1::3] = watts[:, 0 : watts.shape[1] - 1 : 3]  # the power beside a counter is that of its device
         joules = self._joules + np.cumsum(watts, axis=0)
         moved = self._chance.random((count, len(self.labels))) < 0.05
         state = self._state + np.cumsum(np.where(moved, self._chance.integers(-1, 2, moved.shape), 0), axis=0)

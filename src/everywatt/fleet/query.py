@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MOST_POINTS: Final = 10_000  # Prometheus allows 11,000 a series
 PIECE_S: Final = 10_000
-PIECE_SAMPLES: Final = 2_000_000
+PIECE_SAMPLES: Final = 500_000
 LEAST_MS: Final = 1000
 WORKERS: Final = 4
 _TOO_MUCH: Final = re.compile(
@@ -50,6 +50,14 @@ class Series:
         if not self.at_ms or at_ms > self.at_ms[-1]:
             self.at_ms.append(at_ms)
             self.values.append(value)
+
+    def extend(self, later: Series) -> None:
+        """Samples of the same series, all of them after the last."""
+        self.at_ms.extend(later.at_ms)
+        self.values.extend(later.values)
+
+
+Found = dict[tuple[str, tuple[tuple[str, str], ...]], Series]
 
 
 @dataclass(slots=True)
@@ -107,22 +115,33 @@ def fetch(
 ) -> Answer:
     """All samples of what is wanted between two instants (UTC), both included. MeasurementRefused where it fails."""
     pieces = list(plan(client, wanted, start_ns, end_ns, step_s))
-    found: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
+    found: Found = {}
     warnings: dict[str, None] = {}
     with ThreadPoolExecutor(workers, thread_name_prefix="query") as pool:
-        done = pool.map(lambda piece: list(_answers(client, piece)), pieces)
+        done = pool.map(lambda piece: _answered(client, piece), pieces)
         try:
-            for number, (piece, answers) in enumerate(zip(pieces, done, strict=True), 1):
-                for answer in answers:
-                    for one in answer.get("warnings") or ():
-                        warnings[str(one)] = None
-                    _take(answer, piece, found)
+            for number, (part, said) in enumerate(done, 1):
+                warnings |= said
+                for key, one in part.items():
+                    mine = found.setdefault(key, one)
+                    if mine is not one:
+                        mine.extend(one)
                 tell(number / len(pieces), f"{number} of {len(pieces)} queries")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     series = [one for one in found.values() if one.at_ms]
     return Answer(sorted(series, key=lambda one: (one.name, sorted(one.labels.items()))), list(warnings))
+
+
+def _answered(client: Client, piece: Piece) -> tuple[Found, dict[str, None]]:
+    """The series of a piece, and warnings. It is done where the question is asked, since JSON takes much memory."""
+    found: Found = {}
+    warnings: dict[str, None] = {}
+    for answer in _answers(client, piece):
+        warnings |= dict.fromkeys(map(str, answer.get("warnings") or ()))
+        _take(answer, piece, found)
+    return found, warnings
 
 
 def plan(client: Client, wanted: Sequence[Wanted], start_ns: int, end_ns: int, step_s: float | None) -> Iterator[Piece]:
@@ -143,7 +162,7 @@ def plan(client: Client, wanted: Sequence[Wanted], start_ns: int, end_ns: int, s
             if not count:
                 continue
             step_ms, after_ms = None, start_ms - 1
-            length_ms = min(PIECE_S, max(60, PIECE_SAMPLES // count)) * 1000
+            length_ms = min(PIECE_S, max(10, PIECE_SAMPLES // count)) * 1000
         else:
             raise UsageError(f"'{one.promql}' computes something, and that wants a grid.", cure="--step 15s")
         while after_ms < end_ms:
@@ -196,9 +215,7 @@ def _no(client: Client, wanted: Wanted, error: NotTaken) -> MeasurementRefused:
     return MeasurementRefused(f"{client.shown} refuses {wanted.promql}: {text.rstrip('.')}.")
 
 
-def _take(
-    answer: Mapping[str, Any], piece: Piece, found: dict[tuple[str, tuple[tuple[str, str], ...]], Series]
-) -> None:
+def _take(answer: Mapping[str, Any], piece: Piece, found: Found) -> None:
     data = answer.get("data")
     for entry in (data or {}).get("result") or () if isinstance(data, dict) else ():
         labels = {str(key): str(value) for key, value in entry["metric"].items()}

@@ -121,7 +121,7 @@ def energy(device: str, domain: str, pedigree: str, card: str = "") -> Channel:
 def _facts(domain: Domain | None, device: str, pedigree: Pedigree, card: str) -> Facts:
     if pedigree is Pedigree.MODELLED:
         return Facts(gain_pct=100 * power_model.NOT_A_SERVER)
-    if domain is Domain.GPU and card:
+    if domain is Domain.GPU:
         known = gpu_known.facts_for(card, "", None, "counter")
         return replace(known, quantum=1e-6, period_s=None, window_s=None)
     if domain in (Domain.SOC, Domain.RAIL):
