@@ -15,6 +15,8 @@ from everywatt.report.text import summary
 from everywatt.tape.run_store import home as runs_home
 from everywatt.tape.run_store import new_run
 
+MANY = 10  # a summary looks at every device of every tape, several times
+
 
 @contextmanager
 def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator[tuple[Path, Tell]]:
@@ -38,7 +40,12 @@ def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator
             folder.rmdir()  # nothing came of it, and an empty run would be `last`
         raise
     run = load(folder)
-    output.json("import", {"name": run.name, "path": str(run.path), "energy": run.energy().to_dict()})
+    energy = run.energy()
+    output.json("import", {"name": run.name, "path": str(run.path), "energy": energy.to_dict()})
     output.text(str(folder))
+    if len(run.tapes) > MANY:
+        output.say(f"energy  {energy}")
+        output.say(f"{len(run.tapes)} tapes; more of them: everywatt show {folder if out else run.name}")
+        return
     for line in summary(run):
         output.say(line)
