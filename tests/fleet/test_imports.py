@@ -84,6 +84,16 @@ def test_other_exporters_of_a_node_lie_beside_it(tmp_path):
     assert any(c.name == "node_load1" for g in tape.groups for c in g.info.channels)
 
 
+def test_joules_of_other_exporters_are_not_added_to_ours(tmp_path):
+    rail = series("tegra_wattage_current_milliwatts", [5000] * 11, sensor="vdd_in", instance="n1:9101", job="tegra")
+    card = series("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", [200e3 * n for n in range(11)], gpu="1", instance="n1:9400")
+    run, _ = run_of([*node("n1:9876"), rail, card], tmp_path / "both")
+    assert run.energy().joules == pytest.approx(2600)
+    for theirs, joules, scope in ((rail, 50, "soc"), (card, 2000, "gpu")):
+        run, _ = run_of([theirs], tmp_path / scope)
+        assert run.energy().joules == pytest.approx(joules) and run.energy().scope == scope
+
+
 def test_a_counter_that_starts_again_is_a_gap(tmp_path):
     values = [0, 60, 120, 180, 5, 65, 125]
     run, _ = run_of([series(E, values, device="cpu.0", domain="package", pedigree="counter", instance="n")], tmp_path)

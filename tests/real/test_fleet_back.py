@@ -120,6 +120,8 @@ def test_the_run_is_worth_the_joules_of_the_local_tape(fleet, tmp_path, name):
     assert energy.joules and energy.scope.startswith("cpu+dram+gpu") and "counter" in energy.pedigree
     for verb in ("show", "why", "ledger", "validate"):
         assert cli(fleet, verb, tmp_path / "run").returncode == 0, verb
+    assert cli(fleet, "report", tmp_path / "run", "-o", tmp_path / "report.html").returncode == 0
+    assert "gpu.0" in (tmp_path / "report.html").read_text()
     if name == "victoria":
         assert tape.meta["host"]["name"] == ODD
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -153,9 +153,15 @@ def _words(target: Target) -> str:
 
 
 def part_of(node: Target) -> Part:
-    """One node as the recording of one tape. Series with the same times are one group."""
+    """One node as the recording of one tape. Series with the same times are one group.
+
+    Where everywatt tells joules, those of other exporters are kept beside them and not added.
+    """
     groups: dict[tuple[str, bytes], list[tuple[str, Told]]] = {}
+    ours = any(_is_ours(told) and told.channel.carries_energy for told in node.told.values())
     for name, told in node.told.items():
+        if ours and not _is_ours(told):
+            told = replace(told, channel=replace(told.channel, domain=None, mirror_of=None))
         groups.setdefault((told.channel.device, told.series.at_ms.tobytes()), []).append((name, told))
     tables = []
     for number, ((device, _), members) in enumerate(groups.items(), 1):
@@ -168,6 +174,10 @@ def part_of(node: Target) -> Part:
             table.add(at_ms * 1_000_000, values)
         tables.append(table)
     return Part(tables, host=node.host, spans=list(_jobs(node)), meta={"labels": dict(node.labels)})
+
+
+def _is_ours(told: Told) -> bool:
+    return told.series.name.startswith("everywatt_")
 
 
 def _jobs(node: Target) -> Iterator[tuple[str, int, int, Mapping[str, Any]]]:
