@@ -112,18 +112,19 @@ def test_jobs_are_spans(tmp_path):
 
 
 def test_odd_names_and_labels_survive(tmp_path):
-    odd = 'he said "watt"\\\nœuvre'
+    odd, shown = 'he said "watt"\\\nœuvre\x1b[31m', 'he said "watt"\\\\nœuvre\\x1b[31m'
     owner = series(
         "everywatt_owner_energy_joules_total", [0, 5], kind="container", owner=odd, device="cpu.0", instance=odd
     )
     run, _ = run_of([*node(odd), owner], tmp_path)
     (tape,) = run.tapes
-    assert tape.meta["host"]["name"] == odd
+    assert tape.meta["host"]["name"] == shown
     names = [c.name for g in tape.groups for c in g.info.channels]
     assert any("œuvre" in name and name.startswith("everywatt_owner_energy") for name in names)
+    assert all(name.isprintable() for name in names)
     assert run.energy().joules == pytest.approx(2600)
     with Tape.open(tape.path) as again:
-        assert again.meta["host"]["name"] == odd
+        assert again.meta["host"]["name"] == shown
 
 
 @pytest.mark.parametrize(

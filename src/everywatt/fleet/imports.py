@@ -85,7 +85,7 @@ def targets(series: Iterable[Series]) -> tuple[list[Target], list[str]]:
     A node is what its `instance` says, without the port. Where two targets tell the same joules (scraped and written,
     or a pair of engines), they count once; where they tell different ones under one name, they are two nodes.
     """
-    series = list(series)
+    series = [_plain(one) for one in series]
     names = _card_names(series)
     found: dict[tuple[tuple[str, str], ...], Target] = {}
     for one in series:
@@ -104,6 +104,17 @@ def targets(series: Iterable[Series]) -> tuple[list[Target], list[str]]:
         if told is not None:
             target.told[_free(told.channel.name, target.told)] = told
     return _joined(found.values())
+
+
+def _plain(series: Series) -> Series:
+    """The series with labels that can be shown: a newline as \\n, so that no terminal obeys a label."""
+
+    def shown(text: str) -> str:
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+    if all(value.isprintable() for value in series.labels.values()):
+        return series
+    return Series(series.name, {key: shown(value) for key, value in series.labels.items()}, series.at_ms, series.values)
 
 
 def _card_names(series: Sequence[Series]) -> dict[tuple[tuple[tuple[str, str], ...], str], str]:
