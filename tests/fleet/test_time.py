@@ -7,9 +7,13 @@ import sqlite3
 
 import pytest
 
-from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, fresh
+from everywatt.api.run import load
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.core.clocks import NS, FakeClock
 from everywatt.core.machine import Machine
+from everywatt.energy.sources import sources
+from everywatt.energy.statistics import power_samples
+from everywatt.energy.window import source_energy
 from everywatt.fleet import segments, state
 from everywatt.fleet.agent import Agent
 from everywatt.fleet.options import AgentOptions
@@ -22,15 +26,17 @@ WATTS = 100.0
 class Meter:
     """A counter that follows a fake clock."""
 
-    def __init__(self, clock: FakeClock) -> None:
+    def __init__(self, clock: FakeClock, device: str = "cpu.0", domain: Domain = Domain.PACKAGE, lag_s=0.0) -> None:
         channel = Channel(
-            "cpu.0.package.energy", "J", Kind.COUNTER, "cpu.0", Domain.PACKAGE, facts=Facts(period_s=0.001)
+            f"{device}.{domain.value}.energy", "J", Kind.COUNTER, device, domain, facts=Facts(period_s=0.001)
         )
-        self.info = GroupInfo("meter", "meter", "cpu.0", (channel,))
-        self._clock = clock
+        self.info = GroupInfo(f"meter.{device}", "meter", device, (channel,))
+        self._clock, self._lag_ns = clock, round(lag_s * NS)
 
     def read(self):
-        return [fresh(self._clock.now_ns, (WATTS * (self._clock.now_ns - 1000 * NS) / NS,))]
+        """What it had counted `lag_s` ago."""
+        at_ns = self._clock.now_ns - self._lag_ns
+        return [Row(self._clock.now_ns, at_ns, at_ns, (WATTS * (at_ns - 990 * NS) / NS,))]
 
     def close(self):
         pass
@@ -70,7 +76,7 @@ class Processes:
 class Lab:
     """An agent whose loop is driven by hand, a second at a time."""
 
-    def __init__(self, folder, **options) -> None:
+    def __init__(self, folder, *more, **options) -> None:
         self.clock = FakeClock()
         options = {"state": folder, "rotate_s": 3600.0, "retention_s": 6 * 3600.0, **options}
         self.said: list[str] = []
@@ -79,7 +85,8 @@ class Lab:
         )
         from everywatt.recorder.source import Source
 
-        sources = [Source(Meter(self.clock), self.clock), Source(Processes(self.clock), self.clock)]
+        groups = [Meter(self.clock), *(make(self.clock) for make in more), Processes(self.clock)]
+        sources = [Source(group, self.clock) for group in groups]
         self.agent._reports = [Report("meter", State.USABLE)]
         self.agent._open_sensors = lambda: sources
         self.agent.start()
@@ -131,6 +138,29 @@ def test_ten_minutes_at_once_keep_the_law(tmp_path):
     lab.agent.finish()
     again = state.recover(state.read(tmp_path), tmp_path / "tape")
     assert again.devices["cpu.0|package"] == lab.energy_uj
+
+
+def test_segments_join_without_overlap_and_add_up(tmp_path):
+    lab = Lab(
+        tmp_path, lambda clock: Meter(clock, "gpu.0", Domain.GPU, lag_s=0.4), rotate_s=5.0, retention_s=600.0
+    )
+    for _ in range(22):
+        lab.tick()
+    lab.agent.finish()
+    paths = segments.segments(tmp_path / "tape")
+    assert len(paths) >= 4
+    run = load(tmp_path / "tape")
+    bounds = [tape.extent_ns() for tape in run.tapes]
+    assert [end for _, end in bounds[:-1]] == [start for start, _ in bounds[1:]]
+    whole_s = (bounds[-1][1] - bounds[0][0]) / NS
+    assert run.energy().joules == pytest.approx(2 * WATTS * whole_s, rel=1e-6)
+    for tape, (start_ns, end_ns) in zip(run.tapes, bounds, strict=True):
+        for source in sources(tape):
+            found = source_energy(source, start_ns, end_ns)
+            assert found.joules == pytest.approx(WATTS * (end_ns - start_ns) / NS, rel=1e-6)
+            assert power_samples(source, start_ns, end_ns) == pytest.approx(WATTS, rel=1e-6)
+    told = {line.key: line.settled_uj for line in lab.agent.watcher.lines.all}
+    assert state.recover(state.State(), tmp_path / "tape").devices == told, "rows that two segments share count once"
 
 
 @pytest.mark.long

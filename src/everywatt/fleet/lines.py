@@ -154,9 +154,15 @@ class Lines:
         return [line for line in self.all if line.in_total]
 
     def to_dict(self) -> dict[str, Any]:
-        """What a tape has to know to tell these counters from itself: where each stands, and its channel."""
+        """What a tape has to know to tell these counters from itself: where each stands and since when; its channel."""
         return {
-            line.key: {"uj": line.settled_uj, "group": line.group, "channel": line.channel.name} for line in self.all
+            line.key: {
+                "uj": line.settled_uj,
+                "at_ns": line.settled_ns,
+                "group": line.group,
+                "channel": line.channel.name,
+            }
+            for line in self.all
         }
 
 
