@@ -6,6 +6,7 @@ import os
 import sqlite3
 
 import pytest
+from agents import told_on
 
 from everywatt.api.run import load
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
@@ -141,9 +142,7 @@ def test_ten_minutes_at_once_keep_the_law(tmp_path):
 
 
 def test_segments_join_without_overlap_and_add_up(tmp_path):
-    lab = Lab(
-        tmp_path, lambda clock: Meter(clock, "gpu.0", Domain.GPU, lag_s=0.4), rotate_s=5.0, retention_s=600.0
-    )
+    lab = Lab(tmp_path, lambda clock: Meter(clock, "gpu.0", Domain.GPU, lag_s=0.4), rotate_s=5.0, retention_s=600.0)
     for _ in range(22):
         lab.tick()
     lab.agent.finish()
@@ -186,20 +185,39 @@ def test_owners_are_capped_and_the_rest_keeps_the_law(tmp_path):
     lab.agent.finish()
 
 
-def test_a_clock_that_is_set_moves_no_joule_and_samples_stay_in_order(tmp_path):
+def test_a_clock_that_is_set_back_is_waited_for(tmp_path):
     lab = Lab(tmp_path)
     for _ in range(5):
         lab.tick()
     before = lab.agent.exporter.utc.ms(lab.clock.now_ns)
-    lab.clock.utc_offset_ns -= NS  # a little back: waited for
+    lab.clock.utc_offset_ns -= 10 * NS
+    times = []
+    for _ in range(25):
+        lab.tick()
+        times.append(lab.agent.exporter.utc.ms(lab.clock.now_ns) - before)
+    assert times[:20] == [500 * n for n in range(1, 21)], "half as fast, and never back"
+    assert times[20:] == [10_000 + 1000 * n for n in range(1, 6)], "and then right again"
+    assert lab.said == []
+    lab.agent.finish()
+    (path,) = segments.segments(tmp_path / "tape")
+    for samples in told_on([path]).values():
+        assert list(samples) == sorted(samples)
+    energy = next(v for (name, _), v in told_on([path]).items() if name == "everywatt_energy_joules_total")
+    assert len(energy) >= 29, "no tick was left out"
+
+
+def test_a_clock_that_was_wrong_by_an_hour_moves_no_joule(tmp_path):
+    lab = Lab(tmp_path)
+    for _ in range(5):
+        lab.tick()
+    before = lab.agent.exporter.utc.ms(lab.clock.now_ns)
+    lab.clock.utc_offset_ns -= 3600 * NS
     lab.tick()
-    assert lab.agent.exporter.utc.ms(lab.clock.now_ns) == before + 1000
-    lab.clock.utc_offset_ns -= 3600 * NS  # an hour back: the clock was wrong
-    lab.tick()
-    assert lab.agent.exporter.utc.ms(lab.clock.now_ns) == before + 2000 - 3_601_000
+    assert lab.agent.exporter.utc.ms(lab.clock.now_ns) == before + 1000 - 3_600_000
+    assert any("The clock was set back by 3600 s." in text for text in lab.said)
     lab.clock.utc_offset_ns += 7200 * NS
     lab.tick()
-    assert lab.energy_uj == pytest.approx(WATTS * 8e6, rel=0.02)
+    assert lab.energy_uj == pytest.approx(WATTS * 7e6, rel=0.02)
     lab.agent.finish()
     rows = [row for row in state.sample_rows(segments.segments(tmp_path / "tape")[0]) if "t" in row]
     assert rows[-1]["t"] > before + 3_000_000, "samples go on after every step"

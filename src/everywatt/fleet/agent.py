@@ -32,6 +32,7 @@ from everywatt.recorder.source import Source
 from everywatt.sensors import registry
 from everywatt.sensors.base import Request
 from everywatt.sensors.procfs import parse_meminfo, slurp
+from everywatt.sensors.sysfs import packages_of
 
 STATE_NS = 10 * NS
 SMALL_STATE_NS = 60 * NS
@@ -99,6 +100,7 @@ class Agent:
         self.watcher.listen(sources, levels)
         self._restore(found)
         self.watcher.memory_totals = self._memory_totals()
+        self.watcher.cpu.packages = packages_of(self.machine.sys) or []
         self.exporter = Exporter(self.watcher, self._reports)
         self.session = self._new_session(found.segment + 1)
         self.loop.begin(self.session, sources)
@@ -233,7 +235,13 @@ class Agent:
             return False
         self.exporter.registry.lock.acquire()  # until it is flushed
         self.exporter.more = self._more()
+        steps = self.exporter.utc.steps
         self.exporter.update(now_ns)
+        if self.exporter.utc.steps != steps:
+            self.say(
+                f"The clock was set back by {self.exporter.utc.back_s:.0f} s. A receiver that wants samples in order "
+                "rejects them until the clock is where it was."
+            )
         self.session.tell(now_ns, self.exporter.news(now_ns))
         return True
 

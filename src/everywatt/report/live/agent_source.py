@@ -107,7 +107,6 @@ class AgentSource:
         self.url = address(source)
         self._token = None if access is None else access.token
         self._context = None if access is None else access.context()
-        self._tick_s: float | None = None
         self._interval_s = interval_s
         self._gpus = gpus
         self._rolling: dict[str, Rolling] = {}
@@ -115,7 +114,7 @@ class AgentSource:
         self._before: dict[str, tuple[float, float]] = {}
         self._owned: tuple[float, dict[tuple[str, str], float], dict[tuple[str, str], float]] = (0.0, {}, {})
         self._began_s = self._at_s = time.monotonic()
-        self._last: list[Sample] = self._fetch()
+        self._last, self._tick_s = self._fetch()
         self._at_s = time.monotonic()
         if self._tick_s is not None:
             self._owned = (self._tick_s, _owner_joules(self._last), {})
@@ -125,7 +124,8 @@ class AgentSource:
         """The agent's address."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
-    def _fetch(self) -> list[Sample]:
+    def _fetch(self) -> tuple[list[Sample], float | None]:
+        """The samples, and when the owners' newest tick was, where the agent tells."""
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         try:
             request = urllib.request.Request(self.url, headers=headers)
@@ -134,12 +134,11 @@ class AgentSource:
         except (OSError, ValueError) as error:  # URLError is an OSError
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             raise MeasurementRefused(f"{self.url} does not answer: {reason}.", cure=_cure(error, reason)) from error
-        ticks = _TICK.findall(text)
-        self._tick_s = max(map(int, ticks)) / 1000 if ticks else None
         found = [sample for sample in samples(text) if sample[0].startswith("everywatt_")]
         if not any(name in ("everywatt_power_watts", "everywatt_energy_joules_total") for name, _, _ in found):
             raise MeasurementRefused(f"{self.url} has no metric of everywatt: is it an agent?")
-        return found
+        ticks = _TICK.findall(text)
+        return found, max(map(int, ticks)) / 1000 if ticks else None
 
     def poll(self) -> Snapshot:
         """What the agent says now; what it said last, with a note, where it does not answer."""
@@ -171,7 +170,7 @@ class AgentSource:
         """Fetch; the first time once the agent has had another tick, since an owner's power is between two."""
         until_s = time.monotonic() + FIRST_TICK_S
         while True:
-            self._last = self._fetch()
+            self._last, self._tick_s = self._fetch()
             self._at_s = time.monotonic()
             at_s, _, powers = self._owned
             if powers or self._tick_s is None or self._tick_s > at_s or self._at_s > until_s:
