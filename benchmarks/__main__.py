@@ -34,6 +34,8 @@ ORDER = (
     "meter_import",
     "meter_archive",
     "stress_duty",
+    "agent_cost",
+    "scrape",
 )
 
 

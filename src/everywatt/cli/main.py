@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "everywatt.cli.calibrate",
         "Find gain and offset of a card against a meter, and use them ever after.",
     ),
+    "agent": ("everywatt.cli.agent", "Record this node for ever, for Prometheus and remote write."),
     "validate": ("everywatt.cli.validate", "Check every byte of a run."),
     "sensors": ("everywatt.cli.sensors", "List the sensors, a real value of each, and why others do not work."),
     "plugins": ("everywatt.cli.plugins", "List the installed plug-ins and whether they load."),

@@ -13,7 +13,7 @@ from everywatt.cli.options import Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.core.config import Settings, resolve
 from everywatt.core.errors import MissingExtra
-from everywatt.report.web.address import DEFAULT
+from everywatt.fleet.address import DEFAULT
 
 if TYPE_CHECKING:
     from everywatt.report.live.sources import LiveSource
@@ -48,7 +48,7 @@ def command(
     Only this machine can reach it, unless --listen says otherwise; then it wants a token and TLS files. It reads and
     never writes. Ctrl-C ends it. Needs `pip install 'everywatt[serve]'`.
     """
-    from everywatt.report.web import address
+    from everywatt.fleet import address
 
     need_libraries()
     settings = resolve()
@@ -73,10 +73,10 @@ def command(
         if open_it and click.launch(url) != 0:
             output.warn(f"no browser could be started; open {url} in one.")
 
+        from everywatt.fleet.security import Access
         from everywatt.report.carbon import factors_of
         from everywatt.report.web.app import Site
         from everywatt.report.web.runs import RunIndex
-        from everywatt.report.web.security import Access
         from everywatt.report.web.server import run
 
         access = Access(hosts, port, secret, tls, own_ip=place.everywhere)

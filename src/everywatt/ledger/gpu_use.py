@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.clocks import NS
+from everywatt.ledger.tenants import Tenant, tenant_key, tenant_of
 from everywatt.ledger.usage import LATE
 
 Ints = npt.NDArray[np.int64]
-
-BUSY_SM = 1.0  # per cent of a GPU's SM time below which a process only holds it
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """One process on one GPU as it stood in a stretch of time. `sm` is per cent, None where the driver does not say."""
-
-    pid: int
-    sm: float | None
-    memory_bytes: float | None
-    instance: tuple[int, int | None] | None = None
-    slices: float | None = None
-    of_slices: float | None = None
 
 
 class GpuUse:
@@ -64,15 +51,15 @@ class GpuUse:
         if since_ns is not None and edges[-1] < since_ns < at_ns:
             edges.append(since_ns)
             kept.append(tuple(now.values()))
-        come = {_key(row) for row in rows if row.get("since_ns") is not None and _key(row) not in now}
+        come = {tenant_key(row) for row in rows if row.get("since_ns") is not None and tenant_key(row) not in now}
         for row in rows:
-            now[_key(row)] = _tenant(row)
+            now[tenant_key(row)] = tenant_of(row)
         edges.append(at_ns)
         # Who came in this stretch was there for half of it, as far as can be told.
         kept.append(tuple(_half(tenant) if key in come else tenant for key, tenant in now.items()))
         for row in rows:
             if row.get("gone"):
-                now.pop(_key(row), None)
+                now.pop(tenant_key(row), None)
 
     def at(self, gpu: int, instants_ns: Ints) -> list[tuple[Tenant, ...]]:
         """Who was there at each instant; the last who were told of are there still."""
@@ -86,50 +73,3 @@ class GpuUse:
 
 def _half(tenant: Tenant) -> Tenant:
     return tenant if tenant.sm is None else replace(tenant, sm=tenant.sm / 2)
-
-
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return (row.get("pid"), row.get("gpu_instance"), row.get("compute_instance"))
-
-
-def _tenant(row: dict[str, Any]) -> Tenant:
-    instance = row.get("gpu_instance")
-    sm = row.get("sm")
-    return Tenant(
-        int(row["pid"]),
-        None if sm is None else max(float(sm), 0.0) * (0.5 if row.get("gone") else 1.0),
-        row.get("memory_bytes"),
-        None if instance is None else (instance, row.get("compute_instance")),
-        row.get("slices"),
-        row.get("of_slices"),
-    )
-
-
-def weights(tenants: Sequence[Tenant]) -> tuple[list[float], str]:
-    """How the active energy of a stretch is shared by its tenants, and by which method."""
-    if not tenants:
-        return [], ""
-    if any(tenant.instance is not None for tenant in tenants):
-        return _by_slices(tenants), "slices"
-    if any(tenant.sm is not None for tenant in tenants):
-        return [tenant.sm or 0.0 for tenant in tenants], "sm time"
-    return _by_memory(tenants), "memory"
-
-
-def _by_memory(tenants: Sequence[Tenant]) -> list[float]:
-    known = [float(tenant.memory_bytes or 0.0) for tenant in tenants]
-    return known if sum(known) > 0 else [1.0] * len(tenants)
-
-
-def _by_slices(tenants: Sequence[Tenant]) -> list[float]:
-    """The board by slices of the instances that have tenants, an instance by memory; no slices known: equal ones."""
-    instances: dict[Any, list[int]] = {}
-    for index, tenant in enumerate(tenants):
-        instances.setdefault(tenant.instance, []).append(index)
-    shares = [0.0] * len(tenants)
-    for inside in instances.values():
-        size = max((float(tenants[index].slices or 0.0) for index in inside), default=0.0) or 1.0
-        parts = _by_memory([tenants[index] for index in inside])
-        for index, part in zip(inside, parts, strict=True):
-            shares[index] = size * part / sum(parts)
-    return shares

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from everywatt.core.clocks import NS
 from everywatt.ledger.account import TapeUse
 from everywatt.ledger.facts import ProcessFacts
-from everywatt.ledger.gpu_use import BUSY_SM, weights
 from everywatt.ledger.shares import METER_AT, NOBODY_AT, OTHER_AT, SPECIAL
 from everywatt.ledger.split import Uses, sums
 from everywatt.ledger.stretches import Stretches, cut, process_use, remainder
+from everywatt.ledger.tenants import BUSY_SM, weights
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

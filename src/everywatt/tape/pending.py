@@ -39,9 +39,9 @@ class Chunk:
 
 
 class _Group:
-    def __init__(self, info: GroupInfo, expected_period_s: float) -> None:
+    def __init__(self, info: GroupInfo, expected_period_s: float, prompt: bool = False) -> None:
         self.info = info
-        self.prompt = any(channel.carries_energy for channel in info.channels)
+        self.prompt = prompt or any(channel.carries_energy for channel in info.channels)
         self.accumulator = Accumulator(info, expected_period_s)
         self.chunk: Chunk | None = None
         self.seq = 0
@@ -73,9 +73,9 @@ class Buffer:
         self._tables_wait = False
         self.refused = 0
 
-    def add_group(self, info: GroupInfo, expected_period_s: float) -> int:
-        """A group's number, from 1."""
-        self._groups.append(_Group(info, expected_period_s))
+    def add_group(self, info: GroupInfo, expected_period_s: float, prompt: bool = False) -> int:
+        """A group's number, from 1. `prompt`: its rows go with every flush, also if they carry no energy."""
+        self._groups.append(_Group(info, expected_period_s, prompt))
         return len(self._groups)
 
     def next_id(self, table: str) -> int:
@@ -211,13 +211,20 @@ class Buffer:
 
     def statements(self) -> Iterator[tuple[str, Iterable[tuple[Any, ...]]]]:
         """All that is to be written, in order; `written` then forgets it."""
-        tables = 0 if self._tables_wait else len(self._tables)
+        tables = self._first_prompt() if self._tables_wait else len(self._tables)
         self._in_flight = (len(self._closed), tables, len(self._others))
         yield from _batches(self._others)
         if self._closed:
             yield schema.INSERT["frame"], self._frames()
         if tables:
-            yield schema.INSERT["tframe"], self._table_rows()
+            yield schema.INSERT["tframe"], self._table_rows(tables)
+
+    def _first_prompt(self) -> int:
+        """Put tables that cannot wait before the others; how many they are."""
+        prompt = [row for row in self._tables if self._group(row.group).prompt]
+        if prompt:
+            self._tables = prompt + [row for row in self._tables if not self._group(row.group).prompt]
+        return len(prompt)
 
     def _frames(self) -> Iterator[tuple[Any, ...]]:
         number = self._ids.get("frame", 0)
@@ -227,10 +234,10 @@ class Buffer:
             seqs[chunk.group] += 1
             yield schema.sealed_row("frame", (number, chunk.group, seqs[chunk.group], *encode_chunk(chunk)))
 
-    def _table_rows(self) -> Iterator[tuple[Any, ...]]:
+    def _table_rows(self, most: int) -> Iterator[tuple[Any, ...]]:
         number = self._ids.get("tframe", 0)
         seqs = {index: state.table_seq for index, state in enumerate(self._groups, 1)}
-        for row in self._tables:
+        for row in self._tables[:most]:
             number += 1
             seqs[row.group] += 1
             data = codec.deflate(row.json)

@@ -99,11 +99,14 @@ class TapeWriter:
             ) from None
         return self.path
 
-    def add_group(self, info: GroupInfo, expected_period_s: float) -> int:
-        """Add a group whose rows should come every `expected_period_s`; gives its number for `append`."""
+    def add_group(self, info: GroupInfo, expected_period_s: float, *, prompt: bool = False) -> int:
+        """Add a group whose rows should come every `expected_period_s`; gives its number for `append`.
+
+        `prompt`: they go with every flush, also if they carry no energy.
+        """
         if not (expected_period_s > 0):
             raise UsageError(f"Group {info.name}: the expected period must be more than 0 s.")
-        group = self._buffer.add_group(info, expected_period_s)
+        group = self._buffer.add_group(info, expected_period_s, prompt)
         self._insert("grp", group, dumps({**info.to_dict(), "expected_period_s": expected_period_s}))
         return group
 

@@ -10,14 +10,20 @@ from everywatt.report.live.agent_source import AgentSource, address, samples
 
 TEXT = """# HELP everywatt_power_watts Power.
 # TYPE everywatt_power_watts gauge
-everywatt_power_watts{host="node1",device="gpu.0"} 210.5
-everywatt_power_watts{host="node1",device="cpu.0"} 60 1700000000000
-everywatt_power_watts{host="node1",device="psys",total="0"} 300
-everywatt_energy_joules_total{host="node1",device="gpu.0"} %(joules)s
-everywatt_energy_joules_total{host="node1",device="cpu.0"} 1e3
-everywatt_utilisation_percent{device="gpu.0"} 93
-everywatt_owner_power_watts{kind="user",id="1000",label="a \\"b\\"\\n\\\\c"} 12
-everywatt_owner_energy_joules_total{kind="user",id="1000",label="a \\"b\\"\\n\\\\c"} 99
+everywatt_power_watts{device="gpu.0",domain="gpu"} 210.5
+everywatt_power_watts{device="cpu.0",domain="package"} 60 1700000000000
+everywatt_power_watts{device="psys",domain="node"} 300
+everywatt_energy_joules_total{device="gpu.0",domain="gpu"} %(joules)s
+everywatt_energy_joules_total{device="cpu.0",domain="package"} 1e3
+everywatt_energy_joules_total{device="cpu.0",domain="core"} 7e2
+everywatt_device_info{device="psys",domain="node",total="0"} 1
+everywatt_device_info{device="cpu.0",domain="core",total="0"} 1
+everywatt_device_info{device="cpu.0",domain="package",total="1"} 1
+everywatt_utilisation_ratio{device="gpu.0"} 0.93
+everywatt_clock_hertz{device="gpu.0",clock="sm"} 1.41e9
+everywatt_clock_hertz{device="gpu.0",clock="memory"} 1e9
+everywatt_owner_energy_joules_total{kind="user",owner="a \\"b\\"\\n\\\\c",device="gpu.0"} %(joules)s
+everywatt_owner_energy_joules_total{kind="user",owner="a \\"b\\"\\n\\\\c",device="cpu.0"} 99
 node_load1 0.5
 nonsense
 everywatt_power_watts{device="gpu.9"} NaN?
@@ -56,15 +62,36 @@ def test_devices_owners_and_the_total(server):
     devices = {device.name: device for device in shown.devices}
     assert devices["gpu.0"].power_w == 210.5 and devices["gpu.0"].utilisation_pct == 93
     assert devices["gpu.0"].energy.joules == 5000.0
+    assert devices["gpu.0"].clock_mhz == 1410
     assert not devices["psys"].in_total and "gpu.9" not in devices
+    assert devices["cpu.0 core"].energy.joules == 700 and not devices["cpu.0 core"].in_total
     assert shown.total_w == 270.5 and shown.total.joules == 6000.0
-    assert shown.host.name == "node1"
+    assert shown.host.name == "127.0.0.1"
     (owner,) = shown.owners.entries
-    assert (owner.kind, owner.id, owner.label, owner.power_w, owner.joules) == ("user", "1000", 'a "b"\n\\c', 12, 99)
+    assert (owner.kind, owner.id, owner.label, owner.power_w, owner.joules) == (
+        "user",
+        'a "b"\n\\c',
+        'a "b"\n\\c',
+        0,
+        5099,
+    )
+
+
+def test_an_owner_s_power_is_what_its_counters_grew_by(server):
+    source = AgentSource(url(server), 1.0)
+    source.poll()
+    began_s = source._at_s
+    server.joules = 6000.0
+    (owner,) = source.poll().owners.entries
+    assert owner.power_w == pytest.approx(1000 / (source._at_s - began_s))
 
 
 def test_only_some_cards(server):
-    assert [d.name for d in AgentSource(url(server), 1.0, gpus=("1",)).poll().devices] == ["cpu.0", "psys"]
+    assert [d.name for d in AgentSource(url(server), 1.0, gpus=("1",)).poll().devices] == [
+        "cpu.0",
+        "psys",
+        "cpu.0 core",
+    ]
 
 
 def test_an_agent_that_stops_answering_is_a_note_and_comes_back(server):

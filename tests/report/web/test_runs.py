@@ -13,7 +13,7 @@ from everywatt.core.errors import RunNotFound
 from everywatt.report.web import runs
 from everywatt.report.web.app import Site
 from everywatt.report.web.runs import RunIndex, open_run, read_row, signature
-from everywatt.report.web.security import Access
+from everywatt.fleet.security import Access
 from everywatt.tape.writer import TapeWriter
 
 

@@ -1,10 +1,9 @@
 """An agent as a live source: its Prometheus text, fetched once an interval.
 
-Read are everywatt_power_watts{device}, everywatt_energy_joules_total{device}, everywatt_utilisation_percent{device},
-everywatt_memory_bytes{device}, everywatt_memory_total_bytes{device}, everywatt_temperature_celsius{device},
-everywatt_clock_mhz{device}, everywatt_power_limit_watts{device}, and everywatt_owner_power_watts and
-everywatt_owner_energy_joules_total with kind, id and label. Other names are left alone. A device with the label
-total="0" is not part of the sum.
+Read are everywatt_power_watts and everywatt_energy_joules_total {device, domain}, everywatt_utilisation_ratio,
+everywatt_memory_bytes, everywatt_memory_total_bytes, everywatt_temperature_celsius, everywatt_power_limit_watts
+{device}, everywatt_clock_hertz{device, clock="sm"}, and everywatt_owner_energy_joules_total{kind, owner, device}. Other
+names are left alone. A device whose everywatt_device_info has total="0" is not part of the sum.
 """
 
 from __future__ import annotations
@@ -70,6 +69,7 @@ class AgentSource:
         self._rolling: dict[str, Rolling] = {}
         self._history: dict[str, deque[float]] = {}
         self._before: dict[str, tuple[float, float]] = {}
+        self._owned: tuple[float, dict[tuple[str, str], float], dict[tuple[str, str], float]] = (0.0, {}, {})
         self._began_s = self._at_s = time.monotonic()
         self._last: list[Sample] = self._fetch()
 
@@ -114,8 +114,8 @@ class AgentSource:
             averages_w=averages_w,
             total=Amount(math.fsum(counted)) if counted else Amount(refused="the agent gives no energy"),
             history_w=history_w,
-            host=HostNow(next((labels["host"] for _, labels, _ in self._last if "host" in labels), "")),
-            owners=_owners(self._last),
+            host=HostNow(self.title.partition(":")[0]),
+            owners=self._owners(),
             notes=notes,
         )
 
@@ -138,43 +138,58 @@ class AgentSource:
             averages_w=tuple(rolling.watts),
             energy=Amount(joules) if joules is not None else Amount(refused="the agent gives no energy"),
             in_total=values.get("total", 1.0) != 0,
-            utilisation_pct=values.get("utilisation_percent"),
+            utilisation_pct=None if "utilisation_ratio" not in values else 100 * values["utilisation_ratio"],
             memory_bytes=values.get("memory_bytes"),
             memory_total_bytes=values.get("memory_total_bytes"),
             temperature_c=values.get("temperature_celsius"),
-            clock_mhz=values.get("clock_mhz"),
+            clock_mhz=None if "clock_hertz" not in values else values["clock_hertz"] / 1e6,
             power_limit_w=values.get("power_limit_watts"),
             history_w=tuple(history),
             age_s=age_s,
         )
+
+    def _owners(self) -> Owners | None:
+        """Owners by what their counters have grown since the last look."""
+        joules = _owner_joules(self._last)
+        if not joules:
+            return None
+        at_s, before, powers = self._owned
+        if self._at_s > at_s:
+            seconds = self._at_s - at_s
+            powers = {key: max(0.0, value - before[key]) / seconds for key, value in joules.items() if key in before}
+            self._owned = (self._at_s, joules, powers)
+        rows = [OwnerNow(kind, id_, id_, powers.get((kind, id_), 0.0), value) for (kind, id_), value in joules.items()]
+        return Owners("owner", tuple(sorted(rows, key=lambda row: (-row.power_w, -row.joules))))
 
     def close(self) -> None:
         """Nothing is kept open."""
 
 
 def _by_device(found: list[Sample]) -> dict[str, dict[str, float]]:
+    """Values by device; a domain that is not part of the sum is a device of its own, `cpu.0 core`."""
+    told = [labels for name, labels, _ in found if name == "everywatt_device_info"]
+    counted = {labels.get("device") for labels in told if labels.get("total") != "0"}
+    beside = {(labels.get("device"), labels.get("domain")) for labels in told if labels.get("total") == "0"}
     table: dict[str, dict[str, float]] = {}
     for name, labels, value in found:
-        if "device" in labels and not name.startswith("everywatt_owner_"):
-            row = table.setdefault(labels["device"], {})
-            row[name.removeprefix("everywatt_")] = value
-            if labels.get("total") == "0":
-                row["total"] = 0.0
+        if "device" not in labels or name.startswith("everywatt_owner_") or name.endswith("_info"):
+            continue
+        if name == "everywatt_clock_hertz" and labels.get("clock") != "sm":
+            continue
+        device, domain = labels["device"], labels.get("domain")
+        whole = (device, domain) not in beside
+        row = table.setdefault(device if whole or device not in counted else f"{device} {domain}", {})
+        row[name.removeprefix("everywatt_")] = value
+        if not whole:
+            row["total"] = 0.0
     return {name: row for name, row in table.items() if "power_watts" in row or "energy_joules_total" in row}
 
 
-def _owners(found: list[Sample]) -> Owners | None:
-    entries: dict[tuple[str, str], dict[str, float]] = {}
-    names: dict[tuple[str, str], str] = {}
+def _owner_joules(found: list[Sample]) -> dict[tuple[str, str], float]:
+    """Joules of each owner, over all devices."""
+    joules: dict[tuple[str, str], float] = {}
     for name, labels, value in found:
-        if name.startswith("everywatt_owner_"):
-            key = (labels.get("kind", ""), labels.get("id", ""))
-            names[key] = labels.get("label") or key[1]
-            entries.setdefault(key, {})[name.removeprefix("everywatt_owner_")] = value
-    if not entries:
-        return None
-    rows = [
-        OwnerNow(kind, id_, names[kind, id_], row.get("power_watts", 0.0), row.get("energy_joules_total", 0.0))
-        for (kind, id_), row in entries.items()
-    ]
-    return Owners("owner", tuple(sorted(rows, key=lambda row: -row.power_w)))
+        if name == "everywatt_owner_energy_joules_total":
+            key = (labels.get("kind", ""), labels.get("owner", ""))
+            joules[key] = joules.get(key, 0.0) + value
+    return joules

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from everywatt.core.errors import EverywattError, RunNotFound
 from everywatt.core.jsonio import document, dumps
+from everywatt.fleet.security import LOGIN_PATH, Access, App, Guard
 from everywatt.report.carbon import Factors
 from everywatt.report.live.sources import LiveSource
 from everywatt.report.live.tape_source import TapeSource
@@ -23,7 +24,6 @@ from everywatt.report.web.documents import MOST_RUNS, Documents
 from everywatt.report.web.events import EventStream
 from everywatt.report.web.live import INTERVAL_S, Hubs
 from everywatt.report.web.runs import RunIndex, fingerprint
-from everywatt.report.web.security import LOGIN_PATH, Access, App, Guard
 
 LIST_BUDGET_S = 0.25
 MACHINE = ""  # no run is called that

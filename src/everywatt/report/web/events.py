@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from everywatt.fleet.security import Message, Receive, Send
 from everywatt.report.web.live import END, Hub, Viewer
-from everywatt.report.web.security import Message, Receive, Send
 
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 BEAT_S = 15.0

@@ -9,42 +9,16 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from everywatt.fleet.http import PromptProtocol
+from everywatt.fleet.security import MOST_HEAD_BYTES
 from everywatt.report.web.app import Site, until_filled
-from everywatt.report.web.security import MOST_HEAD_BYTES
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MOST_CONNECTIONS = 128
-HEAD_S = 5.0
 KEEP_ALIVE_S = 15
 GRACEFUL_S = 3
-
-
-class PromptProtocol(H11Protocol):
-    """A client that does not say what it wants in time is sent away, so that it takes nobody's place."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._patience: asyncio.TimerHandle | None = self.loop.call_later(HEAD_S, transport.close)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._calm()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._calm()
-        elif self._patience is None:  # the beginning of another request
-            self._patience = self.loop.call_later(HEAD_S, self.transport.close)
-
-    def _calm(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
 
 
 class Server(uvicorn.Server):

@@ -6,9 +6,9 @@ import pytest
 from sites import EVIL_RUN, HOST, FakeSource, tree, write_home
 from starlette.testclient import TestClient
 
+from everywatt.fleet.security import HEADERS, MOST_FAILURES, Access, Failures
 from everywatt.report.web.app import Site
 from everywatt.report.web.runs import RunIndex
-from everywatt.report.web.security import HEADERS, MOST_FAILURES, Access, Failures
 
 TOKEN = "correct-horse-battery-staple"
 HOSTS = frozenset({HOST, "localhost:8765", "[::1]:8765"})

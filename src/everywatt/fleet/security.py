@@ -69,6 +69,7 @@ class Access:
     token       None: whoever reaches it may look
     tls         whether answers go through TLS
     own_ip      also let in the address itself that the connection came to (it listens on all of them)
+    pages       whether there is a page to log in by; else all that is without the token is refused
     session     what the cookie holds: never the token, and another one after each start
     """
 
@@ -77,6 +78,7 @@ class Access:
     token: str | None = None
     tls: bool = False
     own_ip: bool = False
+    pages: bool = True
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
 
     @property
@@ -186,14 +188,15 @@ class Guard:
     def _stranger(self, scope: Message, headers: dict[str, list[str]]) -> Refusal | None:
         """Without the token, where there is one."""
         path = scope["path"]
-        if self._access.token is None or path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
+        pages = self._access.pages
+        if self._access.token is None or (pages and (path in OPEN_PATHS or path.startswith(OPEN_FOLDER))):
             return None
         if path != LOGIN_PATH and self._has_cookie(headers.get("cookie", ())):
             return None
         client = str((scope.get("client") or ("?",))[0])
         shown = headers.get("authorization", [])
         if not shown:
-            if path.startswith("/api/"):
+            if path.startswith("/api/") or not pages:
                 return Refusal(401, "This page wants a token.", (("www-authenticate", "Bearer"),))
             return Refusal(303, "This page wants a token.", (("location", "/login"),))
         if self._failures.too_many(client):

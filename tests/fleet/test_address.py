@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from everywatt.core.errors import UsageError
-from everywatt.report.web.address import (
+from everywatt.fleet.address import (
     Address,
     check_open,
     check_tls,

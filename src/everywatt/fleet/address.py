@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +55,11 @@ def parse_listen(text: str) -> Address:
     return Address(host, ip, int(port))
 
 
-def check_open(address: Address, *, token: str | None, tls: bool) -> None:
-    """UsageError unless the address is loopback, or there are a token and TLS files."""
-    if address.loopback or (token and tls):
+def check_open(address: Address, *, token: str | None, tls: bool, clients: bool = False) -> None:
+    """UsageError unless it is loopback, or there are TLS files and a token (or `clients` show certificates)."""
+    if address.loopback or ((token or clients) and tls):
         return
+    token = token or ("certificates" if clients else None)
     lacking = " and ".join([*([] if token else ["a token"]), *([] if tls else ["TLS files"])])
     raise UsageError(
         f"{address.host} can be reached from other machines, and that wants {lacking}.",
@@ -73,6 +73,8 @@ def check_tls(cert: Path | None, key: Path | None) -> bool:
         return False
     if cert is None or key is None:
         raise UsageError("TLS takes a certificate and its key.", cure="--cert FILE --key FILE")
+    import ssl  # takes 4 MB, and most have no use for it
+
     try:
         # The password keeps OpenSSL from asking for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")

@@ -1,0 +1,147 @@
+"""`everywatt agent`: a recorder that never stops, for Prometheus and remote write."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from everywatt.cli.options import DURATION, Verb
+from everywatt.cli.output import Output
+from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.fleet.options import DEFAULT_LISTEN, AgentOptions, combine, parse_size
+
+if TYPE_CHECKING:
+    from everywatt.fleet.http import Http
+
+LIBRARIES = ("uvicorn",)
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """Bytes, with or without a unit."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_size(value)
+        except ValueError:
+            self.fail(f"'{value}' is not a size such as 500MB or 2GB.", param, ctx)
+
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command(cls=Verb)
+@click.option("--listen", metavar="ADDR:PORT", help=f"Where /metrics is; {DEFAULT_LISTEN} unless set.")
+@click.option("--remote-write", metavar="URL", help="Send all samples there (Prometheus remote write 1.0).")
+@click.option("--remote-write-token-file", type=FILE, help="A bearer token for it is the first line of this file.")
+@click.option("--remote-write-ca", type=FILE, help="Trust this CA (PEM) there, instead of the system's.")
+@click.option("--remote-write-cert", type=FILE, help="Show this certificate (PEM) there.")
+@click.option("--remote-write-key", type=FILE, help="The private key of that certificate (PEM).")
+@click.option("--profile", type=click.Choice(["normal", "small"]), help="small: less memory and fewer writes, no HTTP.")
+@click.option("--compat", metavar="NAMES", help="Tell other exporters' names too: kepler, dcgm, jetson.")
+@click.option("--config", type=FILE, help="Options in a TOML file, table [agent]; read again on SIGHUP.")
+@click.option("--state", type=FILE, help="Folder of the counters' state and of the tape.")
+@click.option("--period", "period_s", type=DURATION, default=None, help="Time between two reads; 1s unless set.")
+@click.option("--sensors", metavar="NAMES", help="Use only these sensors, separated by commas.")
+@click.option("--no-estimate", "estimate", flag_value=False, default=None, help="No modelled power.")
+@click.option("--owners", type=int, help="Tell so many owners one by one, the others as rest; 500 unless set.")
+@click.option("--programs", is_flag=True, default=None, help="What is in no job or container by program, not by user.")
+@click.option("--jobs", metavar="NAMES", help="Who tells the jobs of processes: cgroup, or module:Class.")
+@click.option("--rotate", "rotate_s", type=DURATION, default=None, help="Length of a tape segment; 1h unless set.")
+@click.option("--retention", "retention_s", type=DURATION, default=None, help="How long tape is kept; 7d unless set.")
+@click.option("--disk", "disk_bytes", type=Size(), default=None, help="How much tape is kept at most; 2GB unless set.")
+@click.option("--instance", metavar="NAME", help="Label instance of samples that are sent; the host's name unless set.")
+@click.option("--token-file", type=FILE, help="Who scrapes has to show the token in this file's first line.")
+@click.option("--cert", type=FILE, help="TLS with this certificate (PEM).")
+@click.option("--key", type=FILE, help="The certificate's private key (PEM).")
+@click.option("--client-ca", type=FILE, help="Who scrapes has to show a certificate of this CA (PEM).")
+@click.option("--name", "names", metavar="HOST", multiple=True, help="Also answer to this name.")
+@click.option("--check", is_flag=True, help="Check options and sensors, print the series, and end.")
+@click.option("--quiet", is_flag=True, help="No messages except errors.")
+def command(config: Path | None, check: bool, quiet: bool, **given: Any) -> int:
+    """Record this node for ever and tell its energy: devices, containers, jobs, users.
+
+    Prometheus scrapes /metrics; --remote-write sends the same samples, from the tape, so that nothing is lost while
+    the receiver is away. Counters go on over restarts. Only this machine can reach it, unless --listen says otherwise;
+    then it wants TLS files and a token, or --client-ca. SIGHUP reads --config again, SIGTERM and Ctrl-C end it in
+    order. Needs `pip install 'everywatt[export]'`.
+    """
+    output = Output(quiet=quiet)
+    flags = {name: value for name, value in given.items() if value is not None and value != ()}
+    for name in ("compat", "sensors", "jobs"):
+        if name in flags:
+            flags[name] = tuple(part.strip() for part in flags[name].split(",") if part.strip())
+    options = combine(flags, config)
+    if options.remote_write is not None:
+        need("cramjam")
+    if options.small and not check:
+        _small(flags, config)
+    from everywatt.fleet.agent import Agent, serve
+
+    if check:
+        return _check(options, output)
+    http = _http(options, output)
+    output_say = output.say
+    agent = Agent(options, say=output_say)
+    return serve(agent, lambda: combine(flags, config), http)
+
+
+def need(library: str) -> None:
+    """MissingExtra, with the cure, where a library of the extra `export` is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec(library) is None:
+        raise MissingExtra(library, "export")
+
+
+def _http(options: AgentOptions, output: Output) -> Http:
+    from everywatt.fleet import address
+
+    for library in LIBRARIES:
+        need(library)
+    assert options.listen is not None
+    place = address.parse_listen(options.listen)
+    token = address.read_token(None, options.token_file)
+    tls = address.check_tls(options.cert, options.key)
+    if options.client_ca is not None and not tls:
+        raise UsageError("Certificates of clients want TLS.", cure="--cert FILE --key FILE --client-ca FILE")
+    address.check_open(place, token=token, tls=tls, clients=options.client_ca is not None)
+    sock = address.listen(place)
+    port = int(sock.getsockname()[1])
+
+    from everywatt.fleet.http import Http
+    from everywatt.fleet.security import Access
+
+    hosts = address.hosts_of(place, port, tls=tls, names=options.names)
+    access = Access(hosts, port, token, tls, own_ip=place.everywhere, pages=False)
+    output.say(f"{address.url_of(place, port, tls=tls)}metrics")
+    return Http(sock, access, cert=options.cert, key=options.key, client_ca=options.client_ca)
+
+
+def _small(flags: dict[str, Any], config: Path | None) -> NoReturn:
+    """Become a process that has loaded nothing but what it needs: click alone takes 4 MB."""
+    from everywatt.core.jsonio import dumps
+
+    words = [sys.executable, "-m", "everywatt.fleet", dumps({"flags": flags, "config": config})]
+    os.environ["MALLOC_ARENA_MAX"] = "1"  # a second thread would take a second arena
+    os.execv(sys.executable, words)
+
+
+def _check(options: AgentOptions, output: Output) -> int:
+    from dataclasses import replace
+    from tempfile import TemporaryDirectory
+
+    from everywatt.fleet.agent import Agent
+    from everywatt.fleet.once import look
+
+    with TemporaryDirectory(prefix="everywatt-agent-") as folder:
+        agent = Agent(replace(options, state=Path(folder), remote_write=None), say=output.say)
+        click.echo(look(agent), nl=False)
+    return 0

@@ -1,0 +1,40 @@
+"""`python -m everywatt.fleet JSON`: what `everywatt agent --profile small` becomes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.errors import EverywattError
+from everywatt.fleet.agent import Agent, serve
+from everywatt.fleet.options import AgentOptions, combine
+
+_PATHS = ("state", "remote_write_token_file", "remote_write_ca", "remote_write_cert", "remote_write_key")
+_TUPLES = ("compat", "sensors", "jobs", "names")
+
+
+def main(text: str) -> int:
+    """Run the agent whose flags and configuration file are in the text."""
+    asked = json.loads(text)
+    flags: dict[str, Any] = asked["flags"]
+    flags |= {name: Path(flags[name]) for name in _PATHS if name in flags}
+    flags |= {name: tuple(flags[name]) for name in _TUPLES if name in flags}
+    config = None if asked["config"] is None else Path(asked["config"])
+
+    def read() -> AgentOptions:
+        return combine(flags, config)
+
+    try:
+        options = read()
+        if not (options.remote_write or "").startswith("https:"):
+            sys.modules.setdefault("ssl", None)  # type: ignore[arg-type] # 4 MB that http.client would load
+        return serve(Agent(options), read)
+    except EverywattError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

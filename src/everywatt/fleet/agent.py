@@ -1,0 +1,441 @@
+"""The agent: a recorder that never stops, with its books, its series and who gets them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.clocks import NS, Clock, SystemClock
+from everywatt.core.errors import EverywattError, NoSensor, UsageError
+from everywatt.core.machine import Machine
+from everywatt.fleet import jobs as job_providers
+from everywatt.fleet import segments, state
+from everywatt.fleet.exporting import Exporter
+from everywatt.fleet.loop import Loop
+from everywatt.fleet.notify import Notifier
+from everywatt.fleet.options import RELOADABLE, AgentOptions
+from everywatt.fleet.owners import Accounts, Places
+from everywatt.fleet.share import Level
+from everywatt.fleet.watch import Watcher
+from everywatt.recorder.source import Source
+from everywatt.sensors import registry
+from everywatt.sensors.base import Request
+from everywatt.sensors.procfs import parse_meminfo, slurp
+
+STATE_NS = 10 * NS
+SMALL_STATE_NS = 60 * NS
+SMALL_FLUSH_NS = 10 * NS
+PRUNE_NS = 60 * NS
+Say = Callable[[str], None]
+
+
+def say_on_stderr(text: str) -> None:
+    """One line of the journal."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Agent:
+    """One agent. `start`, then `run` until `stop` (from a signal or another thread), then `finish`.
+
+    `providers` tell jobs, in place of those that the options name.
+    """
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        *,
+        clock: Clock | None = None,
+        machine: Machine | None = None,
+        providers: list[job_providers.JobProvider] | None = None,
+        say: Say = say_on_stderr,
+    ) -> None:
+        self.options = options
+        self.machine = machine or Machine.here()
+        self.clock = clock or self.machine.clock or SystemClock()
+        self.say = say
+        self.folder = Path(options.state or Path())
+        self.tape_folder = self.folder / "tape"
+        self.host = socket.gethostname()
+        self._providers = providers if providers is not None else job_providers.make(options.jobs)
+        self.places = Places(self._providers, by_program=options.programs)
+        self.accounts = Accounts(options.owners)
+        self.notifier = Notifier()
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.loop = Loop(self.clock, self._wake_read, self._round)
+        self.watcher = Watcher(self.clock, round(options.period_s * NS), self.places, self.accounts)
+        self.exporter: Exporter | None = None
+        self.session: segments.SegmentSession | None = None
+        self.sender: Any = None
+        self.snapshots = 0
+        self.disk_bytes = 0
+        self._reload: Callable[[], AgentOptions] | None = None
+        self._asked_reload = False
+        self._state_ns = self._rotate_ns = self._prune_ns = 0
+        self._sealing: threading.Thread | None = None
+        self._lock: Any = None
+        self._said = 0
+
+    # The beginning.
+
+    def start(self) -> None:
+        """Open sensors and the tape, and go on from the state of before. NoSensor where nothing gives power."""
+        self._take_folder()
+        found = state.recover(state.read(self.folder), self.tape_folder)
+        if found.trouble:
+            self.say(found.trouble)
+        sources = self._open_sensors()
+        levels = {key: Level(float(row[0]), float(row[1]), str(row[2])) for key, row in found.levels.items()}
+        self.watcher.listen(sources, levels)
+        self._restore(found)
+        self.watcher.memory_totals = self._memory_totals()
+        self.exporter = Exporter(self.watcher, self._reports)
+        self.session = self._new_session(found.segment + 1)
+        self.loop.begin(self.session, sources)
+        state.seal_left(self.tape_folder, self.session.writer.path)
+        now_ns = self.clock.monotonic_ns()
+        self._rotate_ns = now_ns + round(self.options.rotate_s * NS)
+        self._start_sender()
+        # What is loaded by now stays; little of what comes is cyclic.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 50, 100)
+
+    def _take_folder(self) -> None:
+        try:
+            self.tape_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = (self.folder / "lock").open("wb")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"Another agent uses {self.folder}.", cure="--state FOLDER") from None
+        except OSError as error:
+            raise UsageError(
+                f"{self.folder} cannot be used: {error.strerror or error}.", cure="--state FOLDER"
+            ) from None
+
+    def _open_sensors(self) -> list[Source]:
+        options = self.options
+        request = Request(self.machine, estimate=options.estimate, options=options.sensor_options, everything=True)
+        sources, self._reports = self.loop.choose(registry.known(self.machine.environ), request, options.sensors)
+        if not any(channel.carries_energy for source in sources for channel in source.info.channels):
+            self.loop.pool.entries.clear()
+            for source in sources:
+                source.close()
+            reasons = "; ".join(f"{r.sensor}: {r.why}" for r in self._reports if r.state.value == "unusable" and r.why)
+            raise NoSensor(f"Nothing here measures power{': ' + reasons if reasons else ''}.", cure="everywatt doctor")
+        return sources
+
+    def _memory_totals(self) -> dict[str, float]:
+        totals = {
+            str(device["device"]): float(device["memory_bytes"])
+            for report in self._reports
+            for device in report.devices
+            if device.get("device") and device.get("memory_bytes")
+        }
+        with contextlib.suppress(OSError, ValueError):
+            found = parse_meminfo(slurp(self.machine.proc / "meminfo", 512)).get("MemTotal")
+            if found:
+                totals["host"] = float(found)
+        return totals
+
+    def _restore(self, found: state.State) -> None:
+        now_ns = self.clock.monotonic_ns()
+        self.accounts.restore(found.owners, now_ns)
+        for line in self.watcher.lines.all:
+            line.base_uj = line.settled_uj = found.devices.get(line.key, 0)
+            if line.in_total:
+                owned_uj = self.accounts.device_uj(line.device)
+                if owned_uj > line.settled_uj:  # told, and lost from the tape with the power
+                    line.base_uj = line.settled_uj = owned_uj
+                self.accounts.close_gap(line.device, line.settled_uj)
+
+    def _new_session(self, at_least: int) -> segments.SegmentSession:
+        options = self.options
+        path = segments.new_path(self.tape_folder, self.host, at_least)
+        owners = self.accounts.to_list()
+        agent = {"devices": self.watcher.lines.to_dict(), "owners": owners, "instance": options.instance}
+        meta = {**self._about(), "profile": options.profile, "agent": agent}
+        if self.exporter is not None:
+            self.exporter.new_segment()
+        return segments.SegmentSession(
+            path,
+            meta,
+            round(options.period_s * NS),
+            self.clock,
+            self.machine.proc,
+            before=self._before_flush,
+            after=self._after_flush,
+            flush_every_ns=SMALL_FLUSH_NS if options.small else round(options.period_s * NS),
+        )
+
+    def _about(self) -> dict[str, Any]:
+        """What a tape says of its origin; in the small profile without what takes 3 MB to find out."""
+        if not self.options.small:
+            from everywatt.api.provenance import provenance
+
+            return provenance(["everywatt", "agent"], cwd=self.folder)
+        from everywatt import __version__
+
+        system = os.uname()
+        host = {"name": self.host, "system": system.sysname, "kernel": system.release, "machine": system.machine}
+        return {"everywatt": __version__, "host": {**host, "cpus": os.cpu_count()}, "command": ["everywatt", "agent"]}
+
+    def _start_sender(self) -> None:
+        if self.options.remote_write is None:
+            return
+        from everywatt.fleet.sender import Sender
+
+        assert self.session is not None
+        self.sender = Sender(self.options, self.folder, self.tape_folder, self.session.writer.path, say=self.say)
+        self.sender.start()
+
+    # Going on.
+
+    def run(self) -> None:
+        """Until it is told to stop."""
+        self.notifier.tell("READY=1", f"STATUS=recording {len(self.watcher.lines.all)} counters")
+        self.loop.run()
+
+    def stop(self, *_: Any) -> None:
+        """End soon. Safe in a signal handler."""
+        self.loop.stop = True
+        self._wake()
+
+    def ask_reload(self, *_: Any) -> None:
+        """Read the configuration again soon. Safe in a signal handler."""
+        self._asked_reload = True
+        self._wake()
+
+    def on_reload(self, read: Callable[[], AgentOptions]) -> None:
+        """What reads the configuration again."""
+        self._reload = read
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"\0")
+
+    def _before_flush(self, now_ns: int) -> bool:
+        """Settle, and put what is to be told on the tape. False where it is too early for that."""
+        assert self.exporter is not None and self.session is not None
+        if not self.watcher.settle(now_ns, anyway=self.loop.stop):
+            return False
+        self.exporter.registry.lock.acquire()  # until it is flushed
+        self.exporter.more = self._more()
+        self.exporter.update(now_ns)
+        self.session.tell(now_ns, self.exporter.news(now_ns))
+        return True
+
+    def _more(self) -> dict[str, Mapping[tuple[tuple[str, str], ...], float]]:
+        more: dict[str, Mapping[tuple[tuple[str, str], ...], float]] = {
+            "everywatt_agent_disk_bytes": {(): float(self.disk_bytes)}
+        }
+        return more if self.sender is None else more | dict(self.sender.figures())
+
+    def _after_flush(self, now_ns: int) -> None:
+        assert self.exporter is not None
+        self.exporter.registry.lock.release()
+        self.snapshots += 1
+        if self.sender is not None:
+            self.sender.wake()
+        if now_ns >= self._state_ns:
+            self._state_ns = now_ns + (SMALL_STATE_NS if self.options.small else STATE_NS)
+            self._save()
+
+    def _round(self, now_ns: int) -> None:
+        self.notifier.alive(now_ns / NS)
+        if self.watcher.remark_count > self._said:
+            for text in self.watcher.remarks[self._said - self.watcher.remark_count :]:
+                self.say(text)
+            self._said = self.watcher.remark_count
+        if self._asked_reload:
+            self._asked_reload = False
+            self._reload_now()
+        if self.session is None or self.loop.stop:
+            return
+        if now_ns >= self._rotate_ns:
+            self._rotate_ns = now_ns + round(self.options.rotate_s * NS)
+            self.rotate(now_ns)
+        if now_ns >= self._prune_ns:
+            self._prune_ns = now_ns + PRUNE_NS
+            self._prune()
+
+    def _save(self, *, sync: bool = False) -> None:
+        assert self.session is not None
+        saved = state.State(
+            {line.key: line.settled_uj for line in self.watcher.lines.all},
+            self.accounts.to_list(),
+            self.watcher.levels(),
+            segments.number_of(self.session.writer.path),
+        )
+        try:
+            state.write_json(self.folder / state.FILE, saved.to_dict(), sync=sync)
+        except OSError as error:
+            self.say(f"{self.folder / state.FILE} cannot be written: {error.strerror}.")
+
+    def rotate(self, now_ns: int) -> None:
+        """Close the segment and go on in the next one; the old one is sealed meanwhile."""
+        old = self.session
+        assert old is not None
+        self._finish_sealing()
+        self.watcher.settle(now_ns, anyway=True)
+        assert self.exporter is not None
+        with self.exporter.registry.lock:
+            self.exporter.update(now_ns)
+            old.tell(now_ns, self.exporter.news(now_ns))
+            old.write(now_ns)
+        try:
+            session = self._new_session(segments.number_of(old.writer.path) + 1)
+        except EverywattError as error:
+            self.say(f"No new segment can be begun, so this one goes on: {error}")
+            return
+        self.session = session
+        for source in self.watcher.sources:
+            session.prime(source)
+            source.leave(old, now_ns)
+        meter = self.loop.meter()
+        self.loop.replace(session)
+        if self.sender is not None:
+            self.sender.live = session.writer.path
+        self._save()
+        self._sealing = threading.Thread(target=self._seal, args=(old, meter), name="sealing", daemon=True)
+        self._sealing.start()
+
+    def _seal(self, session: segments.SegmentSession, meter: dict[str, Any]) -> None:
+        session.writer.set_meta("samples", session.sample_count)
+        why = session.finish(meter)
+        if why and session.writer.path not in state.seal_left(self.tape_folder, self.session_path()):
+            self.say(why)
+
+    def session_path(self) -> Path | None:
+        """The segment that is being written."""
+        return None if self.session is None else self.session.writer.path
+
+    def _finish_sealing(self) -> None:
+        if self._sealing is not None:
+            self._sealing.join()
+            self._sealing = None
+
+    def _prune(self) -> None:
+        assert self.session is not None
+        self.disk_bytes = segments.prune(
+            self.tape_folder,
+            live=self.session.writer.path,
+            most_bytes=self.options.disk_bytes,
+            oldest_utc_s=time.time() - self.options.retention_s,
+            sent=None if self.sender is None else self.sender.needs(),
+            drop=self._dropped,
+        )
+
+    def _dropped(self, path: Path) -> None:
+        lost = self.sender.drop(path)
+        self.say(f"{path.name} was removed before {lost} of its samples were sent: the bound on the disk is reached.")
+
+    def _reload_now(self) -> None:
+        self.notifier.reloading()
+        try:
+            fresh = self._reload() if self._reload is not None else self.options
+        except EverywattError as error:
+            self.say(f"The configuration stays as it was: {error}")
+            self.notifier.tell("READY=1")
+            return
+        kept = [
+            name
+            for name in AgentOptions.__dataclass_fields__
+            if name not in RELOADABLE and getattr(fresh, name) != getattr(self.options, name)
+        ]
+        if kept:
+            self.say(f"Restart the agent to change {', '.join(kept)}.")
+        changed = {name: getattr(fresh, name) for name in RELOADABLE}
+        sending = any(changed[name] != getattr(self.options, name) for name in RELOADABLE if name.startswith("remote"))
+        self.options = replace(self.options, **changed)
+        self.accounts.most, self.places.by_program = self.options.owners, self.options.programs
+        if sending:
+            if self.sender is not None:
+                self.sender.close()
+                self.sender = None
+            self._start_sender()
+        self._prune_ns = 0
+        self.say("The configuration was read again.")
+        self.notifier.tell("READY=1")
+
+    # What is told.
+
+    def text(self, *, open_metrics: bool = False) -> str:
+        """All series as text, with the further names that were asked for."""
+        if self.exporter is None:
+            return ""
+        if not self.options.compat:
+            return self.exporter.registry.text(open_metrics=open_metrics)
+        from everywatt.fleet import compat
+
+        ours = self.exporter.registry.text(open_metrics=open_metrics)
+        theirs = compat.text(self.watcher, self._reports, self.options, self.exporter.utc, open_metrics=open_metrics)
+        return ours.removesuffix("# EOF\n") + theirs + ("# EOF\n" if open_metrics else "")
+
+    def trouble(self, silent_s: float) -> str | None:
+        """Why this agent is not well; None where it is."""
+        now_ns = self.clock.monotonic_ns()
+        if not self.snapshots:
+            return "nothing has been recorded yet"
+        if self.watcher.lines.all and all(line.stale(now_ns) for line in self.watcher.lines.all):
+            return "no sensor gives power any more"
+        quiet_s = (now_ns - self.watcher.settled_ns) / NS
+        return f"nothing has been recorded for {quiet_s:.0f} s" if quiet_s > silent_s else None
+
+    # The end.
+
+    def finish(self) -> None:
+        """Flush, send what goes quickly, seal, save; every step whatever the one before did."""
+        self.notifier.tell("STOPPING=1")
+        session = self.session
+        if session is not None:
+            for source in self.watcher.sources:
+                if source.tracker is None and source.outage is None:
+                    source.read()
+            session.flush_now(self.clock.monotonic_ns())
+        if self.sender is not None:
+            self.sender.close(drain_s=5.0)
+        self._finish_sealing()
+        if session is not None:
+            meter = self.loop.meter()
+            for source in self.watcher.sources:
+                source.leave(self.watcher, self.clock.monotonic_ns())
+            self._save(sync=True)
+            self._seal(session, meter)
+        self.loop.close()
+        for provider in self._providers:
+            provider.close()
+        if self._lock is not None:
+            self._lock.close()
+        for fd in (self._wake_read, self._wake_write):
+            os.close(fd)
+
+
+def serve(agent: Agent, reload: Callable[[], AgentOptions] | None = None, http: Any = None) -> int:
+    """Run an agent in this process until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
+    os.umask(0o077)
+    agent.start()
+    if reload is not None:
+        agent.on_reload(reload)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, agent.stop)
+    signal.signal(signal.SIGHUP, agent.ask_reload)
+    try:
+        if http is not None:
+            http.start(agent)
+        agent.run()
+    finally:
+        if http is not None:
+            http.close()
+        agent.finish()
+    return 0

@@ -1,0 +1,266 @@
+"""From the books to series: every name that the agent tells, and which samples go to the tape."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from everywatt.core.channels import Cadence, GroupInfo
+from everywatt.core.clocks import NS, Clock
+from everywatt.fleet.metrics import Registry, Series
+from everywatt.fleet.share import UJ
+from everywatt.fleet.watch import Watcher
+from everywatt.recorder.server import rss_bytes
+from everywatt.sensors.base import Report
+
+REPEAT_MS = 15_000  # a series that does not change is told again after so long, well within five minutes
+SAMPLES = GroupInfo("agent.samples", "agent", "host", (), Cadence.SLOW, table=True, label="series as they were told")
+RSS_NS = 5 * NS
+HOLD_NS = 2 * NS  # a clock that is set back by less than this is waited for
+STATES = {
+    "utilisation": ("everywatt_utilisation_ratio", 0.01),
+    "memory": ("everywatt_memory_bytes", 1.0),
+    "temperature": ("everywatt_temperature_celsius", 1.0),
+    "power_limit": ("everywatt_power_limit_watts", 1.0),
+}
+CLOCKS = {"clock_sm": "sm", "clock_memory": "memory", "clock": "cpu"}
+
+
+class UtcOffset:
+    """UTC minus CLOCK_MONOTONIC, that never goes back a little: times of samples stay in order.
+
+    A step back by more than two seconds is taken as it is: the clock was wrong before.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.ns = clock.utc_ns() - clock.monotonic_ns()
+        self.steps = 0
+
+    def update(self) -> None:
+        """Look at the clocks again."""
+        now_ns = self._clock.utc_ns() - self._clock.monotonic_ns()
+        if now_ns >= self.ns or self.ns - now_ns > HOLD_NS:
+            self.steps += abs(now_ns - self.ns) > HOLD_NS
+            self.ns = now_ns
+
+    def ms(self, monotonic_ns: int) -> int:
+        """UTC milliseconds of an instant."""
+        return (monotonic_ns + self.ns) // 1_000_000
+
+
+class Exporter:
+    """Writes the books of a watcher into a registry, and the registry's news into rows for the tape."""
+
+    def __init__(self, watcher: Watcher, reports: Sequence[Report]) -> None:
+        self.watcher = watcher
+        self.registry = Registry()
+        self.utc = UtcOffset(watcher.clock)
+        self._reports = reports
+        self._totals = watcher.memory_totals
+        self._defined: set[int] = set()
+        self._owner_series: dict[tuple[Any, str], Series] = {}
+        self._state_series = _state_series(watcher)
+        self._rss_ns = 0
+        self.more: Mapping[str, Mapping[tuple[tuple[str, str], ...], float]] = {}
+        with self.registry.lock:
+            self._constant()
+
+    def _constant(self) -> None:
+        from everywatt import __version__
+
+        versions = (("version", __version__), ("python", sys.version.split()[0]), ("machine", os.uname().machine))
+        self.registry.set("everywatt_build_info", 1.0, *versions)
+        names = {str(d.get("device")): d for report in self._reports for d in report.devices}
+        for line in self.watcher.lines.all:
+            facts = names.get(line.channel.device, {})
+            card = (("name", str(facts.get("name") or "")), ("uuid", str(facts.get("uuid") or "")))
+            counts = ("total", "1" if line.in_total else "0")
+            device, domain = ("device", line.device), ("domain", line.domain)
+            self.registry.set("everywatt_device_info", 1.0, device, domain, *card, counts)
+            total = self._totals.get(line.channel.device)
+            if total and line.in_total:
+                self.registry.set("everywatt_memory_total_bytes", total, ("device", line.device))
+        if self._totals.get("host"):
+            self.registry.set("everywatt_memory_total_bytes", self._totals["host"], ("device", "host"))
+
+    def update(self, now_ns: int) -> None:
+        """All values as they stand now."""
+        steps = self.utc.steps
+        self.utc.update()
+        with self.registry.lock:
+            if self.utc.steps != steps:
+                for series in self.registry:
+                    series.told_ms = 0
+            self._devices(now_ns)
+            self._states(now_ns)
+            self._owners(now_ns)
+            self._agent(now_ns)
+
+    def _devices(self, now_ns: int) -> None:
+        put = self.registry.set
+        for line in self.watcher.lines.all:
+            device, domain = ("device", line.device), ("domain", line.domain)
+            pedigree = ("pedigree", line.pedigree)
+            at_ms = self.utc.ms(line.settled_ns)
+            counted = bool(line.settled_ns)
+            put(
+                "everywatt_energy_joules_total",
+                line.settled_uj / UJ if counted else None,
+                device,
+                domain,
+                pedigree,
+                at_ms=at_ms,
+            )
+            power_w = None if line.stale(now_ns) or line.power_w is None else round(line.power_w, 6)
+            put("everywatt_power_watts", power_w, device, domain, pedigree, at_ms=at_ms)
+            put("everywatt_coverage_ratio", _rounded(line.coverage(now_ns)), device, domain)
+            age_s = (now_ns - line.at_ns) / NS if line.at_ns else None
+            put("everywatt_tick_age_seconds", None if age_s is None else round(max(age_s, 0.0), 3), device, domain)
+        for name, up in self._sensors_up().items():
+            put("everywatt_sensor_up", up, ("sensor", name))
+
+    def _sensors_up(self) -> dict[str, float]:
+        up = {report.sensor: 0.0 for report in self._reports if report.state.value == "unusable"}
+        for source in self.watcher.sources:
+            up[source.info.sensor] = min(up.get(source.info.sensor, 1.0), 0.0 if source.outage is not None else 1.0)
+        return up
+
+    def _states(self, now_ns: int) -> None:
+        states = self.watcher.states
+        for name, factor, series in self._state_series:
+            found = states.value(name, now_ns)
+            labelled = self.registry.series(*series)
+            labelled.value = None if found is None else found[0] * factor
+            labelled.at_ms = None if found is None else self.utc.ms(found[1])
+
+    def _owners(self, now_ns: int) -> None:
+        watcher, registry = self.watcher, self.registry
+        times = {line.device: self.utc.ms(line.settled_ns) for line in watcher.lines.total()}
+        known = self._owner_series
+        gone = set(known)
+        for owner, amounts in watcher.accounts.uj.items():
+            for device, amount in amounts.items():
+                if device not in times:
+                    continue
+                key = (owner, device)
+                series = known.get(key)
+                if series is None:
+                    labels = (("kind", owner.kind), ("owner", owner.id), ("device", device))
+                    series = known[key] = registry.series("everywatt_owner_energy_joules_total", *labels)
+                gone.discard(key)
+                series.value, series.at_ms = amount / UJ, times[device]
+        now_ms = self.utc.ms(now_ns)
+        for name, values in (
+            ("everywatt_owner_cpu_seconds_total", watcher.accounts.cpu_s),
+            ("everywatt_owner_memory_bytes", watcher.cpu.memory),
+        ):
+            for owner, value in values.items():
+                key = (owner, name)
+                series = known.get(key)
+                if series is None:
+                    series = known[key] = registry.series(name, ("kind", owner.kind), ("owner", owner.id))
+                gone.discard(key)
+                series.value, series.at_ms = round(value, 6), now_ms
+        for key in gone:
+            known.pop(key).value = None
+        jobs = {
+            (("job", j.id), ("user", j.user), ("account", j.account), ("partition", j.partition))
+            for j in watcher.places.jobs.values()
+        }
+        for series in registry.known("everywatt_job_info"):
+            series.value = 1.0 if series.labels in jobs else None
+        for job in jobs:
+            registry.set("everywatt_job_info", 1.0, *job)
+
+    def _agent(self, now_ns: int) -> None:
+        put, states = self.registry.set, self.watcher.states
+        for mode, name in (("busy", "host.cpu_time"), ("idle", "host.idle_time")):
+            found = states.value(name, now_ns)
+            at_ms = None if found is None else self.utc.ms(found[1])
+            put("everywatt_host_cpu_seconds_total", None if found is None else found[0], ("mode", mode), at_ms=at_ms)
+        put("everywatt_agent_cpu_seconds_total", round(time.process_time(), 4))
+        if now_ns >= self._rss_ns:
+            self._rss_ns = now_ns + RSS_NS
+            size = rss_bytes()
+            put("everywatt_agent_resident_memory_bytes", None if size is None else float(size))
+        for name, values in self.more.items():
+            for labels, value in values.items():
+                put(name, value, *labels)
+
+    # The tape.
+
+    def new_segment(self) -> None:
+        """The next rows say again what every series is."""
+        self._defined.clear()
+
+    def news(self, now_ns: int) -> list[dict[str, Any]]:
+        """Rows for the tape: series that are new there, and the samples that changed or were not told for a while.
+
+        {"i": number, "n": name, "l": labels} and {"t": UTC ms, "c": how many, "s": "[number, ms after t, value, …]"}; a
+        value of null says that the series has ended.
+        """
+        now_ms = self.utc.ms(now_ns)
+        rows: list[dict[str, Any]] = []
+        flat: list[Any] = []
+        dead: list[Series] = []
+        for series in self.registry:
+            value = series.value
+            at_ms = now_ms if series.at_ms is None else series.at_ms
+            if value is None:
+                dead.append(series)
+                if series.told is None:
+                    continue
+                at_ms = max(now_ms, series.told_ms + 1)
+            elif at_ms <= series.told_ms or (value == series.told and at_ms - series.told_ms < REPEAT_MS):
+                continue
+            if series.id not in self._defined:
+                self._defined.add(series.id)
+                rows.append({"i": series.id, "n": series.family.name, "l": dict(series.labels)})
+            flat += (series.id, at_ms - now_ms, value)
+            series.told, series.told_ms = value, at_ms
+        self._forget(dead)
+        if flat:
+            # A text, since a list would be looked at item by item once more.
+            rows.append({"t": now_ms, "c": len(flat) // 3, "s": json.dumps(flat, separators=(",", ":"))})
+        return rows
+
+    def _forget(self, dead: Iterable[Series]) -> None:
+        """Owners and jobs that ended come back under another number, if ever."""
+        with self.registry.lock:
+            for series in dead:
+                if series.family.name.startswith(("everywatt_owner_", "everywatt_job_")) and series.told is None:
+                    self.registry.remove(series)
+                    self._defined.discard(series.id)
+
+
+def _rounded(value: float | None) -> float | None:
+    """Six digits: engines keep few of them, and a text has less to carry."""
+    return None if value is None else round(value, 6)
+
+
+def _state_series(watcher: Watcher) -> list[tuple[str, float, tuple[Any, ...]]]:
+    """Channel, factor, and the name and labels of its series."""
+    found: list[tuple[str, float, tuple[Any, ...]]] = []
+    for name, channel in watcher.states.channels.items():
+        suffix = name.removeprefix(channel.device + ".")
+        if name == "host.memory":
+            found.append((name, 1.0, ("everywatt_host_memory_bytes",)))
+        elif suffix.endswith(".temperature"):
+            found.append((name, 1.0, ("everywatt_temperature_celsius", ("device", name.removesuffix(".temperature")))))
+        elif suffix == "gpu.utilisation":
+            found.append((name, 0.01, ("everywatt_utilisation_ratio", ("device", channel.device))))
+        elif suffix in STATES:
+            metric, factor = STATES[suffix]
+            found.append((name, factor, (metric, ("device", channel.device))))
+        elif suffix in CLOCKS:
+            scale = {"MHz": 1e6, "kHz": 1e3, "Hz": 1.0}.get(channel.unit)
+            if scale:
+                found.append(
+                    (name, scale, ("everywatt_clock_hertz", ("device", channel.device), ("clock", CLOCKS[suffix])))
+                )
+    return found

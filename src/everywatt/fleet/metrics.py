@@ -1,0 +1,189 @@
+"""Series and their text: Prometheus' and OpenMetrics', one writer for both.
+
+A series is made once and lives on; a scrape only joins texts. Samples of devices carry the time of their tick, so that
+a difference between two samples is the energy between the two ticks, whenever they were scraped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+Labels = tuple[tuple[str, str], ...]
+TEXT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPEN_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+class Family(NamedTuple):
+    """A metric: its name as samples have it, its type, its unit (the last word of the name) and its help."""
+
+    name: str
+    type: str
+    unit: str
+    help: str
+
+
+FAMILIES: Final[dict[str, Family]] = {
+    family.name: family
+    for family in (
+        Family("everywatt_energy_joules_total", "counter", "joules", "Energy of a device since it was first counted."),
+        Family("everywatt_power_watts", "gauge", "watts", "Mean power of a device between its last two ticks."),
+        Family("everywatt_power_limit_watts", "gauge", "watts", "Power limit that is set."),
+        Family("everywatt_utilisation_ratio", "gauge", "ratio", "Share of the time in which the device was busy."),
+        Family("everywatt_memory_bytes", "gauge", "bytes", "Memory of the device that is in use."),
+        Family("everywatt_memory_total_bytes", "gauge", "bytes", "Memory of the device."),
+        Family("everywatt_temperature_celsius", "gauge", "celsius", "Temperature of the device."),
+        Family("everywatt_clock_hertz", "gauge", "hertz", "Clock of the device."),
+        Family("everywatt_coverage_ratio", "gauge", "ratio", "Share of the time since the start that was observed."),
+        Family("everywatt_tick_age_seconds", "gauge", "seconds", "Age of the newest reading."),
+        Family("everywatt_device_info", "gauge", "", 'What a device is; total="1" where it is part of the sum.'),
+        Family("everywatt_owner_energy_joules_total", "counter", "joules", "Energy of a device by who owes it."),
+        Family("everywatt_owner_cpu_seconds_total", "counter", "seconds", "CPU time by owner."),
+        Family("everywatt_owner_memory_bytes", "gauge", "bytes", "Resident memory by owner."),
+        Family("everywatt_job_info", "gauge", "", "Jobs that are here."),
+        Family("everywatt_host_cpu_seconds_total", "counter", "seconds", "CPU time of the host, added over its CPUs."),
+        Family("everywatt_host_memory_bytes", "gauge", "bytes", "Memory of the host that is in use."),
+        Family("everywatt_sensor_up", "gauge", "", "Whether a sensor answers."),
+        Family("everywatt_build_info", "gauge", "", "Versions."),
+        Family("everywatt_agent_cpu_seconds_total", "counter", "seconds", "CPU time of the agent itself."),
+        Family("everywatt_agent_resident_memory_bytes", "gauge", "bytes", "Resident memory of the agent itself."),
+        Family("everywatt_agent_disk_bytes", "gauge", "bytes", "Size of the tape segments that are kept."),
+        Family(
+            "everywatt_remote_write_samples_total", "counter", "", "Samples that were sent, dropped unsent or rejected."
+        ),
+        Family("everywatt_remote_write_pending_bytes", "gauge", "bytes", "Tape that is not sent yet."),
+        Family("everywatt_remote_write_lag_seconds", "gauge", "seconds", "Age of the oldest sample that is not sent."),
+    )
+}
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+def escape(value: str) -> str:
+    """A label's value as both texts want it: backslash, quote and newline escaped, and nothing that is no UTF-8."""
+    return value.encode("utf-8", "replace").decode().translate(_ESCAPES)
+
+
+def labels_text(labels: Labels) -> str:
+    """`{name="value",…}`, or nothing."""
+    return "{" + ",".join(f'{name}="{escape(value)}"' for name, value in labels) + "}" if labels else ""
+
+
+def number(value: float) -> str:
+    """The shortest digits that give the number back; whole ones without a point."""
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return repr(float(value))
+
+
+@dataclass(slots=True, eq=False)
+class Series:
+    """One series. `value` None: it has none now, and is left out."""
+
+    family: Family
+    labels: Labels
+    id: int
+    head: str
+    value: float | None = None
+    at_ms: int | None = None
+    told: float | None = None
+    told_ms: int = 0
+
+
+@dataclass
+class Registry:
+    """All series of an agent.
+
+    `lock` is held from when they change until that is on the tape, and while a text is made of them: what a scraper
+    has seen is never lost by a kill.
+    """
+
+    families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _series: dict[str, dict[Labels, Series]] = field(default_factory=dict)
+    _count: int = 0
+
+    def series(self, name: str, *labels: tuple[str, str]) -> Series:
+        """The series of that name and those labels, made where it is new. KeyError for a name that is none of ours."""
+        mine = self._series.get(name)
+        if mine is None:
+            mine = self._series[name] = {}
+        found = mine.get(labels)
+        if found is None:
+            self._count += 1
+            found = Series(self.families[name], labels, self._count, name + labels_text(labels))
+            mine[labels] = found
+        return found
+
+    def set(self, name: str, value: float | None, *labels: tuple[str, str], at_ms: int | None = None) -> None:
+        """Give a series its value, and the time of its tick where it has one."""
+        series = self.series(name, *labels)
+        series.value, series.at_ms = value, at_ms
+
+    def known(self, name: str) -> list[Series]:
+        """All series of a metric, also those without a value now."""
+        return list(self._series.get(name, {}).values())
+
+    def remove(self, series: Series) -> None:
+        """Forget a series."""
+        self._series[series.family.name].pop(series.labels, None)
+
+    def __iter__(self) -> Iterator[Series]:
+        for mine in self._series.values():
+            yield from mine.values()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._series.values()))
+
+    def text(self, *, open_metrics: bool = False, names: Iterable[str] | None = None) -> str:
+        """All values as text; every metric with its HELP and TYPE (and UNIT), in a fixed order."""
+        out: list[str] = []
+        with self.lock:
+            for name in self.families if names is None else names:
+                living = [series for series in self._series.get(name, {}).values() if series.value is not None]
+                if living:
+                    out += _head(self.families[name], open_metrics)
+                    out += [_line(series, open_metrics) for series in living]
+        if open_metrics:
+            out.append("# EOF")
+        return "\n".join(out) + "\n" if out else ""
+
+
+def _head(family: Family, open_metrics: bool) -> list[str]:
+    if not open_metrics:
+        return [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.type}"]
+    base, kind = family.name.removesuffix("_total") if family.type == "counter" else family.name, family.type
+    if base.endswith("_info") and kind == "gauge":
+        base, kind = base.removesuffix("_info"), "info"
+    unit = [f"# UNIT {base} {family.unit}"] if family.unit and base.endswith(f"_{family.unit}") else []
+    return [f"# TYPE {base} {kind}", *unit, f"# HELP {base} {family.help.replace(chr(34), chr(92) + chr(34))}"]
+
+
+def _line(series: Series, open_metrics: bool) -> str:
+    text = f"{series.head} {number(series.value or 0.0)}"
+    if series.at_ms is None:
+        return text
+    if not open_metrics:
+        return f"{text} {series.at_ms}"
+    digits = str(series.at_ms)
+    return f"{text} {digits[:-3]}.{digits[-3:]}"
+
+
+def wants_open(accept: str) -> bool:
+    """Whether an Accept header prefers OpenMetrics to plain text."""
+    best = {"open": 0.0, "text": 0.0}
+    for part in accept.split(","):
+        kind, *parameters = (piece.strip() for piece in part.split(";"))
+        quality = 1.0
+        for parameter in parameters:
+            if parameter.startswith("q="):
+                try:
+                    quality = float(parameter[2:])
+                except ValueError:
+                    quality = 0.0
+        if kind == "application/openmetrics-text":
+            best["open"] = max(best["open"], quality)
+        elif kind in ("text/plain", "text/*", "*/*"):
+            best["text"] = max(best["text"], quality)
+    return best["open"] > 0 and best["open"] >= best["text"]

@@ -1,0 +1,198 @@
+"""What an agent is asked to do: one frozen value, from the command line and a TOML file with a table [agent]."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from everywatt.core.errors import ConfigError, EverywattError, UsageError
+from everywatt.core.units import parse_duration_s
+
+DEFAULT_LISTEN: Final = "127.0.0.1:9876"
+COMPAT: Final = ("kepler", "dcgm", "jetson")
+RELOADABLE: Final = (
+    "remote_write", "remote_write_token_file", "remote_write_ca", "remote_write_cert", "remote_write_key",
+    "compat", "owners", "programs", "retention_s", "disk_bytes",
+)  # fmt: skip
+"""What a reload may change; the rest wants a restart."""
+_SIZES: Final = {
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+LEAST_DISK: Final = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """How an agent runs.
+
+    listen      ADDR:PORT of /metrics; None: no HTTP (the small profile)
+    remote_write  URL to send samples to, None: nowhere; with a file that holds a bearer token, a CA, a client's
+                certificate and key
+    state       folder of the state file; segments are in `tape` below it
+    period_s    how often sensors are read
+    profile     "normal" or "small"
+    compat      further names to tell: kepler, dcgm, jetson
+    owners      how many owners are told one by one
+    programs    what is in no job or container goes by its program's name, not by its user
+    jobs        providers of jobs, see `fleet.jobs`
+    rotate_s, retention_s, disk_bytes  a segment's length; how long and how much of the tape is kept
+    instance    the label `instance` of what is sent
+    token_file, cert, key, client_ca, names   of the HTTP server
+    """
+
+    listen: str | None = DEFAULT_LISTEN
+    remote_write: str | None = None
+    remote_write_token_file: Path | None = None
+    remote_write_ca: Path | None = None
+    remote_write_cert: Path | None = None
+    remote_write_key: Path | None = None
+    state: Path | None = None
+    period_s: float = 1.0
+    profile: str = "normal"
+    sensors: tuple[str, ...] | None = None
+    estimate: bool = True
+    compat: tuple[str, ...] = ()
+    owners: int = 500
+    programs: bool = False
+    jobs: tuple[str, ...] = ("cgroup",)
+    rotate_s: float = 3600.0
+    retention_s: float = 7 * 86400.0
+    disk_bytes: int = 2 * 10**9
+    instance: str = field(default_factory=socket.gethostname)
+    token_file: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+    names: tuple[str, ...] = ()
+    sensor_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def small(self) -> bool:
+        """Whether this is for a device with little memory and slow storage."""
+        return self.profile == "small"
+
+    def checked(self) -> AgentOptions:
+        """The same; UsageError where something makes no sense."""
+        if self.period_s < 0.05:
+            raise UsageError("An agent reads every 0.05 s at most.", cure="--period 1s")
+        unknown = [name for name in self.compat if name not in COMPAT]
+        if unknown:
+            raise UsageError(f"There are no names of '{unknown[0]}' to tell.", cure=f"--compat {','.join(COMPAT)}")
+        if self.owners < 1:
+            raise UsageError("At least one owner is told.", cure="--owners 500")
+        if self.rotate_s < 1 or self.retention_s < self.rotate_s:
+            raise UsageError("The tape is kept for one segment at least.", cure="--retention 7d --rotate 1h")
+        if self.disk_bytes < LEAST_DISK:
+            raise UsageError("The tape takes 1 MB at least.", cure="--disk 2GB")
+        if self.remote_write is not None:
+            check_url(self.remote_write)
+        if self.listen is None and self.remote_write is None:
+            raise UsageError(
+                "Nobody would see anything: there is no HTTP server in the small profile, and no remote write.",
+                cure="--remote-write URL",
+            )
+        return self
+
+
+def check_url(url: str) -> None:
+    """UsageError where samples cannot be sent there."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(
+            f"'{url}' is not an address to send samples to.", cure="--remote-write http://host:9090/api/v1/write"
+        )
+    try:
+        _ = parts.port
+    except ValueError:
+        raise UsageError(f"'{url}' has no port that can be used.") from None
+
+
+def parse_size(text: str) -> int:
+    """`500MB`, `2 GB`, `1GiB` or plain bytes. ValueError where it is none."""
+    compact = text.strip().upper().replace(" ", "")
+    for unit, factor in sorted(_SIZES.items(), key=lambda entry: -len(entry[0])):
+        if compact.endswith(unit):
+            return round(float(compact.removesuffix(unit)) * factor)
+    return int(compact.removesuffix("B"))
+
+
+def default_state(environ: Mapping[str, str] | None = None) -> Path:
+    """systemd's STATE_DIRECTORY, else everywatt/agent in XDG_STATE_HOME or ~/.local/state."""
+    env = os.environ if environ is None else environ
+    if env.get("STATE_DIRECTORY"):
+        return Path(env["STATE_DIRECTORY"].split(":")[0])
+    base = Path(env["XDG_STATE_HOME"]) if env.get("XDG_STATE_HOME") else Path.home() / ".local" / "state"
+    return base / "everywatt" / "agent"
+
+
+_PATHS = ("remote_write_token_file", "remote_write_ca", "remote_write_cert", "remote_write_key", "state", "token_file",
+          "cert", "key", "client_ca")  # fmt: skip
+_DURATIONS = ("period", "rotate", "retention")
+_LISTS = ("compat", "jobs", "names", "sensors")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Options of a TOML file's table [agent], by field; paths are relative to the file. ConfigError names the key."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'not text'}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}.") from None
+    table = data.get("agent", {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: [agent] is not a table.")
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        try:
+            name, entry = _entry(key.replace("-", "_"), value, path.parent)
+        except (ValueError, TypeError, EverywattError) as error:
+            raise ConfigError(f"{path}: {key} = {value!r}: {error}.") from None
+        found[name] = entry
+    sensor = data.get("sensor", {})
+    if sensor:
+        found["sensor_options"] = sensor
+    return found
+
+
+def _entry(key: str, value: Any, base: Path) -> tuple[str, Any]:
+    if key in _DURATIONS:
+        return f"{key}_s", parse_duration_s(str(value))
+    if key == "disk":
+        return "disk_bytes", parse_size(str(value))
+    if key not in {one.name for one in fields(AgentOptions)} or key.endswith("_s"):
+        raise ValueError("there is no such option")
+    if key in _PATHS:
+        return key, base / Path(str(value)).expanduser()
+    if key in _LISTS:
+        parts = value.split(",") if isinstance(value, str) else list(value)
+        return key, tuple(str(part).strip() for part in parts if str(part).strip())
+    kinds: dict[str, type] = {"owners": int, "programs": bool, "estimate": bool}
+    if not isinstance(value, kinds.get(key, str)):
+        raise ValueError(f"not {kinds.get(key, str).__name__}")
+    return key, value
+
+
+def combine(flags: Mapping[str, Any], config: Path | None) -> AgentOptions:
+    """Options: flags that are not None, then the file, then defaults; checked."""
+    given = read_config(config) if config is not None else {}
+    given |= {name: value for name, value in flags.items() if value is not None}
+    options = AgentOptions(**given)
+    if options.small and "listen" not in given:
+        options = replace(options, listen=None)
+    if options.small and options.listen is not None:
+        raise UsageError("The small profile has no HTTP server.", cure="--remote-write URL, without --listen")
+    return replace(options, state=options.state or default_state()).checked()

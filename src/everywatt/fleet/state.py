@@ -1,0 +1,186 @@
+"""What an agent keeps over a restart: counters of devices and owners, idle levels, in one small file, replaced whole.
+
+The file may be some seconds behind. What the last segment of the tape has beyond it is found there: a device's counter
+is what it was when the segment began and what the segment counted since; an owner's is the newest that was told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.channels import Kind
+from everywatt.core.clocks import NS
+from everywatt.core.errors import EverywattError
+from everywatt.fleet.segments import number_of, segments, table_rows
+from everywatt.fleet.share import UJ
+from everywatt.tape import schema
+from everywatt.tape.accumulate import Accumulator, energy_channels
+from everywatt.tape.reader import Tape
+
+FILE = "state.json"
+VERSION = 1
+OWNER_ENERGY, OWNER_CPU = "everywatt_owner_energy_joules_total", "everywatt_owner_cpu_seconds_total"
+BATCH = 500
+
+
+@dataclass
+class State:
+    """Counters by device|domain in microjoules, rows of owners (`Accounts.to_list`), idle levels, last segment."""
+
+    devices: dict[str, int] = field(default_factory=dict)
+    owners: list[list[Any]] = field(default_factory=list)
+    levels: dict[str, list[Any]] = field(default_factory=dict)
+    segment: int = 0
+    trouble: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "schema": "everywatt/1",
+            "kind": "agent-state",
+            "version": VERSION,
+            "devices": self.devices,
+            "owners": self.owners,
+            "levels": self.levels,
+            "segment": self.segment,
+        }
+
+
+def write_json(path: Path, data: Any, *, sync: bool = False) -> None:
+    """Replace a file whole: a reader, and a kill at any moment, sees the old one or the new one."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def read(folder: Path) -> State:
+    """The state in a folder; an empty one where there is none. A file that makes no sense is put aside, with why."""
+    path = folder / FILE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return State(
+            {str(key): int(value) for key, value in data["devices"].items()},
+            [[str(kind), str(owner), float(cpu), dict(uj)] for kind, owner, cpu, uj in data["owners"]],
+            {str(key): list(value) for key, value in data["levels"].items()},
+            int(data["segment"]),
+        )
+    except FileNotFoundError:
+        return State()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        with contextlib.suppress(OSError):
+            path.replace(path.with_suffix(".broken"))
+        return State(trouble=f"{path} could not be used ({type(error).__name__}: {error}) and was put aside.")
+
+
+def recover(state: State, folder: Path) -> State:
+    """The state with what the newest segments have beyond it. Segments that a kill left open are sealed."""
+    for path in segments(folder):
+        if number_of(path) < state.segment:
+            continue
+        try:
+            _add(state, path)
+        except (EverywattError, *schema.BROKEN, ValueError, KeyError, TypeError, zlib.error) as error:
+            state.trouble = f"{path.name} could not be read: {error}"
+        state.segment = max(state.segment, number_of(path))
+    return state
+
+
+def _add(state: State, path: Path) -> None:
+    with Tape.open(path, verify=False) as tape:
+        told = tape.meta.get("agent") or {}
+        for key, entry in (told.get("devices") or {}).items():
+            counted_uj = int(entry["uj"]) + round(tape_joules(tape, entry["group"], entry["channel"]) * UJ)
+            state.devices[key] = max(state.devices.get(key, 0), counted_uj)
+        owners = list(told.get("owners") or ())
+    known = {(row[0], row[1]): row for row in state.owners}
+    for row in owners:
+        _merge(known, *row)
+    for kind, owner, device, value in _told_owners(path):
+        _merge(
+            known, kind, owner, value if device is None else 0.0, {} if device is None else {device: round(value * UJ)}
+        )
+    state.owners = list(known.values())
+
+
+def _merge(known: dict[tuple[str, str], list[Any]], kind: str, owner: str, cpu_s: float, uj: dict[str, int]) -> None:
+    row = known.setdefault((kind, owner), [kind, owner, 0.0, {}])
+    row[2] = max(row[2], cpu_s)
+    for device, amount in uj.items():
+        row[3][device] = max(row[3].get(device, 0), amount)
+
+
+def _told_owners(path: Path) -> Iterator[tuple[str, str, str | None, float]]:
+    """Kind, owner, device (None: CPU seconds) and the newest value of every owner's series on a segment."""
+    names: dict[int, tuple[str, dict[str, str]]] = {}
+    newest: dict[int, float] = {}
+    for row in sample_rows(path):
+        if "i" in row:
+            names[row["i"]] = (row["n"], row["l"])
+            continue
+        flat = json.loads(row["s"])
+        for place in range(0, len(flat), 3):
+            if flat[place + 2] is not None:
+                newest[flat[place]] = flat[place + 2]
+            else:
+                newest.pop(flat[place], None)  # it became part of the rest
+    for number, value in newest.items():
+        name, labels = names[number]
+        if name == OWNER_ENERGY:
+            yield labels["kind"], labels["owner"], labels["device"], value
+        elif name == OWNER_CPU:
+            yield labels["kind"], labels["owner"], None, value
+
+
+def sample_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """All rows of `agent.samples` of a segment, in order."""
+    after = 0
+    while True:
+        batch = table_rows(path, after, BATCH)
+        for _, data in batch:
+            yield from json.loads(zlib.decompress(data))
+        if len(batch) < BATCH:
+            return
+        after = batch[-1][0]
+
+
+def tape_joules(tape: Tape, group: str, channel: str) -> float:
+    """Joules that a channel of a segment has counted, by the tape's own sums."""
+    stored = next((one for one in tape.groups if one.info.name == group), None)
+    if stored is None:
+        return 0.0
+    frames = tape.frames(stored.id, tape.extent_ns()[1])
+    if not frames:
+        return 0.0
+    last = frames[-1]
+    rows = last.rows()
+    sums = Accumulator.resumed(stored.info, stored.expected_period_s, rows[0], last.cum)
+    for row in rows[1:]:
+        sums.add(row)
+    index = next(i for i, one in enumerate(stored.info.channels) if one.name == channel)
+    cum = sums.cum()[energy_channels(stored.info).index(index)]
+    facts = stored.info.channels[index]
+    raw = cum.total if facts.kind is Kind.COUNTER else cum.total / NS
+    return raw * facts.scale * facts.facts.gain + facts.facts.bias_w * (cum.observed_ns / NS)
+
+
+def seal_left(folder: Path, live: Path | None = None) -> list[Path]:
+    """Seal segments that an agent before this one left open; only the agent of this folder may call it."""
+    from everywatt.tape import mending
+
+    return [path for path in segments(folder) if path != live and mending.seal_left(path, quiet_s=0.0)]

@@ -1,0 +1,227 @@
+"""CPU time and memory by owner, from the tables that the recorder reads: processes, cgroups, processes on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everywatt.fleet.share import METER, NOBODY, OTHER, Owner
+from everywatt.ledger.tenants import BUSY_SM, Tenant, tenant_key, tenant_of, weights
+
+MOST_OWED_S = 0.3  # the host's clock ticks every 10 ms on each CPU
+
+
+@dataclass(slots=True)
+class Process:
+    """A living process as it was told last."""
+
+    pid: int
+    start: int | None
+    ppid: int
+    name: str
+    cpu_s: float = 0.0
+    children_s: float = 0.0
+    rss_bytes: float = 0.0
+    uid: int | None = None
+    user: str | None = None
+    cgroup: str | None = None
+    meter: bool = False
+    hidden: bool = False
+
+
+Placer = Callable[[Process], Owner]
+
+
+class CpuBook:
+    """What each owner used of the CPUs since it was asked last; and what it holds of the memory.
+
+    `place` tells whose a process is. It is asked when use is taken: names may come later in the same reading.
+    """
+
+    def __init__(self, place: Placer) -> None:
+        self._place = place
+        self.processes: dict[int, Process] = {}
+        self._used: dict[int, float] = {}
+        self._gone: list[tuple[Process, float]] = []
+        self._extra: dict[int, float] = {}
+        self._cgroups: dict[str, float] = {}
+        self._cgroup_used: dict[str, float] = {}
+        self._host_s: float | None = None
+        self._host_used = 0.0
+        self._owed_s = 0.0
+        self._started = self._exits = False
+        self.at_ns = 0
+        self.memory: dict[Owner, float] = {}
+
+    # What the tables say.
+
+    def feed_processes(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+        """Rows of `use.processes`: new, changed and gone ones."""
+        first = not self._started
+        self._started = True
+        self.at_ns = at_ns
+        ended: dict[int, float] = {}
+        parents: dict[int, float] = {}
+        for row in rows:
+            if row.get("pid") == 0:
+                self._exits = bool(row.get("exits", self._exits))
+                continue
+            self._row(row, first, ended, parents)
+        if not self._exits:
+            for pid, grown_s in parents.items():
+                more = grown_s - ended.get(pid, 0.0)
+                if more > 0:
+                    self._extra[pid] = self._extra.get(pid, 0.0) + more
+
+    def _row(self, row: dict[str, Any], first: bool, ended: dict[int, float], parents: dict[int, float]) -> None:
+        pid, start = int(row["pid"]), row.get("start")
+        process = self.processes.get(pid)
+        if process is not None and start is not None and process.start is not None and start != process.start:
+            self._leave(process, ended)
+            process = None
+        if process is None:
+            if row.get("gone") and not row.get("exit"):
+                return
+            process = Process(pid, start, int(row.get("ppid") or 0), str(row.get("name") or f"pid {pid}"))
+            process.hidden = bool(row.get("hidden"))
+            self.processes[pid] = process
+            # At the beginning everybody has a past that is not ours; later a new one began since the last reading.
+            if first and not row.get("exit"):
+                process.cpu_s = float(row.get("cpu_s") or 0.0)
+                process.children_s = float(row.get("children_cpu_s") or 0.0)
+        self._update(process, row, parents)
+        if row.get("gone"):
+            self._leave(process, ended)
+
+    def _update(self, process: Process, row: dict[str, Any], parents: dict[int, float]) -> None:
+        for key in ("uid", "user", "cgroup"):
+            if key in row:
+                setattr(process, key, row[key])
+        process.meter = bool(row.get("meter", process.meter))
+        process.name = str(row.get("name") or process.name)
+        process.ppid = int(row.get("ppid") or process.ppid)
+        if row.get("rss_bytes") is not None:
+            process.rss_bytes = float(row["rss_bytes"])
+        cpu_s = row.get("cpu_s")
+        if cpu_s is not None and cpu_s > process.cpu_s:
+            self._used[process.pid] = self._used.get(process.pid, 0.0) + cpu_s - process.cpu_s
+            process.cpu_s = float(cpu_s)
+        children_s = row.get("children_cpu_s")
+        if children_s is not None and children_s > process.children_s:
+            parents[process.pid] = parents.get(process.pid, 0.0) + children_s - process.children_s
+            process.children_s = float(children_s)
+
+    def _leave(self, process: Process, ended: dict[int, float]) -> None:
+        ended[process.ppid] = ended.get(process.ppid, 0.0) + process.cpu_s + process.children_s
+        self._gone.append((process, self._used.pop(process.pid, 0.0) + self._extra.pop(process.pid, 0.0)))
+        del self.processes[process.pid]
+
+    def feed_cgroups(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Rows of `use.cgroups`: what whole groups used, those included that came and went in them."""
+        for row in rows:
+            path = str(row.get("cgroup"))
+            if row.get("gone"):
+                self._cgroups.pop(path, None)
+                continue
+            cpu_s = row.get("cpu_s")
+            if cpu_s is None or row.get("made") or path == "/":
+                continue
+            before = self._cgroups.get(path)
+            self._cgroups[path] = cpu_s
+            if before is not None and cpu_s > before:
+                self._cgroup_used[path] = self._cgroup_used.get(path, 0.0) + cpu_s - before
+
+    def feed_host(self, busy_s: float) -> None:
+        """`host.cpu_time`."""
+        if self._host_s is not None and busy_s > self._host_s:
+            self._host_used += busy_s - self._host_s
+        self._host_s = busy_s
+
+    # What is taken.
+
+    def take(self) -> dict[Owner, float]:
+        """CPU seconds of each owner since the last time; what the host used beyond all of them is unattributed."""
+        uses: dict[Owner, float] = {}
+        by_cgroup: dict[str, float] = {}
+        whose: dict[str, Owner] = {}
+        spent = [(self.processes[pid], used) for pid, used in self._used.items()]
+        spent += [(self.processes[pid], used) for pid, used in self._extra.items() if pid in self.processes]
+        for process, used in (*spent, *self._gone):
+            if used <= 0:
+                continue
+            owner = self.owner(process)
+            uses[owner] = uses.get(owner, 0.0) + used
+            if process.cgroup:
+                by_cgroup[process.cgroup] = by_cgroup.get(process.cgroup, 0.0) + used
+                whose[process.cgroup] = owner
+        self._add_unseen(uses, by_cgroup, whose)
+        known = sum(uses.values())
+        self._owed_s = max(self._owed_s + self._host_used - known, -MOST_OWED_S)
+        if self._owed_s > 0:
+            uses[NOBODY] = uses.get(NOBODY, 0.0) + self._owed_s
+            self._owed_s = 0.0
+        self._used, self._extra, self._gone = {}, {}, []
+        self._cgroup_used, self._host_used = {}, 0.0
+        return uses
+
+    def owner(self, process: Process) -> Owner:
+        """Whose a process is."""
+        if process.meter:
+            return METER
+        return OTHER if process.hidden else self._place(process)
+
+    def _add_unseen(self, uses: dict[Owner, float], seen: dict[str, float], whose: dict[str, Owner]) -> None:
+        """What groups used beyond their processes that were seen: those that came and went. Inner groups first."""
+        for path in sorted(self._cgroup_used, key=lambda path: -path.count("/")):
+            inside = sum(used for other, used in seen.items() if other == path or other.startswith(path + "/"))
+            more = self._cgroup_used[path] - inside
+            if more <= 1e-3:
+                continue
+            owner = whose.get(path) or self._place(Process(0, None, 0, "", cgroup=path))
+            if owner.kind in ("user", "process"):  # a group of nobody in particular
+                continue
+            uses[owner] = uses.get(owner, 0.0) + more
+            seen[path] = seen.get(path, 0.0) + more
+
+    def count_memory(self) -> None:
+        """Add up what owners hold, into `memory`."""
+        memory: dict[Owner, float] = {}
+        for process in self.processes.values():
+            owner = self.owner(process)
+            memory[owner] = memory.get(owner, 0.0) + process.rss_bytes
+        self.memory = memory
+
+
+class GpuBook:
+    """Who is on which GPU, by rows of `nvml.processes`."""
+
+    def __init__(self) -> None:
+        self._now: dict[int, dict[tuple[Any, ...], Tenant]] = {}
+
+    def feed(self, rows: Sequence[dict[str, Any]]) -> None:
+        """New, changed and gone tenants."""
+        for row in rows:
+            if row.get("gpu") is None:
+                continue
+            tenants = self._now.setdefault(int(row["gpu"]), {})
+            if row.get("gone"):
+                tenants.pop(tenant_key(row), None)
+            else:
+                tenants[tenant_key(row)] = tenant_of(row)
+
+    def share(self, gpu: int, owner_of: Callable[[int], Owner]) -> tuple[dict[Owner, float], dict[Owner, float]]:
+        """How the active energy of a GPU is shared, and who holds it."""
+        tenants = list(self._now.get(gpu, {}).values())
+        if not tenants:
+            return {}, {}
+        owners = [owner_of(tenant.pid) for tenant in tenants]
+        parts, method = weights(tenants)
+        uses: dict[Owner, float] = {}
+        holders: dict[Owner, float] = {}
+        busy = method != "sm time" or sum(parts) >= BUSY_SM
+        for owner, part in zip(owners, parts, strict=True):
+            if busy:
+                uses[owner] = uses.get(owner, 0.0) + part
+            holders[owner] = holders.get(owner, 0.0) + 1.0
+        return uses, holders

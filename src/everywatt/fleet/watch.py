@@ -1,0 +1,172 @@
+"""The agent's ears: rows and tables of all sources become device counters, owners and states.
+
+One `Watcher` listens to every source beside the tape. `settle` shares what has come since the last time; until then
+nothing that is told changes, so that owners and devices always stand at the same ticks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from everywatt.core.channels import Row
+from everywatt.core.clocks import NS, Clock
+from everywatt.fleet.lines import Line, Lines, States
+from everywatt.fleet.owners import Accounts, Places
+from everywatt.fleet.share import NOBODY, Level, Owner, share
+from everywatt.fleet.use import CpuBook, GpuBook
+from everywatt.recorder.source import Source
+
+WAIT_FOR_USE_NS = 3 * NS
+LEVELS_NS = 60 * NS
+YOUNG_LEVELS_NS = 2 * NS
+YOUNG_NS = 60 * NS
+TIDY_NS = 10 * NS
+MEMORY_NS = 5 * NS
+PROCESSES, CGROUPS, GPU_PROCESSES, HOST = "use.processes", "use.cgroups", "nvml.processes", "use.host"
+
+
+class Watcher:
+    """Listens to sources (`recorder.source.Listener`) and keeps the books."""
+
+    def __init__(self, clock: Clock, period_ns: int, places: Places, accounts: Accounts) -> None:
+        self.clock = clock
+        self.period_ns = period_ns
+        self.places, self.accounts = places, accounts
+        self.lines = Lines()
+        self.states = States()
+        self.cpu = CpuBook(places.owner)
+        self.gpus = GpuBook()
+        self.sources: list[Source] = []
+        self.remarks: list[str] = []
+        self.remark_count = 0
+        self.started_ns = clock.monotonic_ns()
+        self.settled_ns = self.started_ns
+        self._book_ns = 0
+        self._levels_ns = self._tidy_ns = self._memory_ns = 0
+        self._host_mark: tuple[float, float] | None = None
+        self.busy_share: float | None = None
+        self.memory_totals: dict[str, float] = {}
+
+    def listen(self, sources: Sequence[Source], known: dict[str, Level] | None = None) -> None:
+        """Hear these from now on. `known` are idle levels from before the start, by device|domain."""
+        self.sources = list(sources)
+        groups = [(source.info, source.expected_s(self.period_ns)) for source in sources]
+        self.lines = Lines.of([(info, expected) for info, expected in groups if not info.table])
+        for info, expected in groups:
+            self.states.add_group(info, expected)
+        for line in self.lines.total():
+            if line.idle is not None:
+                line.idle.know((known or {}).get(line.key))
+        for source in sources:
+            source.listeners.append(self)
+
+    # Listener.
+
+    def rows(self, source: Source, rows: Sequence[Row]) -> None:
+        name = source.info.name
+        self.lines.feed(name, rows)
+        self.states.feed(name, rows)
+
+    def table(self, source: Source, at_ns: int, rows: list[dict[str, Any]]) -> None:
+        name = source.info.name
+        if name == PROCESSES:
+            self.cpu.feed_processes(at_ns, rows)
+        elif name == CGROUPS:
+            self.places.feed_cgroups(rows)
+            self.cpu.feed_cgroups(rows)
+        elif name == GPU_PROCESSES:
+            self.gpus.feed(rows)
+
+    def gap(self, source: Source, start_ns: int, end_ns: int, kind: str) -> None:
+        """The tape has it."""
+
+    def remark(self, at_ns: int, kind: str, text: str, **data: Any) -> None:
+        self.remark_count += 1
+        self.remarks = [*self.remarks[-19:], text]
+
+    def ticks(self, source: Source, late: int, missed: int) -> None:
+        """The tape has them."""
+
+    # Settling.
+
+    def settle(self, now_ns: int, *, anyway: bool = False) -> bool:
+        """Share what has come. False, and nothing changed, while the processes have not been read again."""
+        reads_use = any(source.info.name == PROCESSES and source.outage is None for source in self.sources)
+        fresh = self.cpu.at_ns != self._book_ns
+        if reads_use and not fresh and not anyway and now_ns - self.settled_ns < WAIT_FOR_USE_NS:
+            return False
+        self._book_ns, self.settled_ns = self.cpu.at_ns, now_ns
+        self.places.refresh(now_ns)
+        self._host()
+        uses = self.cpu.take() if reads_use else {}
+        if now_ns >= self._memory_ns:
+            self._memory_ns = now_ns + MEMORY_NS
+            self.cpu.count_memory()
+        self.accounts.used(uses, now_ns)
+        for line in self.lines.all:
+            self._settle_line(line, uses, now_ns)
+        if now_ns >= self._levels_ns:
+            young = now_ns - self.started_ns < YOUNG_NS
+            self._levels_ns = now_ns + (YOUNG_LEVELS_NS if young else LEVELS_NS)
+            for line in self.lines.total():
+                line.level = line.idle.level() if line.idle is not None else None
+        if now_ns >= self._tidy_ns:
+            self._tidy_ns = now_ns + TIDY_NS
+            self.accounts.tidy(self.cpu.memory, now_ns)
+            living = {owner.id for owner in (*self.accounts.uj, *self.cpu.memory) if owner.kind == "job"}
+            self.places.jobs = {id_: job for id_, job in self.places.jobs.items() if id_ in living}
+        return True
+
+    def _settle_line(self, line: Line, uses: dict[Owner, float], now_ns: int) -> None:
+        whole_uj, seconds = line.settle()
+        if not line.in_total or not whole_uj:
+            return
+        holders: dict[Owner, float] = {}
+        busy = self.busy_share
+        if line.kind == "gpu":
+            uses, holders = self._gpu(line)
+            told = self.states.value(f"{line.channel.device}.utilisation", now_ns)
+            busy = None if told is None else told[0] / 100
+            if busy is None:
+                busy = min(sum(uses.values()) / 100, 1.0)
+        elif busy is None and seconds > 0 and uses:
+            busy = min(sum(uses.values()) / (seconds * (os.cpu_count() or 1)), 1.0)
+        if line.idle is not None:
+            line.idle.add(whole_uj / 1e6, seconds, busy, bool(holders))
+            if line.level is None:
+                line.level = line.idle.level()
+        if line.level is None or seconds <= 0:
+            amounts = {NOBODY: whole_uj}
+        else:
+            amounts, line.debt_j = share(whole_uj, seconds, line.level, uses, holders, line.debt_j)
+        self.accounts.charge(line.device, amounts, now_ns)
+
+    def _gpu(self, line: Line) -> tuple[dict[Owner, float], dict[Owner, float]]:
+        digits = line.channel.device.rpartition(".")[2]
+        return self.gpus.share(int(digits), self._owner_of_pid) if digits.isdigit() else ({}, {})
+
+    def _owner_of_pid(self, pid: int) -> Owner:
+        process = self.cpu.processes.get(pid)
+        return NOBODY if process is None else self.cpu.owner(process)
+
+    def _host(self) -> None:
+        """How busy all CPUs were since the last time, and the host's CPU time for the book."""
+        busy, idle = self.states.values.get("host.cpu_time"), self.states.values.get("host.idle_time")
+        if busy is None or idle is None:
+            return
+        self.cpu.feed_host(busy[0])
+        if self._host_mark is not None:
+            worked, rested = busy[0] - self._host_mark[0], idle[0] - self._host_mark[1]
+            if worked >= 0 and worked + rested > 0:
+                self.busy_share = worked / (worked + rested)
+        self._host_mark = (busy[0], idle[0])
+
+    def levels(self) -> dict[str, list[Any]]:
+        """Idle levels by device|domain, for the state file."""
+        return {
+            line.key: [line.level.idle_w, line.level.held_w, line.level.method]
+            for line in self.lines.total()
+            if line.level is not None
+        }

@@ -1,0 +1,63 @@
+"""Idle watts as the agent goes along."""
+
+import pytest
+
+from everywatt.fleet import idle
+from everywatt.fleet.share import Level
+from everywatt.ledger import idle as ledger
+
+
+def test_the_priors_are_the_ledgers():
+    assert {kind: middle for kind, (middle, _, _) in ledger.PRIORS.items()} == idle.PRIORS
+    assert (idle.QUIET_USE, idle.QUIET_S, idle.FEW_CELLS) == (ledger.QUIET_USE, ledger.QUIET_S, ledger.FEW_CELLS)
+
+
+def test_quiet_time_gives_idle():
+    finder = idle.IdleFinder("cpu")
+    for second in range(300):
+        busy = 0.0 if second % 100 < 30 else 0.8
+        finder.add(40 + 100 * busy, 1.0, busy)
+    level = finder.level()
+    assert level.method == "quiet"
+    assert level.idle_w == pytest.approx(40, abs=1)
+
+
+def test_a_line_where_it_was_never_quiet():
+    finder = idle.IdleFinder("cpu")
+    for second in range(300):
+        busy = 0.2 + 0.6 * (second % 60) / 60
+        finder.add(40 + 100 * busy, 1.0, busy)
+    assert finder.level().method == "regression"
+    assert finder.level().idle_w == pytest.approx(40, abs=0.5)
+
+
+def test_a_prior_where_nothing_varied():
+    finder = idle.IdleFinder("cpu")
+    for _ in range(60):
+        finder.add(140.0, 1.0, 1.0)
+    assert finder.level().method == "prior"
+    assert finder.level().idle_w == pytest.approx(140 * 0.26)
+
+
+def test_what_was_known_before_the_start_holds_while_it_is_busy():
+    finder = idle.IdleFinder("cpu")
+    finder.know(Level(40.0, 0.0, "quiet"))
+    assert finder.level() == Level(40.0, 0.0, "quiet")
+    for _ in range(60):
+        finder.add(140.0, 1.0, 1.0)
+    assert finder.level().idle_w == 40.0
+
+
+def test_a_card_with_a_holder_draws_more():
+    finder = idle.IdleFinder("gpu")
+    for second in range(120):
+        finder.add(30.0 if second < 60 else 55.0, 1.0, 0.0, second >= 60)
+    assert finder.level().idle_w == pytest.approx(30, abs=0.5)
+    assert finder.level().held_w == pytest.approx(25, abs=0.5)
+
+
+def test_memory_is_bounded():
+    finder = idle.IdleFinder("cpu")
+    for _ in range(60_000):
+        finder.add(50.0, 1.0, 0.0)
+    assert len(finder._watts) <= idle.MOST_CELLS

@@ -1,0 +1,206 @@
+"""An agent in a time of its own: soaks at many times real speed, clock steps, disks that are full."""
+
+import errno
+import gc
+import os
+import sqlite3
+
+import pytest
+
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, fresh
+from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.machine import Machine
+from everywatt.fleet import segments, state
+from everywatt.fleet.agent import Agent
+from everywatt.fleet.options import AgentOptions
+from everywatt.fleet.share import Owner
+from everywatt.sensors.base import Report, State
+
+WATTS = 100.0
+
+
+class Meter:
+    """A counter that follows a fake clock."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        channel = Channel(
+            "cpu.0.package.energy", "J", Kind.COUNTER, "cpu.0", Domain.PACKAGE, facts=Facts(period_s=0.001)
+        )
+        self.info = GroupInfo("meter", "meter", "cpu.0", (channel,))
+        self._clock = clock
+
+    def read(self):
+        return [fresh(self._clock.now_ns, (WATTS * (self._clock.now_ns - 1000 * NS) / NS,))]
+
+    def close(self):
+        pass
+
+
+class Processes:
+    """200 processes that all work, and new ones every second."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.info = GroupInfo("use.processes", "use", "host", (), table=True)
+        self._clock, self._tick, self._all = clock, 0, True
+
+    def read_table(self):
+        self._tick += 1
+        rows = [
+            {"pid": 100 + n, "start": 1, "ppid": 1, "name": f"p{n}", "cpu_s": self._tick * 0.01 * n, "rss_bytes": 2**20}
+            for n in range(200)
+        ]
+        for row in rows if self._all else ():
+            n = row["pid"]
+            row |= {"uid": n, "user": f"user{n}", "cgroup": f"/system.slice/unit{n % 20}.service"}
+        self._all = False
+        born = 10_000 + self._tick
+        rows.append(
+            {"pid": born, "start": born, "ppid": 1, "name": "short", "cpu_s": 0.1, "uid": born, "user": f"u{born}"}
+        )
+        rows.append({"pid": born - 1, "start": born - 1, "gone": True})
+        return self._clock.now_ns, rows
+
+    def follow(self, pids):
+        self._all = True
+
+    def close(self):
+        pass
+
+
+class Lab:
+    """An agent whose loop is driven by hand, a second at a time."""
+
+    def __init__(self, folder, **options) -> None:
+        self.clock = FakeClock()
+        options = {"state": folder, "rotate_s": 3600.0, "retention_s": 6 * 3600.0, **options}
+        self.said: list[str] = []
+        self.agent = Agent(
+            AgentOptions(**options), clock=self.clock, machine=Machine(clock=self.clock), say=self.said.append
+        )
+        from everywatt.recorder.source import Source
+
+        sources = [Source(Meter(self.clock), self.clock), Source(Processes(self.clock), self.clock)]
+        self.agent._reports = [Report("meter", State.USABLE)]
+        self.agent._open_sensors = lambda: sources
+        self.agent.start()
+
+    def tick(self, seconds: float = 1.0) -> None:
+        """One second: every source is read, then the session is tended as the loop does."""
+        self.clock.advance(seconds)
+        for source in self.agent.watcher.sources:
+            source.read()
+        self.agent.session.flush_ns = self.clock.now_ns
+        self.agent.loop._tend()
+
+    @property
+    def energy_uj(self) -> int:
+        return self.agent.watcher.lines.all[0].settled_uj
+
+    def owned_uj(self) -> int:
+        return self.agent.accounts.device_uj("cpu.0")
+
+
+def rss_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def soak(folder, hours: float, disk_bytes: int = 60 * 10**6) -> tuple[int, int, Lab]:
+    """Memory after a sixth of the time and at the end."""
+    lab = Lab(folder, disk_bytes=disk_bytes)
+    ticks = round(hours * 3600)
+    early = 0
+    for tick in range(ticks):
+        lab.tick()
+        if tick == ticks // 6:
+            gc.collect()
+            early = rss_bytes()
+    gc.collect()
+    return early, rss_bytes(), lab
+
+
+def test_ten_minutes_at_once_keep_the_law(tmp_path):
+    lab = Lab(tmp_path, rotate_s=200.0, retention_s=400.0)
+    for _ in range(600):
+        lab.tick()
+    assert lab.energy_uj == pytest.approx(WATTS * 600 * 1e6, rel=0.002)
+    assert lab.owned_uj() == lab.energy_uj
+    assert len(segments.segments(tmp_path / "tape")) >= 3
+    owners = [owner for owner in lab.agent.accounts.uj if owner.kind == "container"]
+    assert len(owners) == 20
+    lab.agent.finish()
+    again = state.recover(state.read(tmp_path), tmp_path / "tape")
+    assert again.devices["cpu.0|package"] == lab.energy_uj
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_day_and_a_half_keeps_memory_flat_and_disk_bounded(tmp_path):
+    early, late, lab = soak(tmp_path, 36.0)
+    assert late - early < 4 * 2**20
+    assert sum(map(segments.size_bytes, segments.segments(tmp_path / "tape"))) < 80 * 10**6
+    assert lab.owned_uj() == lab.energy_uj
+    assert len(lab.agent.accounts.uj) <= 505
+    lab.agent.finish()
+
+
+def test_owners_are_capped_and_the_rest_keeps_the_law(tmp_path):
+    lab = Lab(tmp_path, owners=10)
+    for _ in range(60):
+        lab.tick()
+    assert lab.agent.accounts.uj[Owner("rest", "rest")]["cpu.0"] > 0
+    assert len(lab.agent.accounts.uj) < 40
+    assert lab.owned_uj() == lab.energy_uj
+    text = lab.agent.text()
+    assert 'kind="rest",owner="rest"' in text
+    lab.agent.finish()
+
+
+def test_a_clock_that_is_set_moves_no_joule_and_samples_stay_in_order(tmp_path):
+    lab = Lab(tmp_path)
+    for _ in range(5):
+        lab.tick()
+    before = lab.agent.exporter.utc.ms(lab.clock.now_ns)
+    lab.clock.utc_offset_ns -= NS  # a little back: waited for
+    lab.tick()
+    assert lab.agent.exporter.utc.ms(lab.clock.now_ns) == before + 1000
+    lab.clock.utc_offset_ns -= 3600 * NS  # an hour back: the clock was wrong
+    lab.tick()
+    assert lab.agent.exporter.utc.ms(lab.clock.now_ns) == before + 2000 - 3_601_000
+    lab.clock.utc_offset_ns += 7200 * NS
+    lab.tick()
+    assert lab.energy_uj == pytest.approx(WATTS * 8e6, rel=0.02)
+    lab.agent.finish()
+    rows = [row for row in state.sample_rows(segments.segments(tmp_path / "tape")[0]) if "t" in row]
+    assert rows[-1]["t"] > before + 3_000_000, "samples go on after every step"
+
+
+def test_a_disk_that_is_full_stops_nothing_and_loses_nothing(tmp_path, monkeypatch):
+    lab = Lab(tmp_path)
+    for _ in range(3):
+        lab.tick()
+    writer = lab.agent.session.writer
+    real = type(writer)._write
+    monkeypatch.setattr(type(writer), "_write", lambda self, db: _full())
+    monkeypatch.setattr(
+        state, "write_json", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
+    )
+    for _ in range(20):
+        lab.tick()
+    assert lab.owned_uj() == lab.energy_uj, "books are kept"
+    assert "everywatt_energy_joules_total" in lab.agent.text()
+    assert any("No space left" in text for text in lab.said)
+    monkeypatch.setattr(type(writer), "_write", real)
+    monkeypatch.undo()
+    lab.tick()
+    lab.agent.finish()
+    (path,) = segments.segments(tmp_path / "tape")
+    assert state.recover(state.State(), tmp_path / "tape").devices["cpu.0|package"] == lab.energy_uj
+    ticks = [row["t"] for row in state.sample_rows(path) if "t" in row]
+    assert len(ticks) >= 24, "every second is on the tape"
+
+
+def _full():
+    from everywatt.core.errors import TapeError
+
+    raise TapeError(f"the tape cannot be written: {sqlite3.OperationalError('database or disk is full')}.")
