@@ -71,7 +71,9 @@ class Fleet:
         """How many things changed, by host."""
         told = self.run(*words)
         recap = told.rpartition("PLAY RECAP")[2]
-        return {name: int(count) for name, count in re.findall(r"^(\S+)\s+: ok=\d+ +changed=(\d+)", recap, re.MULTILINE)}
+        return {
+            name: int(count) for name, count in re.findall(r"^(\S+)\s+: ok=\d+ +changed=(\d+)", recap, re.MULTILINE)
+        }
 
 
 @pytest.fixture
@@ -92,26 +94,20 @@ def command(tmp_path):
 def test_a_play_mends_what_is_missing_and_nothing_else(fleet, command, tmp_path):
     rules = tmp_path / "rules.yml"
     rules.write_text("groups: []\n")
-    node = fleet.add(
-        "node", **command, everywatt_slurm=True, everywatt_remote_write="https://store.example/api/v1/write",
-        everywatt_remote_write_token="s3cret", everywatt_agent_options={"owners": 50, "compat": ["dcgm"]},
+    root = fleet.add(
+        "node", **command, everywatt_slurm=True, everywatt_remote_write_token="s3cret",
+        everywatt_agent_options={"owners": 50, "compat": ["dcgm"]},
         everywatt_agent_sensors={"shelly": {"url": "http://plüg"}},
-    )  # fmt: skip
-    store = fleet.add(
-        "store", **command, everywatt_prometheus=True, everywatt_node_exporter=True, everywatt_cadvisor=True,
-        everywatt_prometheus_rules=[str(rules)],
+        everywatt_prometheus=True, everywatt_prometheus_rules=[str(rules)], everywatt_node_exporter=True,
         everywatt_scrape=[{"targets": ["gpu01:9876"], "ca": "/etc/everywatt/ca.pem", "token_file": "/etc/token"}],
     )  # fmt: skip
-    first = fleet.play()
-    assert first["node"] >= 6 and first["store"] >= 6
-    check_node(node)
-    check_store(store, tmp_path)
-    assert fleet.play() == {"node": 0, "store": 0}
-    for path in (node / "etc" / UDEV_PATH, store / "etc/prometheus/everywatt/rules.yml"):
-        path.unlink()
-    (node / "etc/everywatt/agent.toml").chmod(0o640)
-    assert fleet.play() == {"node": 1, "store": 1}
-    assert (node / "etc" / UDEV_PATH).read_text() == UDEV_TEXT
+    assert fleet.play()["node"] >= 8
+    check_node(root)
+    check_store(root, tmp_path)
+    assert fleet.play() == {"node": 0}
+    (root / "etc" / UDEV_PATH).unlink()
+    assert fleet.play() == {"node": 1}
+    assert (root / "etc" / UDEV_PATH).read_text() == UDEV_TEXT
 
 
 def check_node(root: Path) -> None:
@@ -119,7 +115,7 @@ def check_node(root: Path) -> None:
     assert (root / "etc" / TMPFILES_PATH).read_text() == TMPFILES_TEXT
     config = root / "etc/everywatt/agent.toml"
     options = combine({"state": root / "state"}, config)
-    assert options.remote_write == "https://store.example/api/v1/write"
+    assert options.remote_write_token_file == Path("/etc/everywatt/remote-write.token")
     assert (options.owners, options.compat, options.jobs, options.period_s) == (50, ("dcgm",), ("slurm", "cgroup"), 2)
     assert options.sensor_options == {"shelly": {"url": "http://plüg"}}
     token = root / "etc/everywatt/remote-write.token"
@@ -127,21 +123,21 @@ def check_node(root: Path) -> None:
     assert (root / "etc/everywatt/slurm/prolog.sh").stat().st_mode & 0o111
     unit = (root / "etc/systemd/system" / NAME).read_text()
     assert "--jobs slurm,cgroup" in unit, "from everywatt slurm install, and not written twice"
-    assert "ExecStart=\nExecStart=/usr/local/bin/everywatt agent" in (
-        root / "etc/systemd/system" / f"{NAME}.d" / "site.conf"
-    ).read_text()
+    assert (
+        "ExecStart=\nExecStart=/usr/local/bin/everywatt agent"
+        in (root / "etc/systemd/system" / f"{NAME}.d" / "site.conf").read_text()
+    )
     link = root / "usr/local/bin/everywatt"
     assert link.is_symlink() and link.exists()
 
 
 def check_store(root: Path, tmp_path: Path) -> None:
-    assert (root / "etc/systemd/system" / NAME).read_text() == agent_unit()
     config = (root / "etc/prometheus/prometheus.yml").read_text()
     jobs = {job["job_name"]: job for job in yaml.safe_load(config)["scrape_configs"]}
     assert jobs["everywatt"]["static_configs"][0]["targets"] == ["127.0.0.1:9876"]
     assert jobs["everywatt-1"]["scheme"] == "https"
     assert jobs["everywatt-1"]["authorization"]["credentials_file"] == "/etc/token"
-    assert set(jobs) == {"everywatt", "everywatt-1", "node", "cadvisor"}
+    assert set(jobs) == {"everywatt", "everywatt-1", "node"}
     assert "127.0.0.1:9090" in (root / "etc/default/prometheus").read_text()
     if shutil.which("promtool"):
         here = tmp_path / "prometheus.yml"
@@ -160,7 +156,7 @@ def test_grafana_and_k3s_in_check_mode(fleet, command, tmp_path):
     fleet.add("mimir", **off, everywatt_mimir=True, everywatt_grafana=True,
               everywatt_dashboards=str(tmp_path / "dashboards"), everywatt_k3s="server",
               everywatt_nvidia_runtime=True, everywatt_k3s_token="s3cret")  # fmt: skip
-    fleet.add("victoria", **off, everywatt_victoriametrics=True)
+    fleet.add("victoria", **off, everywatt_victoriametrics=True, everywatt_cadvisor=True)
     fleet.add("nano", **command, everywatt_profile="small", everywatt_remote_write="http://store.example:8428/api/v1/write",
               everywatt_rapl=False)  # fmt: skip
     told = fleet.run("--check", "--diff")
@@ -175,7 +171,10 @@ def test_grafana_and_k3s_in_check_mode(fleet, command, tmp_path):
         '+remote-write = "http://store.example:8428/api/v1/write"',
     ):
         assert line in told, line
-    assert "-httpListenAddr=127.0.0.1:8428" in told
+    assert (
+        "-httpListenAddr=127.0.0.1:8428" in told and "+ExecStart=/usr/local/bin/cadvisor -listen_ip=127.0.0.1" in told
+    )
+    assert 'targets: ["127.0.0.1:8080"]' in told
     assert "fleet.json" in told
     assert "s3cret" not in told, "a secret is not shown"
 
@@ -193,10 +192,8 @@ def test_everywatt_gets_to_a_host_whose_python_is_too_old(fleet, tmp_path):
     root = fleet.add(
         "jetson", everywatt_agent=True, everywatt_rapl=False, everywatt_python="/usr/bin/python3.6-of-jetpack-4",
         everywatt_wheels=str(wheels), everywatt_requirement=f"everywatt=={everywatt.__version__}",
+        everywatt_python_archive=str(archive),
     )  # fmt: skip
-    told = fleet.run(expect=2)
-    assert "There is no Python 3.11 or later on jetson" in told and "everywatt_python_archive" in told
-    fleet.hosts["jetson"]["everywatt_python_archive"] = str(archive)
     assert fleet.play()["jetson"] >= 5
     installed = root / "usr/local/bin/everywatt"
     version = subprocess.run([installed, "--version"], capture_output=True, text=True, timeout=60).stdout
@@ -222,18 +219,27 @@ def make_wheel(folder: Path) -> None:
         wheel.writestr(f"{info}/RECORD", "")
 
 
-@pytest.mark.parametrize(
-    ("variables", "why"),
-    [
-        ({"everywatt_profile": "small"}, "The small profile wants everywatt_remote_write"),
-        ({"everywatt_profile": "tiny"}, "everywatt_profile"),
-        ({"everywatt_k3s": "agent"}, "a k3s agent wants everywatt_k3s_server"),
-        ({"everywatt_mimir": True, "everywatt_prometheus": True}, "one store at most"),
-    ],
-)
-def test_what_cannot_work_is_refused(fleet, command, variables, why):
-    fleet.add("node", **command, **variables)
-    assert why in re.sub(r"\s+", " ", fleet.run(expect=2))
+REFUSED = {
+    "small": ({"everywatt_profile": "small"}, "The small profile wants everywatt_remote_write"),
+    "tiny": ({"everywatt_profile": "tiny"}, "value of everywatt_profile must be one of: normal, small, got: tiny"),
+    "k3s": ({"everywatt_k3s": "agent"}, "a k3s agent wants everywatt_k3s_server"),
+    "stores": ({"everywatt_mimir": True, "everywatt_prometheus": True}, "one store at most"),
+    "old": (
+        {"everywatt_install": "pip", "everywatt_python": "/usr/bin/python3.6"},
+        "There is no Python 3.11 or later on old. Set everywatt_python",
+    ),
+}
+
+
+def test_what_cannot_work_is_refused(fleet, command):
+    for name, (variables, _) in REFUSED.items():
+        fleet.add(name, **{**command, **variables})
+    told = fleet.run(expect=2)
+    said = dict(re.findall(r"^fatal: \[(\w+)\]: FAILED! => (.*)$", told, re.MULTILINE))
+    assert set(said) == set(REFUSED)
+    for name, (_, why) in REFUSED.items():
+        assert why in said[name], said[name]
+        assert not (fleet.folder / name / "etc").exists()
 
 
 def test_the_syntax_is_right_and_the_example_has_hosts(fleet):

@@ -55,7 +55,9 @@ def test_an_image_can_be_built(path):
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     for base in bases:
         version = re.fullmatch(r"python:(3\.\d+)-slim", base)
-        assert version and tuple(map(int, version[1].split("."))) >= tuple(map(int, wanted.removeprefix(">=").split(".")))
+        assert version and tuple(map(int, version[1].split("."))) >= tuple(
+            map(int, wanted.removeprefix(">=").split("."))
+        )
     # What the build reads besides is copied too.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert {project["project"]["readme"], *project["project"]["license-files"], "src"} <= set(copies(path))

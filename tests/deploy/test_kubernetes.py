@@ -1,4 +1,4 @@
-"""The manifests: references resolve, the API server would take them, and what they start exists and is as safe as said."""
+"""The manifests: references resolve, the API server would take them, what they start exists and is as safe as said."""
 
 import copy
 import json
@@ -17,7 +17,8 @@ yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 AGENT = KUBERNETES / "agent"
-FOLDERS = [AGENT / "base", AGENT / "overlays" / "nvidia", AGENT / "overlays" / "jetson-small", AGENT / "monitor", KUBERNETES / "stress"]  # fmt: skip
+OVERLAYS = AGENT / "overlays"
+FOLDERS = [AGENT / "base", OVERLAYS / "nvidia", OVERLAYS / "jetson-small", AGENT / "monitor", KUBERNETES / "stress"]
 VARIANTS = {"base": "plain", "nvidia": "nvidia", "jetson-small": "small"}
 WITHOUT_NAMESPACE = ("Namespace", "RuntimeClass")
 LISTED = ("resources", "patches", "images", "namespace", "configMapGenerator", "generatorOptions")
@@ -76,7 +77,7 @@ def first_name(one) -> str:
 
 
 def daemon_set(folder: str):
-    path = AGENT / "base" if folder == "base" else AGENT / "overlays" / folder
+    path = AGENT / "base" if folder == "base" else OVERLAYS / folder
     (found,) = [one for one in resources(path) if one["kind"] == "DaemonSet"]
     return found
 
@@ -161,7 +162,8 @@ def test_variants_share_a_cluster():
         labels = one["spec"]["template"]["metadata"]["labels"]
         assert one["spec"]["selector"]["matchLabels"].items() <= labels.items()
         assert labels["everywatt/variant"] == VARIANTS[folder]
-    (term,) = pod_of("base")["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]  # fmt: skip
+    wanted = pod_of("base")["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = wanted["nodeSelectorTerms"]
     away = {(rule["key"], rule["operator"], *rule["values"]) for rule in term["matchExpressions"]}
     taken = {
         (key, "NotIn", value)
@@ -172,7 +174,7 @@ def test_variants_share_a_cluster():
     assert away == taken
     assert pod_of("nvidia")["runtimeClassName"] == "nvidia"
     assert {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"} in pod_of("nvidia")["containers"][0]["env"]
-    (runtime,) = [one for one in resources(AGENT / "overlays" / "nvidia") if one["kind"] == "RuntimeClass"]
+    (runtime,) = [one for one in resources(OVERLAYS / "nvidia") if one["kind"] == "RuntimeClass"]
     assert runtime["metadata"]["name"] == runtime["handler"] == "nvidia"
 
 

@@ -56,7 +56,7 @@ def test_its_options_are_ones(tmp_path):
     options = combine({"state": tmp_path}, SYSTEMD / "agent.toml")
     assert options.listen == "127.0.0.1:9876" and options.remote_write is None
     filled = tmp_path / "agent.toml"  # what is commented out is an option too
-    filled.write_text((SYSTEMD / "agent.toml").read_text().replace('# remote', "remote"))
+    filled.write_text((SYSTEMD / "agent.toml").read_text().replace("# remote", "remote"))
     options = combine({"state": tmp_path}, filled)
     assert options.remote_write and options.remote_write_token_file
 

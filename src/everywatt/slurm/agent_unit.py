@@ -1,7 +1,8 @@
 """The systemd unit of the agent: one text, for a plain node and for a node of Slurm.
 
 What is left out is left out for a reason. PrivateDevices, ProtectClock and DeviceAllow would hide /dev/nvidia* and
-/dev/i2c*; ProtectProc would hide the processes that energy belongs to; MemoryDenyWriteExecute breaks vendors' libraries.
+/dev/i2c*; ProtectProc would hide the processes that energy belongs to; MemoryDenyWriteExecute breaks libraries of
+vendors.
 """
 
 from __future__ import annotations

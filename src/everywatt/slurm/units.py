@@ -13,7 +13,7 @@ UNITS: Final = {
         "{command}",
         "--state {state} --period {period} --jobs slurm,cgroup",
         user=None,  # the hooks' spool is root's, and users' files in it are their own
-        capabilities="CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_NET_ADMIN CAP_PERFMON CAP_SYS_PTRACE",
+        capabilities="CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_NET_ADMIN CAP_PERFMON",
         more="Environment=EVERYWATT_SLURM_SPOOL={spool}\nReadWritePaths={spool}\n",
     ),
     "everywatt-slurm.service": """\
