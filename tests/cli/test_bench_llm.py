@@ -9,6 +9,7 @@ import time
 from collections import Counter
 
 import pytest
+from answering import answering, models, sse
 from sse_server import running
 
 from everywatt.bench.llm.datasets import load_dataset
@@ -228,3 +229,128 @@ def test_other_clients(place, tmp_path):
     found = json.loads(bench(place, *again, *data, "--json").stdout)
     assert found["accuracy"]["value"] == 0.5
     assert found["energy"]["refused"] == "a transcript was recorded elsewhere"
+
+
+def test_code_is_run_only_where_that_is_allowed(place, tmp_path):
+    (tmp_path / "model.py").write_text("def answer(prompt, **settings):\n    return 'def f(x):\\n    return x + 1'\n")
+    items = [
+        {"prompt": "Write f.", "scorer": "code", "rules": {"tests": f"assert f({n}) == {n + 1 + n // 2}"}}
+        for n in (0, 1, 2)
+    ]
+    (tmp_path / "code.jsonl").write_text("".join(json.dumps(one) + "\n" for one in items))
+    more = ("--client", "python", "--client-param", "call=model:answer", "--dataset", str(tmp_path / "code.jsonl"))
+    place = place | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{place.get('PYTHONPATH', '')}"}
+    done = bench(place, *more, code=2)
+    assert "--run-code" in done.stderr
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+    found = json.loads(bench(place, *more, "--run-code", "--json").stdout)
+    assert found["verdicts"] == {"right": 2, "wrong": 1}
+
+
+def test_a_judge_that_is_away_is_asked_again_by_resume(place, tmp_path):
+    (tmp_path / "model.py").write_text("def answer(prompt, **settings):\n    return 'Paris'\n")
+    (tmp_path / "q.jsonl").write_text('{"prompt": "Capital of France?", "answer": "Paris"}\n')
+    place = place | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{place.get('PYTHONPATH', '')}"}
+    verdict = []
+
+    def judge(path, body):
+        if body is None:
+            return 200, models("wise")
+        if not verdict:
+            return 503, [b"{}"]
+        return 200, sse({"choices": [{"delta": {"content": verdict[0]}, "finish_reason": "stop"}]})
+
+    with answering(judge) as (url, _):
+        more = ("--client", "python", "--client-param", "call=model:answer", "--dataset", str(tmp_path / "q.jsonl"))
+        more += ("--scorer", "judge", "--judge-url", url, "--judge-model", "wise")
+        more += ("--judge-param", "backoff=10ms", "--json")
+        found = json.loads(bench(place, *more).stdout)
+        assert (found["verdicts"], found["accuracy"]) == ({"unevaluated": 1}, None)
+        verdict.append("CORRECT")
+        found = json.loads(bench(place, "--resume", "last", "--json").stdout)
+    assert (found["verdicts"], found["accuracy"]["value"]) == ({"right": 1}, 1.0)
+    plan = json.loads(next((tmp_path / "runs").glob("*/llm.json")).read_text())
+    assert plan["scoring"]["judge"]["model"] == "wise"
+
+
+def test_repeats_reference_carbon_compare_table_and_report(place, tmp_path):
+    def everywatt(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "everywatt", *words],
+            env=place,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
+
+    with running(tmp_path, tokens=6, gap_ms=5) as server:
+        bench(place, *to(server, "--max-queries", "7"))
+        names = ["--repeats", "2", "--reference", "last", "--price", "0.25 EUR", "--intensity", "100"]
+        done = bench(place, *to(server, "--max-queries", "7", *names, "--parameters", "7B", "--json"))
+        found = json.loads(done.stdout)
+        shown = bench(place, *to(server, "--max-queries", "7", "--price", "0.25 EUR")).stdout
+    assert [one["level"] for one in found["levels"]] == ["concurrency 1, repeat 1", "concurrency 1, repeat 2"]
+    one = found["levels"][0]
+    assert one["agreement"]["value"] == 1.0
+    assert one["flops"]["value"] == 2 * 7e9 * 7 * 13
+    carbon = found["carbon"][one["level"]]
+    assert carbon["cost"]["value"] == pytest.approx(one["energy"]["joules"] / 3.6e6 * 0.25)
+    assert carbon["carbon"]["value"] == pytest.approx(one["energy"]["joules"] / 3.6e6 * 100)
+    assert found["repeats"]["concurrency 1"]["accuracy"]["n"] == 2
+    assert "electricity" in shown and "EUR" in shown
+    first, repeated, third = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    compared = json.loads(everywatt("compare", first, third, "--json").stdout)
+    assert (compared["kind"], compared["candidates"][0]["items"]) == ("llm-comparison", 7)
+    assert compared["candidates"][0]["figures"]["energy_ratio"]["low"] > 0
+    several = everywatt("compare", first, repeated)
+    assert several.returncode == 2 and "--level" in several.stderr
+    table = everywatt("bench", "leaderboard", first, third)
+    assert table.returncode == 0 and table.stdout.count("-llm-scripted") == 2
+    report = everywatt("report", first, third, "-o", "out.html")
+    assert report.returncode == 0, report.stderr
+    text = (tmp_path / "out.html").read_text()
+    assert '"per_token"' in text and '"models"' in text
+
+
+def test_a_server_tape_needs_its_skew(place, tmp_path):
+    done = bench(place, "--dataset", "arithmetic", "--server-tape", "x", code=2)
+    assert "--server-skew" in done.stderr
+
+
+def test_a_run_without_its_server_can_be_evaluated_again(place, tmp_path):
+    with running(tmp_path, tokens=4) as server:
+        first = json.loads(bench(place, *to(server, "--max-queries", "5", "--json")).stdout)
+    again = json.loads(bench(place, "--resume", "last", "--goodput", "ttft=10s", "--json").stdout)
+    assert again["energy"] == first["energy"]
+    assert again["goodput_share"]["value"] == 1.0
+
+
+def test_where_nothing_was_answered_the_code_says_so(place, tmp_path):
+    with running(tmp_path, status=400, times=99) as server:
+        done = bench(place, *to(server, "--max-queries", "3", "--json"), code=3)
+    found = json.loads(done.stdout)
+    assert (found["statuses"], found["accuracy"]) == ({"refused": 3}, None)
+    assert "no query was answered" in done.stderr
+
+
+def test_a_profile_of_our_own_comes_back(place, tmp_path):
+    pytest.importorskip("pyarrow")
+
+    def everywatt(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "everywatt", *words], env=place, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with running(tmp_path, tokens=6, gap_ms=10) as server:
+        first = json.loads(bench(place, *to(server, "--max-queries", "7", "--json")).stdout)
+    everywatt("export", "last", "--to", "ipw", "--out", str(tmp_path / "profile"))
+    assert "node" in everywatt("import", "ipw", str(tmp_path / "profile"), "--json")
+    board = json.loads(everywatt("bench", "leaderboard", "last", "--json"))
+    (again,) = board["places"]
+    assert again["accuracy"]["value"] == pytest.approx(first["accuracy"]["value"])
+    for name in ("energy_per_request", "energy_per_output_token"):
+        assert again[name]["value"] == pytest.approx(first[name]["value"], rel=1e-3)
+    assert "was imported" in bench(place, "--resume", "last", code=2).stderr

@@ -207,6 +207,23 @@ def test_a_batch_log(place):
     assert "gpu.0" in done.stdout and "c1" in done.stdout
 
 
+def test_a_batch_has_its_items_and_its_cards(place):
+    (place.folder / "items.txt").write_text("a\nb\nc\n")
+    words = [sys.executable, "-m", "everywatt", "batch", "--quiet", "--max-retries", "0", "items.txt", "--"]
+    script = ["sh", "-c", "sleep 1.2; [ {input} != b ]"]
+    done = subprocess.run([*words, *script], env=place.environ, cwd=place.folder, stdout=subprocess.DEVNULL)
+    assert done.returncode == 1
+    shown = json.loads(place.run("last", "--once", "--json", "--tail", "2").stdout)
+    assert sum(worker["success"] for worker in shown["work"]) == 2
+    assert sum(worker["failure"] for worker in shown["work"]) == 1
+    devices = {device["name"]: device for device in shown["devices"]}
+    for worker in shown["work"]:
+        assert worker["energy_j"] == devices[worker["worker"]]["energy"]["joules"] > 0
+    assert len(shown["tail"]) == 2
+    table = place.run("last", "--once").stdout
+    assert "WORKER" in table and " failure " in table
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

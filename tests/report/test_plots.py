@@ -30,6 +30,55 @@ def test_the_words_of_a_picture(run, tmp_path):
     assert "<script>" not in text
 
 
+@pytest.fixture(scope="module")
+def model_run(tmp_path_factory):
+    """Queries of 10 to 49 tokens that cost 2 J and 0.5 J a token, at 20 W."""
+    from everywatt.bench.llm.records import Journal, Record, write_plan
+    from everywatt.bench.llm.values import Answer
+    from everywatt.core.channels import Channel, Domain, Kind
+    from everywatt.meters.series import Part, Table, group, write_part
+
+    folder = tmp_path_factory.mktemp("model")
+    table = Table(group("host", "meter", [Channel("host.energy", "J", Kind.COUNTER, "host", Domain.NODE)]))
+    spans, at, joules = [], 10**18, 0.0
+    table.add(at, [joules])
+    for tokens in range(10, 50):
+        owed = 2 + 0.5 * tokens
+        spans.append(("query", at, at + round(owed / 20 * 1e9), {}))
+        at, joules = at + round(owed / 20 * 1e9), joules + owed
+        table.add(at, [joules])
+    write_part(folder / "h-0001.tape", Part([table], spans=spans), [folder], {})
+    journal = Journal(folder)
+    for n, (_, start, end, _) in enumerate(spans):
+        first = start - 10**18 + 10**9
+        answer = Answer("ok", "x", sent_ns=first, ended_ns=first + end - start, input_tokens=0, output_tokens=10 + n)
+        journal.add(Record(f"i{n}", "concurrency 1", f"{n + 1:08x}", answer))
+    journal.close()
+    write_plan(folder, {"model": "m", "client": {"client": "x"}, "dataset": {"name": "d"}, "boundary": "machine"})
+    return everywatt.load(folder)
+
+
+def test_tokens_against_energy_with_the_slope_that_is_there(model_run, tmp_path):
+    text = plot(model_run, "llm-tokens", tmp_path / "x.svg").read_text()
+    for words in ("Energy (J)", "Latency (s)", "Power (W)", "Input and output tokens", "0.5 ±", "R² 1.000"):
+        assert words in text
+    assert plot(model_run, "llm-density", tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_density_has_an_area_of_one():
+    from everywatt.report.llm_plots import density
+
+    points = density([1.0, 2.0, 2.5, 3.0, 7.0])
+    step = points[1]["x"] - points[0]["x"]
+    assert sum(point["y"] for point in points) * step == pytest.approx(1.0, rel=0.01)
+    assert density([3.0, 3.0, 3.0])[100]["y"] > 0
+
+
+def test_a_run_that_asked_no_model_has_no_such_plot(run, tmp_path):
+    with pytest.raises(UsageError, match="not a run of `bench llm`"):
+        plot(run, "llm-tokens", tmp_path / "x.svg")
+
+
 def test_two_axes(run, tmp_path):
     path = plot(run, "power", tmp_path / "x.svg", metrics=["gpu.0 power"], second=["gpu.0 temperature"])
     text = path.read_text()

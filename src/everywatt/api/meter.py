@@ -50,7 +50,7 @@ class Meter:
     estimate  whether watts may be modelled where nothing measures them
     home      where runs are kept
     save      False: nothing stays on disk after `stop()`
-    append    an earlier run (its name, its path, `last`) that this recording is added to
+    append    an earlier run (its name, its path, `last`) that this recording is added to; a `Path` may be empty yet
     options   settings of sensors, by their names: {"replay": {"tape": "old.tape"}}
     pids      the processes that the run is about, with their children (this one, if None)
     everything  whether all processes of the machine are recorded, not only those
@@ -212,7 +212,10 @@ class Meter:
 
     def _segment(self) -> Path:
         if self._append is not None:
-            return next_segment(find_run(self._append, existing_home(self._home)), socket.gethostname())
+            # The folder of a batch may have no tape yet: nothing of it was recorded so far.
+            here = isinstance(self._append, Path) and self._append.is_dir()
+            folder = Path(self._append) if here else find_run(self._append, existing_home(self._home))
+            return next_segment(folder, socket.gethostname())
         if not self._save:
             self._scratch = Path(tempfile.mkdtemp(prefix="everywatt-"))
             where = self._scratch

@@ -68,6 +68,7 @@ class AttemptFigures:
             "lane": one.lane,
             "span": one.span,
             "started": one.at,
+            **{key: value for key, value in (("host", one.host), ("task", one.task)) if value},
             **{key: value for key, value in one.ended.items() if key != "file"},
             "energy": self.energy.to_dict(),
             "during": plain_use(self.use),
@@ -126,6 +127,11 @@ class DeviceFigures:
     own: Energy | None
     idle: Energy | None
     use: Mapping[str, During | None]
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU, of this host or another."""
+        return self.device.rpartition("/")[2].startswith("gpu.")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -199,11 +205,10 @@ def figures(run: Run, history: History) -> BatchFigures:
     """Every item, every device and the whole, from a finished or live run and its journal."""
     ledger = run.ledger("span")
     entries = {entry.owner.id: entry for entry in ledger.entries if entry.owner.kind is OwnerKind.SPAN}
-    spans = {span.id: span for span in run.spans}
-    watches = [Watch(tape) for tape in run.tapes]
+    spans = _on_tapes(run)
     items = []
     for state in history.states.values():
-        tries = tuple(_attempt(one, entries, spans, watches, ledger) for one in state.attempts)
+        tries = tuple(_attempt(one, entries, spans, ledger) for one in state.attempts)
         known = [one.energy for one in tries if one.energy.joules is not None]
         energy = (
             added(known) if known else Energy.refuse("it never ran" if not tries else tries[-1].energy.refused or "")
@@ -218,30 +223,35 @@ def figures(run: Run, history: History) -> BatchFigures:
     )
 
 
+def _on_tapes(run: Run) -> dict[str, tuple[Span, Watch]]:
+    """Every span with the tape that it is on: clocks of different hosts cannot tell."""
+    found: dict[str, tuple[Span, Watch]] = {}
+    for tape in run.tapes:
+        watch = Watch(tape)
+        for span in tape.spans():
+            if span.id not in found or found[span.id][0].end_ns is None:
+                found[span.id] = span, watch
+    return found
+
+
 def _tape_notes(run: Run) -> list[str]:
     return [note.text for tape in run.tapes for note in tape.notes() if note.kind in ("gap", "warning")]
 
 
 def _attempt(
-    one: Attempt,
-    entries: Mapping[str, Entry],
-    spans: Mapping[str, Span],
-    watches: Sequence[Watch],
-    ledger: Ledger,
+    one: Attempt, entries: Mapping[str, Entry], spans: Mapping[str, tuple[Span, Watch]], ledger: Ledger
 ) -> AttemptFigures:
-    span = spans.get(one.span or "")
+    found = spans.get(one.span or "")
     entry = entries.get(one.span or "")
-    if span is None or entry is None:
+    if found is None or entry is None:
         return AttemptFigures(one, Energy.refuse(ledger.total.refused or "it was not recorded"))
+    span, watch = found
     use: dict[str, During | None] = {}
     curve = None
-    for watch in watches:
-        low_ns, high_ns = watch.extent_ns
-        end_ns = high_ns if span.end_ns is None else span.end_ns
-        if low_ns <= span.start_ns <= high_ns and one.device.startswith("gpu."):
-            use = watch.during(one.device, span.start_ns, end_ns)
-            curve = watch.memory_curve(one.device, span.start_ns, end_ns) if one.oom else None
-            break
+    if one.device.startswith("gpu."):
+        end_ns = watch.extent_ns[1] if span.end_ns is None else span.end_ns
+        use = watch.during(one.device, span.start_ns, end_ns)
+        curve = watch.memory_curve(one.device, span.start_ns, end_ns) if one.oom else None
     # A share of nothing that measures is no figure, and not zero.
     energy = entry.energy if entry.energy.parts else Energy.refuse(ledger.total.refused or NOT_MEASURED)
     return AttemptFigures(one, energy, use, curve)
@@ -317,14 +327,22 @@ def _during(values: Floats) -> During | None:
 def _devices(
     items: Sequence[ItemFigures], entries: Mapping[str, Entry], ledger: Ledger, run: Run, history: History
 ) -> list[DeviceFigures]:
-    titles = {str(one.get("device")): str(one.get("name", "")) for one in history.devices}
-    names = dict.fromkeys([*titles, *(a.attempt.device for item in items for a in item.attempts)])
+    several = len({str(tape.meta.get("host", {}).get("name", "")) for tape in run.tapes}) > 1
+
+    def called(device: str, host: str) -> str:
+        return f"{host}/{device}" if several and host else device
+
+    titles = {
+        called(str(one.get("device")), str(one.get("host", ""))): str(one.get("name", "")) for one in history.devices
+    }
+    where = [called(one.attempt.device, one.attempt.host) for item in items for one in item.attempts]
     outside = [entry for entry in ledger.entries if entry.owner.kind is OwnerKind.OTHER]
-    parts = dict(ledger.total.parts)
+    parts = _parts(ledger.total, several)
     found = []
-    for name in names:
-        mine = [one for item in items for one in item.attempts if one.attempt.device == name]
-        last = [item for item in items if item.state.device == name]
+    for name in dict.fromkeys([*titles, *where]):
+        mine = [one for item in items for one in item.attempts if called(one.attempt.device, one.attempt.host) == name]
+        ended = [(item, item.last.attempt) for item in items if item.last is not None]
+        last = [item for item, one in ended if called(one.device, one.host) == name]
         known = [one.energy for one in mine if one.energy.joules is not None]
         idle = [part for entry in outside for label, part in entry.energy.parts if label == name]
         found.append(
@@ -344,6 +362,13 @@ def _devices(
             )
         )
     return found
+
+
+def _parts(total: Energy, several: bool) -> dict[str, Energy]:
+    """The energy of each device; with several hosts the parts of a total are hosts, and devices are parts of these."""
+    if not several:
+        return dict(total.parts)
+    return {f"{host}/{name}": part for host, whole in total.parts for name, part in whole.parts}
 
 
 def _together(uses: Sequence[Mapping[str, During | None]], seconds: Sequence[float]) -> dict[str, During | None]:

@@ -26,7 +26,10 @@ PENDING, RUNNING = "pending", "running"
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try of an item: where, in which span, and how it ended. `status` is running, done, failed or interrupted."""
+    """One try of an item: where, in which span, and how it ended. `status` is running, done, failed or interrupted.
+
+    `host` and `task` are empty unless the item ran in a task of a job array.
+    """
 
     number: int
     device: str
@@ -35,6 +38,8 @@ class Attempt:
     status: str = RUNNING
     at: str = ""
     ended: Mapping[str, Any] = field(default_factory=dict)
+    host: str = ""
+    task: str = ""
 
     @property
     def exit_code(self) -> int | None:
@@ -69,12 +74,16 @@ class State:
 
 @dataclass(slots=True)
 class History:
-    """A journal as read: the command, the items with their states, the lanes' devices, and sentences on what is off."""
+    """A journal as read: the command, the items with their states, the lanes' devices, and sentences on what is off.
+
+    `collected` are the submissions of a job array whose results are in it.
+    """
 
     command: list[str] = field(default_factory=list)
     states: dict[str, State] = field(default_factory=dict)
     devices: list[dict[str, Any]] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
+    collected: set[str] = field(default_factory=set)
 
 
 class Journal:
@@ -100,12 +109,19 @@ class Journal:
     def start(self, item: Item, attempt: Attempt) -> None:
         """An attempt begins."""
         data = {"attempt": attempt.number, "device": attempt.device, "lane": attempt.lane, "span": attempt.span}
+        data |= {key: value for key, value in (("host", attempt.host), ("task", attempt.task)) if value}
         self._write({"kind": "start", "at": attempt.at or now(), "id": item.id, **data})
 
-    def end(self, item: Item, number: int, status: str, ended: Mapping[str, Any], *, final: bool) -> None:
+    def end(
+        self, item: Item, number: int, status: str, ended: Mapping[str, Any], *, final: bool, device: str = ""
+    ) -> None:
         """An attempt has ended; `final`: the item will not be tried again in this session."""
-        data = {"attempt": number, "status": status, "final": final, "ended": dict(ended)}
+        data = {"attempt": number, "status": status, "final": final, "device": device, "ended": dict(ended)}
         self._write({"kind": "end", "at": now(), "id": item.id, **data})
+
+    def collected(self, part: str) -> None:
+        """What the tasks of a submission have come to is here now."""
+        self._write({"kind": "collected", "at": now(), "part": part})
 
     def close(self) -> str:
         """Have everything on the disk; gives a sentence where that is not possible, else nothing."""
@@ -162,8 +178,11 @@ def _apply(history: History, record: Mapping[str, Any]) -> None:
     kind = record.get("kind")
     if kind == "batch":
         history.command = [str(word) for word in record.get("command", ())]
-        known = {(d.get("device"), d.get("uuid")) for d in history.devices}
-        history.devices += [d for d in record.get("devices", ()) if (d.get("device"), d.get("uuid")) not in known]
+        known = {_identity(one) for one in history.devices}
+        history.devices += [one for one in record.get("devices", ()) if _identity(one) not in known]
+        return
+    if kind == "collected":
+        history.collected.add(str(record.get("part")))
         return
     if kind == "item":
         item = Item.from_dict(record)
@@ -179,6 +198,8 @@ def _apply(history: History, record: Mapping[str, Any]) -> None:
             int(record["lane"]),
             record.get("span"),
             at=str(record.get("at", "")),
+            host=str(record.get("host", "")),
+            task=str(record.get("task", "")),
         )
         state.attempts.append(attempt)
         state.status = RUNNING
@@ -189,6 +210,10 @@ def _apply(history: History, record: Mapping[str, Any]) -> None:
                 state.file = state.attempts[place].ended.get("file") or state.file
         status = str(record["status"])
         state.status = status if record.get("final") or status in (DONE, INTERRUPTED) else PENDING
+
+
+def _identity(device: Mapping[str, Any]) -> tuple[Any, ...]:
+    return device.get("host", ""), device.get("device"), device.get("uuid")
 
 
 def _ends_whole(path: Path) -> bool:

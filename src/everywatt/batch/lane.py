@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from everywatt.batch import worker
 from everywatt.batch.devices import Device
 from everywatt.batch.items import Item
 from everywatt.batch.journal import Attempt
+from everywatt.batch.orphans import end_session
 from everywatt.core.errors import EverywattError
 
 MOST_STILLBORN = 5  # workers in a row that die before they ran anything
@@ -96,11 +96,10 @@ class Lane:
         return [json.loads(line) for line in lines]
 
     def bury(self) -> None:
-        """The worker has died: end what it ran, which the kernel has told to end too, and wait for it."""
-        if self.command_pid is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.command_pid, signal.SIGKILL)
+        """The worker has died: end what it ran, and wait for it."""
+        worker_pid = self.worker_pid
         self.close()
+        end_session(worker_pid)
 
     def free(self) -> None:
         """Busy no more."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import heapq
 import os
+import select
 import selectors
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +19,9 @@ from everywatt.batch.devices import Device
 from everywatt.batch.items import Item, fill
 from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, PENDING, RUNNING, Attempt, Journal, State, now
 from everywatt.batch.lane import Lane
+from everywatt.batch.nvtx_ranges import Ranges
 from everywatt.batch.oom import out_of_memory
+from everywatt.batch.orphans import MARK
 from everywatt.batch.plan import Pace, in_order
 from everywatt.recorder.client import Mark, Recording
 
@@ -26,6 +30,7 @@ MOST_BACKOFF_S = 60.0
 MOST_LOST = 5  # attempts of one item that were lost with their worker
 NO_COMMAND = (126, 127)
 TAIL_ON_TAPE = 500
+SIGNAL_S = 0.3
 FINISH, KILL = "finish", "kill"
 
 
@@ -37,6 +42,8 @@ class Settings:
     backoff_s    seconds before the first retry, doubled for each further one, a minute at most
     timeout_s    an attempt that takes longer has failed
     hash_files   whether the content of files is kept, so that a resumed batch sees what has changed
+    wrap         words before the command, such as a profiler's
+    wrap_items   ids or indices of the items that get them; None: all
     """
 
     command: tuple[str, ...]
@@ -44,6 +51,14 @@ class Settings:
     backoff_s: float = 1.0
     timeout_s: float | None = None
     hash_files: bool = True
+    wrap: tuple[str, ...] = ()
+    wrap_items: frozenset[str] | None = None
+
+    def wraps(self, item: Item) -> bool:
+        """Whether the item runs under `wrap`."""
+        return bool(self.wrap) and (
+            self.wrap_items is None or not self.wrap_items.isdisjoint((item.id, str(item.index)))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +109,7 @@ class Runner:
         watch: Callable[[Event, Progress], None] | None = None,
         pace: Pace | None = None,
     ) -> None:
-        env = dict(os.environ if environ is None else environ)
+        env = {**(os.environ if environ is None else environ), MARK: str(journal.path.parent.resolve())}
         self._states = {state.item.id: state for state in states}
         self._settings, self._journal, self._recording = settings, journal, recording
         self._lanes = [Lane(number, device, env) for number, device in enumerate(devices)]
@@ -112,6 +127,7 @@ class Runner:
         self._progress.left = lambda: [*self._queue, *(item for *_, item in self._later)]
         self._shared = _shared_devices(recording)
         self._inline = recording is not None and any(group.inline for group in recording.groups)
+        self._ranges = Ranges()
 
     def stop(self, how: str) -> None:
         """Begin nothing more: `finish` what runs, or `kill` it too. The second call kills in any case."""
@@ -190,7 +206,10 @@ class Runner:
         state.status = RUNNING
         self._journal.start(item, attempt)
         settings = self._settings
-        job: dict[str, Any] = {"words": fill(settings.command, item, lane.device.index)}
+        words = (*settings.wrap, *settings.command) if settings.wraps(item) else settings.command
+        job: dict[str, Any] = {"words": fill(words, item, lane.device.index)}
+        if self._inline:
+            job["prompt"] = True
         if settings.timeout_s is not None:
             job["timeout_s"] = settings.timeout_s
         if settings.hash_files and Path(item.input).is_file():
@@ -205,6 +224,7 @@ class Runner:
         if item is None or attempt is None:
             return
         lane.command_pid, lane.file = message["started"], message.get("file")
+        self._ranges.open(lane.number, item.id)
         if self._recording is not None and attempt.span is not None:
             attributes = {
                 "role": ITEM,
@@ -225,11 +245,20 @@ class Runner:
         oom = out_of_memory(told["exit_code"], text, oom_kills=told.get("oom_kills", 0))
         told = {key: value for key, value in told.items() if key != "ended_ns"}
         ended = {**told, **({"oom": oom} if oom else {}), **({"file": lane.file} if lane.file else {})}
-        if self._killed and (told.get("killed") or told["exit_code"]):
+        if lane.item is not None and self._settings.wraps(lane.item):
+            ended["wrapped"] = True
+        if told["exit_code"] == 128 + signal.SIGTERM and not told.get("timed_out"):
+            self._heed()
+        if self._stop == KILL and (told.get("killed") or told["exit_code"]):
             status = INTERRUPTED
         else:
             status = DONE if told["exit_code"] == 0 and not told.get("timed_out") else FAILED
         self._settle(lane, status, ended, mark)
+
+    def _heed(self) -> None:
+        """Whoever ends a command by SIGTERM may mean the whole batch, as Slurm does: wait for that for a moment."""
+        if self._stop is None:
+            select.select([self._wake[0]], [], [], SIGNAL_S)
 
     def _bury(self, lane: Lane) -> None:
         """The worker has died, and with it what it ran; another takes its place."""
@@ -249,6 +278,7 @@ class Runner:
     def _settle(self, lane: Lane, status: str, ended: Mapping[str, Any], mark: Mark | None) -> None:
         item, attempt = lane.item, lane.attempt
         lane.free()
+        self._ranges.close(lane.number)
         if item is None or attempt is None:
             return
         state = self._states[item.id]
@@ -256,7 +286,7 @@ class Runner:
         if again_s is not None and status == FAILED:
             ended = {**ended, "backoff_s": again_s}
         final = status == DONE or (again_s is None and status == FAILED)
-        self._journal.end(item, attempt.number, status, ended, final=final)
+        self._journal.end(item, attempt.number, status, ended, final=final, device=attempt.device)
         closed = replace(attempt, status=status, ended=dict(ended))
         state.attempts[-1] = closed
         state.status = status if final or status == INTERRUPTED else PENDING

@@ -11,6 +11,7 @@ from everywatt.api.run import Run
 from everywatt.batch.devices import Device
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, INTERRUPTED, RUNNING, History, Journal, State, read_journal
+from everywatt.batch.orphans import end_batch
 from everywatt.batch.plan import Pace
 from everywatt.batch.runner import Event, Progress, Runner, Settings
 from everywatt.batch.worker import describe_file
@@ -105,10 +106,13 @@ def work_off(
     place = meter.recording.path.parent if meter.recording is not None else folder()
     states = _states(work, history)
     journal = Journal(place)
+    if work.cut_off:
+        end_batch(place)  # where batch and workers were killed at the same moment, commands may still run
     try:
         for state in work.cut_off:
             last = state.attempts[-1]
-            journal.end(state.item, last.number, INTERRUPTED, {"error": "the batch was cut off"}, final=False)
+            ended = {"error": "the batch was cut off"}
+            journal.end(state.item, last.number, INTERRUPTED, ended, final=False, device=last.device)
         journal.batch(settings.command, work.new, _described(devices))
         pace = Pace.of(history.states) if history is not None else None
         runner = Runner(

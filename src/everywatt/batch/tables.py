@@ -132,7 +132,7 @@ def headline(found: BatchFigures) -> str:
 
 def cards(found: BatchFigures) -> str:
     """`4 × NVIDIA A100-SXM4-40GB`; empty where no GPU took part."""
-    titles = [one.title for one in found.devices if one.device != "cpu" and one.title]
+    titles = [one.title for one in found.devices if one.is_gpu and one.title]
     return ", ".join(f"{titles.count(title)} × {title}" for title in dict.fromkeys(titles))
 
 
@@ -148,11 +148,11 @@ def stragglers(found: BatchFigures, times: float = 3.0) -> list[ItemFigures]:
 
 def scaling_rows(found: Sequence[BatchFigures]) -> list[list[str]]:
     """One row for each batch: throughput and energy against the number of GPUs."""
-    return [_scaling(one) for one in sorted(found, key=lambda one: sum(d.device != "cpu" for d in one.devices))]
+    return [_scaling(one) for one in sorted(found, key=lambda one: sum(d.is_gpu for d in one.devices))]
 
 
 def _scaling(one: BatchFigures) -> list[str]:
-    gpus = [device for device in one.devices if device.device != "cpu"]
+    gpus = [device for device in one.devices if device.is_gpu]
     each, done = one.joules_per_item(), one.count(DONE)
     use = [during.mean for device in gpus if (during := device.use.get("utilisation")) is not None]
     watts = [during.mean for device in gpus if (during := device.use.get("power")) is not None]

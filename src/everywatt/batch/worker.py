@@ -2,15 +2,14 @@
 
 It is started by its path, so it imports the standard library alone. Messages are JSON lines on stdin and stdout. When
 its parent is gone it ends what it runs, with all that this started, and itself: a resumed batch then finds nothing of
-the earlier one still at work. A worker that is killed takes its command with it.
+the earlier one still at work. Its commands are in its session, by which whoever started it ends them if it is killed.
 
-    in    {"run": {"words": […], "timeout_s": 5.0, "file": "a.wav"}}      {"kill": true}
-    out   {"started": pid, "file": {…}}     {"ended": {"exit_code": 0, "runtime_s": …, …}}
+    in    {"run": {"words": […], "timeout_s": 5.0, "file": "a.wav", "prompt": true}}      {"kill": true}
+    out   {"ready": true}     {"started": pid, "file": {…}}     {"ended": {"exit_code": 0, "runtime_s": …, …}}
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
@@ -24,8 +23,8 @@ TAIL_BYTES = 4000
 GRACE_S = 5.0  # between being asked to end and being ended
 LINGER_S = 0.2  # for output of processes that outlive their command
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
+PROMPT_S = 0.02
+"""A command that has ended by then is told of once, unless prompt news is asked for: each message wakes the parent."""
 
 
 class Tail:
@@ -85,6 +84,7 @@ class Worker:
         self.ended = False
         self.kill_asked = False
         self.job: dict[str, Any] | None = None
+        self.news: dict[str, Any] | None = None
 
     def serve(self) -> None:
         """Until the parent is gone."""
@@ -124,7 +124,9 @@ class Worker:
             tell({"started": None, "file": about})
             tell({"ended": {"exit_code": code, "runtime_s": 0.0, "stderr": f"{job['words'][0]}: {why}"}})
             return
-        tell({"started": child.pid, "file": about, "at_ns": began_ns})
+        self.news = {"started": child.pid, "file": about, "at_ns": began_ns}
+        if job.get("prompt"):
+            self._tell_news()
         assert child.stdout is not None and child.stderr is not None
         tails = Tail(child.stdout.fileno()), Tail(child.stderr.fileno())
         timed_out, code, usage = self._follow(child.pid, tails, job.get("timeout_s"))
@@ -149,7 +151,13 @@ class Worker:
             ended["killed"] = True
         if before is not None and after is not None and after > before:
             ended["oom_kills"] = after - before
-        tell({"ended": ended})
+        tell(*([self.news] if self.news is not None else []), {"ended": ended})
+        self.news = None
+
+    def _tell_news(self) -> None:
+        if self.news is not None:
+            tell(self.news)
+            self.news = None
 
     def _follow(self, pid: int, tails: tuple[Tail, Tail], timeout_s: float | None) -> tuple[bool, int, Any]:
         """Until the command has ended; whether it took too long, its code (negative: a signal), what it used."""
@@ -162,6 +170,8 @@ class Worker:
                     _signal(pid, signal.SIGKILL)  # what the command left behind
                 return timed_out, os.waitstatus_to_exitcode(status), usage
             now = time.monotonic()
+            if now - began >= PROMPT_S:
+                self._tell_news()
             if self.ended or (asked is not None and now - asked > GRACE_S):
                 _signal(pid, signal.SIGKILL)
             elif asked is None and (self.kill_asked or (timeout_s is not None and now - began >= timeout_s)):
@@ -171,6 +181,8 @@ class Worker:
             until = [0.5 if self.ended or asked is not None else 10.0]
             if timeout_s is not None and asked is None:
                 until.append(max(timeout_s - (now - began), 0.0))
+            if self.news is not None:
+                until.append(PROMPT_S)
             listened = [] if self.ended else [0]
             self._wait([*listened, self.wake, *(tail.descriptor for tail in tails if tail.open)], min(until))
             for tail in tails:
@@ -192,21 +204,13 @@ class Worker:
 
 
 def _start(job: dict[str, Any]) -> subprocess.Popen[bytes]:
-    parent = os.getpid()
-
-    def prepare() -> None:
-        # The command must not outlive its worker; if that is gone already, it must not even start.
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-
+    # Nothing here needs Python between fork and exec: a copy of this process would cost more than a short command.
     return subprocess.Popen(
         job["words"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         process_group=0,
-        preexec_fn=prepare,  # this process has one thread
     )
 
 
@@ -217,9 +221,9 @@ def _signal(group: int, number: int) -> None:
         pass
 
 
-def tell(message: dict[str, Any]) -> None:
-    """One line to the parent. Where it is gone, stdin says so too."""
-    data = json.dumps(message).encode() + b"\n"
+def tell(*messages: dict[str, Any]) -> None:
+    """Lines to the parent. Where it is gone, stdin says so too."""
+    data = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
     try:
         while data:
             data = data[os.write(1, data) :]
@@ -231,7 +235,9 @@ def main() -> None:
     """Serve until the parent is gone. Ctrl-C is the parent's to decide on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    Worker().serve()
+    made = Worker()
+    tell({"ready": True})
+    made.serve()
 
 
 if __name__ == "__main__":

@@ -87,10 +87,8 @@ def command(config: Path | None, check: bool, quiet: bool, **given: Any) -> int:
 
     if check:
         return _check(options, output)
-    http = _http(options, output)
-    output_say = output.say
-    agent = Agent(options, say=output_say)
-    return serve(agent, lambda: combine(flags, config), http)
+    agent = Agent(options, say=output.say)
+    return serve(agent, lambda: combine(flags, config), _http(options))
 
 
 def need(library: str) -> None:
@@ -101,7 +99,7 @@ def need(library: str) -> None:
         raise MissingExtra(library, "export")
 
 
-def _http(options: AgentOptions, output: Output) -> Http:
+def _http(options: AgentOptions) -> Http:
     from everywatt.fleet import address
 
     for library in LIBRARIES:
@@ -121,8 +119,8 @@ def _http(options: AgentOptions, output: Output) -> Http:
 
     hosts = address.hosts_of(place, port, tls=tls, names=options.names)
     access = Access(hosts, port, token, tls, own_ip=place.everywhere, pages=False)
-    output.say(f"{address.url_of(place, port, tls=tls)}metrics")
-    return Http(sock, access, cert=options.cert, key=options.key, client_ca=options.client_ca)
+    url = f"{address.url_of(place, port, tls=tls)}metrics"
+    return Http(sock, access, cert=options.cert, key=options.key, client_ca=options.client_ca, url=url)
 
 
 def _small(flags: dict[str, Any], config: Path | None) -> NoReturn:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
+from everywatt.batch import array
 from everywatt.batch.devices import Device, Lanes, lay_out
 from everywatt.batch.items import Item, check_words, parse_items, read_items
 from everywatt.batch.journal import DONE, History
@@ -26,40 +28,30 @@ from everywatt.cli.batch_common import (
     apart,
     batch_meter,
     clear_line,
+    find_batch,
     gpus_option,
     stopping,
     wanted_gpus,
     words_of,
 )
-from everywatt.cli.batch_probe import command as probe_command
-from everywatt.cli.batch_summary import command as summary_command
+from everywatt.cli.batch_slurm import LOCAL, SLURM, SlurmOptions, run_array, settle, slurm_options
 from everywatt.cli.batch_summary import show_batch
-from everywatt.cli.options import DURATION, RUN, Verb, output_options, settings_options
+from everywatt.cli.options import DURATION, RUN, output_options, settings_options
 from everywatt.cli.output import Output
+from everywatt.cli.parts import WithMembers
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import ConfigError, UsageError
 from everywatt.core.units import format_duration
-from everywatt.tape.run_store import existing_home, find_run, new_run
+from everywatt.tape.run_store import existing_home, new_run
 from everywatt.tape.run_store import home as runs_home
 
 SHOW_EVERY_S = 0.2
+MEMBERS = {"probe": "everywatt.cli.batch_probe", "summary": "everywatt.cli.batch_summary"}
 
 
-class Batch(Verb):
-    """A verb whose first word may be one of `members`, and whose command comes after `--`."""
-
-    members: ClassVar[dict[str, click.Command]] = {}
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if args and args[0] in self.members:
-            return self.members[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
-        return super().make_context(info_name, args, parent=parent, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        return ctx.command.invoke(ctx) if ctx.command is not self else super().invoke(ctx)
+class Batch(WithMembers):
+    """A verb whose command comes after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, apart(ctx, args))
@@ -103,7 +95,7 @@ config_option = click.option(
 )
 
 
-@click.command(cls=Batch)
+@click.command(cls=Batch, modules=MEMBERS)
 @click.argument("items", required=False, metavar="ITEMS")
 @config_option
 @gpus_option
@@ -118,6 +110,9 @@ config_option = click.option(
     "--telemetry", type=click.Path(path_type=Path), metavar="FILE", help="Also write BADC's telemetry (JSON lines)."
 )
 @click.option("--resume", type=RUN, metavar="RUN", help="Go on with an earlier batch; what is done is not run again.")
+@click.option("--wrap", metavar="WORDS", help="Put these words before the command, as 'nsys profile -o {index}'.")
+@click.option("--wrap-items", metavar="0,ID", help="Only for these items, by index or id; else for all.")
+@slurm_options
 @click.option("--plan", "plan_only", is_flag=True, help="Print who would run what, and do nothing.")
 @click.option(
     "--on-interrupt",
@@ -139,6 +134,9 @@ def command(
     hashed: bool,
     telemetry: Path | None,
     resume: str | None,
+    wrap: str | None,
+    wrap_items: str | None,
+    slurm: SlurmOptions,
     plan_only: bool,
     on_interrupt: str,
     settings: Settings,
@@ -154,16 +152,31 @@ def command(
     for warning in settings.warnings:
         output.warn(warning)
     words = words_of()
-    folder = None if resume is None else find_run(resume, existing_home(settings.home))
+    folder = None if resume is None else find_batch(resume, existing_home(settings.home))
+    by_array = folder is not None and bool(array.parts(folder))
+    if folder is not None and by_array and not plan_only:
+        code = settle(folder, slurm, output)
+        if code is not None:
+            return code
     history = None if folder is None else take_up(folder, words)
     if history is not None and not words:
         words = tuple(history.command)
     chosen = _items(items, history, size_column)
-    check_words(words, chosen)
+    wrapping = _wrapping(wrap, wrap_items, chosen)
+    check_words((*wrapping[0], *words) if words else (), chosen)
+    work = what_is_left(chosen, history)
+    on_slurm = (slurm.executor or (SLURM if by_array else LOCAL)) == SLURM
+    if on_slurm and plan_only:
+        tasks = min(slurm.tasks, max(len(work.todo), 1))
+        _show_plan(work, Lanes((Device("task"),) * tasks), history, output)
+        return 0
+    if on_slurm and work.todo:
+        if telemetry is not None:
+            raise UsageError("--telemetry is written where items run, and these run elsewhere.", cure="leave it out")
+        return run_array(work, words, folder, slurm, settings, output)
     lanes = lay_out(os.environ, gpus=wanted_gpus(gpus), per_gpu=per_gpu, cpu_workers=cpu_workers)
     for text in lanes.notes:
         output.say(text)
-    work = what_is_left(chosen, history)
     if plan_only:
         _show_plan(work, lanes, history, output)
         return 0
@@ -172,7 +185,7 @@ def command(
     if not work.todo and folder is not None:
         output.say(f"Nothing is left to do in {folder.name}.")
         return show_batch(folder, output)[0]
-    runner = RunnerSettings(words, max_retries, backoff_s, timeout_s, hashed)
+    runner = RunnerSettings(words, max_retries, backoff_s, timeout_s, hashed, *wrapping)
     return run_batch(work, lanes.devices, runner, settings, note, output, folder, history, on_interrupt, telemetry)
 
 
@@ -230,6 +243,27 @@ def _items(items: str | None, history: History | None, size_column: str | None) 
     return read_items(Path(items), size_column=size_column)
 
 
+def _wrapping(
+    wrap: str | None, chosen: str | None, items: Sequence[Item]
+) -> tuple[tuple[str, ...], frozenset[str] | None]:
+    """The words of --wrap, and the items that get them. UsageError where there is no such item."""
+    if wrap is None:
+        if chosen is not None:
+            raise UsageError("--wrap-items needs --wrap.", cure="--wrap 'nsys profile -o {index}'")
+        return (), None
+    try:
+        words = tuple(shlex.split(wrap))
+    except ValueError as error:
+        raise UsageError(f"--wrap '{wrap}': {error}.") from None
+    if chosen is None:
+        return words, None
+    wanted = frozenset(word.strip() for word in chosen.split(",") if word.strip())
+    known = {name for item in items for name in (item.id, str(item.index))}
+    if unknown := sorted(wanted - known):
+        raise UsageError(f"There is no item '{unknown[0]}' to wrap.")
+    return words, wanted
+
+
 def _watcher(output: Output, log: TelemetryLog | None = None) -> Callable[[Event, Progress], None]:
     show = output.progress()
     shown = [0.0]
@@ -270,7 +304,3 @@ def _show_plan(work: Work, lanes: Lanes, history: History | None, output: Output
     ]
     output.table(("lane", "device", "items", "size", "time", "first"), rows, right=(0, 2, 3, 4))
     output.json("batch-plan", data)
-
-
-Batch.members["probe"] = probe_command
-Batch.members["summary"] = summary_command

@@ -12,12 +12,14 @@ import click
 
 from everywatt.api.meter import Meter
 from everywatt.batch.devices import Device
+from everywatt.batch.journal import JOURNAL
 from everywatt.batch.runner import FINISH
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import Verb
 from everywatt.cli.output import Output, style_of
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
+from everywatt.tape.run_store import find_run, list_runs
 
 WORDS = "everywatt.batch.words"
 gpus_option = click.option("--gpus", metavar="0,1", help="Only these GPUs, by index or UUID; none: the CPU alone.")
@@ -47,6 +49,16 @@ def apart(ctx: click.Context, args: Sequence[str]) -> list[str]:
     place = list(args).index("--")
     ctx.meta[WORDS] = tuple(args[place + 1 :])
     return list(args[:place])
+
+
+def find_batch(name: str, home: Path) -> Path:
+    """The batch that a name, a path or `last` means, also one that has no recording yet: it waits for Slurm."""
+    place = Path(name) if "/" in name else home / name
+    if name != "last":
+        return place if (place / JOURNAL).is_file() else find_run(name, home)
+    waiting = [path.parent for path in home.glob(f"*/{JOURNAL}") if not path.parent.name.startswith(".")]
+    newest = sorted({*waiting, *list_runs(home)}, key=lambda path: path.name)
+    return newest[-1] if newest and newest[-1] in waiting else find_run(name, home)
 
 
 def words_of() -> tuple[str, ...]:

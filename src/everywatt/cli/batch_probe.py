@@ -38,6 +38,7 @@ RIGHT = (0, 2, 3, 4, 5, 6, 8)
 @click.option("--trials", type=click.IntRange(1), default=1, help="Runs of each size whose energy counts (1).")
 @click.option("--largest-only", is_flag=True, help="Do not look for the cheapest size.")
 @click.option("--timeout", "timeout_s", type=DURATION, default=None, help="A run that takes longer does not fit.")
+@click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: .png, .svg or .pdf.")
 @gpus_option
 @settings_options
 @output_options
@@ -48,6 +49,7 @@ def command(
     trials: int,
     largest_only: bool,
     timeout_s: float | None,
+    picture: Path | None,
     gpus: str | None,
     settings: Settings,
     note: str | None,
@@ -59,6 +61,11 @@ def command(
     fit; the table says why. Ctrl-C keeps what was found.
     """
     words = words_of()
+    if picture is not None:
+        from everywatt.report.plots import check_ending, load_altair
+
+        check_ending(picture)
+        load_altair()  # before an hour of runs, not after
     if not any("{size}" in word or "{input}" in word for word in words):
         raise UsageError("The command needs {size}.", cure="everywatt batch probe -- CMD --batch-size {size}")
     lanes = lay_out(os.environ, gpus=wanted_gpus(gpus))
@@ -85,6 +92,11 @@ def command(
     clear_line(output)
     result = probe.result(run)
     _show(result, output)
+    if picture is not None and result.largest.fits is not None:
+        from everywatt.report.size_plot import plot_sizes
+
+        plot_sizes([one.to_dict() for one in result.sizes], result.cheapest, picture)
+        output.say(f"  plot    {picture}")
     if caught:
         return 128 + caught[0]
     return 0 if result.largest.fits is not None else 1

@@ -8,6 +8,8 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "precision": ("everywatt.cli.bench_precision", "Measure a model at several precisions."),
     "train": ("everywatt.cli.bench_train", "Measure a training, epoch by epoch."),
     "llm": ("everywatt.cli.bench_llm", "Ask a language model: joules, accuracy and speed, each with an interval."),
+    "agents": ("everywatt.cli.bench_agents", "What turns, model calls and tool calls of an agent cost."),
+    "leaderboard": ("everywatt.cli.bench_leaderboard", "Runs of `bench llm` in one table, best first."),
 }
 
 

@@ -13,11 +13,13 @@ from everywatt.api.run import Run, load
 from everywatt.bench.candidates import Candidate, candidates, parse_values
 from everywatt.bench.comparing import Comparing, Plan, Progress, Result, Watcher
 from everywatt.bench.gate import failing, parse_rule
+from everywatt.bench.llm.comparing import is_llm
 from everywatt.bench.runs import RunFigures, compare_runs, runs_csv
 from everywatt.bench.sweep import Choice
 from everywatt.bench.tables import HEADERS, markdown, rows, to_csv, to_markdown, verdicts
+from everywatt.cli.llm_compare import compare_runs_of_models
 from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
+from everywatt.cli.options import DURATION, RUN, Verb, model_option, out_option, output_options, settings_options
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, RunNotFound, UsageError
@@ -68,8 +70,10 @@ class Share(click.ParamType):  # type: ignore[type-arg]
     "--fail-if", "rules", multiple=True, metavar="RULE", help="Exit 1 where 'energy > baseline * 1.05' holds."
 )
 @click.option("--resume", type=RUN, metavar="RUN", help="Go on with a comparison that was interrupted.")
+@click.option("--level", metavar="LOAD", help="Of runs of `bench llm` with several loads: 'concurrency 4'.")
 @click.option("--force", is_flag=True, help="Compare runs although they cover different devices.")
 @out_option
+@model_option
 @settings_options
 @output_options
 def command(
@@ -90,6 +94,7 @@ def command(
     show_output: bool,
     rules: tuple[str, ...],
     resume: str | None,
+    level: str | None,
     force: bool,
     out: Path | None,
     settings: Settings,
@@ -99,12 +104,15 @@ def command(
     """Compare the energy of commands: interleaved trials, as many as it takes, and a verdict with its interval.
 
     Commands are split like a shell would; --shell lets one read them. Where all arguments name finished runs, those are
-    compared. -o writes .json, .csv, .md or .html. Ctrl-C keeps what there is: --resume goes on.
+    compared; runs of `bench llm` item by item. -o writes .json, .csv, .md or .html. Ctrl-C keeps what there is, and
+    --resume goes on.
     """
     for warning in settings.warnings:
         output.warn(warning)
     gate = [parse_rule(rule) for rule in rules]
     runs = _runs(commands, settings)
+    if runs and all(is_llm(run) for run in runs):
+        return compare_runs_of_models(runs, level=level, force=force, out=out, output=output)
     if runs:
         return _finished(runs, target, force, out, output)
     values = {name: parse_values(text) for name, text in param}

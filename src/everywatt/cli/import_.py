@@ -38,7 +38,7 @@ def command(
 
     KIND is csv, jsonl, parquet or arrow (what `export` wrote, and any other csv), nvidia-smi, dmon or pmon (logs of
     that command), tegrastats or powermetrics (logs of those), omegawatt (a wattmeter), aipowermeter, labia, codecarbon,
-    sage, ipmi, or what a plug-in offers.
+    sage, ipmi, ipw (a profile folder of Intelligence per Watt), or what a plug-in offers.
 
     Any other csv has to be told its columns: --set time=COLUMN --set values=COLUMN,COLUMN --set unit=W
     --set kind=gauge --set device=gpu.0 --set domain=gpu, and perhaps scale, delimiter and time_format (iso, s, ms, ns

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("everywatt.cli.export", "Write a run as CSV, JSON lines, Parquet or Arrow."),
     "import": ("everywatt.cli.import_", "Turn recordings of other tools into runs."),
     "meter": ("everywatt.cli.meter", "Record, archive and read wattmeters at the wall."),
+    "model": ("everywatt.cli.model", "Learn power from use, and estimate it where no sensor is."),
     "calibrate": (
         "everywatt.cli.calibrate",
         "Find gain and offset of a card against a meter, and use them ever after.",

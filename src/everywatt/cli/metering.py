@@ -22,5 +22,6 @@ def meter_of(settings: Settings, note: str | None, name: str = "", **more: Any) 
         estimate=settings.estimate,
         home=settings.home,
         memory=settings.memory,
+        options=settings.options,
         **more,
     )

@@ -46,6 +46,7 @@ class Plan:
     ascii: bool
     by: str | None
     here: bool
+    tail: int
 
 
 @click.command(cls=Verb)
@@ -59,6 +60,7 @@ class Plan:
 @click.option("--csv", metavar="FILE", help="Append one row for each device and interval; - is stdout.")
 @click.option("--gpus", metavar="LIST", help="Only these cards, such as 0,1.")
 @click.option("--by", type=click.Choice(KINDS), default=None, help="Show who owes the watts, by this.")
+@click.option("--tail", type=click.IntRange(0), default=15, help="The last events of a batch (15).")
 @click.option("--ascii", "ascii_only", is_flag=True, help="No signs beyond ASCII.")
 @settings_options
 @output_options
@@ -71,6 +73,7 @@ def command(
     csv: str | None,
     gpus: str | None,
     by: str | None,
+    tail: int,
     ascii_only: bool,
     settings: Settings,
     note: str | None,
@@ -78,15 +81,15 @@ def command(
 ) -> int:
     """Watch power, energy and owners, live.
 
-    SOURCE is nothing (this machine), a run that is being written or has ended (its name, its path, `last`), an old
-    telemetry log of a batch (a .jsonl file), or an agent (http://host:port). On a terminal it fills the screen (needs
-    `pip install 'everywatt[tui]'`); --once, --json and --csv do not need that and work anywhere. --json prints one
-    object for each interval, each on a line; with --once it is the only one.
+    SOURCE is nothing (this machine), a run or batch that is being written or has ended (its name, its path, `last`), a
+    batch.jsonl or an old telemetry log of a batch (a .jsonl file), or an agent (http://host:port). On a terminal it
+    fills the screen (needs `pip install 'everywatt[tui]'`); --once, --json and --csv work anywhere without it. --json
+    prints one object for each interval, each on a line; with --once it is the only one.
 
     --record keeps what is recorded as a run and ends with its summary.
     """
     _check(source, once, interval_s, record, for_s)
-    plan = Plan(interval_s, for_s, once, csv, ascii_only, by, source is None)
+    plan = Plan(interval_s, for_s, once, csv, ascii_only, by, source is None, tail)
     for warning in settings.warnings:
         output.warn(warning)
     face = _face(plan, record, output)
@@ -183,7 +186,7 @@ def _source(
         )
     from everywatt.report.live.elsewhere import open_source
 
-    return open_source(source, plan.interval_s, by=by, gpus=_numbers(gpus), home=settings.home)
+    return open_source(source, plan.interval_s, by=by, gpus=_numbers(gpus), home=settings.home, tail=plan.tail)
 
 
 def _period_s(settings: Settings, plan: Plan, *, keep: bool) -> float:
@@ -265,7 +268,7 @@ def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[flo
             if table is not None:
                 table.write(snapshot)
             if plan.once and lines is None and table is None:
-                _print_once(snapshot, output)
+                _print_once(snapshot, output, plan.ascii)
             if face == "quiet":
                 progress(f"everywatt: {_so_far(snapshot)}")
             if stopped or plan.once or not snapshot.live or (end_s is not None and time.monotonic() >= end_s - 0.01):
@@ -309,7 +312,7 @@ def _print_line(stream: TextIO, snapshot: Snapshot) -> None:
     stream.flush()
 
 
-def _print_once(snapshot: Snapshot, output: Output) -> None:
+def _print_once(snapshot: Snapshot, output: Output, ascii_only: bool) -> None:
     from everywatt.report.live import faces
 
     output.text(faces.heading(snapshot))
@@ -321,7 +324,7 @@ def _print_once(snapshot: Snapshot, output: Output) -> None:
         else:
             output.table(faces.OWNER_HEADS, faces.owner_rows(snapshot), right=range(2, 7))
     if snapshot.work:
-        output.table(faces.WORK_HEADS, faces.work_rows(snapshot), right=range(1, 7))
+        output.table(faces.WORK_HEADS, faces.work_rows(snapshot, ascii_only=ascii_only), right=range(1, 7))
         for line in snapshot.tail:
             output.text(line)
     for text in snapshot.notes:

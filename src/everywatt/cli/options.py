@@ -170,6 +170,12 @@ memory_option = click.option(
     default=None,
     help="How memory of processes is told; pss adds proportional and unique set sizes, at a price.",
 )
+model_option = click.option(
+    "--model",
+    "power_model",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Estimate power from use by this fitted model (everywatt model fit).",
+)
 note_option = click.option("--note", metavar="TEXT", help="Keep a sentence with the run.")
 
 
@@ -190,7 +196,7 @@ def settings_options(function: F) -> F:
     """Adds --period, --sensors, --no-estimate, --memory, --tag and --note; the function gets `settings` and `note`.
 
     `settings` is a `core.config.Settings`: what the flags say, else the environment, the files, the defaults. The
-    verb prints its `warnings`.
+    verb prints its `warnings`. A verb that also has `model_option` has its file among the options of sensors.
     """
 
     @period_option
@@ -209,12 +215,14 @@ def settings_options(function: F) -> F:
         tags: Sequence[tuple[str, str]],
         **values: Any,
     ) -> Any:
+        model = values.pop("power_model", None)
         flags = {
             "period": period,
             "sensors": sensors,
             "estimate": estimate,
             "memory": memory,
             "tag": dict(tags) or None,
+            "sensor": None if model is None else {"model": {"file": str(model)}},
         }
         return function(*args, settings=resolve(flags), **values)
 

@@ -11,7 +11,7 @@ from everywatt.cli.options import RUN, Verb, out_option, output_options
 from everywatt.cli.output import Output
 from everywatt.cli.progress import task
 
-WHAT = ("power", "ledger", "spans", "energy-by-device")
+WHAT = ("power", "ledger", "spans", "energy-by-device", "llm-tokens", "llm-density")
 
 
 @click.command(cls=Verb)

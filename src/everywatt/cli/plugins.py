@@ -20,6 +20,7 @@ GROUPS = (
     "everywatt.llm_clients",
     "everywatt.llm_datasets",
     "everywatt.llm_scorers",
+    "everywatt.models",
 )
 
 

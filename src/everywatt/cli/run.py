@@ -15,7 +15,7 @@ from everywatt.api import own_cgroup, preflight
 from everywatt.api.meter import Meter
 from everywatt.cli import child
 from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, RUN, Verb, output_options, settings_options
+from everywatt.cli.options import DURATION, RUN, Verb, model_option, output_options, settings_options
 from everywatt.cli.output import STDOUT, Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused
@@ -38,6 +38,7 @@ LAST_READ_S = 0.2  # how long the recorder gets for a last look at the command b
 @click.option(
     "--strict", is_flag=True, help="Refuse to start (exit 3) where nothing measures power or the machine is not quiet."
 )
+@model_option
 @settings_options
 @output_options
 def command(

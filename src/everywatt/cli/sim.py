@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import click
 
+from everywatt.cli.parts import WithMembers
 from everywatt.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class _Sim(click.Command):
-    """A command whose first word may be one of `members`."""
-
-    members: ClassVar[dict[str, click.Command]] = {}
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if args and args[0] in self.members:
-            return self.members[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
-        return super().make_context(info_name, args, parent=parent, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        return ctx.command.invoke(ctx) if ctx.command is not self else super().invoke(ctx)
+MEMBERS = {"truth": "everywatt.cli.sim_truth"}
 
 
-HELP_NAMES = ["-h", "--help"]
-
-
-@click.command(cls=_Sim, context_settings={"allow_interspersed_args": False, "help_option_names": HELP_NAMES})
+@click.command(cls=WithMembers, modules=MEMBERS, context_settings={"allow_interspersed_args": False})
 @click.option("--gpu", "gpus", multiple=True, metavar="CURVE", help="A card that draws this power; repeat for more.")
 @click.option("--gpus", "number", type=int, metavar="N", help="Repeat the cards until there are N.")
 @click.option("--package", "packages", multiple=True, metavar="CURVE", help="A processor package; repeat for more.")
@@ -90,30 +75,4 @@ def sim(
     sys.exit(outcome.code)
 
 
-@click.command("truth", context_settings={"help_option_names": HELP_NAMES})
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--between", nargs=2, metavar="A B", help="The window; the command's whole life if left out.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def truth(file: Path, between: tuple[str, str] | None, as_json: bool) -> None:
-    """The exact joules of each device in a window of a simulation.
-
-    A and B are times after the command's start (1.5, 250ms), `end`, CLOCK_MONOTONIC seconds (mono:8123.5), or ISO
-    times.
-    """
-    from everywatt.core.jsonio import document, dumps
-    from everywatt.core.units import format_duration
-    from everywatt.sim.truth import load
-
-    found = load(file)
-    a, b = between or ("0", "end")
-    window = found.window(found.instant_ns(a), found.instant_ns(b))
-    if as_json:
-        click.echo(dumps(document("sim-truth-window", window)))
-        return
-    click.echo(f"exact joules over {format_duration(window['duration_s'])}", err=True)
-    for name, row in window["devices"].items():
-        click.echo(f"{name:<12} {row['joules']:14.6f} J  {row['mean_w']:10.3f} W")
-
-
-_Sim.members["truth"] = truth
 command = sim

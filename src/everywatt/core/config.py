@@ -285,6 +285,7 @@ VARIABLES: Mapping[str, str] = {
     "EVERYWATT_SNMP_AUTH": "Password with which the user of SNMP v3 proves who asks, unless auth_file holds it.",
     "EVERYWATT_SNMP_COMMUNITY": "Community of the PDU that the snmp sensor asks; public unless set.",
     "EVERYWATT_SNMP_PRIVACY": "Password that hides what is asked by SNMP v3, unless privacy_file holds it.",
+    "EVERYWATT_BATCH": "Folder of the batch that a command is an item of; set by `everywatt batch`.",
     "EVERYWATT_SIM": "Folder of the simulated machine; set by `everywatt sim`.",
     "EVERYWATT_LLM_API_KEY": "API key that `bench llm` sends to the server; never written to disk or shown.",
 }

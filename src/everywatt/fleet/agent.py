@@ -433,6 +433,7 @@ def serve(agent: Agent, reload: Callable[[], AgentOptions] | None = None, http: 
     try:
         if http is not None:
             http.start(agent)
+            agent.say(http.url)
         agent.run()
     finally:
         if http is not None:

@@ -96,7 +96,9 @@ class Http:
         cert: Path | None = None,
         key: Path | None = None,
         client_ca: Path | None = None,
+        url: str = "",
     ) -> None:
+        self.url = url
         self._sock, self._access = sock, access
         self._tls: dict[str, Any] = {"ssl_certfile": cert, "ssl_keyfile": key}
         if client_ca is not None:

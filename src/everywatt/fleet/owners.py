@@ -50,6 +50,7 @@ class Places:
         if len(self._jobs) > 8 * MOST_OWNERS:
             self._jobs.clear()
             self._groups.clear()
+            self._users.clear()
 
     def owner(self, process: Process) -> Owner:
         """The one owner of a process that is not the meter."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from everywatt.fleet.exporting import SAMPLES
 from everywatt.fleet.protobuf import Sample, labels_bytes
-from everywatt.fleet.segments import connect, number_of, segments, size_bytes
+from everywatt.fleet.segments import connect, number_of, samples_group, segments, size_bytes
 
 CHUNK = 64
 LEFT_S = 120.0
@@ -70,10 +69,12 @@ class Queue:
                 return None
             try:
                 sealed, rows = self._read(path)
-            except (sqlite3.Error, OSError):
+            except (sqlite3.Error, OSError) as error:
                 self.close()
-                if path.exists():
+                if path.exists() and not self._hopeless(path, error):
                     return None  # it is just being replaced, or the disk does not answer: later
+                if path.exists() and not self._move_on(number_of(path)):
+                    return None
                 continue
             if rows:
                 return self._batch(path, rows)
@@ -93,6 +94,10 @@ class Queue:
             self.position = Position(number_of(found[0]), 0)
         return found[0]
 
+    def _hopeless(self, path: Path, error: Exception) -> bool:
+        """Whether nobody will ever read this: its agent was killed before there was a tape in the file, or it broke."""
+        return number_of(path) < self.dead_below and "locked" not in str(error)
+
     def _move_on(self, number: int) -> bool:
         later = [path for path in segments(self.folder) if number_of(path) > number]
         if later:
@@ -104,7 +109,7 @@ class Queue:
         whole = number_of(path) < self.dead_below or _left(path)
         db = self._open(path)
         if self._group is None:
-            self._group = _group(db)
+            self._group = samples_group(db)
         if self._group is not None and self._known_of != number_of(path):
             self._known, self._known_of = {}, number_of(path)
             self._learn(db, self._group)
@@ -166,7 +171,7 @@ class Queue:
         with contextlib.suppress(sqlite3.Error, OSError):
             db = connect(path)
             try:
-                group = _group(db)
+                group = samples_group(db)
                 sql = "SELECT data FROM tframe WHERE grp=? AND id>?"
                 datas = db.execute(sql, (group, after)) if group is not None else ()
                 return sum(row.get("c", 0) for (data,) in datas for row in _rows(data))
@@ -186,11 +191,6 @@ def _left(path: Path) -> bool:
         with contextlib.suppress(OSError):
             newest = max(newest, Path(f"{path}{side}").stat().st_mtime)
     return time.time() - newest > LEFT_S
-
-
-def _group(db: sqlite3.Connection) -> int | None:
-    found = db.execute("SELECT id FROM grp WHERE json_extract(info, '$.name')=?", (SAMPLES.name,)).fetchone()
-    return None if found is None else int(found[0])
 
 
 def _rows(data: bytes) -> list[dict[str, Any]]:

@@ -146,14 +146,22 @@ def connect(path: Path) -> sqlite3.Connection:
     )
 
 
+def samples_group(db: sqlite3.Connection) -> int | None:
+    """The number of the group of samples on a tape; None where there is none, or no tape at all yet."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name='grp'").fetchone():
+        return None  # its agent was killed while it made the file
+    found = db.execute("SELECT id FROM grp WHERE json_extract(info, '$.name')=?", (SAMPLES.name,)).fetchone()
+    return None if found is None else int(found[0])
+
+
 def table_rows(path: Path, after: int, most: int) -> list[tuple[int, bytes]]:
     """Number and bytes of tables of samples after a number, at most so many; the file is let go of at once."""
     db = connect(path)
     try:
-        group = db.execute("SELECT id FROM grp WHERE json_extract(info, '$.name')=?", (SAMPLES.name,)).fetchone()
+        group = samples_group(db)
         if group is None:
             return []
         sql = "SELECT id, data FROM tframe WHERE grp=? AND id>? ORDER BY id LIMIT ?"
-        return [(int(number), bytes(data)) for number, data in db.execute(sql, (group[0], after, most))]
+        return [(int(number), bytes(data)) for number, data in db.execute(sql, (group, after, most))]
     finally:
         db.close()

@@ -14,6 +14,7 @@ from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
 from everywatt.report.html.lines import CHARTS, Line, extent_s, lines_of
 from everywatt.report.html.pyramid import buckets
 from everywatt.report.html.spans import phases_of, spans_over_time
+from everywatt.report.llm_plots import density_chart, tokens_chart
 
 ENDINGS = (".png", ".svg", ".pdf")
 WIDTH, HEIGHT = 640, 300
@@ -32,23 +33,36 @@ def plot(
     `what` is one of `WHAT`. For power, `metrics` are the lines to draw (default: what the total is made of) and
     `second` lines on an axis of their own at the right. UsageError where the run has no such line.
     """
+    check_ending(out)
     if what not in WHAT:
         raise UsageError(f"'{what}' is not something to plot.", cure=f"one of: {', '.join(WHAT)}")
     if what != "power" and (metrics or second):
         raise UsageError("--metric and --second-axis choose lines over time; they go with --what power.")
-    altair = altair_or_extra(out)
+    altair = load_altair()
     chart = _power(altair, run, metrics, second) if what == "power" else WHAT[what](altair, run)
-    save(styled(chart, {"width": WIDTH, **({"height": HEIGHT} if what == "power" else {})}), out, scale)
-    return out
+    properties: dict[str, Any] = {"width": WIDTH, **({"height": HEIGHT} if what == "power" else {})}
+    if what.startswith("llm-"):
+        properties = {}  # several panels, each with a size of its own
+    return save(chart.properties(**properties), out, scale=scale)
 
 
-def save(chart: Any, out: Path, scale: float = 2.0) -> None:
-    """Write a chart in the format of the file's ending. UsageError where that fails."""
+def check_ending(out: Path) -> None:
+    """UsageError where a file's name does not say a format that can be drawn."""
+    if out.suffix.lower() not in ENDINGS:
+        raise UsageError(f"'{out.name}' does not say a format.", cure=f"a name that ends in {', '.join(ENDINGS)}")
+
+
+def save(chart: Any, out: Path, *, scale: float = 2.0) -> Path:
+    """Write a chart in the project's style; the ending says the format."""
+    check_ending(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        chart.save(str(out), format=out.suffix[1:].lower(), **({"scale_factor": scale} if out.suffix == ".png" else {}))
+        _styled(chart).save(
+            str(out), format=out.suffix[1:].lower(), **({"scale_factor": scale} if out.suffix == ".png" else {})
+        )
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror}.") from error
+    return out
 
 
 def metrics_of(run: Run) -> list[tuple[str, str]]:
@@ -63,10 +77,8 @@ def metric_name(line: Line) -> str:
     return f"{line.label} {line.chart}"
 
 
-def altair_or_extra(out: Path) -> Any:
-    """Altair, for a file of this name. UsageError where its ending says no format, MissingExtra without Altair."""
-    if out.suffix.lower() not in ENDINGS:
-        raise UsageError(f"'{out.name}' does not say a format.", cure=f"a name that ends in {', '.join(ENDINGS)}")
+def load_altair() -> Any:
+    """Altair; MissingExtra, with the cure, where it is not installed."""
     try:
         import altair
         import vl_convert  # noqa: F401 - what altair saves with
@@ -221,11 +233,9 @@ def _ledger(altair: Any, run: Run) -> Any:
     return _bars(altair, [row for row in rows if row], "owner")
 
 
-def styled(chart: Any, properties: dict[str, Any]) -> Any:
-    """A chart with the fonts and colours of all of ours."""
+def _styled(chart: Any) -> Any:
     return (
-        chart.properties(**properties)
-        .configure(font=FONT, background="white")
+        chart.configure(font=FONT, background="white")
         .configure_axis(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", gridColor="#e6e9ed")
         .configure_legend(labelFontSize=11, orient="top")
         .configure_view(stroke=None)
@@ -237,5 +247,7 @@ WHAT: dict[str, Callable[..., Any]] = {
     "ledger": _ledger,
     "spans": _spans,
     "energy-by-device": _devices,
+    "llm-tokens": tokens_chart,
+    "llm-density": density_chart,
 }
 """What can be drawn."""

@@ -12,18 +12,19 @@ import numpy as np
 from everywatt.core.errors import MeasurementRefused
 from everywatt.meters.block import Floats
 from everywatt.meters.wall import Node
-from everywatt.report.plots import MOST_POINTS, PALETTE, altair_or_extra, save, styled
+from everywatt.report.plots import MOST_POINTS, PALETTE, check_ending, load_altair, save
 
 LINES = ("wall", "chips", "CPUs", "cards")
 
 
 def plot_wall(nodes: Sequence[Node], out: Path) -> Path:
     """Draw a comparison into a PNG, SVG or PDF and give its path; a cell without a value is a hole in its line."""
-    altair = altair_or_extra(out)
+    check_ending(out)
+    altair = load_altair()
     panels = [_panel(altair, node) for node in nodes if len(node.start_s)]
     if not panels:
         raise MeasurementRefused("This comparison has no cells to draw.")
-    save(styled(altair.vconcat(*panels), {}), out)
+    save(altair.vconcat(*panels), out)
     return out
 
 

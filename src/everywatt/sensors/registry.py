@@ -35,6 +35,7 @@ BUILT_IN: dict[str, str] = {
     "snmp": "everywatt.sensors.snmp:Snmp",
     "exec": "everywatt.sensors.execute:Execute",
     "use": "everywatt.sensors.use:Use",
+    "model": "everywatt.models.sensor:ModelSensor",
     "modelled": "everywatt.sensors.modelled:Modelled",
     "replay": "everywatt.tape.replay:Replay",
 }
@@ -46,7 +47,7 @@ NEEDS: dict[str, str] = {
     "raspberry": "program vcgencmd",
     "amdsmi": "library amdsmi",
     "cray": "sys cray/pm_counters",
-    **dict.fromkeys(("ipmi", "redfish", "shelly", "tasmota", "snmp", "exec"), "settings"),
+    **dict.fromkeys(("ipmi", "redfish", "shelly", "tasmota", "snmp", "exec", "model"), "settings"),
 }
 ANY_POWER = "*power"
 NOT_TRIED = "not tried"

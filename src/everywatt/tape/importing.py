@@ -26,7 +26,7 @@ from everywatt.tape.writer import TapeWriter
 GROUP: Final = "everywatt.importers"
 Importer = Callable[[Sequence[Path], Path, Mapping[str, Any]], Path]
 FACTS: Final = ("gain_pct", "offset_w", "quantum", "wrap", "max_w", "window_s")
-FOLDERS: Final = ("aipowermeter", "labia")  # kinds whose recordings are folders
+FOLDERS: Final = ("aipowermeter", "labia", "ipw")  # kinds whose recordings are folders
 _FLUSH_ROWS: Final = 1024
 
 
@@ -48,6 +48,7 @@ def kinds() -> dict[str, str]:
         "codecarbon": "everywatt.meters.codecarbon:import_codecarbon",
         "sage": "everywatt.meters.sage:import_sage",
         "ipmi": "everywatt.meters.ipmi_log:import_ipmi",
+        "ipw": "everywatt.bench.llm.import_ipw:import_ipw",
     }
     found.update({entry.name: entry.value for entry in entry_points(group=GROUP)})
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 from array import array
@@ -124,7 +125,7 @@ class TapeWriter:
 
     def append_table(self, group: int, at_ns: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Buffer the rows of a table group (processes) as they stood at `at_ns`."""
-        self._buffer.append_table(TableRow(group, at_ns, len(rows), dumps(list(rows)).encode()))
+        self._buffer.append_table(TableRow(group, at_ns, len(rows), _table_json(rows)))
 
     def edge(self, group: int, row: Row) -> None:
         """Store a row that the measured program read itself, where a span starts or ends."""
@@ -273,6 +274,15 @@ class TapeWriter:
             self.flush()
         self._db.close()
         self._db = None
+
+
+def _table_json(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Rows as JSON; looked at one by one only where they hold what JSON cannot."""
+    try:
+        text = json.dumps(rows, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        text = dumps(list(rows))
+    return text.encode()
 
 
 def _span_columns(span: Span) -> tuple[Any, ...]:

@@ -1,10 +1,15 @@
 """Figures from a bill that is written down."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from everywatt.bench.llm.energy import Bill, QueryEnergy, refused
+from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import metrics
-from everywatt.bench.llm.records import Record
+from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry
+from everywatt.bench.llm.result import knee, over_all_repeats
 from everywatt.bench.llm.values import Answer
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
@@ -87,3 +92,75 @@ def test_without_energy_everything_says_why():
     for name in ("energy_per_output_token", "accuracy_per_joule_mean", "decode_energy", "energy_delay_product"):
         assert found.figures[name].refused == "the server is on another host"
     assert found.accuracy.value == 1.0
+
+
+def test_what_nobody_judged_is_neither_right_nor_wrong():
+    records = [record(n, "right" if n < 3 else "unevaluated") for n in range(8)]
+    found = metrics("concurrency 1", records, bill(8))
+    assert (found.accuracy.value, found.accuracy.n) == (1.0, 3)
+    assert found.verdicts == {"right": 3, "unevaluated": 5}
+    # Joules per right answer are those of the three that were judged.
+    assert found.figures["energy_per_correct_answer"].value == pytest.approx(10.0)
+
+
+def test_perplexity_is_of_the_tokens_that_have_a_probability():
+    records = [record(n) for n in range(6)]
+    assert "perplexity" not in metrics("concurrency 1", records, bill(6)).figures
+    told = [
+        replace(r, answer=replace(r.answer, logprob_sum=-5.0 - n % 2, logprob_tokens=10)) for n, r in enumerate(records)
+    ]
+    found = metrics("concurrency 1", told, bill(6)).figures["perplexity"]
+    assert found.value == pytest.approx(math.exp(33 / 60))
+    assert math.exp(0.5) <= found.low < found.value < found.high <= math.exp(0.6)
+
+
+def test_a_query_without_energy_is_not_divided_by():
+    found = metrics("concurrency 1", [record(n) for n in range(5)], bill(3))
+    assert found.figures["energy_per_output_token"].value == pytest.approx(1.0)
+    assert "2 of 5 answered queries have no energy" in found.notes
+
+
+def swept(rates, costs):
+    """Loads of given output tokens a second and joules a token."""
+    made = metrics("concurrency 1", [record(0)], bill(1))
+    found = []
+    for n, (rate, cost) in enumerate(zip(rates, costs, strict=True)):
+        figures = {
+            **made.figures,
+            "output_tokens_per_second": Figure(rate, None, None, "1/s", ""),
+            "energy_per_output_token": Figure(cost, None, None, "J", ""),
+        }
+        found.append(replace(made, level=f"concurrency {2**n}", figures=figures))
+    return found
+
+
+def test_the_knee_is_where_more_load_stops_paying():
+    assert knee(swept((10, 40, 50, 55), (10.0, 3.0, 2.8, 2.7)))["level"] == "concurrency 2"
+    # A hump above the line is no knee, and two points make no curve.
+    assert knee(swept((10, 20, 30), (3.0, 3.5, 2.0))) is None
+    assert knee(swept((10, 20), (3.0, 2.0))) is None
+
+
+def test_repeats_tell_how_much_a_figure_varies():
+    found = [
+        replace(one, level=f"concurrency 1, repeat {n}") for n, one in enumerate(swept((10, 12, 14), (1.0, 2.0, 3.0)))
+    ]
+    (figures,) = over_all_repeats(found).values()
+    cost = figures["energy_per_output_token"]
+    # Student: 4.303 × 1 / √3.
+    assert (cost["mean"], cost["sd"], cost["n"]) == pytest.approx((2.0, 1.0, 3))
+    assert (cost["low"], cost["high"]) == pytest.approx((2 - 2.4843, 2 + 2.4843), abs=1e-3)
+
+
+def test_scores_that_come_later_are_read_with_their_records(tmp_path):
+    journal = Journal(tmp_path)
+    early = replace(record(1), score=None)
+    journal.add(early)
+    journal.close()
+    scores = Journal(tmp_path, SCORES)
+    scores.write(score_entry(early, {"verdict": "unevaluated"}))
+    scores.write(score_entry(early, {"verdict": "right", "how": "judge wise"}))
+    scores.write(score_entry(replace(early, span="another"), {"verdict": "wrong"}))
+    scores.close()
+    (found,) = read_records(tmp_path)
+    assert found.right is True and found.score["how"] == "judge wise"

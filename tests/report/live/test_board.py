@@ -6,7 +6,7 @@ import pytest
 from snapshots import OWNERS, gpu, snapshot
 
 from everywatt.report.live.board import board, plain
-from everywatt.report.live.snapshot import Owners, WorkNow
+from everywatt.report.live.snapshot import Owners, Snapshot, WorkNow
 from everywatt.report.live.view import DEVICE_SORTS, OWNER_SORTS, View
 
 
@@ -130,3 +130,13 @@ def test_a_batch_log_shows_workers_and_its_last_events():
     shown = snapshot(0, owners=None, devices=(), work=(worker,), tail=("10:00:01 success gpu.0 chunk-7",))
     text = plain(board(shown, View(), 120, 30))
     assert "chunk-7" in text and "0/4/9" in text and "FAILED" in text and "10:00:01 success" in text
+
+
+def test_a_batch_is_drawn_with_its_bars_also_in_ascii():
+    worker = WorkNow("gpu.0", 4, 2, 1, 1, 2.5, (0.0, 50.0, 100.0), 2**30, "success", "chunk_1", "2026-01-02T03:04:05")
+    worker = replace(worker, power_w=123.4, joules=2500.0, use_trend=(0.0, 50.0, 100.0), memory_trend=(1.0, 2.0))
+    shown = Snapshot("batch x", 0, 1.0, work=(worker,), tail=("03:04:05 success  gpu.0  chunk_1",))
+    drawn = plain(board(shown, View(), 160, 12))
+    assert "123.4 W" in drawn and "2.500 kJ" in drawn and "▁▅█" in drawn and "chunk_1" in drawn
+    plainer = plain(board(shown, View(ascii=True), 160, 12))
+    assert plainer.isascii() and ".+@" in plainer and "?" not in plainer.replace("? help", "")

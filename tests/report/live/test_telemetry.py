@@ -118,4 +118,37 @@ def test_a_gigabyte_opens_at_once(log):
     shown = TelemetrySource(log).poll()
     assert time.process_time() - began < 1.0
     assert shown.work[0].success == 200
-    assert any("MiB of the log are not counted" in note for note in shown.notes)
+    assert any("MiB of the log are not counted yet" in note for note in shown.notes)
+
+
+def test_the_rest_of_a_long_log_is_counted_behind_and_only_once(log):
+    log.write_text(lines(*(event("success", f"c{n}") for n in range(900)), *(event("failure") for _ in range(100))))
+    source = TelemetrySource(log, first_bytes=2000, tail=3)
+    first = source.poll()
+    while source.poll().notes:
+        pass
+    shown = source.poll()
+    (worker,) = shown.work
+    assert (worker.events, worker.success, worker.failure) == (1000, 900, 100)
+    assert (worker.status, worker.item) == ("failure", "rec1_0"), "what lies behind is not the last that happened"
+    assert first.tail == shown.tail and len(shown.tail) == 3
+
+
+def test_our_own_journal_is_read_too(log):
+    def line(kind, **more):
+        return json.dumps({"kind": kind, "at": "2026-01-02T03:04:05.000+00:00", **more}) + "\n"
+
+    log.write_text(
+        line("batch", command=["x"], devices=[])
+        + line("item", id="a", index=0)
+        + line("start", id="a", attempt=1, device="gpu.1", lane=0)
+        + line("end", id="a", attempt=1, device="gpu.1", status="failed", final=False, ended={"runtime_s": 2.0})
+        + line("start", id="a", attempt=2, device="gpu.1", lane=0)
+        + line("end", id="a", attempt=2, device="gpu.1", status="done", final=True, ended={"runtime_s": 4.0})
+        + line("start", id="b", attempt=1, device="cpu", lane=1)
+    )
+    shown = TelemetrySource(log).poll()
+    cpu, card = shown.work
+    assert (card.worker, card.events, card.success, card.failure, card.retries) == ("gpu.1", 4, 1, 1, 1)
+    assert (card.runtime_s, card.item, card.status, card.retry_trend) == (3.0, "a", "success", (0.0, 1.0))
+    assert (cpu.worker, cpu.item, shown.notes) == ("cpu", "b", ())

@@ -63,41 +63,71 @@ class Bill:
     tick_s: float | None = None
 
 
+Edges = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The queries of one tape, and when each was open on that tape's clock, by span id."""
+
+    tape: Tape
+    records: tuple[Record, ...]
+    edges: Edges
+
+    @property
+    def windows(self) -> list[tuple[int, int]]:
+        """The time in which at least one of them was open."""
+        return union([self.edges[record.span or ""] for record in self.records])
+
+
 def bill(run: Run, records: Sequence[Record], boundary: str = SERVER) -> Bill:
     """What these queries owe. Energies are refused, with the reason, where there is no figure."""
-    spans = {span.id: span for span in run.spans}
-    known = [(record, spans[record.span]) for record in records if record.span in spans]
-    known = [(record, span) for record, span in known if span.end_ns is not None and span.end_ns > span.start_ns]
-    homes = [{span.id for span in tape.spans()} for tape in run.tapes]
-    mine = [[r for r, span in known if span.id in home] for home in homes]
-    windows = [union([(spans[r.span or ""].start_ns, spans[r.span or ""].end_ns or 0) for r in one]) for one in mine]
+    return settle(asked_of(run, records), boundary, run.trouble)
+
+
+def asked_of(run: Run, records: Sequence[Record]) -> list[Asked]:
+    """The queries by the tape that their spans are on; those without a span that ended are left out."""
+    found = []
+    for tape in run.tapes:
+        edges = {
+            span.id: (span.start_ns, span.end_ns)
+            for span in tape.spans()
+            if span.end_ns is not None and span.end_ns > span.start_ns
+        }
+        found.append(Asked(tape, tuple(record for record in records if record.span in edges), edges))
+    return found
+
+
+def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] = ()) -> Bill:
+    """What the queries of some tapes owe."""
+    windows = [one.windows for one in asked]
     seconds = sum(end - start for one in windows for start, end in one) / NS
-    if not known:
+    if not any(one.records for one in asked):
         return refused("no query has a span on the tape", boundary)
-    book = ledger(run.tapes, windows, "process", notes=run.trouble)
+    book = ledger([one.tape for one in asked], windows, "process", notes=notes)
     if book.total.joules is None:
         return refused(book.total.refused or "there is no energy", boundary, seconds)
     if boundary == SERVER and not any(entry.owner.kind is OwnerKind.PROCESS for entry in book.entries):
         boundary = MACHINE
     accounts = _accounts(book, boundary)
-    found: dict[str, QueryEnergy] = {}
     tick_s = None
-    for tape, one, asked in zip(run.tapes, mine, windows, strict=True):
-        if one:
-            share = _tape_weights(tape, one, asked, book, boundary)
+    for one in asked:
+        if one.records:
+            share = _tape_weights(one, book, boundary)
             tick_s = max(filter(None, (tick_s, share.tick_s)), default=None)
             accounts.add(share)
     found = accounts.settle()
-    return Bill(accounts.gross, accounts.net, accounts.others, boundary, _about(boundary), found, seconds, tick_s)
+    return Bill(accounts.gross, accounts.net, accounts.others, boundary, about(boundary), found, seconds, tick_s)
 
 
 def refused(why: str, boundary: str = SERVER, seconds: float = 0.0) -> Bill:
     """No figure, and here is why."""
     none = Energy.refuse(why)
-    return Bill(none, none, none, boundary, _about(boundary), {}, seconds)
+    return Bill(none, none, none, boundary, about(boundary), {}, seconds)
 
 
-def _about(boundary: str) -> str:
+def about(boundary: str) -> str:
+    """A boundary in words."""
     when = "while at least one query was open"
     if boundary == SERVER:
         return f"the server's processes and the idle of the devices, {when}; not other processes, not everywatt itself"
@@ -119,8 +149,9 @@ class _Weights:
 class _Accounts:
     """The server's joules by device, to be shared by what the queries of all tapes weigh."""
 
-    def __init__(self, gross: Energy, net: Energy, others: Energy, idle_j: Mapping[str, float]) -> None:
+    def __init__(self, gross: Energy, net: Energy, others: Energy, idle_j: Mapping[str, float], whole: bool) -> None:
         self.gross, self.net, self.others = gross, net, others
+        self._whole = whole
         self._idle_j = idle_j
         self._weights: list[_Weights] = []
 
@@ -139,8 +170,13 @@ class _Accounts:
             one_active = np.concatenate([one.active.get(label, np.zeros(2 * len(one.spans))) for one in self._weights])
             one_idle = np.concatenate([one.idle.get(label, np.zeros(2 * len(one.spans))) for one in self._weights])
             idle_uj = microjoules(self._idle_j.get(label, 0.0))
-            active += _shared(active_uj.get(label, 0), one_active, one_idle)
-            idle += _shared(idle_uj, one_idle, one_active)
+            mine = _shared(active_uj.get(label, 0), one_active, one_idle)
+            active += mine
+            if self._whole:
+                # Of a whole machine each query has what was drawn while it was open, whatever of that is called idle.
+                idle += _shared(active_uj.get(label, 0) + idle_uj, one_active + one_idle, one_idle) - mine
+            else:
+                idle += _shared(idle_uj, one_idle, one_active)
         ticks = np.concatenate([one.ticks for one in self._weights]) if self._weights else np.zeros((0, 2), dtype=int)
         edges = [terms for one in self._weights for terms in one.edges]
         both = (active + idle) / UJ
@@ -184,7 +220,7 @@ def _accounts(book: Ledger, boundary: str) -> _Accounts:
     left = set(OwnerKind) - kinds - {OwnerKind.IDLE}
     others = _together([entry.energy for entry in book.entries if entry.owner.kind in left], nothing)
     gross = _together([net, *idle], nothing)
-    return _Accounts(replace(gross, notes=book.notes), net, others, idle_j)
+    return _Accounts(replace(gross, notes=book.notes), net, others, idle_j, boundary == MACHINE)
 
 
 def _together(energies: Sequence[Energy], nothing: Energy) -> Energy:
@@ -205,11 +241,9 @@ def _together(energies: Sequence[Energy], nothing: Energy) -> Energy:
     return replace(total, parts=tuple(parts.items()))
 
 
-def _tape_weights(
-    tape: Tape, records: Sequence[Record], windows: Sequence[tuple[int, int]], book: Ledger, boundary: str
-) -> _Weights:
-    spans = {span.id: span for span in tape.spans()}
-    pieces, lines = _phases(records, {id: (span.start_ns, span.end_ns or 0) for id, span in spans.items()})
+def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
+    tape, records, windows = asked.tape, asked.records, asked.windows
+    pieces, lines = _phases(records, asked.edges)
     share = _server_share(tape) if boundary == SERVER else None
     active: dict[str, Floats] = {}
     idle: dict[str, Floats] = {}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 AGAIN = (408, 409, 425, 429, 500, 502, 503, 504)
 MOST_ERROR_BYTES = 2000
+THINK, NO_MORE = "<think>", "</think>"
 
 
 @dataclass(slots=True)
@@ -34,6 +35,9 @@ class Stream:
     done: bool = False
     error: str | None = None
     sent_ns: int | None = None
+    logprob_sum: float | None = None
+    logprob_tokens: int = 0
+    server: Mapping[str, Any] = field(default_factory=dict)
 
     async def trace(self, event: str, info: Any) -> None:
         """httpx tells what it does: the first byte of the request goes out here, on a connection that stands."""
@@ -49,15 +53,22 @@ class Stream:
             self.reasoning.append(reasoning)
         if text:
             self.text.append(text)
-            if self.first_answer_ns is None:
+            if self.first_answer_ns is None and _spoken("".join(self.text)):
                 self.first_answer_ns = at_ns
+
+    def logprob(self, value: Any) -> None:
+        """A token's log-probability; what is no number (the first token of an echoed prompt has none) is left out."""
+        if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
+            self.logprob_sum = (self.logprob_sum or 0.0) + value
+            self.logprob_tokens += 1
 
     def answer(self, status: str, began_ns: int, sent_ns: int, *, attempts: int, error: str | None = None) -> Answer:
         """The answer as it stands, which ended now."""
+        thought, text = _apart("".join(self.text))
         return Answer(
             status,
-            "".join(self.text),
-            "".join(self.reasoning),
+            text,
+            "".join(self.reasoning) + thought,
             began_ns,
             sent_ns,
             time.monotonic_ns(),
@@ -69,7 +80,30 @@ class Stream:
             attempts,
             self.finish,
             error,
+            self.logprob_sum,
+            self.logprob_tokens,
+            self.server,
         )
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens as a server told it; None for anything that is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _apart(text: str) -> tuple[str, str]:
+    """Reasoning that a server leaves in the text, between <think> and </think> at its start, and the rest."""
+    body = text.lstrip()
+    if not body.startswith(THINK):
+        return "", text
+    thought, _, rest = body.removeprefix(THINK).partition(NO_MORE)
+    return thought, rest.lstrip()
+
+
+def _spoken(text: str) -> bool:
+    """Whether a text so far has something of the answer itself; a beginning of <think> may become one."""
+    body = text.lstrip()
+    return bool(_apart(text)[1].strip()) if body.startswith(THINK) else bool(body) and not THINK.startswith(body)
 
 
 class Refused(Exception):

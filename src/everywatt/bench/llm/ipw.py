@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from everywatt.api.run import Run
+from everywatt.bench.llm.compute import Facts
 from everywatt.bench.llm.datasets import load_dataset
-from everywatt.bench.llm.energy import FEWEST_TICKS, SERVER, Bill, QueryEnergy, bill, refused
+from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
 from everywatt.bench.llm.latency import e2e_s, tpot_s, ttft_s
 from everywatt.bench.llm.records import Record, read_plan, read_records
+from everywatt.bench.llm.result import known_facts, owed_by
 from everywatt.bench.llm.values import Answer, Item
 from everywatt.bench.runs import folder_of
 from everywatt.core.clocks import NS
@@ -27,6 +29,14 @@ from everywatt.core.jsonio import dumps, plain
 from everywatt.tape.run_store import slug
 
 DATA = "data-00000-of-00001.arrow"
+_PARTS = ("cpu_per_query_joules", "cpu_total_joules", "ane_per_query_joules", "ane_total_joules")
+_GPU_USE = (
+    "compute_utilization_pct",
+    "memory_bandwidth_utilization_pct",
+    "tensor_core_utilization_pct",
+    "memory_used_gb",
+    "memory_total_gb",
+)
 
 
 def export_ipw(run: Run, out: Path) -> list[Path]:
@@ -43,16 +53,25 @@ def export_ipw(run: Run, out: Path) -> list[Path]:
     ours = {DATA, "dataset_info.json", "state.json", "summary.json"}
     if out.exists() and (not out.is_dir() or any(one.name not in ours for one in out.iterdir())):
         raise UsageError(f"{out} is there already and is something else.", cure="--out NAME")
-    owed = refused(plan["no_energy"]) if plan.get("no_energy") else bill(run, records, plan.get("boundary") or SERVER)
-    rows = [_row(record, _items(plan).get(record.id), owed, str(plan["model"])) for record in records]
+    owed = owed_by(run, records, plan)
+    facts, about = known_facts(run, plan), _machine(run)
+    items = _items(plan)
+    rows = [_row(record, items.get(record.id), owed, str(plan["model"]), facts, about) for record in records]
     out.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pylist(rows)
     with pa.OSFile(str(out / DATA), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
+    # Without `features` the library that reads this takes the columns as the Arrow file has them.
     _write(
-        out / "dataset_info.json", {"description": "everywatt", "features": {name: {} for name in table.schema.names}}
+        out / "dataset_info.json", {"description": "a run of everywatt", "citation": "", "homepage": "", "license": ""}
     )
-    _write(out / "state.json", {"_data_files": [{"filename": DATA}], "_format_type": None, "_split": None})
+    state: dict[str, Any] = {
+        "_data_files": [{"filename": DATA}],
+        "_fingerprint": slug(run.name),
+        "_format_columns": None,
+    }
+    state |= {"_format_kwargs": {}, "_format_type": None, "_output_all_columns": False, "_split": None}
+    _write(out / "state.json", state)
     _write(out / "summary.json", _summary(run, plan, records, owed, out))
     return [out / name for name in sorted(ours)]
 
@@ -60,8 +79,11 @@ def export_ipw(run: Run, out: Path) -> list[Path]:
 def folder_name(run: Run) -> str:
     """What that tool would call the folder: `profile_HARDWARE_MODEL_DATASET`."""
     plan = read_plan(folder_of(run))
-    hardware = "gpu" if any("gpu." in name for name in run.devices()) else "cpu"
-    return f"profile_{hardware}_{slug(str(plan['model'])) or 'model'}_{slug(str(plan['dataset']['name']))}"
+    return f"profile_{_hardware(run)}_{slug(str(plan['model'])) or 'model'}_{slug(str(plan['dataset']['name']))}"
+
+
+def _hardware(run: Run) -> str:
+    return "gpu" if any("gpu." in name for name in run.devices()) else "cpu"
 
 
 _found: dict[str, dict[str, Item]] = {}
@@ -79,39 +101,93 @@ def _items(plan: Mapping[str, Any]) -> dict[str, Item]:
     return _found[key]
 
 
-def _row(record: Record, item: Item | None, bill: Bill, model: str) -> dict[str, Any]:
+def _row(
+    record: Record, item: Item | None, bill: Bill, model: str, facts: Facts, about: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
         "problem": item.prompt if item else None,
         "answer": item.answer if item else None,
         "subject": record.group,
         "dataset_metadata": dumps({"id": record.id}),
         "model_answers": {model: record.answer.text},
-        "model_metrics": {model: _metrics(record, bill.queries.get(record.span or ""), bill)},
+        "model_metrics": {model: {**_metrics(record, bill.queries.get(record.span or ""), bill, facts), **about}},
     }
 
 
-def _metrics(record: Record, owed: QueryEnergy | None, bill: Bill) -> dict[str, Any]:
+def _metrics(record: Record, owed: QueryEnergy | None, bill: Bill, facts: Facts) -> dict[str, Any]:
     answer, seconds = record.answer, e2e_s(record.answer)
     joules = None if owed is None else owed.energy.joules
     inputs, outputs = answer.input_tokens, answer.output_tokens
     total = None if inputs is None or outputs is None else inputs + outputs
     watts = None if joules is None or not seconds else joules / seconds
+    flops = None if facts.parameters is None or total is None else 2.0 * facts.parameters * total
+    mfu = None if flops is None or facts.peak_flops is None or not seconds else flops / seconds / facts.peak_flops
+    none = dict.fromkeys(("avg", "max", "median", "min"))
     return {
+        "compute_metrics": {
+            "flops_per_request": flops,
+            "macs_per_request": None if flops is None else flops / 2,
+            "total_flops": flops,
+            "flops_per_token": None if facts.parameters is None else 2.0 * facts.parameters,
+        },
         "energy_metrics": {
             "per_query_joules": joules,
             "total_joules": bill.gross.joules,
+            **dict.fromkeys(_PARTS),
+            "soc_per_query_joules": None,
+            "soc_total_joules": None,
             "basis": f"everywatt: {bill.about}",
             "energy_per_output_token_joules": joules / outputs if joules is not None and outputs else None,
             "energy_per_total_token_joules": joules / total if joules is not None and total else None,
         },
         "latency_metrics": _latency(answer, seconds),
-        "power_metrics": {"soc": {"per_query_watts": watts, "total_watts": None}, "basis": "joules / seconds"},
+        "memory_metrics": {"cpu_mb": none, "gpu_mb": none},
+        "power_metrics": {
+            **{part: {"per_query_watts": dict(none), "total_watts": dict(none)} for part in ("gpu", "cpu", "ane")},
+            "soc": {"per_query_watts": {**none, "avg": watts}, "total_watts": dict(none)},
+            "basis": "joules / seconds",
+        },
+        "temperature_metrics": none,
         "token_metrics": {"input": inputs, "output": outputs, "total": total},
         "phase_metrics": _phases(answer, owed),
+        "hardware_utilization": {
+            "gpu": dict.fromkeys(_GPU_USE),
+            "derived": {"mfu": mfu, "mbu": None, "arithmetic_intensity": None},
+        },
+        "efficiency": {
+            "throughput_per_watt": outputs / joules if outputs is not None and joules else None,
+            "flops_per_joule": flops / joules if flops is not None and joules else None,
+            "flops_per_watt": flops / watts if flops is not None and watts else None,
+        },
+        "cost": _cost(facts, inputs, outputs),
         "lm_correctness": record.right,
         "lm_response": answer.text,
         "evaluation": {"is_correct": record.right, "metadata": dumps(dict(record.score or {}))},
     }
+
+
+def _cost(facts: Facts, inputs: int | None, outputs: int | None) -> dict[str, float | None]:
+    found: dict[str, float | None] = dict.fromkeys(
+        ("input_cost_usd", "output_cost_usd", "tool_cost_usd", "total_cost_usd")
+    )
+    dollars = facts.currency.upper() in ("", "USD")
+    if facts.token_price is not None and dollars and inputs is not None and outputs is not None:
+        read, written = inputs * facts.token_price[0] / 1e6, outputs * facts.token_price[1] / 1e6
+        found |= {"input_cost_usd": read, "output_cost_usd": written, "total_cost_usd": read + written}
+    return found
+
+
+def _machine(run: Run) -> dict[str, Any]:
+    """What that tool keeps of the machine with every query."""
+    host = run.meta.get("host", {})
+    system = {"os_name": host.get("system"), "os_version": None, "kernel_version": host.get("kernel")}
+    system |= {"host_name": host.get("name"), "cpu_count": host.get("cpus"), "cpu_brand": host.get("cpu")}
+    groups = [group.info for tape in run.tapes for group in tape.groups if group.info.device.startswith("gpu.")]
+    card = groups[0] if groups else None
+    gpu: dict[str, Any] = dict.fromkeys(("name", "vendor", "device_id", "device_type", "backend"))
+    if card is not None:
+        gpu |= {"name": card.label or None, "device_type": "gpu", "backend": card.sensor}
+    return {"system_info": system, "gpu_info": gpu}
 
 
 def _latency(answer: Answer, seconds: float) -> dict[str, Any]:
@@ -147,13 +223,13 @@ def _phases(answer: Answer, owed: QueryEnergy | None) -> dict[str, float | None]
         found[f"{name}_duration_ms"] = None if seconds is None else seconds * 1000
         found[f"{name}_power_avg_w"] = seen / seconds if seen is not None and seconds else None
         found[f"{name}_energy_per_{each}_token_j"] = seen / tokens if seen is not None and tokens else None
+        found[f"{name}_energy_components_j"] = None
     return found
 
 
 def _summary(run: Run, plan: Mapping[str, Any], records: Sequence[Record], bill: Bill, out: Path) -> dict[str, Any]:
     from everywatt import __version__
 
-    host = run.meta.get("host", {})
     return {
         "model": plan["model"],
         "profiler_config": {
@@ -163,11 +239,10 @@ def _summary(run: Run, plan: Mapping[str, Any], records: Sequence[Record], bill:
         },
         "dataset": plan["dataset"]["name"],
         "dataset_name": plan["dataset"]["name"],
-        "hardware_label": None,
+        "hardware_label": _hardware(run),
         "generated_at": run.started.isoformat(),
         "total_queries": len(records),
-        "system_info": {"host_name": host.get("name"), "cpu_count": host.get("cpus"), "os_name": platform.system()},
-        "gpu_info": None,
+        **_machine(run),
         "output_dir": out.name,
         "versions": {"everywatt": __version__, "python": platform.python_version()},
         "client_info": plan["client"],

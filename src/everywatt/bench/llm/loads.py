@@ -1,57 +1,113 @@
-"""How requests arrive: so many at a time (closed loop), or at a rate whatever the server does (open loop)."""
+"""How requests arrive: so many at a time (closed loop), or at a rate whatever the server does (open loop).
+
+A rate may be a ramp: from one rate to another over some seconds, and then it stays. A load may be repeated.
+"""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from everywatt.core.errors import UsageError
+from everywatt.core.units import parse_duration_s
 
 MOST_AT_ONCE = 10_000
+REPEAT = ", repeat "
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One load. Either `concurrency` requests are open at any time, or `rate` new ones come each second."""
+    """One load. Either `concurrency` requests are open at any time, or `rate` new ones come each second.
+
+    With `rate_end` the rate goes from `rate` to that in `ramp_s` seconds. `repeat` numbers the repetitions from 1; 0
+    where there is only one.
+    """
 
     concurrency: int | None = 1
     rate: float | None = None
     poisson: bool = True
+    rate_end: float | None = None
+    ramp_s: float = 60.0
+    repeat: int = 0
 
     def __post_init__(self) -> None:
         if (self.concurrency is None) == (self.rate is None):
             raise UsageError("A load is a concurrency or a rate, one of them.")
         if self.concurrency is not None and not 1 <= self.concurrency <= MOST_AT_ONCE:
             raise UsageError(f"A concurrency of {self.concurrency} is outside 1 … {MOST_AT_ONCE}.")
-        if self.rate is not None and not 0 < self.rate <= 100_000:
-            raise UsageError(f"A rate of {self.rate:g} requests a second makes no sense.")
+        for rate in (self.rate, self.rate_end):
+            if rate is not None and not 0 < rate <= 100_000:
+                raise UsageError(f"A rate of {rate:g} requests a second makes no sense.")
+        if not self.ramp_s > 0:
+            raise UsageError(f"A ramp of {self.ramp_s:g} s makes no sense.")
+
+    @property
+    def kind(self) -> str:
+        """For people and records: `concurrency 4`, `rate 2/s poisson`, `rate 1/s to 10/s in 60 s poisson`."""
+        if self.concurrency is not None:
+            return f"concurrency {self.concurrency}"
+        ramp = "" if self.rate_end is None else f" to {self.rate_end:g}/s in {self.ramp_s:g} s"
+        return f"rate {self.rate:g}/s{ramp} {'poisson' if self.poisson else 'constant'}"
 
     @property
     def label(self) -> str:
-        """For people and records: `concurrency 4`, `rate 2/s poisson`."""
-        if self.concurrency is not None:
-            return f"concurrency {self.concurrency}"
-        return f"rate {self.rate:g}/s {'poisson' if self.poisson else 'constant'}"
+        """The kind, and which repetition: `concurrency 4, repeat 2`."""
+        return f"{self.kind}{REPEAT}{self.repeat}" if self.repeat else self.kind
 
     def arrivals(self, seed: int = 0) -> Iterator[float]:
         """Seconds after the start at which requests of an open loop come."""
         assert self.rate is not None
-        chance, at_s = random.Random(f"arrivals {seed}"), 0.0
+        chance, expected = random.Random(f"arrivals {seed} {self.repeat}"), 0.0
         while True:
-            yield at_s
-            at_s += chance.expovariate(self.rate) if self.poisson else 1 / self.rate
+            yield self._when(expected)
+            # Requests of a Poisson process are a unit exponential apart in what was expected by then.
+            expected += chance.expovariate(1.0) if self.poisson else 1.0
+
+    def _when(self, expected: float) -> float:
+        """The second by which so many requests are expected: the inverse of the rate's integral."""
+        assert self.rate is not None
+        if self.rate_end is None or self.rate_end == self.rate:
+            return expected / self.rate
+        by_the_end = (self.rate + self.rate_end) / 2 * self.ramp_s
+        if expected >= by_the_end:
+            return self.ramp_s + (expected - by_the_end) / self.rate_end
+        slope = (self.rate_end - self.rate) / self.ramp_s
+        return (math.sqrt(self.rate**2 + 2 * slope * expected) - self.rate) / slope
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for the record; `Level(**data)` makes it again."""
+        return asdict(self)
+
+
+def repeated(levels: Sequence[Level], times: int) -> tuple[Level, ...]:
+    """All loads so many times over, the whole round each time: what drifts meanwhile meets every load alike."""
+    if times < 2:
+        return tuple(levels)
+    return tuple(replace(level, repeat=turn) for turn in range(1, times + 1) for level in levels)
+
+
+def kind_of(label: str) -> str:
+    """A load's label without its repetition."""
+    return label.rpartition(REPEAT)[0] or label
 
 
 def parse_rate(text: str) -> Level:
-    """`2`, `2/s`, `poisson:2`, `constant:2`."""
+    """`2`, `2/s`, `poisson:2`, `constant:2`, `ramp:1..10`, `ramp:1..10:30s`, `constant-ramp:1..10:30s`."""
+    ramp = re.fullmatch(r"(constant-)?ramp:(\d+(?:\.\d+)?)\.\.(\d+(?:\.\d+)?)(?::(.+))?", text)
+    if ramp:
+        steady, first, last, seconds = ramp.groups()
+        return Level(None, float(first), not steady, float(last), parse_duration_s(seconds) if seconds else 60.0)
     kind, _, number = text.rpartition(":")
     if kind not in ("", "poisson", "constant"):
-        raise UsageError(f"'{text}' is not a rate such as 2, poisson:2 or constant:2.")
+        raise UsageError(f"'{text}' is not a rate such as 2, poisson:2, constant:2 or ramp:1..10:60s.")
     try:
         rate = float(number.removesuffix("/s"))
     except ValueError:
-        raise UsageError(f"'{text}' is not a rate such as 2, poisson:2 or constant:2.") from None
+        raise UsageError(f"'{text}' is not a rate such as 2, poisson:2, constant:2 or ramp:1..10:60s.") from None
     return Level(None, rate, kind != "constant")
 
 

@@ -8,30 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from everywatt.bench.llm.compute import Facts, compute_figures
 from everywatt.bench.llm.energy import FEWEST_TICKS, Bill
+from everywatt.bench.llm.figure import Figure, over_energy
 from everywatt.bench.llm.latency import FORMULAS, e2e_s, latencies, ttft_s, within
 from everywatt.bench.llm.records import Record
 from everywatt.bench.llm.stats import Share, joint_bootstrap, regression, trimmed_mean, wilson
 from everywatt.core.energy import Energy
 
 BOOTSTRAP = "items and their joules drawn together 2,000 times, and the measurement's interval"
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A number with its 95 % interval, unit and formula; or None and why."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    unit: str
-    formula: str
-    refused: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        data = {"value": self.value, "low": self.low, "high": self.high, "unit": self.unit, "formula": self.formula}
-        return data if self.refused is None else {**data, "refused": self.refused}
 
 
 @dataclass(frozen=True)
@@ -82,10 +67,17 @@ class Metrics:
         }
 
 
-def metrics(level: str, records: Sequence[Record], bill: Bill, *, bounds: Mapping[str, float] | None = None) -> Metrics:
+def metrics(
+    level: str,
+    records: Sequence[Record],
+    bill: Bill,
+    *,
+    bounds: Mapping[str, float] | None = None,
+    facts: Facts | None = None,
+) -> Metrics:
     """The figures of these queries (of one load) with what they owe."""
     answered = [record for record in records if record.ok]
-    judged = [record for record in answered if record.score is not None]
+    judged = [record for record in answered if record.judged]
     right = [record for record in judged if record.right]
     inputs, outputs = _sum(answered, "input_tokens"), _sum(answered, "output_tokens")
     accuracy = wilson(len(right), len(judged))
@@ -93,15 +85,24 @@ def metrics(level: str, records: Sequence[Record], bill: Bill, *, bounds: Mappin
     if outputs is None and answered:
         notes.append("tokens were not counted: the server gave no usage, and no tokenizer was named")
     pooled = {record.answer.counted for record in answered}
-    found = _energy_figures(bill, len(answered), inputs, outputs)
+    # What has no energy of its own must not be counted in what the others' joules are divided by.
+    billed = [record for record in answered if record.span in bill.queries]
+    if bill.gross.joules is not None and len(billed) < len(answered):
+        notes.append(f"{len(answered) - len(billed)} of {len(answered)} answered queries have no energy")
+    if bill.gross.joules is None:
+        billed = answered
+    ins, outs = _sum(billed, "input_tokens"), _sum(billed, "output_tokens")
+    found = _energy_figures(bill, len(billed), ins, outs)
     found |= _answer_figures(bill, judged, len(right), accuracy)
-    found |= _speed_figures(bill, answered, outputs, bounds)
-    found |= _phase_figures(bill, answered, inputs, outputs)
+    found |= _speed_figures(bill, billed, outs, bounds)
+    found |= _phase_figures(bill, billed, ins, outs)
+    found |= compute_figures(facts or Facts(), ins, outs, bill.seconds, bill.gross)
+    found |= _perplexity(answered)
     return Metrics(
         level,
         len(records),
         dict(Counter(record.answer.status for record in records)),
-        dict(Counter(str(record.score["verdict"]) for record in judged if record.score is not None)),
+        dict(Counter(str(record.score["verdict"]) for record in answered if record.score is not None)),
         accuracy,
         inputs,
         outputs,
@@ -265,16 +266,9 @@ def _share(share: Share | None, formula: str) -> Figure:
 
 def _inverse(energy: Energy, outputs: int | None) -> Figure:
     unit, formula = "1/J", "output tokens / s / W = output tokens / gross J"
-    if energy.joules is None or outputs is None or not energy.joules > 0:
-        return Figure(None, None, None, unit, formula, energy.refused or _unknown(outputs) or "there is no energy")
-    low = energy.low or 0.0
-    return Figure(
-        outputs / energy.joules,
-        outputs / (energy.high or energy.joules),
-        outputs / low if low > 0 else None,
-        unit,
-        formula,
-    )
+    if outputs is None:
+        return Figure.none(unit, formula, energy.refused or "output tokens are not known")
+    return over_energy(outputs, energy, unit, formula)
 
 
 def _edp(energy: Energy, answered: Sequence[Record]) -> Figure:
@@ -319,6 +313,20 @@ def _phase_figures(
     return found
 
 
+def _perplexity(answered: Sequence[Record]) -> dict[str, Figure]:
+    """How sure the model was of its tokens, where the server told log-probabilities; no figure where it told none."""
+    known = [record for record in answered if record.answer.logprob_sum is not None and record.answer.logprob_tokens]
+    if not known:
+        return {}
+    nats = [-(record.answer.logprob_sum or 0.0) for record in known]
+    tokens = [float(record.answer.logprob_tokens) for record in known]
+    of = "" if len(known) == len(answered) else f"; {len(known)} of {len(answered)} answers have them"
+    formula = f"exp(−Σ log-probability / tokens that have one{of}); items drawn 2,000 times"
+    spread = joint_bootstrap(nats, tokens, [record.group for record in known])
+    low, high = (None, None) if spread is None else (math.exp(spread[0]), math.exp(spread[1]))
+    return {"perplexity": Figure(math.exp(sum(nats) / sum(tokens)), low, high, "", formula)}
+
+
 def _regressions(bill: Bill, answered: Sequence[Record]) -> dict[str, Any]:
     """Energy and latency on input and output tokens, with standard errors; and the plain and trimmed means beside."""
     known = [
@@ -332,10 +340,16 @@ def _regressions(bill: Bill, answered: Sequence[Record]) -> dict[str, Any]:
         "output_tokens": [float(record.answer.output_tokens or 0) for record, _ in known],
     }
     joules = [owed.energy.value for _, owed in known]
-    seconds = [(record.answer.ended_ns - record.answer.sent_ns) / 1e9 for record, _ in known]
+    seconds = [e2e_s(record.answer) for record, _ in known]
+    total = {"total_tokens": [a + b for a, b in zip(*columns.values(), strict=True)]}
+    watts = [j / s if s > 0 else math.nan for j, s in zip(joules, seconds, strict=True)]
+    first = [(record, ttft) for record, _ in known if (ttft := ttft_s(record.answer)) is not None]
+    tokens_read = {"input_tokens": [float(record.answer.input_tokens or 0) for record, _ in first]}
     return {
         "energy_j": regression(columns, joules),
         "latency_s": regression(columns, seconds),
+        "power_w": regression(total, watts) if all(map(math.isfinite, watts)) else None,
+        "ttft_s": regression(tokens_read, [ttft for _, ttft in first]),
         "mean_energy_j": sum(joules) / len(joules) if joules else None,
         "trimmed_mean_energy_j": trimmed_mean(joules),
     }

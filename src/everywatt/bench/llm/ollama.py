@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import TYPE_CHECKING, Any
 
 from everywatt.bench.llm.clients import Connection
-from everywatt.bench.llm.http import Http, Stream
+from everywatt.bench.llm.compute import parse_count
+from everywatt.bench.llm.http import Http, Stream, count
 from everywatt.bench.llm.values import Answer, Ask
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
 
@@ -27,6 +29,7 @@ class Ollama:
         self._of = connection
         self._http = Http(connection)
         self._root = connection.base_url or USUAL_URL
+        self.parameters: float | None = None
 
     def describe(self) -> dict[str, Any]:
         """What was asked, without any secret."""
@@ -40,13 +43,16 @@ class Ollama:
             raise MissingExtra("httpx", "llm") from None
         try:
             response = await self._http.get(f"{self._root}/api/tags")
-            names = [str(one["name"]) for one in response.json()["models"]]
+            models = {str(one["name"]): one for one in response.json()["models"]}
         except httpx.HTTPError as error:
             raise MeasurementRefused(f"No Ollama answers at {self._root}: {error}.", cure="ollama serve") from None
         except (ValueError, KeyError, TypeError):
             raise MeasurementRefused(f"What answers at {self._root} is not Ollama.", cure="--client openai") from None
-        if self._of.model not in names and f"{self._of.model}:latest" not in names:
+        found = models.get(self._of.model) or models.get(f"{self._of.model}:latest")
+        if found is None:
             raise UsageError(f"Ollama has no model '{self._of.model}'.", cure=f"ollama pull {self._of.model}")
+        with contextlib.suppress(UsageError, KeyError, TypeError):
+            self.parameters = parse_count(str(found["details"]["parameter_size"]))
         return []
 
     async def ask(self, ask: Ask) -> Answer:
@@ -80,5 +86,6 @@ async def _read(response: httpx.Response, got: Stream) -> None:
         got.piece(at_ns, message.get("content") or "", message.get("thinking") or "")
         if data.get("done"):
             got.done, got.finish = True, data.get("done_reason") or "stop"
-            got.input_tokens, got.output_tokens = data.get("prompt_eval_count"), data.get("eval_count")
+            got.input_tokens, got.output_tokens = count(data.get("prompt_eval_count")), count(data.get("eval_count"))
+            got.server = {name: value for name, value in data.items() if name.endswith("_duration")}
             return

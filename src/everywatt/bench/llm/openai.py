@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from everywatt.bench.llm.clients import KEY_VARIABLE, Connection
-from everywatt.bench.llm.http import Http, Stream
+from everywatt.bench.llm.http import Http, Stream, count
 from everywatt.bench.llm.tokens import Counter, counter
 from everywatt.bench.llm.values import Answer, Ask
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
@@ -38,6 +38,7 @@ class OpenAI:
             raise UsageError(f"endpoint={self._endpoint} is not chat or completions.")
         self._ask_usage = connection.params.get("usage", "yes") == "yes"
         self._counter: Counter | None = counter(connection.params.get("tokenizer"))
+        self.parameters: int | None = None
 
     def describe(self) -> dict[str, Any]:
         """What was asked, without any secret."""
@@ -68,6 +69,7 @@ class OpenAI:
         if response.status_code >= 500:
             raise MeasurementRefused(f"{self._root} is not ready: HTTP {response.status_code}.", cure="wait for it")
         names = _models(response)
+        self.parameters = _parameters(response, self._of.model)
         if names is None:
             return [f"{self._root}/models gives no list, so nobody knows whether '{self._of.model}' is there"]
         if names and self._of.model not in names:
@@ -124,17 +126,36 @@ def _take(data: Any, at_ns: int, got: Stream) -> None:
         return
     usage = data.get("usage")
     if isinstance(usage, dict):
-        got.input_tokens = _count(usage.get("prompt_tokens"))
-        got.output_tokens = _count(usage.get("completion_tokens"))
+        got.input_tokens = count(usage.get("prompt_tokens"))
+        got.output_tokens = count(usage.get("completion_tokens"))
+    if isinstance(data.get("timings"), dict):
+        got.server = data["timings"]
     for choice in data.get("choices") or ():
         delta = choice.get("delta") or {}
         reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
         got.piece(at_ns, delta.get("content") or choice.get("text") or "", reasoning)
+        for value in _logprobs(choice.get("logprobs")):
+            got.logprob(value)
         got.finish = choice.get("finish_reason") or got.finish
 
 
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+def _logprobs(found: Any) -> list[Any]:
+    """Log-probabilities of the tokens of a piece: of the chat API, or of the older completions API."""
+    if not isinstance(found, dict):
+        return []
+    if isinstance(found.get("token_logprobs"), list):
+        return list(found["token_logprobs"])
+    tokens = [*(found.get("reasoning_content") or ()), *(found.get("content") or ())]
+    return [token.get("logprob") for token in tokens if isinstance(token, dict)]
+
+
+def _parameters(response: httpx.Response, model: str) -> int | None:
+    """How many parameters the model has, where the server tells (llama.cpp does)."""
+    try:
+        counts = [one["meta"]["n_params"] for one in response.json()["data"] if one["id"] == model]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return count(counts[0]) or None if counts else None
 
 
 def _models(response: httpx.Response) -> list[str] | None:

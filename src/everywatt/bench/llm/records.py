@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import dumps
 
 QUERIES = "queries.jsonl"
+SCORES = "scores.jsonl"
 PLAN = "llm.json"
 
 
@@ -21,7 +23,7 @@ PLAN = "llm.json"
 class Record:
     """One finished query: which item at which load, the span on the tape, what came back and how it was judged.
 
-    `score` is None where the item has no scorer, or the query failed.
+    `score` is None where the item has no scorer, the query failed, or a judge has not come to it yet.
     """
 
     id: str
@@ -44,7 +46,12 @@ class Record:
     @property
     def right(self) -> bool | None:
         """Whether the answer is right; an unparsed one is not. None where it was not judged."""
-        return None if self.score is None else self.score["verdict"] == "right"
+        return self.score["verdict"] == "right" if self.judged and self.score is not None else None
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a verdict: a judge that did not answer gave none."""
+        return self.score is not None and self.score["verdict"] != "unevaluated"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a line."""
@@ -73,8 +80,8 @@ class Record:
 class Journal(Lines):
     """The file of records, open for appending."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / QUERIES)
+    def __init__(self, folder: Path, name: str = QUERIES) -> None:
+        super().__init__(folder / name)
 
     def add(self, record: Record) -> None:
         """Write one record."""
@@ -82,7 +89,10 @@ class Journal(Lines):
 
 
 def read_records(folder: Path) -> list[Record]:
-    """All records, in order of their end; of an item that was asked again the last one counts. Half lines are not."""
+    """All records, in order of their end; of an item that was asked again the last one counts. Half lines are not.
+
+    Scores that came later, of a judge or of unit tests, are in them.
+    """
     found: dict[tuple[str, str], Record] = {}
     for line in read_lines(folder / QUERIES):
         try:
@@ -91,12 +101,31 @@ def read_records(folder: Path) -> list[Record]:
             continue
         found.pop(record.key, None)
         found[record.key] = record
+    for entry in read_lines(folder / SCORES):
+        known = found.get((str(entry.get("level")), str(entry.get("id"))))
+        if known is not None and entry.get("span") == known.span and isinstance(entry.get("score"), dict):
+            found[known.key] = replace(known, score=entry["score"])
     return list(found.values())
+
+
+def score_entry(record: Record, score: Mapping[str, Any]) -> dict[str, Any]:
+    """The line of a score that came after its record."""
+    return {"id": record.id, "level": record.level, "span": record.span, "score": dict(score)}
 
 
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
     """Keep what was asked beside the tape. It has no secret in it."""
     (folder / PLAN).write_text(dumps(plan, indent=2) + "\n", encoding="utf-8")
+
+
+def update_plan(folder: Path, plan: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Take what became known later into what is kept beside the tape; what was asked stays as it was."""
+    old = read_plan(folder)
+    new = {**old, **{name: plan[name] for name in names if plan.get(name) is not None}}
+    if new != old:
+        part = folder / f".{PLAN}.part-{os.getpid()}"
+        part.write_text(dumps(new, indent=2) + "\n", encoding="utf-8")
+        part.replace(folder / PLAN)
 
 
 def read_plan(folder: Path) -> dict[str, Any]:

@@ -11,17 +11,22 @@ from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.preflight import BUSY_SHARE, CpuLoad
-from everywatt.api.run import Run
+from everywatt.api.run import Run, load
 from everywatt.bench.llm.clients import Client
 from everywatt.bench.llm.loads import Level
-from everywatt.bench.llm.records import Journal, Record, read_records, write_plan
-from everywatt.bench.llm.scorers import scorer
+from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry, update_plan, write_plan
+from everywatt.bench.llm.scoring import LATER, Scoring
 from everywatt.bench.llm.values import OK, Answer, Ask, Item
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor
 from everywatt.recorder.client import Recording
 
 QUERY, WARM_UP = "query", "warm-up"
+SAME_ITEMS = (
+    "every load asks the same items: a server that keeps prompts (llama.cpp does, unless --set cache_prompt=false) "
+    "has less to read the second time"
+)
+LEARNT = ("facts", "scoring", "server_tape")  # of a plan: what may become known when a run goes on
 _WARM = "Count from one to ten. (warm-up {number})"
 
 
@@ -64,6 +69,7 @@ class Bench:
         *,
         watch: Watch | None = None,
         reaper: int | None = None,
+        scoring: Scoring | None = None,
     ) -> None:
         self._client, self._items, self._plan, self._meter = client, tuple(items), plan, meter
         self._about = dict(about)
@@ -71,12 +77,25 @@ class Bench:
         self._reaper = reaper
         self._notes: list[str] = []
         self._done = 0
-        for item in self._items:
-            if item.scorer is not None:
-                scorer(item.scorer)  # an unknown one is found out now, not after an hour
+        self._scoring = scoring or Scoring()
+        self._scoring.check(self._items)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What was asked, for the record; with what the server told of itself once it was asked."""
+        return self._about
+
+    def _learn(self) -> None:
+        """The count of parameters that the server tells, where the user told none."""
+        facts, told = dict(self._about.get("facts") or {}), getattr(self._client, "parameters", None)
+        if told and facts.get("parameters") is None:
+            self._about["facts"] = {**facts, "parameters": told, "parameters_from": "the server"}
 
     def run(self, *, resume: Path | None = None) -> Outcome:
         """Do it. Nothing exists on disk until the client has said that it can answer."""
+        if resume is not None and not self._left(resume):
+            update_plan(resume, self._about, LEARNT)
+            return Outcome(load(resume), resume, tuple(read_records(resume)), "done")
         ended = "done"
         folder: list[Path] = []
         try:
@@ -94,10 +113,17 @@ class Bench:
     async def _all(self, resume: Path | None, folder: list[Path]) -> None:
         try:
             self._notes += await self._client.health()
+            if self._scoring.judge is not None and (why := await self._scoring.judge.health()) is not None:
+                self._notes.append(f"the judge cannot judge now, and its answers stay unevaluated: {why}")
+            self._learn()
+            if len(self._plan.levels) > 1:
+                self._notes.append(SAME_ITEMS)
             recording = self._start()
             folder.append(recording.path.parent)
             if resume is None:
                 write_plan(folder[0], self._about)
+            else:
+                update_plan(folder[0], self._about, LEARNT)
             finished = {record.key for record in read_records(folder[0]) if record.ok}
             journal = Journal(folder[0])
             try:
@@ -108,8 +134,39 @@ class Bench:
                     await self._level(recording, journal, level, left)
             finally:
                 journal.close()
+            await self._judge(folder[0])
         finally:
             await self._client.close()
+            await self._scoring.close()
+
+    def _left(self, folder: Path) -> bool:
+        """Whether something has still to be asked or judged."""
+        found = {record.key: record for record in read_records(folder)}
+        later = {item.id for item in self._items if item.scorer in LATER}
+        for level in self._plan.levels:
+            for item in self._items:
+                record = found.get((level.label, item.id))
+                if record is None or not record.ok or (item.id in later and not record.judged):
+                    return True
+        return False
+
+    async def _judge(self, folder: Path) -> None:
+        """What no scorer can tell at once, now that no query is open; also what an earlier attempt left unevaluated."""
+        items = {item.id: item for item in self._items if item.scorer in LATER}
+        open_ones = [
+            record for record in read_records(folder) if record.id in items and record.ok and not record.judged
+        ]
+        if not open_ones:
+            return
+        journal = Journal(folder, SCORES)
+        try:
+            for done, record in enumerate(open_ones):
+                self._watch("judging", done, len(open_ones))
+                score = await self._scoring.later(record.answer, items[record.id])
+                if score is not None:
+                    journal.write(score_entry(record, score.to_dict()))
+        finally:
+            journal.close()
 
     def _start(self) -> Recording:
         self._meter.start(command=["bench", "llm"], root=False, reaper=self._reaper)
@@ -117,7 +174,8 @@ class Bench:
         if recording is None:
             raise MeasurementRefused(f"Nothing can be recorded: {self._meter.energy.refused}")
         carries = any(channel.carries_energy for group in recording.groups for channel in group.channels)
-        if not carries and self._client.where != "nowhere":
+        elsewhere = self._about.get("server_tape") or self._about.get("no_energy")
+        if not carries and not elsewhere and self._client.where != "nowhere":
             self._meter.discard()
             raise NoSensor("Nothing on this machine measures power, and --no-estimate forbids a model.")
         return recording
@@ -174,7 +232,8 @@ class Bench:
             recording.span_close(uid, attributes={"status": "interrupted"})
             raise
         mark = recording.mark()
-        score = scorer(item.scorer)(answer.text, item).to_dict() if item.scorer and answer.status == OK else None
+        found = self._scoring.at_once(answer, item)
+        score = None if found is None else found.to_dict()
         recording.span_close(uid, attributes=_attributes(answer, score), mark=mark)
         return Record(item.id, level.label, uid, answer, score, item.group)
 

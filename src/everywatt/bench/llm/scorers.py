@@ -1,4 +1,7 @@
-"""Scorers: whether an answer is right. `unparsed` (no answer could be found in the text) is told apart from wrong."""
+"""Scorers: whether an answer is right.
+
+`unparsed` (no answer could be found in the text) is told apart from wrong, and so is `unevaluated`: nobody judged it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from everywatt.bench.llm.schema import violations
 from everywatt.bench.llm.values import Item
 from everywatt.core.errors import UsageError
 
-RIGHT, WRONG, UNPARSED = "right", "wrong", "unparsed"
+RIGHT, WRONG, UNPARSED, UNEVALUATED = "right", "wrong", "unparsed", "unevaluated"
 GROUP = "everywatt.llm_scorers"
 MOST_TEXT = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`verdict` is right, wrong or unparsed; `found` is what was read out of the answer, `how` by which rule."""
+    """`verdict` is right, wrong, unparsed or unevaluated; `found` was read out of the answer, `how` tells the rule."""
 
     verdict: str
     found: str | None = None
@@ -38,11 +41,12 @@ Scorer = Callable[[str, Item], Score]
 def exact(text: str, item: Item) -> Score:
     """The whole answer, without case, outer spaces, quotes and the final stop; `rules` may have `aliases`."""
     wanted = [item.answer or "", *(str(alias) for alias in item.rules.get("aliases", ()))]
-    found = _plain(text)
-    return Score(RIGHT if found in {_plain(one) for one in wanted} else WRONG, found[:200], "whole answer")
+    found = plain_words(text)
+    return Score(RIGHT if found in {plain_words(one) for one in wanted} else WRONG, found[:200], "whole answer")
 
 
-def _plain(text: str) -> str:
+def plain_words(text: str) -> str:
+    """A text without case, outer spaces, quotes and the final stop."""
     return re.sub(r"\s+", " ", text).strip().strip("\"'`*.").strip().casefold()
 
 

@@ -46,6 +46,8 @@ class Answer:
     went out, `began_ns` when asking began: connecting, failed attempts and waits lie in between.
     `piece_ns` has one time for each piece of text that arrived; a piece is usually one token. `counted` says who
     counted the tokens: `usage` (the server), `tokenizer NAME`, or None where nobody did and the counts are None.
+    `server` is what the server itself told of its times, as it told it (Ollama's durations, llama.cpp's timings).
+    `logprob_sum` is the sum of the natural log-probabilities of `logprob_tokens` tokens, where the server gave them.
     """
 
     status: str
@@ -62,6 +64,9 @@ class Answer:
     attempts: int = 1
     finish: str | None = None
     error: str | None = None
+    logprob_sum: float | None = None
+    logprob_tokens: int = 0
+    server: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def first_ns(self) -> int | None:

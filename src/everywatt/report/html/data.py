@@ -14,8 +14,10 @@ from everywatt.core.errors import EverywattError, ScopeError
 from everywatt.core.jsonio import document, plain
 from everywatt.core.units import format_duration, format_quantity, format_watts
 from everywatt.report.carbon import Factors, Footprint, footprint
+from everywatt.report.html.batch import batch_of, batch_view, scaling_view
 from everywatt.report.html.figures import shown, shown_energy
 from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, total_line
+from everywatt.report.html.llm import llm_view, models_view
 from everywatt.report.html.pyramid import share_out, shrink
 from everywatt.report.html.spans import bands_of, phases_of
 from everywatt.report.text import warnings
@@ -40,12 +42,15 @@ def report_document(
 
     most = None if raw else MOST_BYTES / len(runs)
     views = []
+    batches = [batch_of(run) for run in runs]
     for place, run in enumerate(runs):
 
         def told(share: float, text: str, place: int = place, run: Run = run) -> None:
             tell((place + share) / len(runs), f"{run.name}: {text}")
 
-        views.append(run_view(run, factors or Factors(), most, told))
+        views.append(
+            {**run_view(run, factors or Factors(), most, told), "batch": plain(batch_view(run, batches[place]))}
+        )
     return document(
         "report",
         {
@@ -54,6 +59,8 @@ def report_document(
             "command": shlex.join(command),
             "runs": views,
             "comparison": comparison(runs) if len(runs) > 1 else None,
+            "scaling": scaling_view(batches),
+            "models": models_view(runs),
         },
     )
 
@@ -85,6 +92,7 @@ def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -
         "bands": bands_of(run),
         "phases": phases,
         "wall": wall_view(run),
+        "llm": llm_view(run),
         "ledger": ledger_of(run),
         "quality": _quality(quality),
         "carbon": _carbon(footprint(run, factors)),

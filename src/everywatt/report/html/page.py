@@ -24,6 +24,8 @@ SCRIPTS = (
     "html/js/lines.js",
     "html/js/charts.js",
     "html/js/parts.js",
+    "html/js/batch.js",
+    "html/js/llm.js",
     "html/js/page.js",
 )
 TRIALS_SCRIPTS = (*SCRIPTS, "html/js/dots.js", "html/js/trials.js")

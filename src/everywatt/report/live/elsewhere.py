@@ -5,22 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 
 from everywatt.report.live.agent_source import AgentSource
+from everywatt.report.live.batch_source import JOURNAL, BatchSource
 from everywatt.report.live.sources import LiveSource
 from everywatt.report.live.tape_source import TapeSource
-from everywatt.report.live.telemetry import TelemetrySource
+from everywatt.report.live.telemetry import TAIL, TelemetrySource
 
 LOG_ENDINGS = (".jsonl", ".ndjson")
 
 
 def open_source(
-    source: str, interval_s: float, *, by: str | None = None, gpus: tuple[str, ...] = (), home: Path | None = None
+    source: str,
+    interval_s: float,
+    *,
+    by: str | None = None,
+    gpus: tuple[str, ...] = (),
+    home: Path | None = None,
+    tail: int = TAIL,
 ) -> LiveSource:
     """The live source that a word on the command line means. Raises RunNotFound where it means nothing."""
     if source.startswith(("http://", "https://")):
         return AgentSource(source, interval_s, gpus=gpus)
     if source.endswith(LOG_ENDINGS) and Path(source).is_file():
-        return TelemetrySource(Path(source))
+        return TelemetrySource(Path(source), tail=tail)
     from everywatt.core.config import resolve
     from everywatt.tape.run_store import existing_home, find_run
 
-    return TapeSource(find_run(source, existing_home(home or resolve().home)), interval_s, by=by, gpus=gpus)
+    path = find_run(source, existing_home(home or resolve().home))
+    is_batch = path.is_dir() and (path / JOURNAL).is_file()
+    tapes = TapeSource(path, interval_s, by=None if is_batch else by, gpus=gpus)
+    return BatchSource(path, tapes, tail=tail) if is_batch else tapes

@@ -162,11 +162,32 @@ def owner_rows(snapshot: Snapshot, most: int = MOST_OWNERS) -> list[list[str]]:
     ]
 
 
-WORK_HEADS = ["WORKER", "EVENTS", "DONE", "FAILED", "RETRIES", "MEAN", "MEMORY", "USE %", "LAST", "ITEM"]
+WORK_HEADS = [
+    "WORKER",
+    "EVENTS",
+    "DONE",
+    "FAILED",
+    "RETRIES",
+    "MEAN",
+    "MEMORY",
+    "USE %",
+    "USE",
+    "VRAM",
+    "AGAIN",
+    "POWER",
+    "ENERGY",
+    "LAST",
+    "ITEM",
+]
+SPARK = 24
 
 
-def work_rows(snapshot: Snapshot) -> list[list[str]]:
-    """What a batch log says, as cells under WORK_HEADS."""
+def _spark(values: tuple[float, ...], ascii_only: bool, top: float | None = None) -> str:
+    return show.sparkline(values, SPARK, ascii_only=ascii_only, top=top).strip() if values else show.NOTHING
+
+
+def work_rows(snapshot: Snapshot, *, ascii_only: bool = False) -> list[list[str]]:
+    """What a batch says, as cells under WORK_HEADS; USE, VRAM and AGAIN (retries) are the newest values as bars."""
     return [
         [
             worker.worker,
@@ -174,8 +195,13 @@ def work_rows(snapshot: Snapshot) -> list[list[str]]:
             show.NOTHING if worker.runtime_s is None else f"{worker.runtime_s:.1f} s",
             show.gib(worker.memory_max_bytes),
             show.NOTHING if worker.utilisation_pct is None else "/".join(f"{v:.0f}" for v in worker.utilisation_pct),
+            _spark(worker.use_trend, ascii_only, 100.0),
+            _spark(worker.memory_trend, ascii_only),
+            _spark(worker.retry_trend, ascii_only, 1.0),
+            show.watts(worker.power_w),
+            show.energy(worker.joules),
             worker.status,
-            worker.item,
+            show.cut(worker.item, LONGEST_LABEL),
         ]
         for worker in snapshot.work
     ]

@@ -102,4 +102,15 @@ def cut(text: str, width: int, *, ascii_only: bool = False) -> str:
     return clean[: max(0, width - 1)] + mark if width > 0 else ""
 
 
-_ASCII = str.maketrans({"±": "~", "·": "|", "…": "...", "°": "", "—": "-", "–": "-", "µ": "u"})
+_ASCII = str.maketrans(
+    {
+        "±": "~",
+        "·": "|",
+        "…": "...",
+        "°": "",
+        "—": "-",
+        "–": "-",
+        "µ": "u",
+        **dict(zip(BLOCKS, ASCII_BLOCKS, strict=True)),
+    }
+)

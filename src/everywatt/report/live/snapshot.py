@@ -156,7 +156,10 @@ class HostNow:
 
 @dataclass(frozen=True, slots=True)
 class WorkNow:
-    """What a batch log says of one worker, counted from its events."""
+    """What a batch log says of one worker, counted from its events, and its card's power and energy where it is known.
+
+    The trends are the newest values: use (%), memory (bytes), whether a start was a retry.
+    """
 
     worker: str
     events: int
@@ -169,6 +172,11 @@ class WorkNow:
     status: str
     item: str
     updated: str
+    power_w: float | None = None
+    joules: float | None = None
+    use_trend: tuple[float, ...] = ()
+    memory_trend: tuple[float, ...] = ()
+    retry_trend: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -185,6 +193,8 @@ class WorkNow:
             "status": self.status,
             "item": self.item,
             "updated": self.updated,
+            "power_w": self.power_w,
+            "energy_j": self.joules,
         }
 
 
@@ -234,4 +244,5 @@ class Snapshot:
             data["owners"] = self.owners.to_dict()
         if self.work:
             data["work"] = [worker.to_dict() for worker in self.work]
+            data["tail"] = list(self.tail)
         return document("snapshot", data)

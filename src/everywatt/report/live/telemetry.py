@@ -2,8 +2,8 @@
 
 Fields: chunk_id, gpu_index, gpu_name, status (start, success, failure), timestamp, finished_at, runtime_s, and details
 with attempt, backoff_s, and gpu_metrics (before and after: utilization, memory_used_mb, memory_total_mb). Such a log
-has no power, so none is shown. Only what was appended is read at each look, a line that is not complete yet waits, and
-of a long log only the end is read at first.
+has no power, so none is shown. Our own journal (batch.jsonl) is read the same way. Only what was appended is read at
+each look, a line that is not complete yet waits, and of a long log the end comes first and the rest is counted behind.
 """
 
 from __future__ import annotations
@@ -11,57 +11,21 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from everywatt.core.errors import UsageError
+from everywatt.report.live.lines import FIRST_BYTES, Lines
 from everywatt.report.live.snapshot import Amount, DeviceNow, Snapshot, WorkNow
 
-FIRST_BYTES = 4 << 20
-MOST_AT_ONCE = 16 << 20
 TAIL = 15
+TREND = 24
+BEHIND_S = 0.25
+"""How long each poll works on what lies behind, so that the view stays quick."""
+BEHIND_BYTES = 1 << 20
 MIB = 2**20
-
-
-class Lines:
-    """The complete lines that a growing file got since the last look."""
-
-    def __init__(self, path: Path, first_bytes: int = FIRST_BYTES) -> None:
-        self.path = path
-        self.skipped_bytes = 0
-        self._first_bytes = first_bytes
-        self._offset = 0
-        self._began = False
-        self._rest = b""
-        self._cut_first = False
-        self._inode: int | None = None
-
-    def look(self) -> list[bytes]:
-        """New lines, without their ends. A file that was cut or replaced is read from its start."""
-        try:
-            with self.path.open("rb") as file:
-                stat = file.seek(0, 2)
-                self._place(stat, self.path.stat().st_ino)
-                file.seek(self._offset)
-                data = file.read(MOST_AT_ONCE)
-        except OSError as error:
-            raise UsageError(f"{self.path} cannot be read: {error.strerror}.") from error
-        self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if self._cut_first and lines:
-            self._cut_first = False
-            del lines[0]
-        return [line for line in lines if line.strip()]
-
-    def _place(self, size: int, inode: int) -> None:
-        if self._began and (size < self._offset or inode != self._inode):
-            self._offset, self._rest, self.skipped_bytes = 0, b"", 0
-        if not self._began:
-            self._offset = self.skipped_bytes = max(0, size - self._first_bytes)
-            self._cut_first = self._offset > 0
-        self._began, self._inode = True, inode
+WORDS = {"done": "success", "failed": "failure", "interrupted": "stopped"}
 
 
 @dataclass(slots=True)
@@ -84,37 +48,52 @@ class _Worker:
     status: str = ""
     item: str = ""
     updated: str = ""
+    use_trend: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
+    memory_trend: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
+    retry_trend: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
 
-    def take(self, event: Mapping[str, Any]) -> None:
-        """Count one event."""
+    def take(self, event: Mapping[str, Any], *, old: bool = False) -> None:
+        """Count one event; an `old` one, from behind, is not the last that happened."""
         told = event.get("details")
         details: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
+        status = str(event.get("status", ""))
         self.events += 1
-        self.status, self.item = str(event.get("status", "")), str(event.get("chunk_id", ""))
-        self.updated = str(event.get("finished_at") or event.get("timestamp") or "")
         self.title = str(event.get("gpu_name") or self.title)
-        self.success += self.status == "success"
-        self.failure += self.status == "failure"
+        self.success += status == "success"
+        self.failure += status == "failure"
         attempt = _number(details.get("attempt"))
         # Attempts are numbers from 1: a further one is one retry, whatever its number.
-        self.retries += self.status == "start" and attempt is not None and attempt > 1
+        again = status == "start" and attempt is not None and attempt > 1
+        self.retries += again
         runtime_s = _number(event.get("runtime_s"))
-        if runtime_s is not None and self.status != "start":
+        if runtime_s is not None and status != "start":
             self.runtimes, self.runtime_s = self.runtimes + 1, self.runtime_s + runtime_s
         metrics = details.get("gpu_metrics")
         for when in ("before", "after"):
             if isinstance(metrics, Mapping) and isinstance(metrics.get(when), Mapping):
-                self._measure(metrics[when])
+                self._measure(metrics[when], old)
+        if not old:
+            self.status, self.item = status, str(event.get("chunk_id", ""))
+            self.updated = str(event.get("finished_at") or event.get("timestamp") or "")
+            if status == "start":
+                self.retry_trend.append(float(again))
 
-    def _measure(self, metrics: Mapping[str, Any]) -> None:
+    def _measure(self, metrics: Mapping[str, Any], old: bool) -> None:
         use = _number(metrics.get("utilization"))
         if use is not None:
             self.use = [min(self.use[0], use), self.use[1] + use, max(self.use[2], use)]
-            self.uses, self.last_use = self.uses + 1, use
+            self.uses += 1
         used, total = _number(metrics.get("memory_used_mb")), _number(metrics.get("memory_total_mb"))
         if used is not None:
+            self.memory_max_bytes = max(self.memory_max_bytes or 0.0, used * MIB)
+        if old:
+            return
+        if use is not None:
+            self.last_use = use
+            self.use_trend.append(use)
+        if used is not None:
             self.memory_bytes = used * MIB
-            self.memory_max_bytes = max(self.memory_max_bytes or 0.0, self.memory_bytes)
+            self.memory_trend.append(self.memory_bytes)
         if total is not None:
             self.memory_total_bytes = total * MIB
 
@@ -132,6 +111,9 @@ class _Worker:
             self.status,
             self.item,
             self.updated,
+            use_trend=tuple(self.use_trend),
+            memory_trend=tuple(self.memory_trend),
+            retry_trend=tuple(self.retry_trend),
         )
 
     def device(self) -> DeviceNow | None:
@@ -149,12 +131,12 @@ class _Worker:
 
 
 class TelemetrySource:
-    """Snapshots of a batch log."""
+    """Snapshots of a batch log, with the last `tail` events."""
 
-    def __init__(self, path: Path, *, first_bytes: int = FIRST_BYTES) -> None:
+    def __init__(self, path: Path, *, first_bytes: int = FIRST_BYTES, tail: int = TAIL) -> None:
         self._lines = Lines(path, first_bytes)
         self._workers: dict[int | None, _Worker] = {}
-        self._tail: deque[str] = deque(maxlen=TAIL)
+        self._tail: deque[str] = deque(maxlen=tail)
         self._bad = 0
         self._began_s = time.monotonic()
 
@@ -164,44 +146,90 @@ class TelemetrySource:
         return f"batch log {self._lines.path.name}"
 
     def poll(self) -> Snapshot:
-        """What was appended since the last poll."""
-        for event in self._events():
-            gpu = event.get("gpu_index")
-            key = gpu if isinstance(gpu, int) else None
-            name = "cpu" if key is None else f"gpu.{key}"
-            self._workers.setdefault(key, _Worker(name, key)).take(event)
-            self._tail.append(_sentence(event, name))
-        workers = [self._workers[key] for key in sorted(self._workers, key=lambda key: -1 if key is None else key)]
+        """What was appended since the last poll, and some of what lies behind."""
+        self.read()
         return Snapshot(
             source=self.title,
             at_ns=time.time_ns(),
             elapsed_s=time.monotonic() - self._began_s,
-            devices=tuple(device for worker in workers if (device := worker.device()) is not None),
+            devices=tuple(device for worker in self._sorted() if (device := worker.device()) is not None),
             total=Amount(refused="the log has no power"),
-            work=tuple(worker.now() for worker in workers),
-            tail=tuple(self._tail),
-            notes=tuple(self._notes()),
+            work=self.work(),
+            tail=self.tail(),
+            notes=self.notes(),
         )
 
-    def _events(self) -> Iterator[dict[str, Any]]:
-        for line in self._lines.look():
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):
-                event = None
-            if isinstance(event, dict) and "status" in event:
-                yield event
-            else:
-                self._bad += 1
+    def read(self) -> None:
+        """Take what was appended, then older lines for a moment."""
+        deadline_s = time.monotonic() + BEHIND_S
+        self._take(self._lines.look(), old=False)
+        while time.monotonic() < deadline_s and (lines := self._lines.behind(BEHIND_BYTES)):
+            self._take(lines, old=True)
 
-    def _notes(self) -> Iterator[str]:
-        if self._lines.skipped_bytes:
-            yield f"the first {self._lines.skipped_bytes / MIB:.0f} MiB of the log are not counted"
+    def work(self) -> tuple[WorkNow, ...]:
+        """The workers, the CPU's first."""
+        return tuple(worker.now() for worker in self._sorted())
+
+    def tail(self) -> tuple[str, ...]:
+        """The last events, as sentences."""
+        return tuple(self._tail)
+
+    def _sorted(self) -> list[_Worker]:
+        return [self._workers[key] for key in sorted(self._workers, key=lambda key: -1 if key is None else key)]
+
+    def _take(self, lines: list[bytes], *, old: bool) -> None:
+        for line in lines:
+            event = _event(line)
+            if event is None:
+                self._bad += 1
+            elif "status" in event:
+                gpu = event.get("gpu_index")
+                key = gpu if isinstance(gpu, int) else None
+                name = "cpu" if key is None else f"gpu.{key}"
+                self._workers.setdefault(key, _Worker(name, key)).take(event, old=old)
+                if not old:
+                    self._tail.append(_sentence(event, name))
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know."""
+        found = []
+        if left := self._lines.uncounted_bytes:
+            found.append(f"the first {max(1, round(left / MIB))} MiB of the log are not counted yet")
         if self._bad:
-            yield f"{self._bad} lines of the log are no events"
+            found.append(f"{self._bad} lines of the log are no events")
+        return tuple(found)
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """An event of the log, {} for a line of our journal that is none, None for something else."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    return _of_journal(record) if "kind" in record else record if "status" in record else None
+
+
+def _of_journal(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of batch.jsonl as an event of the old layout."""
+    kind, device = record.get("kind"), str(record.get("device", ""))
+    if kind not in ("start", "end"):
+        return {}
+    told = record.get("ended")
+    ended: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
+    number = device.removeprefix("gpu.")
+    return {
+        "chunk_id": record.get("id"),
+        "gpu_index": int(number) if device.startswith("gpu.") and number.isdigit() else None,
+        "status": "start" if kind == "start" else WORDS.get(str(record.get("status")), str(record.get("status"))),
+        "timestamp": record.get("at"),
+        "runtime_s": ended.get("runtime_s"),
+        "details": {"attempt": record.get("attempt")},
+    }
 
 
 def _number(value: Any) -> float | None:

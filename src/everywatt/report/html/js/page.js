@@ -17,6 +17,8 @@ everywatt.Page = class {
       this.top(),
       element("main", { id: "main" },
         several ? this.comparison() : null,
+        several ? everywatt.scalingSection(report.scaling) : null,
+        several ? everywatt.modelsSection(this, this.report.models) : null,
         several ? this.tabs() : null,
         this.body,
         element("footer", {}, this.footer())));
@@ -81,7 +83,7 @@ everywatt.Page = class {
     this.colourOf = this.colours(run);
     const summary = this.summary(run);
     this.coloured.push(() => this.body.firstElementChild.replaceWith(this.summary(run)));
-    const parts = [summary, this.chartSection(run), this.wall(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
+    const parts = [summary, everywatt.batchSection(run.batch), everywatt.llmSection(this, run), this.chartSection(run), this.wall(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
     this.body.replaceChildren(...parts.filter((part) => part !== null));
     await this.fillCharts(run);
   }

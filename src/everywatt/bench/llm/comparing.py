@@ -1,0 +1,259 @@
+"""Two language-model runs on the same items, item by item: accuracy, joules, tokens and times, each as a difference or
+a ratio with an interval.
+
+Items are drawn together with everything that both runs did on them (a paired bootstrap; whole groups where there are
+five or more), since a hard item is hard for both. Ratios of energy get the measurement's own interval beside, in which
+what is wrong with one sensor in the same way cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.api.run import Run
+from everywatt.bench.llm.energy import Bill
+from everywatt.bench.llm.figure import Figure
+from everywatt.bench.llm.latency import e2e_s
+from everywatt.bench.llm.records import Record, read_plan, read_records
+from everywatt.bench.llm.result import agreement, owed_by
+from everywatt.bench.llm.stats import Z95, clustered, mcnemar, resampled
+from everywatt.bench.runs import folder_of
+from everywatt.core.errors import EverywattError, ScopeError, UsageError
+
+Floats = npt.NDArray[np.float64]
+COLUMNS = ("right", "joules", "tokens", "seconds", "items")
+DRAWN = "items drawn 2,000 times, with what both runs did on them"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run at one load."""
+
+    name: str
+    level: str
+    plan: Mapping[str, Any]
+    records: Mapping[str, Record]
+    owed: Bill
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A run beside the first: figures by name, McNemar's test and the sentences that follow."""
+
+    name: str
+    level: str
+    items: int
+    figures: Mapping[str, Figure]
+    only_first: int
+    only_this: int
+    p: float | None
+    verdicts: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "name": self.name,
+            "level": self.level,
+            "items": self.items,
+            "figures": {name: figure.to_dict() for name, figure in self.figures.items()},
+            "mcnemar": {"only_first_right": self.only_first, "only_this_right": self.only_this, "p": self.p},
+            "verdicts": list(self.verdicts),
+            "notes": list(self.notes),
+        }
+
+
+def is_llm(run: Run) -> bool:
+    """Whether `bench llm` made a run."""
+    try:
+        read_plan(folder_of(run))
+    except UsageError:
+        return False
+    return True
+
+
+def side(run: Run, level: str | None = None) -> Side:
+    """A run at one of its loads: the one that is named, else its only one."""
+    folder = folder_of(run)
+    plan, records = read_plan(folder), read_records(folder)
+    levels = list(dict.fromkeys(record.level for record in records))
+    chosen = level if level in levels else levels[0] if len(levels) == 1 else None
+    if chosen is None:
+        raise UsageError(f"{run.name} has {len(levels)} loads: {', '.join(levels) or 'none'}.", cure="--level LOAD")
+    own = {record.id: record for record in records if record.level == chosen}
+    return Side(run.name, chosen, plan, own, owed_by(run, list(own.values()), plan))
+
+
+def compare_llm(first: Side, other: Side, *, force: bool = False) -> Beside:
+    """The second beside the first. ScopeError where they asked other items, or their energy covers something else."""
+    if first.plan["dataset"].get("sha256") != other.plan["dataset"].get("sha256") and not force:
+        raise ScopeError(f"{other.name} asked other items than {first.name}.", cure="--force compares those of one id")
+    notes = []
+    if first.level != other.level:
+        notes.append(f"the loads differ: {first.level} and {other.level}")
+    if (a := first.plan.get("settings")) != (b := other.plan.get("settings")):
+        notes.append(f"the settings differ: {a} and {b}")
+    same = [name for name in first.records if name in other.records]
+    both = [name for name in same if first.records[name].ok and other.records[name].ok]
+    if not both:
+        raise UsageError(f"{first.name} and {other.name} have no item that both answered.")
+    if len(both) < max(len(first.records), len(other.records)):
+        notes.append(f"{len(both)} items that both answered are compared")
+    covered = _same_scope(first, other, force)
+    if covered is not None:
+        notes.append(covered)
+    return _beside(first, other, both, notes, with_energy=covered is None or force)
+
+
+def _same_scope(first: Side, other: Side, force: bool) -> str | None:
+    """Why the energies cannot be compared; None where they can."""
+    for one in (first, other):
+        if one.owed.gross.joules is None:
+            return f"{one.name} has no energy: {one.owed.gross.refused}"
+    facts = [(one.owed.gross.scope, one.owed.boundary) for one in (first, other)]
+    if facts[0] != facts[1]:
+        said = " and ".join(f"{scope} of the {boundary}" for scope, boundary in facts)
+        if not force:
+            raise ScopeError(f"The energies do not cover the same thing: {said}.", cure="--force compares all the same")
+        return f"the energies do not cover the same thing: {said}"
+    return None
+
+
+def _beside(first: Side, other: Side, both: Sequence[str], notes: Sequence[str], *, with_energy: bool) -> Beside:
+    judged = [name for name in both if first.records[name].judged and other.records[name].judged]
+    groups = [first.records[name].group for name in both]
+    with_energy = with_energy and all(
+        one.records[name].span in one.owed.queries for one in (first, other) for name in both
+    )
+    sums = _sums(first, other, both, groups, with_energy)
+    figures: dict[str, Figure] = {}
+    hits = [(bool(first.records[name].right), bool(other.records[name].right)) for name in judged]
+    only_first = sum(a and not b for a, b in hits)
+    only_this = sum(b and not a for a, b in hits)
+    if judged:
+        own = _sums(first, other, judged, [first.records[name].group for name in judged], with_energy)
+        more = _figure(
+            own, lambda s: s["right_b"] / s["items_b"] - s["right_a"] / s["items_a"], f"accuracy − first's; {DRAWN}"
+        )
+        figures["accuracy_difference"] = _not_too_sure(more, only_first, only_this, len(judged))
+        if with_energy:
+            figures["accuracy_per_joule_ratio"] = _with_measurement(
+                _figure(own, _accuracy_per_joule, f"accuracy per joule / first's; {DRAWN}"), first, other
+            )
+    if with_energy:
+        figures["energy_ratio"] = _with_measurement(
+            _figure(sums, lambda s: s["joules_b"] / s["joules_a"], f"gross J of the items / first's; {DRAWN}"),
+            first,
+            other,
+        )
+        if _known_tokens(first, both) and _known_tokens(other, both):
+            formula = f"gross J per output token / first's; {DRAWN}"
+            ratio = _figure(sums, lambda s: s["joules_b"] / s["tokens_b"] * s["tokens_a"] / s["joules_a"], formula)
+            figures["energy_per_output_token_ratio"] = _with_measurement(ratio, first, other)
+    figures["time_ratio"] = _figure(
+        sums, lambda s: s["seconds_b"] / s["seconds_a"], f"seconds of the answers / first's; {DRAWN}"
+    )
+    figures["agreement"] = agreement(list(other.records.values()), list(first.records.values()))
+    p = mcnemar(only_first, only_this) if judged else None
+    return Beside(
+        other.name,
+        other.level,
+        len(both),
+        figures,
+        only_first,
+        only_this,
+        p,
+        tuple(_sentences(first.name, other.name, figures, p)),
+        tuple(notes),
+    )
+
+
+def _not_too_sure(figure: Figure, only_first: int, only_this: int, n: int) -> Figure:
+    """Few items that differ say little about those that were not asked: half an item more in each of the four cells
+    (Agresti and Min) gives an interval that is never of no width."""
+    if figure.value is None:
+        return figure
+    middle, split = (only_this - only_first) / (n + 2), only_first + only_this + 1
+    near = Z95 * math.sqrt(max(split - (only_this - only_first) ** 2 / (n + 2), 0.0)) / (n + 2)
+    low = min(figure.value if figure.low is None else figure.low, max(-1.0, middle - near))
+    high = max(figure.value if figure.high is None else figure.high, min(1.0, middle + near))
+    return Figure(figure.value, low, high, "", f"{figure.formula}, at least Agresti and Min's")
+
+
+def _known_tokens(one: Side, items: Sequence[str]) -> bool:
+    return all(one.records[name].answer.output_tokens for name in items)
+
+
+def _row(one: Side, name: str, with_energy: bool) -> list[float]:
+    record = one.records[name]
+    joules = one.owed.queries[record.span or ""].energy.value if with_energy else 0.0
+    return [float(record.right or 0), joules, float(record.answer.output_tokens or 0), e2e_s(record.answer), 1.0]
+
+
+def _sums(
+    first: Side, other: Side, items: Sequence[str], groups: Sequence[str], with_energy: bool
+) -> tuple[dict[str, Floats], dict[str, float]]:
+    """Sums of all columns of both runs, drawn again and again, and as they are."""
+    table = np.array([[*_row(first, name, with_energy), *_row(other, name, with_energy)] for name in items])
+    names = [f"{column}_{which}" for which in "ab" for column in COLUMNS]
+    drawn = resampled(clustered(table, groups))
+    whole = table.sum(axis=0)
+    return dict(zip(names, drawn.T, strict=True)), {name: float(v) for name, v in zip(names, whole, strict=True)}
+
+
+def _accuracy_per_joule(s: Mapping[str, Any]) -> Any:
+    return s["right_b"] / s["joules_b"] * s["joules_a"] / s["right_a"]
+
+
+def _figure(sums: tuple[dict[str, Floats], dict[str, float]], of: Callable[[Any], Any], formula: str) -> Figure:
+    drawn, whole = sums
+    try:
+        value = float(of(whole))
+    except ZeroDivisionError:
+        return Figure.none("", formula, "the first run has nothing to divide by")
+    with np.errstate(all="ignore"):
+        found = np.asarray(of(drawn), dtype=np.float64)
+    found = found[np.isfinite(found)]
+    if len(found) < 2:
+        return Figure(value, None, None, "", formula)
+    low, high = np.percentile(found, (2.5, 97.5))
+    return Figure(value, float(low), float(high), "", formula)
+
+
+def _with_measurement(figure: Figure, first: Side, other: Side) -> Figure:
+    """A ratio with what the sensors leave open beside what the items do, as independent."""
+    if figure.value is None or figure.low is None or figure.high is None:
+        return figure
+    try:
+        ratio = other.owed.gross.ratio(first.owed.gross)
+    except EverywattError as error:
+        return Figure.none("", figure.formula, error.message)
+    below = math.hypot(figure.value - figure.low, figure.value * (1 - ratio.low / ratio.value))
+    above = math.hypot(figure.high - figure.value, figure.value * (ratio.high / ratio.value - 1))
+    high = figure.value + above if math.isfinite(above) else None
+    return Figure(figure.value, max(0.0, figure.value - below), high, "", f"{figure.formula}; and the measurement")
+
+
+def _sentences(first: str, other: str, figures: Mapping[str, Figure], p: float | None) -> list[str]:
+    found = []
+    more = figures.get("accuracy_difference")
+    if more is not None and more.value is not None and more.low is not None and more.high is not None:
+        word = "right more often" if more.low > 0 else "right less often" if more.high < 0 else "no difference shown"
+        told = f"{100 * more.value:+.1f} points ({100 * more.low:+.1f} … {100 * more.high:+.1f}), McNemar p = {p:.2g}"
+        found.append(f"{other} beside {first}, accuracy: {word}, {told}")
+    for name, what in (("energy_ratio", "energy"), ("time_ratio", "time"), ("accuracy_per_joule_ratio", "right per J")):
+        ratio = figures.get(name)
+        if ratio is None or ratio.value is None or ratio.low is None:
+            continue
+        word = (
+            "more" if ratio.low > 1 else "less" if ratio.high is not None and ratio.high < 1 else "no difference shown"
+        )
+        high = "∞" if ratio.high is None else f"{ratio.high:.3g}"
+        found.append(f"{other} beside {first}, {what}: {word}, {ratio.value:.3g}× ({ratio.low:.3g} … {high})")
+    return found

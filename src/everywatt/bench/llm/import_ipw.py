@@ -1,0 +1,276 @@
+"""A profile of Intelligence per Watt becomes a run of `bench llm`: its queries one after the other, with its joules.
+
+That tool keeps no times of day for its queries, so they are laid end to end before the time at which its summary was
+written. Every field that it filled in is kept, as an attribute of the query's span. Its early versions kept the last
+30 s of readings only: the energy of a longer query is then too small, and that is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from everywatt.bench.llm.datasets import rows
+from everywatt.bench.llm.loads import Level
+from everywatt.bench.llm.records import Journal, Record, write_plan
+from everywatt.bench.llm.values import OK, Answer
+from everywatt.core.channels import Channel, Domain, Kind, Pedigree
+from everywatt.core.clocks import NS
+from everywatt.core.errors import UsageError
+from everywatt.meters.series import Part, Table, group, number, write_part
+
+KIND: Final = "ipw"
+OLD_BUFFER_S: Final = 30.0
+PAUSE_NS: Final = 1_000_000
+WHOLE: Final = ("soc_per_query_joules", "soc.all.energy", "soc.all", Domain.SOC)
+PARTS: Final = (
+    ("per_query_joules", "gpu.all.energy", "gpu.all", Domain.GPU),
+    ("cpu_per_query_joules", "cpu.all.package.energy", "cpu.all", Domain.PACKAGE),
+    ("ane_per_query_joules", "rail.ane.energy", "rail.ane", Domain.RAIL),
+)
+
+
+def import_ipw(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
+    """A tape, and beside it what `bench llm` keeps. options: model (where the profile has several)."""
+    if len(paths) != 1 or not paths[0].is_dir():
+        raise UsageError("One folder of a profile is imported at a time.", cure="everywatt import ipw profile_…/")
+    folder = paths[0]
+    summary = _summary(folder)
+    queries = list(_queries(folder, _model(summary, options)))
+    if not queries:
+        raise UsageError(f"{folder} holds no queries.")
+    columns = _columns(queries, ours="everywatt" in (summary.get("versions") or {}))
+    part, places = _laid_out(queries, columns, _written(summary))
+    warnings = [*_truncated(queries, summary), *_without_energy(queries, columns)]
+    tape = write_part(out, part, paths, options)
+    journal = Journal(tape.parent)
+    try:
+        for query, place in zip(queries, places, strict=True):
+            journal.add(_record(query, place, columns))
+    finally:
+        journal.close()
+    write_plan(tape.parent, _plan(summary, queries, warnings))
+    return tape
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One row of a profile, of one model."""
+
+    number: int
+    model: str
+    row: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+
+    def value(self, block: str, name: str) -> float | None:
+        """A number of the metrics; that tool's −1 is not available."""
+        found = number((self.metrics.get(block) or {}).get(name))
+        return None if found is None or found < 0 else found
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the query took."""
+        return self.value("latency_metrics", "total_query_seconds") or None
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    try:
+        data = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder / 'summary.json'} cannot be read: {error}.") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{folder / 'summary.json'} is not an object.")
+    return data
+
+
+def _model(summary: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
+    chosen = options.get("model") or summary.get("model")
+    return str(chosen) if chosen else None
+
+
+def _queries(folder: Path, model: str | None) -> Iterator[Query]:
+    for place, row in enumerate(rows(folder)):
+        found = row.get("model_metrics")
+        if not isinstance(found, Mapping):
+            raise UsageError(f"{folder}, row {place + 1}, has no model_metrics: it is no profile.")
+        known = {name: one for name, one in found.items() if isinstance(one, Mapping)}
+        if model is not None and model in known:
+            yield Query(place, model, row, known[model])
+        elif len(known) == 1:
+            yield Query(place, *_only(row, known))
+        elif known:
+            names = ", ".join(sorted(known))
+            raise UsageError(f"{folder} has several models: {names}.", cure="--set model=NAME")
+
+
+def _only(row: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
+    name, metrics = next(iter(known.items()))
+    return name, row, metrics
+
+
+def _columns(queries: Sequence[Query], *, ours: bool) -> tuple[tuple[str, str, str, Domain], ...]:
+    """What was measured: the whole chip where that is there, since its parts are in it, else its parts.
+
+    Where `export --to ipw` wrote the profile its joules are of everything that was measured.
+    """
+    if ours:
+        return ((PARTS[0][0], "node.all.energy", "node.all", Domain.NODE),)
+    if any(query.value("energy_metrics", WHOLE[0]) is not None for query in queries):
+        return (WHOLE,)
+    return tuple(c for c in PARTS if any(query.value("energy_metrics", c[0]) is not None for query in queries))
+
+
+def _joules(query: Query, columns: Sequence[tuple[str, str, str, Domain]]) -> list[float] | None:
+    """The joules of a query by channel; None where one of them is missing: a part of an energy is not one."""
+    found = [query.value("energy_metrics", column[0]) for column in columns]
+    return None if not found or any(value is None for value in found) else [value or 0.0 for value in found]
+
+
+def _written(summary: Mapping[str, Any]) -> int:
+    """UTC nanoseconds at which the summary was made; now where it does not say."""
+    try:
+        when = datetime.fromisoformat(str(summary["generated_at"]))
+    except (KeyError, ValueError):
+        when = datetime.now(UTC)
+    when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
+    return int(when.timestamp()) * NS
+
+
+def _laid_out(
+    queries: Sequence[Query], columns: Sequence[tuple[str, str, str, Domain]], end_ns: int
+) -> tuple[Part, list[tuple[int, int]]]:
+    """The tape, and where on its clock each query lies."""
+    lengths = [round((query.seconds or 0.0) * NS) for query in queries]
+    start_ns = end_ns - sum(lengths) - PAUSE_NS * len(queries)
+    channels = [Channel(c[1], "J", Kind.COUNTER, c[2], c[3], pedigree=Pedigree.COUNTER) for c in columns]
+    if not channels:
+        # A tape needs something to tell: how many queries were done by when.
+        channels = [Channel("queries.done", "", Kind.COUNTER, "queries")]
+    table = Table(group("ipw", "ipw", channels))
+    sums = [0.0] * len(channels)
+    table.add(start_ns, sums)
+    spans: list[tuple[str, int, int, Mapping[str, Any]]] = []
+    places, at_ns = [], start_ns
+    for done, (query, length) in enumerate(zip(queries, lengths, strict=True), start=1):
+        owed = _joules(query, columns)
+        sums = [a + b for a, b in zip(sums, owed, strict=True)] if owed else ([float(done)] if not columns else sums)
+        places.append((at_ns - start_ns + NS, at_ns + length - start_ns + NS))
+        spans.append(("query", at_ns, at_ns + length, _attributes(query)))
+        at_ns += length
+        table.add(at_ns, sums)
+        at_ns += PAUSE_NS
+        table.add(at_ns, sums)
+    table.period_s = max(max(lengths, default=NS) / NS, 0.05)
+    return Part([table], spans=spans, meta={KIND: {"model": queries[0].model}}), places
+
+
+def _attributes(query: Query) -> dict[str, Any]:
+    """Everything that the tool filled in, under its own names: `latency_metrics.median_itl_ms`."""
+    return {"item": _id(query), "status": OK, **dict(_flat(query.metrics))}
+
+
+def _flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}.")
+        elif value is not None and name != "lm_response":
+            yield f"{above}{name}", value
+
+
+def _id(query: Query) -> str:
+    meta = query.row.get("dataset_metadata")
+    if isinstance(meta, str):
+        try:
+            meta = json.loads(meta)
+        except ValueError:
+            meta = None
+    known = meta.get("id") if isinstance(meta, Mapping) else None
+    return str(known) if known is not None else f"ipw-{query.number:04d}"
+
+
+def _record(query: Query, place: tuple[int, int], columns: Sequence[tuple[str, str, str, Domain]]) -> Record:
+    start, end = place
+    first = query.value("latency_metrics", "time_to_first_token_seconds")
+    tokens = [query.value("token_metrics", name) for name in ("input", "output")]
+    counts = [None if count is None else round(count) for count in tokens]
+    text = query.metrics.get("lm_response") or (query.row.get("model_answers") or {}).get(query.model) or ""
+    answer = Answer(
+        OK,
+        str(text),
+        began_ns=start,
+        sent_ns=start,
+        ended_ns=end,
+        # The one time of a piece that is known.
+        piece_ns=() if first is None else (min(start + round(first * NS), end),),
+        input_tokens=counts[0],
+        output_tokens=counts[1],
+        counted=None if counts[1] is None else "usage",
+    )
+    span = f"{query.number + 1:08x}" if end > start and _joules(query, columns) is not None else None
+    return Record(_id(query), Level().label, span, answer, _score(query), str(query.row.get("subject") or ""))
+
+
+def _score(query: Query) -> dict[str, Any] | None:
+    told = (query.metrics.get("evaluation") or {}).get("is_correct", query.metrics.get("lm_correctness"))
+    if not isinstance(told, bool):
+        return None
+    return {"verdict": "right" if told else "wrong", "found": None, "how": "Intelligence per Watt"}
+
+
+def _truncated(queries: Sequence[Query], summary: Mapping[str, Any]) -> list[str]:
+    """Whether the buffer of readings was shorter than queries were."""
+    config = summary.get("profiler_config") or {}
+    told = number(config.get("telemetry_buffer_seconds"))
+    if "everywatt" in (summary.get("versions") or {}):
+        return []
+    buffer_s = OLD_BUFFER_S if told is None or told <= 0 else told
+    longer = [query for query in queries if (query.seconds or 0.0) > buffer_s]
+    if not longer:
+        return []
+    worst = max(query.seconds or 0.0 for query in longer)
+    return [
+        f"{len(longer)} of {len(queries)} queries lasted longer than the {buffer_s:g} s of readings that this profile "
+        f"kept, up to {worst:.0f} s: their energy was truncated and is too small, down to {buffer_s / worst:.0%} of it"
+    ]
+
+
+def _without_energy(queries: Sequence[Query], columns: Sequence[tuple[str, str, str, Domain]]) -> list[str]:
+    none = sum(_joules(query, columns) is None or not query.seconds for query in queries)
+    zero = sum(_joules(query, columns) == [0.0] * len(columns) for query in queries) if columns else 0
+    found = [f"{none} of {len(queries)} queries have no energy or no duration"] if none else []
+    if zero:
+        found.append(f"{zero} of {len(queries)} queries have exactly 0 J: that tool saw no reading inside of them")
+    return found
+
+
+def _plan(summary: Mapping[str, Any], queries: Sequence[Query], warnings: Sequence[str]) -> dict[str, Any]:
+    config = summary.get("profiler_config") or {}
+    digest = hashlib.sha256("\n".join(str(query.row.get("problem")) for query in queries).encode()).hexdigest()
+    # What `export --to ipw` wrote knows which items they were.
+    ours = config["dataset"] if isinstance(config.get("dataset"), Mapping) else {}
+    name = str(summary.get("dataset_name") or summary.get("dataset") or config.get("dataset_id") or "unknown")
+    return {
+        "schema": "everywatt/1",
+        "kind": "llm-plan",
+        "imported_from": "Intelligence per Watt",
+        "model": queries[0].model,
+        "base_url": str(config.get("client_base_url") or ""),
+        "client": {"client": str(config.get("client_id") or "unknown")},
+        "client_params": {},
+        "dataset": {"name": name, "params": {}, "items": len(queries), "sha256": ours.get("sha256") or digest},
+        "max_queries": config.get("max_queries") if ours else None,
+        "settings": {},
+        "system": None,
+        "levels": [Level().label],
+        "loads": [Level().to_dict()],
+        "no_energy": None,
+        "boundary": "machine",
+        "warnings": list(warnings),
+    }

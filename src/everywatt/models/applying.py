@@ -1,0 +1,159 @@
+"""A model on a table: watts of every row with their interval, flags, and how far off they are where truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.models.design import design
+from everywatt.models.form import Model
+from everywatt.models.learners import predict_form
+from everywatt.models.table import Floats, Table
+from everywatt.models.validation import mape
+
+OTHER_UNIT = 200.0
+LEAST_TRANSFER = 20
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Watts with their interval, and for each row the names of features outside of what was learnt."""
+
+    times_s: Floats
+    watts: Floats
+    low: Floats
+    high: Floats
+    outside: tuple[tuple[str, ...], ...]
+    missing: Floats
+    warnings: tuple[str, ...]
+
+    @property
+    def outside_share(self) -> float:
+        """The share of rows that are outside of the training range."""
+        return sum(map(bool, self.outside)) / max(len(self.outside), 1)
+
+
+def apply(model: Model, table: Table) -> Applied:
+    """Predict every row. UsageError where a column that the model needs is missing or in another unit."""
+    lacking = [name for name in model.needs if name not in table.columns]
+    if lacking:
+        raise UsageError(
+            f"The model needs {', '.join(lacking)}, which the table has not.", cure="everywatt model show MODEL"
+        )
+    warnings = _unit_check(model, table)
+    fill = {name: model.columns[name].middle for name in model.needs}
+    known = [np.isfinite(table.column(name)) for name in model.needs]
+    missing = 1.0 - np.mean(known, axis=0) if known else np.zeros(len(table))
+    x = design(table, model.form.features, fill, model.period_s)
+    watts = np.maximum(model.gain * predict_form(model.form, x) + model.offset_w, 0.0)
+    found = [model.around(w, row) for w, row in zip(watts.tolist(), x.tolist(), strict=True)]
+    outside = tuple(one.outside for one in found)
+    if any(outside):
+        names = sorted({name for one in outside for name in one})
+        count = sum(map(bool, outside))
+        warnings.append(f"{count} of {len(outside)} rows are outside of what was learnt ({', '.join(names[:4])})")
+    if missing.any():
+        warnings.append(f"{int((missing > 0).sum())} rows lack a value; the median of the training stands in")
+    low, high = np.array([one.low for one in found]), np.array([one.high for one in found])
+    return Applied(table.times_s, watts, low, high, outside, missing, tuple(warnings))
+
+
+def _unit_check(model: Model, table: Table) -> list[str]:
+    """A column whose typical value is hundreds of times off what was learnt is in another unit."""
+    warnings = []
+    for name in model.needs:
+        values = np.abs(table.column(name))
+        busy = values[np.isfinite(values) & (values > 0)]
+        limit = model.columns[name]
+        size = max(abs(limit.high), abs(limit.low))
+        if len(busy) < 10 or size <= 0:
+            continue
+        typical, learnt = float(np.median(busy)), abs(limit.middle) or size
+        if typical > OTHER_UNIT * size or (limit.low > 0 and float(busy.max()) * OTHER_UNIT < limit.low):
+            raise UsageError(
+                f"{name} is typically {typical:.3g} here and was {learnt:.3g} in the training: another unit?",
+                cure=f"the unit of the training{f' ({model.units[name]})' if model.units.get(name) else ''}",
+            )
+        if typical > 20 * learnt and typical > 2 * size:
+            warnings.append(f"{name} is typically {typical / learnt:.0f} times what it was where the model was learnt")
+    return warnings
+
+
+def evaluate(model: Model, table: Table, target: str) -> dict[str, Any]:
+    """How far off a model is on a table with the truth: errors, coverage, rows out of range."""
+    truth = table.column(target)
+    known = np.isfinite(truth) & (truth > 0)
+    if int(known.sum()) < 2:
+        raise MeasurementRefused(f"The table has no {target} to compare with.")
+    applied = apply(model, table)
+    watts, truth = applied.watts[known], truth[known]
+    low, high = applied.low[known], applied.high[known]
+    out = np.array([bool(one) for one in applied.outside])[known]
+    error = watts - truth
+    spread = float(((truth - truth.mean()) ** 2).sum())
+    return {
+        "rows": int(known.sum()),
+        "mape_pct": mape(watts, truth),
+        "mae_w": float(np.abs(error).mean()),
+        "rmse_w": float(np.sqrt((error**2).mean())),
+        "bias_w": float(error.mean()),
+        "r2": 1 - float((error**2).sum()) / spread if spread > 0 else None,
+        "energy_error_pct": 100 * float(error.sum() / truth.sum()),
+        "level": model.widths.level,
+        "coverage": float(((truth >= low) & (truth <= high)).mean()),
+        "mean_width_pct": 100 * float(((high - low) / watts.clip(1e-9)).mean()),
+        "outside_share": float(out.mean()),
+        "mape_inside_pct": mape(watts[~out], truth[~out]) if (~out).any() else None,
+        "mean_baseline_pct": mape(np.full(len(truth), model.about.get("watts", {}).get("median", truth.mean())), truth),
+        "warnings": list(applied.warnings),
+    }
+
+
+def transfer(model: Model, table: Table, target: str, host: str = "") -> Model:
+    """The model on another machine: gain and offset from a few minutes beside any sensor there.
+
+    Gain is fitted where the power moves enough to tell it from the offset, else the offset stays 0. The interval is
+    made anew from what is left over.
+    """
+    truth = table.column(target)
+    known = np.isfinite(truth) & (truth > 0)
+    if int(known.sum()) < LEAST_TRANSFER:
+        raise MeasurementRefused(f"{int(known.sum())} rows with {target}: {LEAST_TRANSFER} are needed to calibrate.")
+    bare = replace(model, gain=1.0, offset_w=0.0)
+    watts = apply(bare, table).watts[known]
+    truth = truth[known]
+    gain, offset = float(np.median(truth / watts.clip(1e-9))), 0.0
+    if float(watts.max()) > 1.3 * float(watts.min()):
+        weights = 1 / truth
+        line = np.linalg.lstsq(
+            np.column_stack([watts, np.ones(len(watts))]) * weights[:, None], truth * weights, rcond=None
+        )
+        slope, constant = map(float, line[0])
+        if slope > 0:
+            gain, offset = slope, constant
+    moved = replace(bare, gain=gain, offset_w=offset)
+    made = np.maximum(gain * watts + offset, 1e-9)
+    off = np.abs(np.log(truth / made))
+    rank = min(int(np.ceil((len(off) + 1) * model.widths.level)) - 1, len(off) - 1)
+    need = float(np.sort(off)[rank])
+    had = max(model.widths.below[0], model.widths.above[0], 1e-6)
+    factor = max(1.0, need / had)
+    widths = replace(
+        model.widths,
+        below=tuple(v * factor for v in model.widths.below),
+        above=tuple(v * factor for v in model.widths.above),
+    )
+    told = {
+        **model.about,
+        "transferred": {
+            "from": model.host,
+            "rows": int(known.sum()),
+            "error_pct": mape(made, truth),
+            "gain": gain,
+            "offset_w": offset,
+        },
+    }
+    return replace(moved, widths=widths, host=host or table.host, about=told)

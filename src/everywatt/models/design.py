@@ -1,0 +1,117 @@
+"""From a table to the matrix of features, all rows at once; the twin of `features.History`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from everywatt.models.features import AVERAGES_S, TINY, Feature, smooth
+from everywatt.models.table import GAP_PERIODS, Floats, Table
+
+MOST_VALUES = 24
+MOST_IN_RATIOS = 4
+MOST_PAST = 8
+USEFUL = 0.2
+
+
+def design(table: Table, features: Sequence[Feature], fill: Mapping[str, float], period_s: float) -> Floats:
+    """One row for each instant, one column for each feature; `fill` stands in where a column has no value."""
+    columns = {name: _filled(table.column(name), fill.get(name, 0.0)) for f in features for name in f.columns}
+    made = [_made(table.times_s, columns, feature, period_s) for feature in features]
+    return np.column_stack(made) if made else np.zeros((len(table), 0))
+
+
+def _filled(values: Floats, fill: float) -> Floats:
+    return np.where(np.isfinite(values), values, fill)
+
+
+def _made(times_s: Floats, columns: Mapping[str, Floats], feature: Feature, period_s: float) -> Floats:
+    values = columns[feature.column]
+    if feature.kind == "ratio":
+        below = columns[feature.other]
+        busy = np.abs(below) > TINY
+        return np.where(busy, values / np.where(busy, below, 1.0), 0.0)
+    if feature.kind == "past":
+        return past(times_s, values, feature.seconds, period_s)
+    if feature.kind == "mean":
+        return rolling(times_s, values, feature.seconds, period_s)
+    return values
+
+
+def past(times_s: Floats, values: Floats, seconds: float, period_s: float) -> Floats:
+    """Values as they stood some seconds ago; the present ones at the start and after a gap."""
+    wanted = times_s - seconds
+    place = np.searchsorted(times_s, wanted + period_s / 2, side="right") - 1
+    known = (place >= 0) & (times_s[place] >= wanted - 1.5 * period_s)
+    stretch = np.cumsum(_after_gap(times_s, period_s))
+    known &= stretch[np.maximum(place, 0)] == stretch
+    return np.where(known, values[np.maximum(place, 0)], values)
+
+
+def rolling(times_s: Floats, values: Floats, tau_s: float, period_s: float) -> Floats:
+    """The rolling average with time constant τ: the answer to a step is 1 − e^(−t/τ). It starts anew after a gap."""
+    gaps = _after_gap(times_s, period_s)
+    made = np.empty(len(values))
+    before: float | None = None
+    last_s = 0.0
+    for place, (at_s, value) in enumerate(zip(times_s.tolist(), values.tolist(), strict=True)):
+        if value != value:
+            made[place] = np.nan if before is None else before
+            continue
+        before = None if gaps[place] else before
+        before = smooth(before, value, at_s - last_s, tau_s)
+        made[place], last_s = before, at_s
+    return made
+
+
+def averages(table: Table, names: Sequence[str], taus_s: Sequence[float] = AVERAGES_S) -> Table:
+    """The table with rolling averages of some columns beside them: `NAME over 5 s`."""
+    columns = dict(table.columns)
+    for name in names:
+        for tau_s in taus_s:
+            feature = Feature("mean", name, seconds=tau_s)
+            columns[feature.name] = rolling(table.times_s, table.column(name), tau_s, table.period_s)
+    return table.with_columns(columns)
+
+
+def _after_gap(times_s: Floats, period_s: float) -> NDArray[np.bool_]:
+    """True where a row follows a gap."""
+    return np.diff(times_s, prepend=times_s[:1] if len(times_s) else []) > GAP_PERIODS * max(period_s, 1.0)
+
+
+def ranks(values: Floats) -> Floats:
+    """Ranks, ties sharing their mean."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray(((ends - counts) + (ends - 1))[place] / 2.0)
+
+
+def correlation(a: Floats, b: Floats, *, by_rank: bool = True) -> float:
+    """Spearman's (or Pearson's) correlation over rows in which both have a value; 0 where one stands still."""
+    both = np.isfinite(a) & np.isfinite(b)
+    a, b = a[both], b[both]
+    if len(a) < 3:
+        return 0.0
+    if by_rank:
+        a, b = ranks(a), ranks(b)
+    a, b = a - a.mean(), b - b.mean()
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / size if size > 0 else 0.0
+
+
+def automatic(table: Table, target: str, names: Sequence[str]) -> tuple[list[Feature], list[Feature], list[Feature]]:
+    """Values, ratios and the past that are worth trying, strongest columns first.
+
+    Ratios are of the columns that move most with the target: instructions for each cycle, cycles for each second.
+    """
+    y = table.column(target)
+    strength = {name: abs(correlation(table.column(name), y)) for name in names}
+    kept = sorted(names, key=lambda name: -strength[name])[:MOST_VALUES]
+    strong = [name for name in kept if strength[name] >= USEFUL][:MOST_IN_RATIOS]
+    values = [Feature("value", name) for name in kept]
+    ratios = [Feature("ratio", a, b) for place, a in enumerate(strong) for b in strong[place + 1 :]]
+    period_s = table.period_s
+    pasts = [Feature("past", name, seconds=steps * period_s) for steps in (1, 2) for name in kept[:MOST_PAST]]
+    return values, ratios, pasts

@@ -1,0 +1,188 @@
+"""A fitted model as plain values, and how it is evaluated without any library: what the recorder loads."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from everywatt.models.features import Feature
+from everywatt.models.trees import Tree
+
+FORMS = ("mean", "linear", "boosted", "plugin")
+REACH = 1.0  # beyond the training range the linear part goes on for this many ranges, and then stands still
+LEAST_SHARE = 0.02  # of the lowest watts that were seen: no prediction is lower
+MOST_LOG = 30.0  # of watts: keeps a file from elsewhere from overflowing
+MOST_WIDTH = 3.0
+OUTSIDE = 0.05  # of the range: values further out than this are flagged
+
+
+class Range(NamedTuple):
+    """What a column or feature was while it was learnt."""
+
+    low: float
+    high: float
+    middle: float
+
+    def excess(self, value: float) -> float:
+        """How far outside a value is, in ranges; 0 inside."""
+        span = max(self.high - self.low, abs(self.high) * 1e-6, 1e-12)
+        return max(0.0, (value - self.high) / span, (self.low - value) / span)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What multiplies what. Watts are (idle + Σ weight × feature)^share × e^(sum of trees).
+
+    With a share below 1 the linear part has that much of a say; the trees hold the rest.
+    """
+
+    kind: str
+    features: tuple[Feature, ...]
+    ranges: tuple[Range, ...]
+    least_w: float
+    idle_w: float = 0.0
+    weights: tuple[float, ...] = ()
+    trees: tuple[Tree, ...] = ()
+    share: float = 1.0
+    plugin: str = ""
+    payload: Mapping[str, Any] = field(default_factory=dict)
+
+    def watts(self, row: Sequence[float]) -> float:
+        """Watts of one row of features."""
+        linear = self.idle_w
+        for weight, value, limit in zip(self.weights, row, self.ranges, strict=False):
+            if weight:
+                reach = REACH * (limit.high - limit.low)
+                linear += weight * min(max(value, limit.low - reach), limit.high + reach)
+        linear = max(linear, self.least_w, 1e-9)
+        if not self.trees:
+            return linear
+        logs = self.share * math.log(linear) + sum(tree.at(row) for tree in self.trees)
+        return max(math.exp(min(logs, MOST_LOG)), self.least_w)
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """How wide the interval is: by how new a row is, compared with the rows that were learnt.
+
+    columns   places of the features that count, their `weights`, and for each the `knots` that turn it into a rank
+    centres   rows that stand for all that was learnt, in ranks
+    novelty   rising; at each, the logarithms below and above the prediction that hold the asked share of truths
+    """
+
+    level: float
+    places: tuple[int, ...]
+    weights: tuple[float, ...]
+    knots: tuple[tuple[float, ...], ...]
+    centres: tuple[tuple[float, ...], ...]
+    novelty: tuple[float, ...]
+    below: tuple[float, ...]
+    above: tuple[float, ...]
+
+    def new(self, row: Sequence[float]) -> float:
+        """How far a row is from everything that was learnt: 0 is in the midst of it."""
+        point = [rank_in(knots, row[place]) for place, knots in zip(self.places, self.knots, strict=True)]
+        nearest = min(
+            (
+                sum(w * (a - b) ** 2 for w, a, b in zip(self.weights, point, centre, strict=True))
+                for centre in self.centres
+            ),
+            default=0.0,
+        )
+        return math.sqrt(nearest)
+
+    def logs(self, novelty: float, excess: float) -> tuple[float, float]:
+        """Logarithms (below, above) at a novelty, wider for a row outside the training range."""
+        more = math.log1p(excess)
+        return (
+            min(along(self.novelty, self.below, novelty) + more, MOST_WIDTH),
+            min(along(self.novelty, self.above, novelty) + more, MOST_WIDTH),
+        )
+
+
+def rank_in(knots: Sequence[float], value: float) -> float:
+    """Where a value lies among rising knots, 0 to 1, and on beyond them by straight lines."""
+    last = len(knots) - 1
+    if last < 1 or knots[-1] <= knots[0]:
+        return 0.0
+    if value < knots[0] or value > knots[-1]:
+        span = knots[-1] - knots[0]
+        return max(-4.0, (value - knots[0]) / span) if value < knots[0] else min(5.0, 1 + (value - knots[-1]) / span)
+    place = min(max(bisect_right(knots, value) - 1, 0), last - 1)
+    step = knots[place + 1] - knots[place]
+    return (place + ((value - knots[place]) / step if step > 0 else 1.0)) / last
+
+
+def along(at: Sequence[float], values: Sequence[float], where: float) -> float:
+    """A line through points; beyond the last one it rises in proportion to how far it is."""
+    if where <= at[0]:
+        return values[0]
+    if where >= at[-1]:
+        return values[-1] * (1.0 + (where - at[-1]) / max(at[-1], 0.1)) if at[-1] > 0 else values[-1]
+    place = bisect_right(at, where) - 1
+    step = at[place + 1] - at[place]
+    share = (where - at[place]) / step if step > 0 else 1.0
+    return values[place] + share * (values[place + 1] - values[place])
+
+
+class Prediction(NamedTuple):
+    """Watts with their interval, and what was odd about the row: columns outside of what was learnt."""
+
+    watts: float
+    low: float
+    high: float
+    outside: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A fitted model with everything that is known of it.
+
+    target, host   what was learnt, where
+    period_s       the usual time between the rows that it was learnt from
+    columns        range of each column while it was learnt; `units` where they are known
+    gain, offset_w watts here = gain × watts of the model + offset (transferred to another machine)
+    errors         every model that was tried, with its blocked and its leave-one-load-out error
+    about          rows, seconds, loads, how it was validated, coverage, importances: for people
+    """
+
+    target: str
+    form: Form
+    widths: Widths
+    period_s: float
+    columns: Mapping[str, Range]
+    units: Mapping[str, str] = field(default_factory=dict)
+    host: str = ""
+    gain: float = 1.0
+    offset_w: float = 0.0
+    errors: Sequence[Mapping[str, Any]] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The columns without which it cannot say anything."""
+        return tuple(dict.fromkeys(name for feature in self.form.features for name in feature.columns))
+
+    def predict(self, row: Sequence[float]) -> Prediction:
+        """Watts of one row of features (`History` makes them)."""
+        watts = max(self.gain * self.form.watts(row) + self.offset_w, 0.0)
+        return self.around(watts, row)
+
+    def around(self, watts: float, row: Sequence[float]) -> Prediction:
+        """The interval around a prediction."""
+        outside, excess = self.outside(row)
+        below, above = self.widths.logs(self.widths.new(row), excess)
+        return Prediction(watts, watts * math.exp(-below), watts * math.exp(above), outside)
+
+    def outside(self, row: Sequence[float]) -> tuple[tuple[str, ...], float]:
+        """Features of the row that are outside of their range, and by how many ranges the worst is."""
+        names, worst = [], 0.0
+        counted = set(self.widths.places) | {place for place, weight in enumerate(self.form.weights) if weight}
+        for place, (feature, value, limit) in enumerate(zip(self.form.features, row, self.form.ranges, strict=True)):
+            if place in counted and (excess := limit.excess(value)) > OUTSIDE:
+                names.append(feature.name)
+                worst = max(worst, excess)
+        return tuple(names), worst

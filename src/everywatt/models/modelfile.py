@@ -1,0 +1,252 @@
+"""The model file: readable JSON. A file from elsewhere is data: every part is checked, and nothing is executed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import document, plain
+from everywatt.models.features import KINDS, Feature
+from everywatt.models.form import FORMS, Form, Model, Range, Widths
+from everywatt.models.trees import Tree
+
+KIND = "model"
+MOST_BYTES = 16 << 20
+MOST_FEATURES = 512
+MOST_TREES = 2000
+MOST_NODES = 1024
+MOST_NAME = 200
+
+
+def to_dict(model: Model) -> dict[str, Any]:
+    """The file as plain data, what people read first."""
+    form, widths = model.form, model.widths
+    return document(
+        KIND,
+        {
+            "target": model.target,
+            "unit": "W",
+            "host": model.host,
+            "period_s": model.period_s,
+            "gain": model.gain,
+            "offset_w": model.offset_w,
+            "about": plain(model.about),
+            "errors": plain(list(model.errors)),
+            "columns": {
+                name: {"low": r.low, "high": r.high, "middle": r.middle, "unit": model.units.get(name, "")}
+                for name, r in model.columns.items()
+            },
+            "features": [
+                {**feature.to_dict(), "weight": weight, "low": r.low, "high": r.high, "middle": r.middle}
+                for feature, r, weight in zip(
+                    form.features, form.ranges, form.weights or (0.0,) * len(form.features), strict=True
+                )
+            ],
+            "form": {
+                "kind": form.kind,
+                "idle_w": form.idle_w,
+                "least_w": form.least_w,
+                "share": form.share,
+                "plugin": form.plugin,
+                "payload": plain(form.payload),
+                "trees": [tree.to_dict() for tree in form.trees],
+            },
+            "interval": {
+                "level": widths.level,
+                "places": list(widths.places),
+                "weights": list(widths.weights),
+                "knots": [list(knots) for knots in widths.knots],
+                "centres": [list(centre) for centre in widths.centres],
+                "novelty": list(widths.novelty),
+                "below": list(widths.below),
+                "above": list(widths.above),
+            },
+        },
+    )
+
+
+def dumps(model: Model) -> str:
+    """The text of the file: indented, with lists of numbers on one line."""
+    return _pretty(to_dict(model), 0) + "\n"
+
+
+def _pretty(data: Any, depth: int) -> str:
+    if isinstance(data, Mapping) and data:
+        inner = ",\n".join(
+            f"{' ' * (depth + 1)}{json.dumps(key, ensure_ascii=False)}: {_pretty(value, depth + 1)}"
+            for key, value in data.items()
+        )
+        return f"{{\n{inner}\n{' ' * depth}}}"
+    if isinstance(data, list) and any(isinstance(item, Mapping | list) for item in data):
+        inner = ",\n".join(f"{' ' * (depth + 1)}{_line(item)}" for item in data)
+        return f"[\n{inner}\n{' ' * depth}]"
+    return _line(data)
+
+
+def _line(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+
+def load_model(path: str | Path) -> Model:
+    """A model from its file. UsageError says what is wrong with one that is not to be trusted."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UsageError(f"{path} is larger than any model file.")
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.", cure="everywatt model fit … --out FILE") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{path} is not a model file: it is not JSON.") from None
+    return from_dict(data, str(path))
+
+
+def from_dict(data: Any, where: str = "the model") -> Model:
+    """A model from plain data, checked in full."""
+    check = _Check(where)
+    whole = check.table(data, "the file")
+    if whole.get("kind") != KIND or not str(whole.get("schema", "")).startswith("everywatt/"):
+        check.fail("it does not say that it is one")
+    entries = check.items(whole.get("features"), "features", MOST_FEATURES)
+    columns = {
+        check.name(name): check.range(entry) for name, entry in check.table(whole.get("columns"), "columns").items()
+    }
+    features = tuple(_feature(check, entry, columns) for entry in entries)
+    form = _form(check, check.table(whole.get("form"), "form"), features, entries)
+    units = {name: str(entry.get("unit", ""))[:40] for name, entry in whole["columns"].items()}
+    return Model(
+        target=check.name(whole.get("target")),
+        form=form,
+        widths=_widths(check, check.table(whole.get("interval"), "interval"), len(features)),
+        period_s=check.number(whole.get("period_s"), "period_s", 1e-4, 1e7),
+        columns=columns,
+        units=units,
+        host=str(whole.get("host", ""))[:MOST_NAME],
+        gain=check.number(whole.get("gain", 1.0), "gain", 1e-6, 1e6),
+        offset_w=check.number(whole.get("offset_w", 0.0), "offset_w", -1e6, 1e6),
+        errors=[dict(check.table(entry, "errors")) for entry in check.items(whole.get("errors", []), "errors", 1000)],
+        about=check.table(whole.get("about", {}), "about"),
+    )
+
+
+def _feature(check: _Check, entry: Any, columns: Mapping[str, Range]) -> Feature:
+    data = check.table(entry, "a feature")
+    if data.get("kind") not in KINDS:
+        check.fail(f"there is no feature of kind {str(data.get('kind'))[:40]!r}")
+    seconds = check.number(data.get("seconds", 0.0), "seconds", 0.0, 1e6)
+    if data["kind"] == "mean" and seconds <= 0:
+        check.fail("an average over no time")
+    feature = Feature(data["kind"], check.name(data.get("column")), str(data.get("other", ""))[:MOST_NAME], seconds)
+    for name in feature.columns:
+        if name not in columns:
+            check.fail(f"the feature {feature.name[:80]!r} needs a column that is not told")
+    return feature
+
+
+def _form(check: _Check, data: Mapping[str, Any], features: Sequence[Feature], entries: Sequence[Any]) -> Form:
+    if data.get("kind") not in FORMS:
+        check.fail(f"there is no form {str(data.get('kind'))[:40]!r}")
+    trees = tuple(_tree(check, tree, len(features)) for tree in check.items(data.get("trees", []), "trees", MOST_TREES))
+    return Form(
+        data["kind"],
+        tuple(features),
+        tuple(check.range(entry) for entry in entries),
+        check.number(data.get("least_w"), "least_w", 0.0, 1e9),
+        check.number(data.get("idle_w"), "idle_w", -1e9, 1e9),
+        tuple(check.number(entry.get("weight", 0.0), "weight") for entry in entries),
+        trees,
+        check.number(data.get("share", 1.0), "share", 0.0, 1.0),
+        str(data.get("plugin", ""))[:MOST_NAME],
+        dict(check.table(data.get("payload", {}), "payload")),
+    )
+
+
+def _tree(check: _Check, data: Any, features: int) -> Tree:
+    table = check.table(data, "a tree")
+    parts = [check.items(table.get(key), key, MOST_NODES) for key in ("feature", "threshold", "left", "right", "value")]
+    size = len(parts[0])
+    if not size or any(len(part) != size for part in parts):
+        check.fail("a tree whose lists differ in length")
+    feature, left, right = ([check.whole(v, "a node") for v in parts[place]] for place in (0, 2, 3))
+    for node in range(size):
+        if feature[node] >= features or feature[node] < -1:
+            check.fail("a tree that asks for a feature that is not there")
+        # Children come after their parent, so that every walk ends.
+        if feature[node] >= 0 and not (node < left[node] < size and node < right[node] < size):
+            check.fail("a tree that leads nowhere")
+    numbers = [tuple(check.number(v, "a tree") for v in parts[place]) for place in (1, 4)]
+    return Tree(tuple(feature), numbers[0], tuple(left), tuple(right), numbers[1])
+
+
+def _widths(check: _Check, data: Mapping[str, Any], features: int) -> Widths:
+    def numbers(key: str, most: int) -> tuple[float, ...]:
+        return tuple(check.number(v, key) for v in check.items(data.get(key), key, most))
+
+    places = tuple(check.whole(v, "places") for v in check.items(data.get("places"), "places", MOST_FEATURES))
+    weights = numbers("weights", MOST_FEATURES)
+    lists = {
+        key: tuple(
+            tuple(check.number(v, key) for v in check.items(part, key, 1024))
+            for part in check.items(data.get(key), key, 1024)
+        )
+        for key in ("knots", "centres")
+    }
+    novelty, below, above = numbers("novelty", 100), numbers("below", 100), numbers("above", 100)
+    if any(not 0 <= place < features for place in places) or not len(places) == len(weights) == len(lists["knots"]):
+        check.fail("the interval is about features that are not there")
+    if any(len(centre) != len(places) for centre in lists["centres"]):
+        check.fail("the interval's centres have another length")
+    if not novelty or not len(novelty) == len(below) == len(above) or list(novelty) != sorted(novelty):
+        check.fail("the interval's steps are not in order")
+    if min(*below, *above, 0.0) < 0:
+        check.fail("an interval of less than no width")
+    level = check.number(data.get("level"), "level", 0.01, 0.9999)
+    return Widths(level, places, weights, lists["knots"], lists["centres"], novelty, below, above)
+
+
+class _Check:
+    """Takes values out of data that nobody vouches for."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def fail(self, what: str) -> NoReturn:
+        raise UsageError(f"{self._where} is not a model file that can be used: {what}.")
+
+    def table(self, value: Any, what: str) -> Mapping[str, Any]:
+        if not isinstance(value, dict) or len(value) > 10_000:
+            self.fail(f"{what} is not a table")
+        return value
+
+    def items(self, value: Any, what: str, most: int) -> list[Any]:
+        if not isinstance(value, list) or len(value) > most:
+            self.fail(f"{what} is not a list of at most {most}")
+        return value
+
+    def name(self, value: Any) -> str:
+        if not isinstance(value, str) or not 0 < len(value) <= MOST_NAME:
+            self.fail("a name is missing or too long")
+        return value
+
+    def number(self, value: Any, what: str, low: float = -1e300, high: float = 1e300) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            self.fail(f"{what} is not a number")
+        if not low <= value <= high:
+            self.fail(f"{what} is {value:g}")
+        return float(value)
+
+    def whole(self, value: Any, what: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.fail(f"{what} is not a whole number")
+        return value
+
+    def range(self, entry: Any) -> Range:
+        data = self.table(entry, "a range")
+        low, high, middle = (self.number(data.get(key), key) for key in ("low", "high", "middle"))
+        if low > high:
+            self.fail("a range that ends before it begins")
+        return Range(low, high, middle)

@@ -1,0 +1,207 @@
+"""Tables from files: CSV, Parquet, and records of Sage (ndjson), also compressed. The time column is found or named."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from everywatt.core.clocks import NS
+from everywatt.core.errors import EverywattError, MissingExtra, UsageError
+from everywatt.models.table import Floats, Table, concatenate, join, ordered, rates
+from everywatt.tape.importing import parse_utc_ns
+
+TIMES = ("timestamp", "time", "utc_ns", "time_ns", "unix_s", "epoch", "datetime", "date", "ts", "t", "time_s")
+COUNTER_NAME = re.compile(r"(_total|_count|_energy|\.energy|_uj|_joules|energy_j|_seconds_total|\.cpu_time)$", re.I)
+MILLI = re.compile(r"milli_?watts?|_mw\b|\bmw\b", re.I)
+MOST_TEXT = 2_000_000_000
+
+
+def read_tables(
+    paths: Sequence[Path],
+    *,
+    time: str | None = None,
+    load: str | None = None,
+    tolerance_s: float | None = None,
+    beside: Sequence[Path] = (),
+) -> Table:
+    """Files one after another, with others beside them joined by time. Counters become rates.
+
+    `time` and `load` name the column of times and the one that names the load.
+    """
+    table = concatenate([read_table(path, time=time, load=load) for path in paths])
+    if beside:
+        table = join([table, *(read_table(path, time=time) for path in beside)], tolerance_s)
+    return table
+
+
+def read_table(path: Path, *, time: str | None = None, load: str | None = None) -> Table:
+    """One file; its ending or its first byte says what it is."""
+    name = path.name.lower().removesuffix(".gz")
+    if not path.is_file():
+        raise UsageError(f"{path} is not there.")
+    if name.endswith((".parquet", ".pq")):
+        raw = _parquet(path)
+    elif name.endswith((".ndjson", ".jsonl", ".json")):
+        return _with_rates(_sage(path))
+    else:
+        raw = _csv(path)
+    return _with_rates(_table(path, raw, time, load))
+
+
+def _open(path: Path) -> TextIO:
+    if path.name.endswith(".gz"):
+        return gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="")
+    return path.open(encoding="utf-8", errors="replace", newline="")
+
+
+def _csv(path: Path) -> dict[str, list[str]]:
+    try:
+        with _open(path) as file:
+            rows = csv.reader(file)
+            head = [cell.strip() for cell in next(rows, [])]
+            columns: list[list[str]] = [[] for _ in head]
+            for row in rows:
+                if len(row) == len(head):
+                    for column, cell in zip(columns, row, strict=True):
+                        column.append(cell)
+    except (OSError, EOFError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from None
+    if len(set(head)) != len(head) or not head:
+        raise UsageError(f"{path} has no line of column names, or a name twice.")
+    return dict(zip(head, columns, strict=True))
+
+
+def _parquet(path: Path) -> dict[str, list[Any]]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtra("pyarrow", "analysis") from None
+    try:
+        data = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from None
+    columns = {}
+    for name in data.column_names:
+        column = data[name]
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("ns")).cast(pa.int64())
+        columns[name] = column.to_pylist()
+    return columns
+
+
+def _table(path: Path, raw: Mapping[str, Sequence[Any]], time: str | None, load: str | None) -> Table:
+    lower = {name.lower(): name for name in raw}
+    named = time or next((lower[known] for known in TIMES if known in lower), None)
+    if named is None or named not in raw:
+        cure = f"--time COLUMN, one of: {', '.join(raw)}"
+        raise UsageError(f"{path} has no column of times{f' {named!r}' if named else ''}.", cure=cure)
+    times = times_of(raw[named], f"{path}: {named}")
+    columns: dict[str, Floats] = {}
+    notes = []
+    for name, values in raw.items():
+        if name in (named, load):
+            continue
+        numbers = np.array([_number(value) for value in values], dtype=np.float64)
+        if np.isfinite(numbers).any():
+            columns[name] = numbers
+        else:
+            notes.append(f"{name} holds no numbers and was left out")
+    loads = None
+    if load is not None:
+        if load not in raw:
+            raise UsageError(f"{path} has no column '{load}'.", cure=f"one of: {', '.join(raw)}")
+        loads = np.array([str(value) for value in raw[load]])
+    known = np.isfinite(times)
+    if not known.all():
+        notes.append(f"{int((~known).sum())} rows have no time and were left out")
+    return ordered(Table(times, columns, loads=loads, notes=tuple(notes)).take(known))
+
+
+def times_of(values: Sequence[Any], where: str) -> Floats:
+    """Seconds since 1970 from numbers of seconds, ms, µs or ns (their size says which), or from ISO times."""
+    numbers = np.array([_number(value) for value in values], dtype=np.float64)
+    if np.isfinite(numbers).mean() > 0.5:
+        size = float(np.nanmedian(np.abs(numbers)))
+        for limit, unit in ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3)):
+            if size > limit:
+                return numbers / unit
+        return numbers
+    try:
+        return np.array([parse_utc_ns(str(value), "iso", where) / NS for value in values])
+    except EverywattError as error:
+        raise UsageError(f"{where} holds no times: {error.message}") from None
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return np.nan
+
+
+def _sage(path: Path) -> Table:
+    """Records of Sage as a table: a series for each name and its labels, on the instants of the fullest one."""
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for record in _records(path):
+        meta = record.get("meta") or {}
+        labels = [str(meta[key]) for key in ("vsn", "sensor", "cpu") if key in meta] if isinstance(meta, dict) else []
+        value = _number(record.get("value"))
+        if value != value or not isinstance(record.get("name"), str):
+            continue
+        at_s = parse_utc_ns(str(record.get("timestamp")), "iso", f"{path}: timestamp") / NS
+        times, values = series.setdefault(
+            ".".join([record["name"], *labels[1:]] if labels else [record["name"]]), ([], [])
+        )
+        times.append(at_s)
+        values.append(value)
+    if not series:
+        raise UsageError(f"{path} holds no records of Sage.", cure="lines with timestamp, name, value and meta")
+    tables = [ordered(Table(np.array(times), {name: np.array(values)})) for name, (times, values) in series.items()]
+    return join(sorted(tables, key=len, reverse=True))
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with _open(path) as file:
+            for line in file:
+                if line.strip():
+                    record = json.loads(line)
+                    if isinstance(record, dict):
+                        yield record
+    except (OSError, EOFError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from None
+
+
+def _with_rates(table: Table) -> Table:
+    """Counters as rates (by name, and where they really never fall), milliwatts as watts."""
+    counters = [name for name, values in table.columns.items() if is_counter(name, values)]
+    notes = [f"{name} is a counter: its change a second is used" for name in counters]
+    made = rates(table, counters)
+    columns = dict(made.columns)
+    for name in columns:
+        if MILLI.search(name):
+            columns[name] = columns[name] / 1000.0
+            notes.append(f"{name} is in milliwatts and was turned into watts")
+    return made.with_columns(columns, *notes)
+
+
+def is_counter(name: str, values: Floats) -> bool:
+    """Whether a column accumulates: it never falls (but for resets, where its name says so) and does move."""
+    known = values[np.isfinite(values)]
+    if len(known) < 20:
+        return False
+    steps = np.diff(known)
+    if not (steps > 0).any():
+        return False
+    falls = float((steps < 0).mean())
+    if COUNTER_NAME.search(name):
+        return falls < 0.05
+    return falls == 0 and float((steps > 0).mean()) > 0.3

@@ -1,0 +1,155 @@
+"""What is wrong with a table before anything is learnt from it: dead columns, gaps, wrong units, leaks."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.models.design import correlation
+from everywatt.models.table import GAP_PERIODS, Floats, Table
+
+POWER_NAME = re.compile(r"(power|watt|energy|joule|_uj$|_mj$|(^|[._])[pw]$)", re.I)
+MOST_MISSING = 0.2
+LEAST_ROWS = 40
+PLAUSIBLE_W = (0.05, 100_000.0)
+DEAD_ROWS = 30
+LEAK = 0.9995
+COPY = 1 - 1e-9
+SHIFTS = (1, 2, 3)
+MIXED = (300.0, 3000.0)  # watts among milliwatts lie a thousand apart
+
+
+@dataclass(frozen=True)
+class Screened:
+    """The rows and columns that can be learnt from, and sentences on what was found."""
+
+    table: Table
+    names: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def screen(table: Table, target: str, *, ignore: Sequence[str] = (), features: Sequence[str] | None = None) -> Screened:
+    """Look at a table. MeasurementRefused where nothing can be learnt; UsageError for columns that are not there."""
+    table.column(target)
+    for name in (*ignore, *(features or ())):
+        table.column(name)
+    warnings: list[str] = list(table.notes)
+    table = _rows_with_target(table, target, warnings)
+    table = _without_dead_target(table, target, warnings)
+    _plausible(table.column(target), target, warnings)
+    names = [
+        name
+        for name in (features if features is not None else table.columns)
+        if name != target and name not in ignore and _usable(table, name, target, features is not None, warnings)
+    ]
+    gaps = int((np.diff(table.times_s) > GAP_PERIODS * table.period_s).sum())
+    if gaps:
+        warnings.append(f"{gaps} gaps in time: no average and no past reaches across them")
+    if not names:
+        raise MeasurementRefused(
+            f"No column is left from which {target} could be learnt: " + "; ".join(warnings[-3:]) + ".",
+            cure="everywatt model explore TABLE --target " + target,
+        )
+    return Screened(table, tuple(names), tuple(dict.fromkeys(warnings)))
+
+
+def _rows_with_target(table: Table, target: str, warnings: list[str]) -> Table:
+    y = table.column(target)
+    known = np.isfinite(y) & (y > 0)
+    if not known.all():
+        warnings.append(f"{int((~known).sum())} of {len(y)} rows have no {target} above zero and were left out")
+    if int(known.sum()) < LEAST_ROWS:
+        raise MeasurementRefused(f"{int(known.sum())} rows have a {target}; {LEAST_ROWS} are needed at the least.")
+    return table.take(known)
+
+
+def stretches(values: Floats) -> list[tuple[int, int]]:
+    """Stretches [start, end) in which a value stands still."""
+    edges = np.flatnonzero(np.diff(values) != 0) + 1
+    bounds = [0, *edges.tolist(), len(values)]
+    return list(itertools.pairwise(bounds))
+
+
+def _without_dead_target(table: Table, target: str, warnings: list[str]) -> Table:
+    """Rows without long stretches in which power stood exactly still while the machine did not."""
+    y = table.column(target)
+    if float(y.max()) == float(y.min()):
+        raise MeasurementRefused(f"{target} never changes ({y[0]:g}): a dead sensor, or nothing happened.")
+    most = max(DEAD_ROWS, len(y) // 50)
+    dead: NDArray[np.bool_] = np.zeros(len(y), dtype=bool)
+    for start, end in stretches(y):
+        if end - start >= most and _busy(table, target, start, end):
+            dead[start:end] = True
+    if dead.any():
+        warnings.append(f"{target} stood exactly still for {int(dead.sum())} rows while the machine did not: left out")
+        if int((~dead).sum()) < LEAST_ROWS:
+            raise MeasurementRefused(f"{target} is a dead sensor: it stands still while the machine does not.")
+    return table.take(~dead)
+
+
+def _busy(table: Table, target: str, start: int, end: int) -> bool:
+    for name, values in table.columns.items():
+        if name != target and not POWER_NAME.search(name):
+            whole = float(np.nanstd(values))
+            if whole > 0 and float(np.nanstd(values[start:end])) > 0.3 * whole:
+                return True
+    return False
+
+
+def _plausible(y: Floats, target: str, warnings: list[str]) -> None:
+    middle = float(np.median(y))
+    low, high = PLAUSIBLE_W
+    if not low <= middle <= high:
+        raise UsageError(
+            f"{target} is {middle:.3g} at the median: that is not watts of a machine.",
+            cure="a column in watts (mW ÷ 1000; a counter of joules whose name ends in _total or _energy)",
+        )
+    apart = np.maximum(y / middle, middle / y)
+    mixed = (apart >= MIXED[0]) & (apart <= MIXED[1])
+    if 0 < mixed.mean() < 0.5 and mixed.sum() >= 3:
+        raise UsageError(
+            f"{int(mixed.sum())} values of {target} are a thousand times off the others: two units in one column.",
+            cure="watts in every row",
+        )
+
+
+def _usable(table: Table, name: str, target: str, asked: bool, warnings: list[str]) -> bool:
+    values = table.column(name)
+    known = values[np.isfinite(values)]
+    missing = 1 - len(known) / len(values)
+    if missing > MOST_MISSING:
+        warnings.append(f"{name} has no value in {missing:.0%} of the rows and was left out")
+        return False
+    if len(known) == 0 or float(known.max()) == float(known.min()):
+        warnings.append(f"{name} never changes and was left out")
+        return False
+    if missing:
+        warnings.append(f"{name} has no value in {missing:.1%} of the rows; its median stands in there")
+    return _honest(table, name, target, asked, warnings)
+
+
+def _honest(table: Table, name: str, target: str, asked: bool, warnings: list[str]) -> bool:
+    """Whether a column does not already hold the answer."""
+    if POWER_NAME.search(name):
+        told = "is a power or energy itself, which where the model is used will not be there"
+        if not asked:
+            warnings.append(f"{name} {told}: left out (--features {name} takes it)")
+            return False
+        warnings.append(f"{name} {told}: the error below is not what a machine without that sensor gets")
+    values, y = table.column(name), table.column(target)
+    same = abs(correlation(values, y, by_rank=False))
+    ahead = {k: abs(correlation(values[:-k], y[k:], by_rank=False)) for k in SHIFTS if len(y) > k + 3}
+    behind = {k: abs(correlation(values[k:], y[:-k], by_rank=False)) for k in SHIFTS if len(y) > k + 3}
+    shifted = {**ahead, **{-k: value for k, value in behind.items()}}
+    for k, value in {0: same, **shifted}.items():
+        if (k == 0 and value >= COPY) or (k != 0 and value >= LEAK and value > same):
+            shift = "" if k == 0 else f" {abs(k)} row{'s' if abs(k) > 1 else ''} {'ago' if k < 0 else 'ahead'}"
+            warnings.append(f"{name} is {target} itself{shift} (correlation {value:.5f}): leakage")
+            return asked
+    return True

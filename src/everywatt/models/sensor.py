@@ -1,0 +1,187 @@
+"""A fitted model as a sensor: `modelled` watts from what the machine does, wherever the model's columns can be read.
+
+    [sensor.model]
+    file = "laptop.json"
+
+It reads the channels that the model needs from the sensors that give them (`use` first), turns counters into rates and
+evaluates the model in plain Python. Beside the watts, `model.low` and `model.high` are the interval and
+`model.outside` is 1 where an input is outside of what was learnt.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row, fresh
+from everywatt.core.clocks import NS
+from everywatt.core.errors import SensorError, UsageError
+from everywatt.models.features import History
+from everywatt.models.form import Model, along
+from everywatt.models.modelfile import load_model
+from everywatt.sensors.base import Report, Request, State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from everywatt.sensors.base import Group
+
+NAME = "model"
+SOURCES = ("use", "activity", "nvml", "jetson", "tegrastats", "hwmon")
+TO_95 = 1.96 / 1.645  # an interval of 90 % as one of 95 %
+DOMAINS = (
+    ("package", Domain.PACKAGE),
+    ("dram", Domain.DRAM),
+    ("gpu", Domain.GPU),
+    ("soc", Domain.SOC),
+    ("wall", Domain.WALL),
+)
+
+
+class ModelPower:
+    """The group `model.power`: each row is the mean power from the read before to this one."""
+
+    def __init__(self, model: Model, groups: Sequence[Group], channels: Sequence[Channel], clock: Any) -> None:
+        self.info = GroupInfo(
+            f"{NAME}.power", NAME, channels[0].device, tuple(channels), Cadence.SLOW, label=_label(model)
+        )
+        self._model = model
+        self._groups = tuple(groups)
+        self._clock = clock
+        self._history = History(model.form.features, model.period_s)
+        self._before: dict[str, tuple[int, float]] = {}
+        self._last: dict[str, float] = {}
+
+    def read(self) -> Sequence[Row]:
+        """One row; none until every column has a value (a counter has one from its second read on)."""
+        for group in self._groups:
+            for row in group.read()[-1:]:
+                self._take(group, row)
+        read_ns = self._clock.monotonic_ns()
+        if any(name not in self._last for name in self._model.needs):
+            return ()
+        found = self._model.predict(self._history.row(read_ns / NS, self._last))
+        if not math.isfinite(found.watts):
+            raise SensorError("The model gives no number for what the machine does now.")
+        return (fresh(read_ns, (found.watts, found.low, found.high, 1.0 if found.outside else 0.0)),)
+
+    def _take(self, group: Group, row: Row) -> None:
+        for channel, raw in zip(group.info.channels, row.values, strict=True):
+            if channel.name not in self._model.needs or raw != raw:
+                continue
+            value = raw * channel.scale
+            if channel.kind is Kind.GAUGE:
+                self._last[channel.name] = value
+                continue
+            before = self._before.get(channel.name)
+            self._before[channel.name] = (row.read_ns, value)
+            if before is not None and row.read_ns > before[0] and value >= before[1]:
+                self._last[channel.name] = (value - before[1]) / ((row.read_ns - before[0]) / NS)
+
+    def close(self) -> None:
+        """Close the groups that it reads."""
+        for group in self._groups:
+            group.close()
+
+
+def _label(model: Model) -> str:
+    error = model.about.get("load_out_error_pct")
+    grade = f", {error:.3g} % off on loads it had not seen" if isinstance(error, int | float) else ""
+    return f"modelled from use ({model.target}{f' of {model.host}' if model.host else ''}{grade})"
+
+
+class ModelSensor:
+    """The sensor `model`; used where its settings name a file."""
+
+    name = NAME
+    after: Sequence[str] = ()
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._file = str(request.options.get(NAME, {}).get("file", ""))
+
+    def probe(self) -> Report:
+        """Usable where the file is a model and every column that it needs was really read here."""
+        try:
+            model = self._model()
+            groups = self._sources(model)
+        except (UsageError, SensorError) as error:
+            return Report(self.name, State.UNUSABLE, why=error.message, cure=error.cure, power=False)
+        for group in groups:
+            group.close()
+        watts = model.about.get("watts", {})
+        low, middle, high = (watts.get(key) for key in ("low", "median", "high"))
+        told = isinstance(low, int | float) and isinstance(high, int | float)
+        why = f"{_label(model)}; learnt between {low:.3g} and {high:.3g} W" if told else _label(model)
+        sample = {channel_of(model).name: float(middle) if isinstance(middle, int | float) else None}
+        return Report(self.name, State.USABLE, why=why, samples=sample)
+
+    def groups(self) -> Sequence[Group]:
+        """The one group, `model.power`."""
+        model = self._model()
+        device = channel_of(model).device
+        beside = [
+            Channel(f"{NAME}.low", "W", Kind.GAUGE, device, pedigree=Pedigree.MODELLED),
+            Channel(f"{NAME}.high", "W", Kind.GAUGE, device, pedigree=Pedigree.MODELLED),
+            Channel(f"{NAME}.outside", "", Kind.GAUGE, device, pedigree=Pedigree.MODELLED),
+        ]
+        return (ModelPower(model, self._sources(model), [channel_of(model), *beside], self._request.machine.clock),)
+
+    def _model(self) -> Model:
+        if not self._file:
+            raise UsageError("[sensor.model] names no file.", cure="everywatt model install MODEL")
+        model = load_model(self._file)
+        if model.form.kind == "plugin":
+            raise UsageError("A model of a plug-in cannot be a sensor: it needs more than the recorder loads.")
+        return model
+
+    def _sources(self, model: Model) -> list[Group]:
+        """Groups that give every column of the model."""
+        from everywatt.sensors.registry import BUILT_IN, probe
+
+        wanted = set(model.needs)
+        found: list[Group] = []
+        for name in SOURCES:
+            if not wanted or name not in BUILT_IN:
+                continue
+            sensor, report = probe(name, BUILT_IN[name], self._request)
+            if sensor is None or not report.usable:
+                continue
+            for group in sensor.groups():
+                given = set() if group.info.table else {channel.name for channel in group.info.channels} & wanted
+                if given:
+                    found.append(group)  # type: ignore[arg-type]
+                    wanted -= given
+                else:
+                    group.close()
+        if wanted:
+            for group in found:
+                group.close()
+            raise UsageError(
+                f"The model needs {', '.join(sorted(wanted))}, which no sensor of this machine gives.",
+                cure="a model fitted on a run of everywatt: everywatt model collect",
+            )
+        return found
+
+
+def channel_of(model: Model) -> Channel:
+    """The channel of the watts: the target's own name where it is one, else `host.power`."""
+    target = model.target
+    domain = next((domain for word, domain in DOMAINS if word in target.lower()), Domain.NODE)
+    parts = target.split(".")
+    device = "host"
+    if len(parts) >= 2 and target.endswith(".power"):
+        device = f"dram.{parts[1]}" if domain is Domain.DRAM and parts[0] == "cpu" else ".".join(parts[:2])
+        if parts[0] in ("host", "psys", "soc", "wall"):
+            device = parts[0]
+    name = target if target.endswith(".power") and "." in target else "host.power"
+    watts = model.about.get("watts", {})
+    high = watts.get("high")
+    # Rows that are newer than the usual ones are told apart by `model.outside`.
+    usual = model.widths.novelty[len(model.widths.novelty) // 2]
+    width = max(along(model.widths.novelty, side, usual) for side in (model.widths.below, model.widths.above))
+    facts = Facts(
+        gain_pct=100 * math.expm1(min(width * TO_95, 2.0)),
+        max_w=3 * float(high) if isinstance(high, int | float) and high > 0 else None,
+    )
+    return Channel(name, "W", Kind.GAUGE, device, domain, pedigree=Pedigree.MODELLED, facts=facts)

@@ -1,0 +1,110 @@
+"""How far off a model is on rows it has not seen: blocks of time left out in turn, and loads left out in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from everywatt.models.form import OUTSIDE, Form
+from everywatt.models.intervals import covered, map_of, widths_of
+from everywatt.models.learners import Candidate, fit_form, predict_form
+from everywatt.models.loads import Ints
+from everywatt.models.table import Floats
+
+
+@dataclass(frozen=True)
+class Held:
+    """What was said of rows while they were left out: watts, novelty and how far outside of the range; by fold."""
+
+    rows: Ints
+    fold: Ints
+    watts: Floats
+    novelty: Floats
+    excess: Floats
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of one candidate: in percent of the watts (mean, and of each fold), in watts, and what was held out."""
+
+    candidate: Candidate
+    blocked_pct: float
+    blocked_w: float
+    blocks_pct: tuple[float, ...]
+    loads_pct: float
+    blocked: Held
+    loaded: Held
+
+    @property
+    def worst_pct(self) -> float:
+        """The worse of the two errors."""
+        return max(self.blocked_pct, self.loads_pct)
+
+
+def mape(watts: Floats, truth: Floats) -> float:
+    """Mean absolute error in percent of the truth."""
+    return float(100 * np.mean(np.abs(watts - truth) / truth))
+
+
+def excess_of(form: Form, x: Floats, places: Sequence[int]) -> Floats:
+    """By how many ranges the worst feature that counts is outside; 0 inside."""
+    counted = sorted(set(places) | {p for p, weight in enumerate(form.weights) if weight})
+    worst = np.zeros(len(x))
+    for place in counted:
+        limit = form.ranges[place]
+        span = max(limit.high - limit.low, abs(limit.high) * 1e-6, 1e-12)
+        out = np.maximum(x[:, place] - limit.high, limit.low - x[:, place]) / span
+        worst = np.maximum(worst, np.where(out > OUTSIDE, out, 0.0))
+    return worst
+
+
+def hold_out(candidate: Candidate, x: Floats, y: Floats, folds: Sequence[Ints]) -> Held:
+    """Fit without each fold in turn and predict it."""
+    rows, numbers, watts, novelty, excess = [], [], [], [], []
+    for number, test in enumerate(folds):
+        train = np.setdiff1d(np.arange(len(y)), test)
+        if len(train) < 2:
+            continue
+        form = fit_form(candidate, x[train], y[train])
+        where = map_of(form, x[train])
+        rows.append(test)
+        numbers.append(np.full(len(test), number))
+        watts.append(predict_form(form, x[test]))
+        novelty.append(where.novelty(x[test]))
+        excess.append(excess_of(form, x[test], where.places))
+    return Held(*(np.concatenate(parts) for parts in (rows, numbers, watts, novelty, excess)))
+
+
+def score(candidate: Candidate, x: Floats, y: Floats, blocks: Sequence[Ints], loads: Sequence[Ints]) -> Score:
+    """Both errors of one candidate."""
+    blocked = hold_out(candidate, x, y, blocks)
+    loaded = hold_out(candidate, x, y, loads)
+    truth = y[blocked.rows]
+    each = tuple(mape(blocked.watts[blocked.fold == k], truth[blocked.fold == k]) for k in np.unique(blocked.fold))
+    return Score(
+        candidate,
+        mape(blocked.watts, truth),
+        float(np.mean(np.abs(blocked.watts - truth))),
+        each,
+        mape(loaded.watts, y[loaded.rows]),
+        blocked,
+        loaded,
+    )
+
+
+def checked_coverage(found: Score, y: Floats, level: float) -> float:
+    """The share of block rows inside intervals that were made without their block."""
+    held = found.blocked
+    errors = np.log(y[held.rows] / held.watts)
+    other = np.log(y[found.loaded.rows] / found.loaded.watts)
+    inside = []
+    nowhere = map_of(Form("mean", (), (), 0.0), np.zeros((1, 0)))
+    for number in np.unique(held.fold):
+        mine = held.fold == number
+        theirs = ~np.isin(found.loaded.rows, held.rows[mine])
+        novelty = np.concatenate([held.novelty[~mine], found.loaded.novelty[theirs]])
+        widths = widths_of(nowhere, novelty, np.concatenate([errors[~mine], other[theirs]]), level)
+        inside.append(covered(widths, held.novelty[mine], errors[mine], held.excess[mine]))
+    return float(np.concatenate(inside).mean())

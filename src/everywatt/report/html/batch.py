@@ -1,0 +1,194 @@
+"""The section of a batch: throughput and energy by GPU, use over time and against power, stragglers, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.api.run import Run, union
+from everywatt.batch.figures import BatchFigures, DeviceFigures, figures
+from everywatt.batch.journal import DONE, JOURNAL, read_journal
+from everywatt.batch.tables import SCALING_HEADERS, headline, range_of, scaling_rows, stragglers, why
+from everywatt.core.clocks import NS
+from everywatt.core.errors import EverywattError
+from everywatt.core.units import format_bytes, format_duration
+from everywatt.ledger.series import find
+from everywatt.report.html.figures import shown
+from everywatt.tape.reader import Tape
+
+CELLS, FEWEST_CELLS = 120, 10
+MOST_POINTS = 400
+MOST_ROWS = 25
+ITEM_HEADS = ("item", "status", "attempts", "device", "time", "energy", "use min/mean/max", "why")
+DEVICE_HEADS = (
+    "device", "done", "failed", "retries", "items/s", "busy", "waited", "use min/mean/max", "memory", "power", "energy",
+    "J an item", "while it waited",
+)  # fmt: skip
+
+
+def batch_of(run: Run) -> BatchFigures | None:
+    """The figures of a run that is a batch; None where it is none, or where it has none."""
+    if not run.path.is_dir() or not (run.path / JOURNAL).is_file():
+        return None
+    try:
+        return figures(run, read_journal(run.path))
+    except EverywattError:
+        return None
+
+
+def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
+    """What the page shows of a batch; None where the run is none."""
+    if found is None:
+        return None
+    windows = _busy(run)
+    late = stragglers(found)
+    lost = [item for item in found.items if item.state.status != DONE and item.attempts]
+    return {
+        "headline": headline(found),
+        "heads": list(DEVICE_HEADS),
+        "devices": [_device(one, found, windows.get(one.device, [])) for one in found.devices],
+        "heat": _heat(run, found),
+        "points": _points(found),
+        "item_heads": list(ITEM_HEADS),
+        "stragglers": [_item(item) for item in late[:MOST_ROWS]],
+        "failures": [_item(item) for item in lost[:MOST_ROWS]],
+        "more_failures": max(0, len(lost) - MOST_ROWS),
+        "notes": list(found.notes),
+    }
+
+
+def scaling_view(found: Sequence[BatchFigures | None]) -> dict[str, Any] | None:
+    """Several batches side by side; None unless at least two of the runs are batches."""
+    batches = [one for one in found if one is not None]
+    if len(batches) < 2:
+        return None
+    points = [
+        {
+            "name": one.run,
+            "gpus": sum(device.is_gpu for device in one.devices),
+            "items_per_s": one.count(DONE) / one.duration_s if one.duration_s else None,
+            "joules_per_item": one.joules_per_item(),
+        }
+        for one in batches
+    ]
+    points.sort(key=lambda point: int(str(point["gpus"])))
+    return {"heads": list(SCALING_HEADERS), "rows": scaling_rows(batches), "points": points}
+
+
+def _busy(run: Run) -> dict[str, list[tuple[int, int]]]:
+    """When an item ran on each device, on the clock of its tape."""
+    several = len({_host(tape) for tape in run.tapes}) > 1
+    found: dict[str, list[tuple[int, int]]] = {}
+    for tape in run.tapes:
+        for span in tape.spans():
+            if span.attributes.get("role") == "item" and span.end_ns is not None:
+                device = str(span.attributes.get("device", ""))
+                name = f"{_host(tape)}/{device}" if several else device
+                found.setdefault(name, []).append((span.start_ns, span.end_ns))
+    return {name: union(windows) for name, windows in found.items()}
+
+
+def _host(tape: Tape) -> str:
+    return str(tape.meta.get("host", {}).get("name", ""))
+
+
+def _device(one: DeviceFigures, found: BatchFigures, busy: Sequence[tuple[int, int]]) -> list[str]:
+    busy_s = sum(end - start for start, end in busy) / NS
+    memory, power = one.use.get("memory"), one.use.get("power")
+    each = one.microjoules / 1e6 / one.done if one.done and one.energy.joules is not None else None
+    return [
+        one.device,
+        str(one.done),
+        str(one.failed),
+        str(one.retries),
+        f"{one.done / found.duration_s:.3g}" if found.duration_s else "–",
+        f"{busy_s / found.duration_s:.0%}" if found.duration_s else "–",
+        format_duration(max(found.duration_s - busy_s, 0.0)),
+        range_of(one.use.get("utilisation"), "%"),
+        "–" if memory is None else format_bytes(memory.high),
+        "–" if power is None else f"{power.mean:.1f} W",
+        "–" if one.energy.joules is None else shown(one.energy),
+        "–" if each is None else f"{each:.4g}",
+        "–" if one.idle is None or one.idle.joules is None else shown(one.idle),
+    ]
+
+
+def _item(item: Any) -> list[str]:
+    last = item.last
+    runtime_s = None if last is None else last.attempt.runtime_s
+    return [
+        item.state.item.id,
+        item.state.status,
+        str(len(item.attempts)),
+        item.state.device or "–",
+        "–" if runtime_s is None else format_duration(runtime_s),
+        "–" if item.energy.joules is None else shown(item.energy),
+        "–" if last is None else range_of(last.use.get("utilisation"), "%"),
+        why(item),
+    ]
+
+
+def _heat(run: Run, found: BatchFigures) -> dict[str, Any] | None:
+    """Mean utilisation of each GPU in equal steps of time, in percent; None where nothing was read."""
+    starts = [tape.to_utc_ns(tape.extent_ns()[0]) for tape in run.tapes]
+    ends = [tape.to_utc_ns(tape.extent_ns()[1]) for tape in run.tapes]
+    low, high = min(starts), max(ends)
+    if high <= low:
+        return None
+    several = len({_host(tape) for tape in run.tapes}) > 1
+    rows = []
+    for device in (one.device for one in found.devices if one.is_gpu):
+        host, _, name = device.rpartition("/")
+        at, values = _readings([tape for tape in run.tapes if not several or _host(tape) == host], name)
+        # Not more steps than readings: empty ones would look like something.
+        cells_n = min(CELLS, max(FEWEST_CELLS, len(at) // 2))
+        sums, counts = np.zeros(cells_n), np.zeros(cells_n)
+        _add(sums, counts, at - low, values, high - low)
+        if counts.any():
+            cells = [round(float(s / n), 1) if n else None for s, n in zip(sums, counts, strict=True)]
+            rows.append({"device": device, "cells": cells})
+    return {"seconds": (high - low) / NS, "rows": rows} if rows else None
+
+
+def _readings(tapes: Sequence[Tape], device: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """When utilisation was read (UTC, ns), and what it was."""
+    at: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
+    values: list[npt.NDArray[np.float64]] = [np.empty(0)]
+    for tape in tapes:
+        series = find(tape, f"{device}.utilisation")
+        if series is not None:
+            series.update(tape)
+            start_ns = tape.extent_ns()[0]
+            at.append(series.at_ns + (tape.to_utc_ns(start_ns) - start_ns))
+            values.append(series.values)
+    return np.concatenate(at), np.concatenate(values)
+
+
+def _add(
+    sums: npt.NDArray[np.float64],
+    counts: npt.NDArray[np.float64],
+    at_ns: npt.NDArray[np.int64],
+    values: npt.NDArray[np.float64],
+    length_ns: int,
+) -> None:
+    known = np.isfinite(values)
+    place = np.clip((at_ns[known] * len(sums)) // length_ns, 0, len(sums) - 1).astype(np.int64)
+    np.add.at(sums, place, values[known])
+    np.add.at(counts, place, 1.0)
+
+
+def _points(found: BatchFigures) -> list[dict[str, Any]]:
+    """Items by mean utilisation and mean power, evenly chosen where there are many."""
+    points = []
+    for item in found.items:
+        last = item.last
+        use, power = (None, None) if last is None else (last.use.get("utilisation"), last.use.get("power"))
+        if use is not None and power is not None:
+            points.append(
+                {"item": item.state.item.id, "device": item.state.device, "use": use.mean, "watts": power.mean}
+            )
+    step = -(-len(points) // MOST_POINTS) or 1
+    return points[::step]

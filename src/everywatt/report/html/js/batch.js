@@ -1,0 +1,61 @@
+// The section of a batch: who did how much, when GPUs were busy, what they drew for it, what went wrong.
+"use strict";
+
+everywatt.svg = function (tag, attributes, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes || {})) node.setAttribute(name, value);
+  for (const child of children.flat()) if (child !== null) node.append(child);
+  return node;
+};
+
+// Utilisation in equal steps of time: one row a GPU, the fuller the busier; a step without a reading stays empty.
+everywatt.heatMap = function (heat) {
+  const { element, svg } = everywatt;
+  const row = (one) => {
+    const cells = one.cells.map((value, i) => value === null ? null : svg("rect",
+      { x: i, y: 0, width: 1.02, height: 1, class: "heat", "fill-opacity": (0.06 + 0.94 * value / 100).toFixed(3) },
+      svg("title", {}, everywatt.number(i * heat.seconds / one.cells.length, "s") + ": " + everywatt.number(value, "%"))));
+    const known = one.cells.filter((value) => value !== null);
+    const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
+    return element("div.heat-row", {}, element("span.name", {}, one.device),
+      svg("svg", { viewBox: "0 0 " + one.cells.length + " 1", preserveAspectRatio: "none", role: "img", "aria-label": one.device + ": mean use " + everywatt.number(mean, "%") }, cells),
+      element("span.value", {}, everywatt.number(mean, "%")));
+  };
+  return element("div.heat-map", { role: "group", "aria-label": "Use of each GPU over time" }, heat.rows.map(row),
+    element("p.about", {}, "from 0 to " + everywatt.number(heat.seconds, "s") + "; mean use in each of " + heat.rows[0].cells.length + " steps"));
+};
+
+everywatt.scatter = function (points) {
+  const { element, svg } = everywatt, most = Math.max(...points.map((p) => p.watts), 1);
+  const dots = points.map((p) => svg("circle", { cx: (30 + 2.6 * p.use).toFixed(1), cy: (150 - 140 * p.watts / most).toFixed(1), r: 2.4, class: "dot" },
+    svg("title", {}, p.item + " on " + p.device + ": " + everywatt.number(p.use, "%") + ", " + everywatt.number(p.watts, "W"))));
+  const word = (x, y, text, anchor) => svg("text", { x, y, "text-anchor": anchor || "middle" }, text);
+  return element("figure.scatter", {}, element("figcaption", {}, element("h3", {}, "Use against power", element("span.about", {}, "one dot an item"))),
+    svg("svg", { viewBox: "-24 0 336 178", role: "img", "aria-label": points.length + " items: mean use against mean power" },
+      svg("path", { d: "M30 8V150H292", class: "axis", fill: "none" }), word(30, 163, "0 %"), word(290, 163, "100 %"), word(160, 173, "mean use"),
+      word(26, 14, everywatt.number(most, "W"), "end"), word(26, 152, "0", "end"), dots));
+};
+
+everywatt.batchSection = function (batch) {
+  const { element, table } = everywatt;
+  if (!batch) return null;
+  const numbers = (heads) => heads.map((_, i) => i).slice(1);
+  const list = (title, rows, more) => rows.length ? [element("h3", {}, title), table(title, batch.item_heads, rows, [2, 4, 5]), ...(more ? [element("p.about", {}, "and " + more + " more")] : [])] : [];
+  return everywatt.section("batch", "Batch", batch.headline,
+    table("By device", batch.heads, batch.devices, numbers(batch.heads)),
+    ...(batch.heat ? [element("h3", {}, "Use over time"), everywatt.heatMap(batch.heat)] : []),
+    ...(batch.points.length > 1 ? [everywatt.scatter(batch.points)] : []),
+    ...list("Not done", batch.failures, batch.more_failures), ...list("Stragglers", batch.stragglers, 0));
+};
+
+everywatt.scalingSection = function (scaling) {
+  if (!scaling) return null;
+  const bars = (title, key, unit) => {
+    const theme = everywatt.theme(), rows = scaling.points.filter((p) => p[key] !== null)
+      .map((p) => ({ name: p.name, about: p.gpus + (p.gpus === 1 ? " GPU" : " GPUs"), value: p[key], shown: everywatt.number(p[key], unit), colour: theme.palette[0] }));
+    return rows.length ? [everywatt.element("h3", {}, title), everywatt.bars(title, rows)] : [];
+  };
+  return everywatt.section("scaling", "Scaling", "Batches by the number of their GPUs.",
+    everywatt.table("Scaling", scaling.heads, scaling.rows, scaling.heads.map((_, i) => i).slice(1)),
+    ...bars("Items a second", "items_per_s", ""), ...bars("Joules an item", "joules_per_item", "J"));
+};

@@ -1,0 +1,102 @@
+// Runs of language models: small plots that need no time axis, drawn as SVG, each with its table.
+"use strict";
+
+everywatt.svg = function (tag, attributes, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes || {})) node.setAttribute(name, value);
+  for (const child of children.flat(Infinity)) if (child !== null && child !== undefined) node.append(child);
+  return node;
+};
+
+// About five round steps from nothing, or from the lowest value, to the highest.
+everywatt.ticks = function (low, high) {
+  const raw = (high - low || 1) / 5, ten = Math.pow(10, Math.floor(Math.log10(raw)));
+  const step = [1, 2, 5, 10].map((k) => k * ten).find((k) => k >= raw);
+  const found = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Number(at.toPrecision(12)));
+  return found;
+};
+
+// points: [{x, y, xLow, xHigh, yLow, yHigh, name}]; joined by a line, or named by colours, where that is asked for.
+everywatt.scatter = function (label, points, { xLabel, yLabel, joined = false, named = false, size = 4 }) {
+  const { svg, element } = everywatt, theme = everywatt.theme(), W = 640, H = 300, left = 62, right = 18, top = 14, bottom = 44;
+  const xs = points.flatMap((p) => [p.x, p.xLow ?? p.x, p.xHigh ?? p.x]), ys = points.flatMap((p) => [p.y, p.yLow ?? p.y, p.yHigh ?? p.y]);
+  const limit = (values) => { const high = Math.max(...values) * 1.05 || 1; return [Math.min(0, ...values), high]; };
+  const [x0, x1] = limit(xs), [y0, y1] = limit(ys);
+  const px = (x) => left + (x - x0) / (x1 - x0) * (W - left - right), py = (y) => H - bottom - (y - y0) / (y1 - y0) * (H - top - bottom);
+  const text = (x, y, words, more) => svg("text", { x, y, fill: theme.text, "font-size": 12, ...more }, words);
+  const grid = [
+    ...everywatt.ticks(x0, x1).map((x) => [svg("line", { x1: px(x), x2: px(x), y1: top, y2: H - bottom, stroke: theme.grid }), text(px(x), H - bottom + 16, everywatt.number(x), { "text-anchor": "middle" })]),
+    ...everywatt.ticks(y0, y1).map((y) => [svg("line", { x1: left, x2: W - right, y1: py(y), y2: py(y), stroke: theme.grid }), text(left - 6, py(y) + 4, everywatt.number(y), { "text-anchor": "end" })]),
+  ].flat();
+  const colourOf = (i) => theme.palette[named ? i % theme.palette.length : 0];
+  const dots = points.map((p, i) => {
+    const colour = colourOf(i), whisker = (a, b) => svg("line", { x1: a[0], y1: a[1], x2: b[0], y2: b[1], stroke: colour, "stroke-width": 1.5 });
+    return [
+      p.yLow !== undefined && p.yLow !== null && p.yHigh !== null ? whisker([px(p.x), py(p.yLow)], [px(p.x), py(p.yHigh)]) : null,
+      p.xLow !== undefined && p.xLow !== null && p.xHigh !== null ? whisker([px(p.xLow), py(p.y)], [px(p.xHigh), py(p.y)]) : null,
+      svg("circle", { cx: px(p.x), cy: py(p.y), r: size, fill: colour, "fill-opacity": points.length > 60 ? 0.5 : 1 }, svg("title", {}, (p.name || "") + " " + everywatt.number(p.x) + ", " + everywatt.number(p.y))),
+    ];
+  });
+  const line = joined && points.length > 1 ? svg("polyline", { points: points.map((p) => px(p.x) + "," + py(p.y)).join(" "), fill: "none", stroke: theme.palette[0], "stroke-width": 1.5 }) : null;
+  return element("figure.small-plot", {}, element("figcaption", {}, element("h3", {}, label)),
+    svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label }, grid, line, dots,
+      text((left + W - right) / 2, H - 8, xLabel, { "text-anchor": "middle" }), text(14, (top + H - bottom) / 2, yLabel, { "text-anchor": "middle", transform: `rotate(-90 14 ${(top + H - bottom) / 2})` })),
+    named ? element("ul.key", {}, points.map((p, i) => element("li", {}, everywatt.swatch(colourOf(i)), p.name))) : null);
+};
+
+everywatt.histogram = function (label, found, xLabel) {
+  const { svg, element } = everywatt, theme = everywatt.theme(), W = 640, H = 240, left = 46, right = 18, top = 12, bottom = 42;
+  const { edges, counts } = found, x0 = edges[0], x1 = edges[edges.length - 1], most = Math.max(...counts);
+  const px = (x) => left + (x - x0) / (x1 - x0) * (W - left - right), py = (y) => H - bottom - y / most * (H - top - bottom);
+  const text = (x, y, words, more) => svg("text", { x, y, fill: theme.text, "font-size": 12, ...more }, words);
+  const bars = counts.map((count, i) => svg("rect", { x: px(edges[i]) + 1, y: py(count), width: Math.max(1, px(edges[i + 1]) - px(edges[i]) - 2), height: H - bottom - py(count), fill: theme.palette[0] },
+    svg("title", {}, count + " queries, " + everywatt.number(edges[i]) + " … " + everywatt.number(edges[i + 1]))));
+  const axis = everywatt.ticks(x0, x1).map((x) => text(px(x), H - bottom + 16, everywatt.number(x), { "text-anchor": "middle" }));
+  const middle = svg("line", { x1: px(found.median), x2: px(found.median), y1: top, y2: H - bottom, stroke: theme.strong, "stroke-dasharray": "4 3" });
+  return element("figure.small-plot", {}, element("figcaption", {}, element("h3", {}, label)),
+    svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label }, bars, middle, axis,
+      text(left - 6, top + 10, String(most), { "text-anchor": "end" }), text(px(found.median) + 5, top + 11, "median " + everywatt.number(found.median)), text((left + W - right) / 2, H - 6, xLabel, { "text-anchor": "middle" })));
+};
+
+// The section of one run.
+everywatt.llmSection = function (page, run) {
+  const { element, section, table } = everywatt, llm = run.llm;
+  if (!llm) return null;
+  if (llm.refused) return section("llm", "Language model", null, element("p.about", {}, "No figures: " + llm.refused + "."));
+  const make = () => [
+    llm.per_token ? everywatt.histogram("Energy per output token, by query", llm.per_token, "J per output token; the last bin holds everything above") : null,
+    llm.tokens.length > 2 ? everywatt.scatter("Energy against output tokens, by query", llm.tokens.map(([x, y]) => ({ x, y })), { xLabel: "output tokens", yLabel: "J", size: 3 }) : null,
+    llm.curve.length > 1 ? everywatt.scatter("Energy against throughput, by load", llm.curve.map((p) => ({ ...p, yLow: p.low, yHigh: p.high })), { xLabel: "output tokens per second", yLabel: "J per output token", joined: true, named: true }) : null,
+  ].filter(Boolean);
+  const plots = element("div.small-plots", {}, make());
+  page.coloured.push(() => plots.replaceChildren(...make()));
+  const states = (one) => Object.entries(one.statuses).map(([name, count]) => count + " " + name).join(", ");
+  const levels = llm.levels.map((one, i) => element("details", i === 0 ? { open: true } : {}, element("summary", {}, one.level + ": " + states(one)),
+    table(one.level, ["Figure", "Value", "95 %", "Formula"], one.rows, [1, 2]),
+    element("p.about", {}, "Boundary: " + one.about + "."),
+    one.notes.length ? element("ul.notes", {}, one.notes.map((note) => element("li", {}, note))) : null));
+  const worst = llm.worst.map((one) => [one.id, one.level, one.status, one.verdict || "–", one.output_tokens === null ? "–" : String(one.output_tokens),
+    everywatt.number(one.joules, "J"), one.joules !== null && one.output_tokens ? everywatt.number(one.joules / one.output_tokens, "J") : "–", everywatt.number(one.e2e_s, "s")]);
+  const knee = llm.knee ? element("p.about", {}, "Knee of the curve: " + llm.knee.level + "; beyond it more load hardly saves energy.") : null;
+  return section("llm", "Language model", llm.model + " on " + llm.dataset + ", asked by " + llm.client, ...levels, plots, knee,
+    element("h3", {}, "Queries that cost most"),
+    table("Queries that cost most", ["Item", "Load", "Status", "Verdict", "Output tokens", "Energy", "Per token", "Time"], worst, [4, 5, 6, 7]));
+};
+
+// Models beside each other, over the runs of a report.
+everywatt.modelsSection = function (page, models) {
+  const { element, section, table } = everywatt;
+  if (!models) return null;
+  if (models.refused) return section("models", "Models", null, element("p.warnings", { role: "note" }, "Not in one table: " + models.refused));
+  const known = models.rows.filter((row) => row.accuracy.value !== null && row.joules.value !== null);
+  const make = () => known.length ? [everywatt.scatter("Accuracy against joules per request", known.map((row) => ({ name: row.name, x: row.joules.value, xLow: row.joules.low, xHigh: row.joules.high, y: row.accuracy.value, yLow: row.accuracy.low, yHigh: row.accuracy.high })), { xLabel: "J per request", yLabel: "accuracy", named: true })] : [];
+  const box = element("div.small-plots", {}, make());
+  const recolour = () => box.replaceChildren(...make());
+  recolour.kept = true;
+  page.coloured.push(recolour);
+  const share = (one) => one.value === null ? "–" : everywatt.percent(one.value) + " (" + everywatt.percent(one.low) + " … " + everywatt.percent(one.high) + ")";
+  const spread = (one) => one.value === null ? "–" : everywatt.number(one.value, "J") + " (" + everywatt.number(one.low) + " … " + everywatt.number(one.high) + ")";
+  return section("models", "Models", models.dataset + " · joules: scope " + models.scope + ", boundary " + models.boundary, box,
+    table("Models, best first", ["Model and load", "Accuracy", "Right per J", "J per token", "J per request", "Pedigree", "Run"], models.rows.map((row) => [row.name, share(row.accuracy), row.per_joule, row.per_token, spread(row.joules), row.pedigree, row.run]), [1, 2, 3, 4]));
+};

@@ -1,0 +1,141 @@
+"""Runs of models beside each other: two profiles with known joules and verdicts, item by item."""
+
+import json
+
+import pytest
+
+from everywatt.api.run import load
+from everywatt.bench.llm.comparing import compare_llm, is_llm, side
+from everywatt.bench.llm.leaderboard import leaderboard
+from everywatt.bench.llm.result import evaluate_folder
+from everywatt.core.errors import ScopeError, UsageError
+from everywatt.report.html.llm import llm_view, models_view
+from everywatt.tape.importing import import_files
+
+pa = pytest.importorskip("pyarrow")
+N = 60
+
+
+def made(folder, name, joules, right, *, tokens=10, problem="q", part="per_query_joules"):
+    """A run whose item n costs joules(n), takes half a second for each 10 J, and is right where right(n) is."""
+    source = folder / f"{name}-profile"
+    source.mkdir()
+    rows = []
+    for n in range(N):
+        metrics = {
+            "energy_metrics": {part: joules(n)},
+            "latency_metrics": {"total_query_seconds": joules(n) / 20, "time_to_first_token_seconds": 0.1},
+            "token_metrics": {"input": 5, "output": tokens, "total": tokens + 5},
+            "lm_correctness": right(n),
+            "lm_response": "yes" if right(n) else "no",
+        }
+        rows.append(
+            {"problem": f"{problem}{n}", "answer": "yes", "subject": f"s{n % 6}", "model_metrics": {name: metrics}}
+        )
+    table = pa.Table.from_pylist(rows)
+    with (
+        pa.OSFile(str(source / "data-00000-of-00001.arrow"), "wb") as sink,
+        pa.ipc.new_stream(sink, table.schema) as to,
+    ):
+        to.write_table(table)
+    about = {"model": name, "dataset": "own", "generated_at": "2026-09-01T10:00:00", "versions": {"ipw": "1"}}
+    (source / "summary.json").write_text(json.dumps(about))
+    (folder / name).mkdir()
+    import_files("ipw", [source], folder / name / "import-0001.tape")
+    return load(folder / name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def small(folder):
+    """Right at half of the items, 10 to 14 J each."""
+    return made(folder, "small", lambda n: 10.0 + n % 5, lambda n: n % 2 == 0)
+
+
+@pytest.fixture(scope="module")
+def large(folder):
+    """Right wherever the small one is and at half of the others; twice the energy."""
+    return made(folder, "large", lambda n: 20.0 + 2 * (n % 5), lambda n: n % 4 != 1)
+
+
+def test_accuracy_and_energy_of_the_same_items(small, large):
+    found = compare_llm(side(small), side(large))
+    assert (found.items, found.only_first, found.only_this) == (N, 0, N // 4)
+    more = found.figures["accuracy_difference"]
+    assert more.value == pytest.approx(0.25) and 0 < more.low < 0.25 < more.high
+    # 15 of 15 items that differ are on one side: 2 / 2^15.
+    assert found.p == pytest.approx(2 / 2**15)
+    ratio = found.figures["energy_ratio"]
+    assert ratio.value == pytest.approx(2.0, rel=1e-6)
+    # Every item costs exactly twice as much, so which items are drawn changes nothing.
+    assert ratio.low == pytest.approx(2.0, rel=0.01) and ratio.high == pytest.approx(2.0, rel=0.01)
+    assert found.figures["energy_per_output_token_ratio"].value == pytest.approx(2.0, rel=1e-6)
+    assert found.figures["accuracy_per_joule_ratio"].value == pytest.approx(0.75 / 0.5 / 2, rel=1e-6)
+    assert found.figures["agreement"].value == pytest.approx(0.75)
+    assert any("right more often" in text for text in found.verdicts)
+    assert any("energy: more" in text for text in found.verdicts)
+
+
+def test_runs_that_say_the_same_are_not_called_certainly_equal(small):
+    found = compare_llm(side(small), side(small))
+    more = found.figures["accuracy_difference"]
+    assert more.value == 0.0 and more.low < -0.01 and more.high > 0.01
+    assert found.p == 1.0
+    assert all("no difference shown" in text for text in found.verdicts)
+
+
+def test_other_items_and_another_scope_are_refused(folder, small):
+    other = made(folder, "other", lambda n: 10.0, lambda n: True, problem="another ")
+    with pytest.raises(ScopeError, match="asked other items"):
+        compare_llm(side(small), side(other))
+    chip = made(folder, "chip", lambda n: 10.0, lambda n: True, part="soc_per_query_joules")
+    with pytest.raises(ScopeError, match="do not cover the same thing"):
+        compare_llm(side(small), side(chip))
+    found = compare_llm(side(small), side(chip), force=True)
+    assert "accuracy_difference" in found.figures
+    assert found.figures["energy_ratio"].value is None
+    with pytest.raises(ScopeError, match="scope gpu, boundary machine; chip: scope soc"):
+        leaderboard([small, chip])
+    assert "do not cover" in models_view([small, chip])["refused"]
+
+
+def test_the_table_of_many_runs(small, large):
+    board = leaderboard([large, small])
+    assert [place.model for place in board.places] == ["small", "large"]
+    assert (board.scope, board.boundary, board.dataset) == ("gpu", "machine", "own")
+    first = board.places[0]
+    assert first.figures["accuracy_per_joule_mean"].value == pytest.approx(0.5 / 12)
+    assert [p.model for p in leaderboard([small, large], "accuracy").places] == ["large", "small"]
+    with pytest.raises(UsageError, match="no order"):
+        leaderboard([small], "beauty")
+
+
+def test_regressions_find_what_a_token_costs(folder):
+    rising = made(folder, "rising", lambda n: 5.0 + n, lambda n: True)
+    _, (found,) = evaluate_folder(rising)
+    assert found.regressions["mean_energy_j"] == pytest.approx(5 + 59 / 2)
+    # 3 of 60 at either end are left out, and the line is symmetric.
+    assert found.regressions["trimmed_mean_energy_j"] == pytest.approx(5 + 59 / 2)
+    assert found.regressions["energy_j"] is None  # all have as many tokens: there is no slope to find
+
+
+def test_the_report_has_a_section_for_it(small, large, tmp_path):
+    view = llm_view(small)
+    assert (view["model"], view["dataset"]) == ("small", "own")
+    assert sum(view["per_token"]["counts"]) == view["per_token"]["n"] == N
+    assert view["per_token"]["median"] == pytest.approx(1.2)
+    assert [one["joules"] for one in view["worst"]] == pytest.approx([14.0] * 10)
+    assert len(view["tokens"]) == N
+    rows = {row[0]: row[1] for row in view["levels"][0]["rows"]}
+    assert rows["accuracy"] == "50.0%" and rows["energy per request"] == "12 J"
+    models = models_view([small, large])
+    assert [row["name"] for row in models["rows"]] == ["small, concurrency 1", "large, concurrency 1"]
+    assert models_view([small]) is None
+
+
+def test_any_other_run_has_none(tmp_path):
+    assert not is_llm(type("R", (), {"path": tmp_path})())

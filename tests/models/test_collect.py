@@ -1,0 +1,68 @@
+"""A simulated machine with a power law of its own is learnt from load that is made on purpose."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from everywatt.models.modelfile import load_model
+from everywatt.models.runs import run_table
+
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(900)]
+
+
+def learn(own_home, time_s, *words):
+    """Collect on a machine of 20 W idle and 20 + 100 × (busy share)^1.5 W, and fit: the fit's own account."""
+    ours = [sys.executable, "-m", "everywatt"]
+    sim = [*ours, "sim", "--package", "load:20W,120W,1.5", "--"]
+    done = subprocess.run(
+        [*sim, *ours, "model", "collect", "--json", "--time", f"{time_s}s", "--kinds", "integer"],
+        capture_output=True,
+        text=True,
+        timeout=3 * time_s + 120,
+    )
+    assert done.returncode == 0, done.stderr
+    collected = json.loads(done.stdout)
+    assert "cpu.0.package.power" in collected["targets"]
+    out = own_home / "m.json"
+    fitted = [*ours, "model", "fit", "--json", "--no-plot", collected["path"], "--target", "cpu.0.package.power"]
+    done = subprocess.run([*fitted, *words, "--out", str(out)], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return collected, json.loads(done.stdout), load_model(out)
+
+
+def test_a_nonlinear_machine_is_learnt_in_a_minute(own_home):
+    collected, fitted, model = learn(own_home, 40)
+    assert collected["rows"] >= 30
+    best = next(row for row in fitted["models"] if row["model"] == fitted["chosen"])
+    assert best["blocked_pct"] < 6, fitted["models"]
+    assert model.host == os.uname().nodename and "host.cpu_time" in model.needs
+
+
+@pytest.mark.long
+def test_a_nonlinear_machine_is_learnt_to_three_percent_in_ten_minutes(own_home):
+    _, fitted, _ = learn(own_home, 600)
+    best = next(row for row in fitted["models"] if row["model"] == fitted["chosen"])
+    assert best["blocked_pct"] <= 3, fitted["models"]
+
+
+def test_a_tape_is_a_table_of_rates(own_home):
+    """50 W for four seconds, told by a counter of microjoules."""
+    from everywatt.api.run import load
+
+    ours = [sys.executable, "-m", "everywatt"]
+    done = subprocess.run(
+        [*ours, "sim", "--package", "constant:50W", "--", *ours, "run", "--json", "--", "sleep", "6"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (folder,) = [entry for entry in (own_home / "everywatt-runs").iterdir() if not entry.name.startswith(".")]
+    table = run_table([load(folder)])
+    watts = table.columns["cpu.0.package.power"]
+    assert watts[np.isfinite(watts)] == pytest.approx(50, rel=0.03)
+    assert table.units["cpu.0.package.power"] == "W" and table.units["host.cpu_time"] == "s/s"

@@ -1,0 +1,192 @@
+"""Fits on data whose law is known, and on a stretch of a real server's counters."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.models.applying import apply, evaluate, transfer
+from everywatt.models.fitting import fit
+from everywatt.models.linear import fit_linear
+from everywatt.models.modelfile import dumps, from_dict, to_dict
+from everywatt.models.reading import read_table
+from everywatt.models.table import Table
+
+EXTRACT = Path(__file__).with_name("xeon_e5_2667v3_extract.csv")
+PLAIN = ("linear", "linear in CPU")
+
+
+def world(rows=400, seed=1, noise=0.01, **more):
+    """40 W idle, 60 W for the CPU, 20 W for memory, in steps of ten rows."""
+    random = np.random.default_rng(seed)
+    cpu, memory = (np.repeat(random.random(rows // 10 + 1), 10)[:rows] for _ in range(2))
+    watts = (40 + 60 * cpu + 20 * memory) * (1 + noise * random.standard_normal(rows))
+    return Table(np.arange(rows) * 1.0, {"power": watts, "cpu_time": cpu, "memory": memory, **more})
+
+
+def test_non_negative_weights_are_those_of_the_law():
+    table = world(noise=0.0)
+    idle, weights = fit_linear(
+        np.column_stack([table.columns["cpu_time"], table.columns["memory"]]), table.columns["power"]
+    )
+    assert idle == pytest.approx(40, rel=1e-3) and weights.tolist() == pytest.approx([60, 20], rel=1e-3)
+
+
+def test_no_weight_is_negative():
+    x = np.linspace(0, 1, 100)
+    idle, weights = fit_linear(np.column_stack([x, 1 - x]), 50 - 20 * x)
+    assert idle >= 0 and (weights >= 0).all()
+
+
+def test_a_linear_world_is_learnt_and_its_error_told():
+    found = fit(world(), "power", only=PLAIN)
+    best = found.chosen
+    assert best.candidate.name == "linear" and best.blocked_pct < 1.2 and best.loads_pct < 1.5
+    assert [one.candidate.name for one in found.scores] == ["mean", "linear in CPU", "linear"]
+    tested = evaluate(found.model, world(seed=2), "power")
+    assert tested["r2"] > 0.99 and tested["mape_pct"] < 1.2
+    assert 0.84 <= tested["coverage"] <= 0.96
+    assert found.coverage == pytest.approx(0.9, abs=0.06)
+
+
+def test_noise_has_no_relation():
+    random = np.random.default_rng(3)
+    use = {c: random.random(150) for c in ("cpu", "b")}
+    table = Table(np.arange(150.0), {"power": 50 + random.random(150), **use})
+    found = fit(table, "power", only=(*PLAIN, "boosted, rising"))
+    assert found.model is None and found.chosen is None
+    assert "mean" in found.why
+    assert len(found.scores) == 4
+
+
+def test_inputs_at_twice_the_maximum_are_flagged_and_wider():
+    found = fit(world(), "power", only=("linear",))
+    usual = world()
+    twice = usual.with_columns({name: 2 * values for name, values in usual.columns.items()})
+    inside, outside = apply(found.model, usual), apply(found.model, twice)
+    hot = usual.columns["cpu_time"] > 0.9
+    assert not any(inside.outside) and all(outside.outside[k] for k in np.flatnonzero(hot))
+    width = (inside.high - inside.low) / inside.watts
+    wide = (outside.high - outside.low) / outside.watts
+    assert (wide[hot] > 2 * width[hot]).all()
+    truth = 40 + 60 * twice.columns["cpu_time"] + 20 * twice.columns["memory"]
+    assert np.abs(outside.watts[hot] / truth[hot] - 1).max() < 0.05, "the line goes on"
+
+
+def test_a_model_of_trees_is_its_file_and_plain_python_says_the_same():
+    table = read_table(EXTRACT).take(slice(0, 120))
+    found = fit(table, "package_power", ignore=["dram_power"], only=("boosted with past",))
+    model = found.model
+    assert found.scores[-1].blocked_pct < found.scores[0].blocked_pct / 3
+    again = from_dict(to_dict(model))
+    assert dumps(again) == dumps(model)
+    from everywatt.models.features import History
+
+    history = History(model.form.features, model.period_s)
+    applied = apply(model, table)
+    for row in range(len(table)):
+        one = again.predict(history.row(table.times_s[row], {n: v[row] for n, v in table.columns.items()}))
+        assert one.watts == pytest.approx(applied.watts[row], rel=1e-9)
+        assert (one.low, one.high) == pytest.approx((applied.low[row], applied.high[row]))
+
+
+def test_rising_trees_rise():
+    pytest.importorskip("sklearn")
+    from everywatt.models.features import Feature
+    from everywatt.models.learners import Candidate, fit_form, predict_form
+
+    random = np.random.default_rng(5)
+    x = random.random((300, 1))
+    y = 20 + 30 * np.sqrt(x[:, 0]) + random.standard_normal(300)
+    form = fit_form(Candidate("boosted, rising", "boosted", (Feature("value", "cpu"),), monotone=True), x, y)
+    assert (np.diff(predict_form(form, np.linspace(0, 1, 200)[:, None])) >= -1e-9).all()
+
+
+def test_the_share_of_a_leaky_column_is_left_out_and_told():
+    table = world()
+    watts = table.columns["power"]
+    table = table.with_columns({**table.columns, "dram_power": watts / 2, "echo": np.roll(watts, -1)})
+    found = fit(table, "power", only=PLAIN)
+    said = " ".join(found.warnings)
+    assert "dram_power is a power or energy itself" in said
+    assert "echo is power itself 1 row ago" in said or "echo is power itself 1 row ahead" in said
+    assert set(found.model.needs) == {"cpu_time", "memory"}
+
+
+def test_constant_missing_and_gappy_columns_are_told():
+    table = world(limit=np.full(400, 7.0), hole=np.where(np.arange(400) < 200, np.nan, 1.0), odd=np.full(400, np.nan))
+    columns = dict(table.columns)
+    columns["memory"] = np.where(np.arange(400) % 50 == 0, np.nan, columns["memory"])
+    times = table.times_s + np.where(np.arange(400) > 100, 3600, 0)
+    found = fit(Table(times, columns), "power", only=PLAIN)
+    said = " ".join(found.warnings)
+    for text in ("limit never changes", "hole has no value in 50%", "memory has no value in 2.0%", "1 gaps in time"):
+        assert text in said
+    assert found.chosen.blocked_pct < 2
+
+
+def test_a_dead_sensor_is_refused_and_a_dead_stretch_left_out():
+    table = world()
+    with pytest.raises(MeasurementRefused, match="never changes"):
+        fit(table.with_columns({**table.columns, "power": np.full(400, 50.0)}), "power")
+    watts = table.columns["power"].copy()
+    watts[100:180] = 61.0
+    found = fit(table.with_columns({**table.columns, "power": watts}), "power", only=PLAIN)
+    assert "stood exactly still for 80 rows" in " ".join(found.warnings)
+    assert found.chosen.blocked_pct < 1.5
+
+
+def test_units_that_are_mixed_up_are_caught():
+    table = world()
+    mixed = np.where(np.arange(400) % 9 == 0, table.columns["power"] * 1000, table.columns["power"])
+    with pytest.raises(UsageError, match="two units"):
+        fit(table.with_columns({**table.columns, "power": mixed}), "power")
+    with pytest.raises(UsageError, match="not watts of a machine"):
+        fit(table.with_columns({**table.columns, "power": table.columns["power"] * 1e6}), "power")
+    model = fit(table, "power", only=("linear",)).model
+    with pytest.raises(UsageError, match="another unit"):
+        apply(model, table.with_columns({**table.columns, "cpu_time": table.columns["cpu_time"] * 1e6}))
+
+
+def test_a_model_without_its_columns_says_which():
+    model = fit(world(), "power", only=("linear",)).model
+    with pytest.raises(UsageError, match="needs memory"):
+        apply(model, Table(np.arange(3.0), {"cpu_time": np.ones(3)}))
+
+
+def test_a_model_moves_to_another_machine():
+    model = fit(world(), "power", only=("linear",)).model
+    here = world(rows=120, seed=8)
+    here = here.with_columns({**here.columns, "power": 15 + 1.4 * here.columns["power"]})
+    assert evaluate(model, here, "power")["mape_pct"] > 25
+    moved = transfer(model, here, "power", "laptop")
+    later = world(seed=9)
+    later = later.with_columns({**later.columns, "power": 15 + 1.4 * later.columns["power"]})
+    tested = evaluate(moved, later, "power")
+    assert tested["mape_pct"] < 1.5 and tested["coverage"] > 0.8
+    assert moved.host == "laptop" and moved.gain == pytest.approx(1.4, rel=0.05)
+
+
+def test_a_learner_of_somebody_else_is_tried_and_kept_as_data(monkeypatch):
+    from everywatt.models import learners
+
+    class Median:
+        name = "median"
+
+        def fit(self, x, y, names):
+            return {"watts": float(np.median(y))}
+
+        def predict(self, payload, x):
+            return np.full(len(x), payload["watts"])
+
+    class Entry:
+        def load(self):
+            return Median()
+
+    monkeypatch.setattr(learners, "plugins", lambda: {"median": Entry()})
+    found = fit(world(), "power", only=("median", "linear"))
+    assert [one.candidate.name for one in found.scores] == ["mean", "linear", "median"]
+    form = learners.fit_form(found.scores[-1].candidate, np.zeros((3, 2)), np.array([1.0, 2, 9]))
+    assert form.payload == {"watts": 2.0}
+    assert learners.predict_form(form, np.zeros((4, 2))).tolist() == [2.0] * 4

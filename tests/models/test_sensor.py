@@ -1,0 +1,102 @@
+"""A fitted model as a sensor: what it reads, what it says, and when it says that it cannot."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from everywatt.core.channels import Domain, Pedigree
+from everywatt.core.config import resolve
+from everywatt.models.fitting import fit
+from everywatt.models.modelfile import dumps
+from everywatt.models.sensor import ModelSensor, channel_of
+from everywatt.models.table import Table
+from everywatt.sensors.base import Request, State
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Ten watts, and five for each busy CPU; learnt up to 64 CPUs."""
+    random = np.random.default_rng(2)
+    cpu = np.repeat(64 * random.random(40), 10)
+    watts = (10 + 5 * cpu) * (1 + 0.02 * random.standard_normal(400))
+    table = Table(np.arange(400.0), {"cpu.0.package.power": watts, "host.cpu_time": cpu}, host="server")
+    return fit(table, "cpu.0.package.power", only=("linear",)).model
+
+
+@pytest.fixture
+def file(model, tmp_path):
+    path = tmp_path / "m.json"
+    path.write_text(dumps(model))
+    return path
+
+
+def request(path):
+    return Request(options={"model": {"file": str(path)}})
+
+
+def test_it_reads_the_use_of_this_machine(file, model):
+    sensor = ModelSensor(request(file))
+    report = sensor.probe()
+    assert report.state is State.USABLE, report.why
+    assert "of server" in report.why
+    (group,) = sensor.groups()
+    assert group.read() == (), "a counter has no rate at its first read"
+    deadline = group._clock.monotonic_ns() + 250_000_000
+    group._clock.sleep_until(deadline)
+    ((_, _, _, (watts, low, high, outside)),) = group.read()
+    group.close()
+    assert 9 <= watts <= 10 + 5 * 80 and low < watts < high and outside == 0.0
+
+
+def test_its_channel_is_modelled_and_belongs_to_what_was_learnt(model):
+    channel = channel_of(model)
+    assert (channel.name, channel.device, channel.domain) == ("cpu.0.package.power", "cpu.0", Domain.PACKAGE)
+    assert channel.pedigree is Pedigree.MODELLED and 1 < channel.facts.gain_pct < 20
+    assert channel_of(replace(model, target="package_power")).name == "host.power"
+
+
+def test_a_model_that_needs_what_is_not_here_says_so(model, tmp_path):
+    path = tmp_path / "m.json"
+    path.write_text(dumps(model).replace("host.cpu_time", "cpu_cycles"))
+    report = ModelSensor(request(path)).probe()
+    assert report.state is State.UNUSABLE and "cpu_cycles" in report.why
+    assert ModelSensor(Request()).probe().state is State.UNUSABLE
+
+
+def test_the_recorder_loads_no_numpy_for_it():
+    code = (
+        "import everywatt.models.sensor, sys; print(sorted({'numpy', 'sklearn', 'click', 'rich'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def everywatt(*words):
+    return subprocess.run([sys.executable, "-m", "everywatt", *words], capture_output=True, text=True, timeout=120)
+
+
+def test_a_run_with_a_model_has_modelled_joules(file, own_home):
+    done = everywatt("run", "--json", "--model", str(file), "--", sys.executable, "-c", "import time; time.sleep(3)")
+    assert done.returncode == 0, done.stderr
+    run = json.loads(done.stdout)
+    if run["energy"]["pedigree"] == "modelled":  # on a machine with a sensor of its own, that one counts
+        assert run["energy"]["parts"].keys() == {"cpu.0"}
+        truth = run["devices"]["cpu.0"]["power"]["mean"] * run["duration_s"]
+        assert run["energy"]["joules"] == pytest.approx(truth, rel=0.25)
+        assert run["energy"]["joules"] > 9 * run["duration_s"]
+
+
+def test_install_puts_it_into_the_settings_and_remove_takes_it_out(file, own_home):
+    config = own_home / "config" / "everywatt" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('country = "FR"\n')
+    assert everywatt("model", "install", str(file)).returncode == 0
+    assert resolve().options["model"]["file"] == str(config.parent / "models" / "m.json")
+    assert resolve().country == "FR"
+    assert everywatt("model", "install", str(file)).returncode == 0
+    assert config.read_text().count("[sensor.model]") == 1
+    assert everywatt("model", "install", "--remove", str(file)).returncode == 0
+    assert config.read_text().strip() == 'country = "FR"'

@@ -1,0 +1,75 @@
+"""The report's section of a batch, over a batch that really ran on simulated cards."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import everywatt
+from everywatt.report.html.batch import batch_of, batch_view, scaling_view
+from everywatt.report.html.data import report_document
+from everywatt.report.html.page import page
+
+WORK = "sleep 0.3; case $1 in i3) exit 4;; i5) sleep 3;; esac"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """One batch on one card, one on two."""
+    from everywatt.sim.machine import SimMachine
+
+    folder = tmp_path_factory.mktemp("batches")
+    (folder / "items.txt").write_text("".join(f"i{n}\n" for n in range(6)))
+    found = []
+    with SimMachine.of(gpus=["constant:100W"], replicate=2).start() as lab:
+        environ = lab.environment() | {"EVERYWATT_HOME": str(folder / "runs")}
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        for gpus in ("0", "0,1"):
+            words = [sys.executable, "-m", "everywatt", "batch", "--json", "--max-retries", "0", "--gpus", gpus]
+            words += ["items.txt", "--", "sh", "-c", WORK, "x", "{input}"]
+            done = subprocess.run(words, env=environ, cwd=folder, capture_output=True, text=True, timeout=120)
+            assert done.returncode == 1, done.stderr
+            found.append(json.loads(done.stdout)["run"])
+        yield [everywatt.load(folder / "runs" / name) for name in found]
+
+
+def test_every_device_with_its_items_and_what_waiting_cost(runs):
+    found = batch_of(runs[1])
+    view = batch_view(runs[1], found)
+    rows = [dict(zip(view["heads"], row, strict=True)) for row in view["devices"]]
+    assert [row["device"] for row in rows] == ["gpu.0", "gpu.1"]
+    assert sum(int(row["done"]) for row in rows) == 5 and sum(int(row["failed"]) for row in rows) == 1
+    for row, device in zip(rows, found.devices, strict=True):
+        assert float(row["power"].removesuffix(" W")) == pytest.approx(100.0, rel=0.03)
+        assert float(row["J an item"]) == pytest.approx(device.microjoules / 1e6 / device.done, rel=1e-3)
+    # i5 came last and took long: one card waited for most of that, at 100 W.
+    assert max(device.idle.joules for device in found.devices) > 100.0
+    assert [row[0] for row in view["failures"]] == ["i3"] and view["failures"][0][-1] == "exit code 4"
+    assert [row[0] for row in view["stragglers"]] == ["i5"]
+
+
+def test_use_over_time_is_a_row_for_each_card(runs):
+    heat = batch_view(runs[1], batch_of(runs[1]))["heat"]
+    assert [row["device"] for row in heat["rows"]] == ["gpu.0", "gpu.1"]
+    for row in heat["rows"]:
+        assert 10 <= len(row["cells"]) <= 120
+        assert all(value is None or 0 <= value <= 100 for value in row["cells"])
+
+
+def test_several_batches_give_scaling(runs):
+    found = [batch_of(run) for run in runs]
+    scaling = scaling_view(found)
+    assert [point["gpus"] for point in scaling["points"]] == [1, 2]
+    for point, figures in zip(scaling["points"], found, strict=True):
+        assert point["joules_per_item"] == pytest.approx(figures.total.joules / 5)
+    assert scaling_view(found[:1]) is None
+
+
+def test_the_document_has_it_and_a_run_that_is_no_batch_has_none(runs, tmp_path):
+    data = report_document(runs)
+    assert data["scaling"]["rows"] and data["runs"][0]["batch"]["headline"].startswith("6 items: 5 done, 1 failed")
+    assert "everywatt.batchSection" in page(data)
+    alone = everywatt.load(next(runs[0].path.glob("*.tape")))
+    assert report_document([alone])["runs"][0]["batch"] is None
