@@ -25,6 +25,7 @@ ORDER = (
     "use_cost",
     "ledger_cost",
     "windows",
+    "slurm_day",
     "slowdown",
     "monitor_cost",
     "report_time",

@@ -27,6 +27,10 @@ def told(*reports: Report) -> list[str]:
             ],
             ["rapl is not measured: root only. Try: doctor --fix"],
         ),
+        (
+            [Report("modelled", State.UNUSABLE, "turned off", "leave out --no-estimate")],
+            ["modelled is not measured: turned off. Try: leave out --no-estimate"],
+        ),
         ([Report("rapl", State.UNUSABLE, "root only."), Report("perf", State.USABLE)], []),
         ([Report("nvml", State.UNUSABLE, "mismatch."), Report("nvidia-smi", State.USABLE)], []),
         ([Report("nvidia-smi", State.UNUSABLE, "hangs.")], ["nvidia-smi is not measured: hangs."]),

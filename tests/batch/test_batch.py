@@ -47,6 +47,15 @@ def test_resuming_what_is_done_does_nothing(place):
     tapes = sorted((here.folder / "runs" / found["run"]).iterdir())
     again = here.found("--resume", found["run"])
     assert again == found
+    elsewhere = {"EVERYWATT_HOME": here.environ["EVERYWATT_HOME"], "PATH": os.environ["PATH"]}
+    said = subprocess.run(
+        here.words("--resume", found["run"]),
+        env=elsewhere | {"PYTHONPATH": here.environ["PYTHONPATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stderr.startswith("Nothing is left to do")
     assert sorted((here.folder / "runs" / found["run"]).iterdir()) == tapes
     assert len((here.folder / "seen").read_text().splitlines()) == 3
     here.batch("--resume", found["run"], "--", "other", "{input}", code=2)
@@ -289,6 +298,21 @@ def test_the_probe_finds_the_edge_and_the_cheapest_in_the_middle(place):
     assert sum(len(state.attempts) for state in history.states.values()) == sum(one["trials"] for one in sizes.values())
 
 
+def test_a_probe_that_is_interrupted_says_what_fits(place):
+    here = place(gpus=["constant:100W"])
+    script = here.script('echo "$1" >> seen; if [ $1 -ge 4 ]; then sleep 60; fi')
+    words = here.words("probe", "--", script, "{size}")
+    child = subprocess.Popen(words, env=here.environ, cwd=here.folder, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while "4" not in _text(here.folder / "seen") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "interrupted: 2 fits\n" in out and "nothing fits" not in out
+    assert next(line for line in out.splitlines() if line.split()[0] == "4").endswith("interrupted")
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -298,6 +322,9 @@ def test_the_probe_finds_the_edge_and_the_cheapest_in_the_middle(place):
         ["items.txt", "--", "x", "{nope}"],
         ["--resume", "x"],
         ["probe", "--", "x"],
+        ["probe", "--timeout", "0", "--", "true", "{size}"],
+        ["items.txt", "--timeout", "0", "--", "true"],
+        ["items.txt", "--wrap", " ", "--", "true"],
     ],
 )
 def test_wrong_words_end_with_2(place, words):

@@ -26,6 +26,12 @@ def test_nothing_above_the_most_is_tried():
     assert (found.fits, found.fails, tried) == (50, None, [3, 6, 12, 24, 48, 50])
 
 
+def test_a_command_that_never_fails_comes_to_an_end():
+    tried = []
+    found = largest(lambda size: tried.append(size) or True, 1, None)
+    assert (found.fits, found.fails, len(tried)) == (2**30, None, 31)
+
+
 def test_nothing_fits():
     assert largest(lambda size: False, 8, None).fits is None
 

@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -46,7 +47,14 @@ def test_output_is_kept_to_its_end(lane):
     ended = run(lane, "seq 1 20000; printf 'caf\\303\\251 \\377' >&2")
     assert ended["stdout"].endswith("19999\n20000\n") and len(ended["stdout"]) == 4000
     assert ended["stderr"] == "café \ufffd"
-    assert ended["exit_code"] == 0 and ended["cpu_s"] >= 0 and ended["max_rss_bytes"] > 0
+    assert ended["exit_code"] == 0 and ended["cpu_s"] >= 0
+
+
+def test_the_peak_of_a_command_is_its_own_or_is_not_told(lane):
+    small = run(lane, "exit 0")
+    assert small["max_rss_bytes"] is None and "of the worker cannot be told" in small["max_rss_reason"]
+    large = run(lane, f"exec {sys.executable} -c 'x = b\"x\" * (100 << 20)'")
+    assert 100 * 2**20 < large["max_rss_bytes"] < 200 * 2**20 and "max_rss_reason" not in large
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 9", 9), ("kill -11 $$", 139)])

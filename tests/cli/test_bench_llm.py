@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -134,6 +135,11 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
         (("--dataset", "nowhere.jsonl", "--model", "m", "--base-url", "http://h"), "no data set and no file"),
         (("--dataset", "arithmetic", "--rate", "2", "--sweep", "1,2"), "exclude each other"),
         (("--dataset", "arithmetic", "--rate", "often"), "is not a rate"),
+        (("--dataset", "arithmetic", "--set", "temperature"), "is not a setting such as key=value"),
+        (
+            ("--dataset", "arithmetic", "--model", "m", "--base-url", "http://h", "--set", "stream=false"),
+            "sets it itself",
+        ),
         (("--dataset", "arithmetic", "--goodput", "speed=3"), "is not a bound"),
     ],
 )
@@ -186,6 +192,18 @@ def test_a_table_for_people(place, tmp_path):
         done = bench(place, *to(server, "--max-queries", "7"))
     for text in ("accuracy", "energy per output token", "Wilson", "boundary: the server's processes", "7 ok"):
         assert text in done.stdout
+
+
+def test_no_energy_is_less_than_nothing_and_a_run_is_named_by_the_model_alone(place, tmp_path):
+    """Without a sensor the interval is as wide as the figure."""
+    (tmp_path / "q.jsonl").write_text('{"prompt": "a"}\n')
+    more = ("--client", "command", "--client-param", "run=echo 42", "--model", "/folder/of a/small-model.gguf")
+    done = bench(place | {"EVERYWATT_SENSORS": "modelled"}, *more, "--dataset", str(tmp_path / "q.jsonl"))
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("energy, ", "other processes"))]
+    assert len(rows) == 3
+    assert not any(re.search(r" -\d", row) for row in rows)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.endswith("-llm-small-model")
 
 
 def test_other_clients(place, tmp_path):

@@ -57,7 +57,7 @@ def test_twice_the_time_is_twice_the_energy(place, tmp_path):
 def test_a_gate_ends_with_1_and_the_table_says_why(place, tmp_path):
     out = tmp_path / "c.md"
     done = compare(place, "--trials", "6", "--fail-if", "energy > baseline * 1.1", "-o", str(out), A, B, code=1)
-    assert "B uses" in done.stdout
+    assert "\nB uses" in done.stdout and "B: B" not in done.stdout
     assert "failed: B: energy > baseline * 1.1" in done.stderr
     assert out.read_text().startswith("|  | command | trials")
     compare(place, "--trials", "3", "--fail-if", "energy > baseline * 9", A, B)
@@ -91,7 +91,14 @@ def test_a_command_that_always_fails_is_given_up(place):
     assert json.loads(done.stdout)["ended"] == "failures"
 
 
-def test_an_interrupt_keeps_what_there_is_and_resume_goes_on(place, tmp_path):
+def test_why_trials_failed_is_told(place):
+    done = compare(place, "--trials", "1", "--warmup", "0", "no-such-program", "sh -c 'exit 9'")
+    assert "A: ended with 127 (there is no no-such-program)" in done.stderr
+    assert "B: ended with 9; " in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_there_is_and_resume_goes_on(place, tmp_path, number):
     started = subprocess.Popen(
         words("--json", "--trials", "9", "--warmup", "0", A, B),
         env=place,
@@ -104,9 +111,9 @@ def test_an_interrupt_keeps_what_there_is_and_resume_goes_on(place, tmp_path):
     while not list((tmp_path / "runs").glob("*/*.tape")) and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(1.5)
-    os.kill(started.pid, signal.SIGINT)
+    os.kill(started.pid, number)
     out, err = started.communicate(timeout=60)
-    assert started.returncode == 130, err
+    assert started.returncode == 128 + number, err
     first = json.loads(out)
     assert first["ended"] == "interrupted"
     done = len(first["order"])

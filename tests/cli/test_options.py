@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from everywatt.cli.options import (
     DURATION,
     ENERGY,
+    PAIR,
     POWER,
     RUN,
     TAG,
@@ -104,7 +105,19 @@ def test_quantities(kind, text, value):
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [(DURATION, "soon"), (POWER, "5J"), (ENERGY, "W"), (RUN, ""), (RUN, "a\0b"), (TAG, "=x"), (TAG, "k="), (TAG, " ")],
+    [
+        (DURATION, "soon"),
+        (POWER, "5J"),
+        (ENERGY, "W"),
+        (RUN, ""),
+        (RUN, "a\0b"),
+        (TAG, "=x"),
+        (TAG, "k="),
+        (TAG, " "),
+        (PAIR, "k"),
+        (PAIR, "k="),
+        (PAIR, "=v"),
+    ],
 )
 def test_bad_values_are_usage_errors(kind, text):
     with pytest.raises(click.BadParameter) as caught:

@@ -1,9 +1,12 @@
 """Sensors that break while a command runs: it ends with its own result, and the figure stays honest."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +112,36 @@ def test_an_nvidia_smi_that_hangs_from_the_start(sim_machine, tmp_path) -> None:
     lab = sim_machine(gpus=["constant:100W"], sensor=["smi=hang"])
     out = run(lab, tmp_path, "--sensors", "nvidia-smi")
     assert out["energy"]["joules"] is None and out["energy"]["refused"]
+
+
+def recorder_of(lab) -> int:
+    """The recorder inside of the simulated machine."""
+    where = f"EVERYWATT_RUNTIME_DIR={lab.environment()['EVERYWATT_RUNTIME_DIR']}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            ours = where in (folder / "environ").read_bytes().split(b"\0")
+            if ours and any(word.endswith(b"recorder/__main__.py") for word in words):
+                return int(folder.name)
+        except OSError:
+            continue
+    raise AssertionError("there is no recorder")
+
+
+def test_a_killed_recorder_is_replaced_while_the_command_runs(sim_machine, tmp_path) -> None:
+    lab = sim_machine(gpus=["constant:100W"])
+    command = "import pathlib, sys, time; pathlib.Path('go').touch(); time.sleep(5); sys.exit(5)"
+    words = [sys.executable, "-m", "everywatt", "run", "--no-estimate", "--json=out.json", "--"]
+    child = subprocess.Popen([*words, sys.executable, "-c", command], cwd=tmp_path, env=lab.environment())
+    while not (tmp_path / "go").exists():
+        assert child.poll() is None
+        time.sleep(0.05)
+    time.sleep(1.5)
+    os.kill(recorder_of(lab), signal.SIGKILL)
+    assert child.wait(60) == CODE
+    out = json.loads((tmp_path / "out.json").read_text())
+    assert out["duration_s"] >= 5  # the whole command, and not what one recorder saw of it
+    (span,) = (one for one in out["spans"] if one["name"] == "run")
+    assert span["duration_s"] == pytest.approx(out["duration_s"])
+    assert any("ended unexpectedly" in text for text in out["quality"]["warnings"])
+    honest(out, 100)

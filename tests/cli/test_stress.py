@@ -128,6 +128,7 @@ def test_a_file_is_the_same_program_as_its_options(place):
         (["--cpu", "2", "--shape", "gpu=50"], "shape for gpu"),
         (["--cpu", "2", "--shape", "tpu=50"], "no resource 'tpu'"),
         (["--cpu", "2", "--time", "-5"], "cannot be"),
+        (["--cpu", "2", "--time", "0"], "cannot be"),
         (["--cpu", "2", "--kind", "quantum"], "no kind of work 'quantum'"),
         (["--ram", "much"], "'much' is not a size"),
         (["--ram", "1000000GiB"], "of memory;"),

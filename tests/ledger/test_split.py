@@ -28,6 +28,12 @@ def loads(draw):
     return joules, seconds, level, uses(*rows) if rows else NONE, uses(*held) if held else NONE, owners
 
 
+def test_less_than_nothing_is_idles():
+    """A plug without a load reads a few hundredths of a watt below zero."""
+    done = split(np.array([-0.5, 0.25]), np.array([1.0, 1.0]), Level(0.25), NONE, NONE, 1)
+    assert (done.joules, done.idle_j, done.nobody_j) == (-0.25, -0.25, 0.0)
+
+
 @settings(max_examples=300, deadline=None)
 @given(loads())
 def test_nothing_is_lost_and_nobody_owes_less_than_nothing(load):

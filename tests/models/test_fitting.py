@@ -8,7 +8,10 @@ import pytest
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.models.applying import apply, evaluate, transfer
 from everywatt.models.fitting import fit
+from everywatt.models.form import LEAST_WIDENING, Widths
+from everywatt.models.intervals import widened
 from everywatt.models.linear import fit_linear
+from everywatt.models.loads import beyond
 from everywatt.models.modelfile import dumps, from_dict, to_dict
 from everywatt.models.reading import read_table
 from everywatt.models.table import Table
@@ -72,6 +75,41 @@ def test_inputs_at_twice_the_maximum_are_flagged_and_wider():
     assert (wide[hot] > 2 * width[hot]).all()
     truth = 40 + 60 * twice.columns["cpu_time"] + 20 * twice.columns["memory"]
     assert np.abs(outside.watts[hot] / truth[hot] - 1).max() < 0.05, "the line goes on"
+
+
+@pytest.mark.parametrize("power", [0.6, 1.0, 1.6])
+def test_intervals_hold_beyond_what_was_learnt(power):
+    """Learnt up to half of the CPU's time and asked about the rest, where the line need not be straight."""
+    random = np.random.default_rng(4)
+    cpu = np.repeat(random.random(120), 5)
+    watts = (40 + 60 * cpu**power) * (1 + 0.01 * random.standard_normal(600))
+    table = Table(np.arange(600.0), {"power": watts, "cpu_time": cpu, "memory": np.repeat(random.random(60), 10)})
+    low = np.flatnonzero(cpu <= 0.5)
+    model = fit(table.take(low), "power", only=("linear",)).model
+    rest = table.take(np.flatnonzero(cpu > 0.55))
+    tested = evaluate(model, rest, "power")
+    assert tested["coverage"] >= 0.85 and tested["outside_share"] == 1.0
+    assert evaluate(model, table.take(low), "power")["outside_share"] == 0.0
+
+
+def test_where_learning_might_stop():
+    rows = np.arange(100.0)
+    (above,) = beyond([rows, np.ones(100), rows])
+    assert above.tolist() == list(range(50, 100))
+    (few,) = beyond([np.where(rows == 7, 1000.0, rows)])
+    assert few.tolist() == list(range(80, 100)), "one wild value: beyond most values instead"
+
+
+def test_what_is_needed_outside_is_learnt_from_parts_that_were():
+    """Nothing lacking in one part; in the other, rows one range outside err by 0.5 more than their width of 0.1."""
+    widths = Widths(0.9, (), (), (), (), (0.0,), (0.1,), (0.1,))
+    calm = (np.zeros(50), np.full(50, 0.05), np.ones(50))
+    wild = (np.zeros(50), np.full(50, -0.6), np.ones(50))
+    inside = (np.zeros(50), np.full(50, 9.0), np.zeros(50))
+    assert widened(widths, [calm, inside]).out == LEAST_WIDENING
+    made = widened(widths, [calm, wild])
+    assert made.logs(0.0, 1.0) == pytest.approx((0.6, 0.6)) and made.logs(0.0, 0.0) == (0.1, 0.1)
+    assert widened(widths, [inside]) == widths
 
 
 def test_a_model_of_trees_is_its_file_and_plain_python_says_the_same():

@@ -1,6 +1,7 @@
 """A fitted model as a sensor: what it reads, what it says, and when it says that it cannot."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -87,6 +88,28 @@ def test_a_run_with_a_model_has_modelled_joules(file, own_home):
         truth = run["devices"]["cpu.0"]["power"]["mean"] * run["duration_s"]
         assert run["energy"]["joules"] == pytest.approx(truth, rel=0.25)
         assert run["energy"]["joules"] > 9 * run["duration_s"]
+        ledger = json.loads(everywatt("ledger", run["path"], "--by", "process", "--json").stdout)
+        assert ledger["energy"]["pedigree"] == "modelled"
+
+
+@pytest.mark.serial
+def test_a_model_is_moved_here_beside_a_sensor(file, own_home):
+    """On a machine of 30 W, and 60 W more when all of it is busy, told by RAPL."""
+    ours = (sys.executable, "-m", "everywatt")
+    sim = ("sim", "--package", "load:30W,90W,1", "--", *ours)
+    done = everywatt(*sim, "model", "install", "--json", "--against", "rapl", "--time", "24s", str(file))
+    assert done.returncode == 0, done.stderr
+    moved = json.loads(done.stdout)
+    model = json.loads((own_home / "config" / "everywatt" / "models" / "m.json").read_text())
+    assert model["gain"] == moved["gain"] > 1
+    busy = moved["gain"] * (10 + 5 * os.cpu_count()) + moved["offset_w"]
+    assert busy == pytest.approx(90, rel=0.1)
+    assert model["about"]["transferred"]["rows"] >= 20
+
+
+def test_a_sensor_that_is_not_here_is_told_before_load_is_made(file, own_home):
+    done = everywatt("model", "install", "--against", "cray", str(file))
+    assert done.returncode == 2 and "cray gives no power here" in done.stderr
 
 
 def test_install_puts_it_into_the_settings_and_remove_takes_it_out(file, own_home):

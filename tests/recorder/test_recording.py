@@ -223,6 +223,30 @@ def test_a_dead_recorder_is_replaced_and_the_gap_is_on_the_tape(lab) -> None:
     assert table(closed.path, "select count(*) from span where end_ns is null") == [(0,)]
 
 
+def test_a_span_that_finds_its_recorder_dead_when_it_ends_is_whole_in_the_next_segment(lab) -> None:
+    recording = start(lab)
+    uid = recording.span_open("only")
+    os.kill(lab.recorders()[0], signal.SIGKILL)
+    while lab.recorders():
+        time.sleep(0.01)
+    end_ns = recording.span_close(uid)
+    closed = recording.close(linger=False)
+    assert table(closed.path, "select name, end_ns from span") == [("only", end_ns)]
+
+
+def test_a_look_replaces_a_dead_recorder_and_costs_nothing_while_it_lives(lab) -> None:
+    recording = start(lab)
+    recording.look()
+    assert recording.path.name == "host-0001.tape"
+    os.kill(lab.recorders()[0], signal.SIGKILL)
+    while lab.recorders():
+        time.sleep(0.01)
+    recording.look()
+    assert recording.path.name == "host-0002.tape"
+    assert len(lab.recorders()) == 1
+    recording.close(linger=False)
+
+
 def test_status_replaces_a_dead_recorder_too(lab) -> None:
     recording = start(lab)
     os.kill(lab.recorders()[0], signal.SIGKILL)

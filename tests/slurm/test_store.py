@@ -9,7 +9,7 @@ import pytest
 
 from everywatt.core.errors import UsageError
 from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, NodeHour, StepEnergy
-from everywatt.slurm.store import Store, safe_node
+from everywatt.slurm.store import Store, connect, safe_node
 
 MIDNIGHT = 1_794_700_800.0  # 2026-11-15T00:00Z
 DAY = date(2026, 11, 15)
@@ -114,3 +114,9 @@ def test_an_empty_store_answers(tmp_path: Path) -> None:
 def test_names_that_are_paths_are_refused(name: str) -> None:
     with pytest.raises(UsageError):
         safe_node(name)
+
+
+def test_a_long_query_draws_no_bar_into_the_json() -> None:
+    connection = connect()
+    assert connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]
+    connection.close()

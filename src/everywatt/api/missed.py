@@ -23,11 +23,18 @@ def missed(reports: Sequence[Mapping[str, Any]]) -> list[str]:
         stands_in = states.get(_INSTEAD.get(sensor, "")) == State.USABLE
         told_already = first is not None and states.get(first) == State.UNUSABLE
         if report["state"] == State.UNUSABLE and not stands_in and not told_already:
-            cure = f" Try: {report['cure']}" if report.get("cure") else ""
-            found.append(f"{sensor} is not measured: {report['why']}{cure}")
+            why, cure = report["why"], report.get("cure")
+            found.append(
+                f"{sensor} is not measured: {_closed(why)} Try: {cure}" if cure else f"{sensor} is not measured: {why}"
+            )
         elif report["state"] == State.USABLE:
             lost = [device for device in report.get("devices", ()) if device.get("error")]
             found += [f"{device.get('device', sensor)} is not measured: {device['error']}" for device in lost]
             noted = [device for device in report.get("devices", ()) if device.get("note")]
             found += [f"{device.get('device', sensor)}: {device['note']}" for device in noted]
     return found
+
+
+def _closed(text: str) -> str:
+    """A sentence with its full stop: reasons come from sensors of all kinds."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."

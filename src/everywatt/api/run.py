@@ -215,13 +215,25 @@ class Run:
         origin_utc = self.tapes[0].to_utc_ns(self.tapes[0].extent_ns()[0])
         start = tape.from_utc_ns(origin_utc + round(start_s * NS))
         end = tape.from_utc_ns(origin_utc + round(end_s * NS))
-        low, high = tape.extent_ns()
+        low, high = self._extent_ns(tape)
         if len(self.tapes) > 1:
             start, end = max(start, low), min(end, high)
         return [(start, end)] if end > start else []
 
-    def _spans_of(self, tape: Tape, span: str | Span | None) -> list[tuple[int, int]]:
+    def _extent_ns(self, tape: Tape) -> tuple[int, int]:
+        """The time that this tape answers for.
+
+        A segment that goes on after a recorder that died has its spans from their beginning, which the segment before
+        answers for as far as it goes: the time in between was not observed, and nothing is counted twice.
+        """
         low, high = tape.extent_ns()
+        before = next(
+            (one for one in self.tapes if one.path.name == tape.meta.get("continues") and one is not tape), None
+        )
+        return (low if before is None else min(high, max(low, before.extent_ns()[1]))), high
+
+    def _spans_of(self, tape: Tape, span: str | Span | None) -> list[tuple[int, int]]:
+        low, high = self._extent_ns(tape)
         spans = tape.spans()
         if span is None:
             chosen = [s for s in spans if s.parent is None and s.attributes.get("role") != IDLE_ROLE]
@@ -235,7 +247,8 @@ class Run:
             start, end = one.start_ns, high if one.end_ns is None else one.end_ns
             if len(self.tapes) > 1:
                 start, end = max(start, low), min(end, max(high, start))
-            windows.append((start, end))
+            if end >= start:
+                windows.append((start, end))
         return union(windows)
 
     def devices(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from everywatt.api.run import Run, load
 from everywatt.batch.devices import Device
 from everywatt.batch.figures import BatchFigures, ItemFigures, added, figures
 from everywatt.batch.items import Item
-from everywatt.batch.journal import DONE, Journal, State, read_journal
+from everywatt.batch.journal import DONE, FAILED, Journal, State, read_journal
 from everywatt.batch.runner import Runner, Settings
 from everywatt.batch.search import Largest, cheapest, largest
 from everywatt.batch.tables import why
@@ -137,7 +137,7 @@ class Probe:
         self._tried: dict[int, _Tried] = {}
         self._runner: Runner | None = None
         self._tape: Run | None = None
-        self._found = Largest(None, None)
+        self._found: Largest | None = None
         self._stopped = False
         self._count = 0
 
@@ -171,7 +171,7 @@ class Probe:
         return Result(
             found.run,
             self._device,
-            self._found,
+            self._found or _so_far(self._tried),
             None if best is None else best.size,
             () if best is None else tuple(one.size for one in costs.values() if one is not best and _near(one, best)),
             sizes,
@@ -264,6 +264,13 @@ class Probe:
             energy or Energy.refuse("it never ran"),
             stdev(one.value for one in known) / math.sqrt(len(known)) if len(known) > 1 else 0.0,
         )
+
+
+def _so_far(tried: Mapping[int, _Tried]) -> Largest:
+    """What a search that was stopped had found. A size that was cut short neither fits nor fails."""
+    fits = [size for size, one in tried.items() if all(state.status == DONE for state in one.states)]
+    fails = [size for size, one in tried.items() if any(state.status == FAILED for state in one.states)]
+    return Largest(max(fits, default=None), min(fails, default=None))
 
 
 class _Stopped(Exception):

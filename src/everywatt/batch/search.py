@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 NARROW = 1.08  # neighbours this close together need no size in between
 MOST_REFINED = 12
+MOST_UNASKED = 2**30
+"""Where doubling ends when no largest size is named: a command that still does not fail does not look at its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +23,13 @@ class Largest:
 def largest(fits: Callable[[int], bool], first: int, most: int | None, tolerance: int = 1) -> Largest:
     """Double from `first` until a size does not fit or `most` is reached, then halve what lies between."""
     good: int | None = None
-    size = first if most is None else min(first, most)
+    most = max(MOST_UNASKED, first) if most is None else most
+    size = min(first, most)
     while fits(size):
         good = size
         if size == most:
             return Largest(good, None)
-        size = size * 2 if most is None else min(size * 2, most)
+        size = min(size * 2, most)
     bad = size
     if good is None:
         good, bad = _downwards(fits, bad)

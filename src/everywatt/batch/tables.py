@@ -89,6 +89,8 @@ def why(item: ItemFigures) -> str:
         return f"out of memory: {last.attempt.oom}"
     if ended.get("timed_out"):
         return "took too long"
+    if ended.get("killed"):
+        return "interrupted"
     if ended.get("error"):
         return str(ended["error"])
     code = last.attempt.exit_code

@@ -71,6 +71,23 @@ def oom_kills() -> int | None:
         return None
 
 
+def own_peak_bytes() -> int:
+    """The most memory that this process has had resident since it began; 0 where the kernel does not say."""
+    try:
+        with open("/proc/self/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - as above
+            return next((int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:")), 0)
+    except OSError:
+        return 0
+
+
+def peak_of(usage_bytes: int, floor_bytes: int) -> dict[str, Any]:
+    """`max_rss_bytes` of a command; None with the reason where it is no more than what its starter handed down."""
+    if usage_bytes > floor_bytes:
+        return {"max_rss_bytes": usage_bytes}
+    reason = f"at most {floor_bytes} bytes: a smaller peak than that of the worker cannot be told from it"
+    return {"max_rss_bytes": None, "max_rss_reason": reason}
+
+
 class Worker:
     """The loop. `wake` is a pipe on which the end of a child shows."""
 
@@ -114,7 +131,7 @@ class Worker:
 
     def _run(self, job: dict[str, Any]) -> None:
         about = describe_file(job["file"]) if job.get("file") else None
-        before = oom_kills()
+        before, floor_bytes = oom_kills(), own_peak_bytes()
         began_ns = time.monotonic_ns()
         try:
             child = _start(job)
@@ -141,7 +158,7 @@ class Worker:
             "runtime_s": (ended_ns - began_ns) / 1e9,
             "ended_ns": ended_ns,
             "cpu_s": usage.ru_utime + usage.ru_stime,
-            "max_rss_bytes": usage.ru_maxrss * 1024,
+            **peak_of(usage.ru_maxrss * 1024, floor_bytes),
             "stdout": tails[0].text,
             "stderr": tails[1].text,
         }

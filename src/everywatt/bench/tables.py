@@ -61,7 +61,8 @@ def verdicts(result: Result) -> list[str]:
     """One sentence for each candidate but the first, gross and above idle."""
     lines = []
     for one in result.found[1:]:
-        lines.append(f"{one.candidate.label}: {one.verdict}")
+        label = one.candidate.label
+        lines.append(one.verdict if one.verdict.startswith(f"{label} ") else f"{label}: {one.verdict}")
         if one.above_idle is not None and not one.failures:
             lines.append(f"   above idle: {one.above_idle.text(one.candidate.label)}")
     return lines

@@ -13,7 +13,7 @@ import click
 
 from everywatt.api import preflight
 from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, Verb, model_option, output_options, settings_options
+from everywatt.cli.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.output import Output
 from everywatt.cli.run import finish, note_disturbances, progress
 from everywatt.core.config import Settings
@@ -33,7 +33,6 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.command(cls=Verb)
 @click.argument("pids", nargs=-1, required=True, type=click.IntRange(1, LAST_PID), metavar="PID...")
 @click.option("--for", "for_s", type=DURATION, default=None, help="Stop after this long; else when all have ended.")
-@model_option
 @settings_options
 @output_options
 def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note: str | None, output: Output) -> int:
@@ -63,7 +62,7 @@ def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note
     note_disturbances(recording, load)
     uid = recording.span_open("attach", attributes={"role": "run", "pids": list(pids)})
     with progress(meter, output):
-        why = wait(Trees(machine.proc, pids), for_s)
+        why = wait(Trees(machine.proc, pids), for_s, look=recording.look)
         mark = recording.mark()
         recording.read_tables()
     recording.span_close(uid, attributes={"ended": why}, mark=mark)
@@ -93,12 +92,21 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def wait(trees: Trees, for_s: float | None, clock: Callable[[], float] = time.monotonic) -> str:
-    """Until nobody is left ("gone"), the time is over ("time") or somebody ends it ("signal")."""
+def wait(
+    trees: Trees,
+    for_s: float | None,
+    clock: Callable[[], float] = time.monotonic,
+    look: Callable[[], None] = lambda: None,
+) -> str:
+    """Until nobody is left ("gone"), the time is over ("time") or somebody ends it ("signal").
+
+    `look` is called each time that the processes have been looked at.
+    """
     deadline = None if for_s is None else clock() + for_s
     try:
         while True:
             trees.read()
+            look()
             if not trees.running:
                 return "gone"
             left = LOOK_S if deadline is None else min(LOOK_S, deadline - clock())

@@ -152,6 +152,8 @@ def command(
     for warning in settings.warnings:
         output.warn(warning)
     words = words_of()
+    if timeout_s is not None and timeout_s <= 0:
+        raise UsageError("--timeout wants a time above zero.")
     folder = None if resume is None else find_batch(resume, existing_home(settings.home))
     by_array = folder is not None and bool(array.parts(folder))
     if folder is not None and by_array and not plan_only:
@@ -174,6 +176,8 @@ def command(
         if telemetry is not None:
             raise UsageError("--telemetry is written where items run, and these run elsewhere.", cure="leave it out")
         return run_array(work, words, folder, slurm, settings, output)
+    if not work.todo and folder is not None and not plan_only:
+        return _nothing_left(folder, work, output)
     lanes = lay_out(os.environ, gpus=wanted_gpus(gpus), per_gpu=per_gpu, cpu_workers=cpu_workers)
     for text in lanes.notes:
         output.say(text)
@@ -182,11 +186,15 @@ def command(
         return 0
     for text in work.notes:
         output.say(text)
-    if not work.todo and folder is not None:
-        output.say(f"Nothing is left to do in {folder.name}.")
-        return show_batch(folder, output)[0]
     runner = RunnerSettings(words, max_retries, backoff_s, timeout_s, hashed, *wrapping)
     return run_batch(work, lanes.devices, runner, settings, note, output, folder, history, on_interrupt, telemetry)
+
+
+def _nothing_left(folder: Path, work: Work, output: Output) -> int:
+    for text in work.notes:
+        output.say(text)
+    output.say(f"Nothing is left to do in {folder.name}.")
+    return show_batch(folder, output)[0]
 
 
 def run_batch(
@@ -255,6 +263,8 @@ def _wrapping(
         words = tuple(shlex.split(wrap))
     except ValueError as error:
         raise UsageError(f"--wrap '{wrap}': {error}.") from None
+    if not words or not words[0]:
+        raise UsageError("--wrap names no program.", cure="--wrap 'nsys profile -o {index}'")
     if chosen is None:
         return words, None
     wanted = frozenset(word.strip() for word in chosen.split(",") if word.strip())

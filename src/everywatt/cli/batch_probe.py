@@ -11,6 +11,7 @@ from everywatt.batch.devices import CPU, lay_out
 from everywatt.batch.probe import Plan, Probe, Result
 from everywatt.batch.runner import KILL
 from everywatt.batch.runner import Settings as RunnerSettings
+from everywatt.batch.search import MOST_UNASKED
 from everywatt.batch.tables import interval
 from everywatt.cli.batch_common import (
     WithCommand,
@@ -33,7 +34,7 @@ RIGHT = (0, 2, 3, 4, 5, 6, 8)
 
 @click.command("probe", cls=WithCommand)
 @click.option("--initial", type=click.IntRange(1), default=1, help="The size to begin with (1).")
-@click.option("--max", "most", type=click.IntRange(1), default=None, help="Try no size above this.")
+@click.option("--max", "most", type=click.IntRange(1), default=None, help="Try no size above this (2^30).")
 @click.option("--step", type=click.IntRange(1), default=1, help="How closely the largest size is wanted (1).")
 @click.option("--trials", type=click.IntRange(1), default=1, help="Runs of each size whose energy counts (1).")
 @click.option("--largest-only", is_flag=True, help="Do not look for the cheapest size.")
@@ -61,6 +62,8 @@ def command(
     fit; the table says why. Ctrl-C keeps what was found.
     """
     words = words_of()
+    if timeout_s is not None and timeout_s <= 0:
+        raise UsageError("--timeout wants a time above zero.")
     if picture is not None:
         from everywatt.report.plots import check_ending, load_altair
 
@@ -120,13 +123,22 @@ def _show(result: Result, output: Output) -> None:
         for one in result.sizes
     ]
     output.table(HEADERS, rows, right=RIGHT)
-    if result.largest.fits is None:
-        output.text("nothing fits")
-    else:
-        fails = result.largest.fails
-        beyond = f"; {fails} does not" if fails is not None else ", and nothing larger was asked for"
-        output.text(f"largest that fits: {result.largest.fits}{beyond}")
+    output.text(_largest(result))
     if result.cheapest is not None:
         near = f"; not to be told from it: {', '.join(map(str, result.undecided))}" if result.undecided else ""
         output.text(f"cheapest: {result.cheapest}{near}")
     output.say(f"  run     {result.run}   (everywatt batch summary {result.run})")
+
+
+def _largest(result: Result) -> str:
+    fits, fails = result.largest.fits, result.largest.fails
+    if result.ended == "interrupted":
+        seen = "nothing was seen to fit" if fits is None else f"{fits} fits"
+        return f"interrupted: {seen}" + ("" if fails is None else f", {fails} does not")
+    if fits is None:
+        return "nothing fits"
+    if fails is not None:
+        return f"largest that fits: {fits}; {fails} does not"
+    if fits >= MOST_UNASKED:
+        return f"largest that fits: {fits}, and nothing larger was tried. Does the command look at its size?"
+    return f"largest that fits: {fits}, and nothing larger was asked for"

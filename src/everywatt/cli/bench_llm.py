@@ -31,8 +31,8 @@ from everywatt.cli.llm_show import show
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import (
     DURATION,
+    PAIR,
     RUN,
-    TAG,
     Verb,
     country_option,
     intensity_option,
@@ -40,7 +40,7 @@ from everywatt.cli.options import (
     output_options,
     price_option,
     pue_option,
-    settings_options,
+    settings_options_beside_model,
 )
 from everywatt.cli.output import Output, emit_json
 from everywatt.core.config import Settings, resolve
@@ -49,6 +49,7 @@ from everywatt.core.jsonio import document, plain
 from everywatt.report.carbon import Factors, account, factors_of
 
 INTERRUPTED = 130
+OURS = ("messages", "model", "prompt", "stream", "stream_options")
 SAME = ("client", "model", "dataset", "settings", "system", "levels", "scorer")
 ELSEWHERE = "the server is on another host, whose energy nothing here measures: --server-tape RUN --server-skew 5ms"
 
@@ -58,10 +59,10 @@ ELSEWHERE = "the server is on another host, whose energy nothing here measures: 
 @click.option("--model", default="", help="The model, as the server calls it.")
 @click.option("--dataset", default="", metavar="D", help="arithmetic, multiple-choice, instructions, … or a file.")
 @click.option("--client", "client_id", default="openai", metavar="ID", help="openai, ollama, python, command, …")
-@click.option("--client-param", "client_params", type=TAG, multiple=True, metavar="K=V", help="See the guide.")
-@click.option("--dataset-param", "dataset_params", type=TAG, multiple=True, metavar="K=V", help="See the guide.")
+@click.option("--client-param", "client_params", type=PAIR, multiple=True, metavar="K=V", help="See the guide.")
+@click.option("--dataset-param", "dataset_params", type=PAIR, multiple=True, metavar="K=V", help="See the guide.")
 @click.option("--max-queries", type=click.IntRange(1), default=None, help="Ask only the first so many items.")
-@click.option("--set", "sampling", type=TAG, multiple=True, metavar="K=V", help="Sampling, such as temperature=0.")
+@click.option("--set", "sampling", type=PAIR, multiple=True, metavar="K=V", help="Sampling, such as temperature=0.")
 @click.option("--system", default=None, metavar="TEXT", help="A system prompt for every query.")
 @click.option("--concurrency", type=click.IntRange(1), default=None, help="So many queries at a time (1).")
 @click.option("--rate", default=None, metavar="R", help="New queries a second: 2, constant:2, ramp:1..10:60s.")
@@ -70,7 +71,7 @@ ELSEWHERE = "the server is on another host, whose energy nothing here measures: 
 @click.option("--scorer", default=None, metavar="NAME", help="Judge all items by this scorer: exact, judge, code, …")
 @click.option("--judge-url", default="", metavar="URL", help="The server of a model that judges answers.")
 @click.option("--judge-model", default="", metavar="NAME", help="The model that judges.")
-@click.option("--judge-param", "judge_params", type=TAG, multiple=True, metavar="K=V", help="As --client-param.")
+@click.option("--judge-param", "judge_params", type=PAIR, multiple=True, metavar="K=V", help="As --client-param.")
 @click.option("--run-code", is_flag=True, help="Run code that the model wrote, apart, to judge it by unit tests.")
 @click.option("--reference", type=RUN, metavar="RUN", help="Tell how many answers agree with those of another run.")
 @click.option("--parameters", default=None, metavar="N", help="Parameters that a token uses, for FLOPs: 135M, 7B.")
@@ -88,7 +89,7 @@ ELSEWHERE = "the server is on another host, whose energy nothing here measures: 
 @click.option("--goodput", default=None, metavar="BOUNDS", help="Latency bounds: ttft=500ms,tpot=50ms,e2e=5s.")
 @click.option("--resume", type=RUN, metavar="RUN", help="Go on with a run: ask what has no answer yet.")
 @out_option
-@settings_options
+@settings_options_beside_model
 @output_options
 def command(
     base_url: str,
@@ -158,7 +159,7 @@ def command(
     items = items if asked.scorer is None else scored_by(items, asked.scorer)
     scoring = _scoring(judge_url, judge_model, judge_params, run_code, old)
     scoring.check(items)
-    plan = Plan(asked.levels, {key: _value(text) for key, text in asked.sampling}, asked.system, warmup, idle_s)
+    plan = Plan(asked.levels, _settings(asked.sampling), asked.system, warmup, idle_s)
     pids, no_energy = _server(client.where, client.describe().get("base_url") or asked.base_url, server_pid)
     about = {
         **_about(plan, asked, client.describe(), connection, chosen),
@@ -170,7 +171,7 @@ def command(
     }
     if old is not None and (wrong := differences(old, plain(about), SAME)):
         raise UsageError(f"{resume} asked something else: {', '.join(wrong)} differ.")
-    name = f"llm-{asked.model or asked.client_id}"
+    name = f"llm-{_short(asked.model) or asked.client_id}"
     meter = meter_of(settings, note, name, pids=pids or None, append=folder)
     reaper = None if client.where == "here" else os.getpid()
     bench = Bench(client, items, plan, meter, about, watch=_watcher(output), reaper=reaper, scoring=scoring)
@@ -345,6 +346,18 @@ def _about(
         "levels": [level.label for level in plan.levels],
         "loads": [level.to_dict() for level in plan.levels],
     }
+
+
+def _short(model: str) -> str:
+    """A model's name for the name of a run: without the owner or the folders before it."""
+    return model.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+
+
+def _settings(sampling: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    for key, _ in sampling:
+        if key in OURS:
+            raise UsageError(f"--set {key}: that is not for sampling, and everywatt sets it itself.")
+    return {key: _value(text) for key, text in sampling}
 
 
 def _value(text: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -29,9 +29,9 @@ from everywatt.bench.precision.plan import (
 )
 from everywatt.bench.precision.result import Result
 from everywatt.bench.runs import folder_of
-from everywatt.cli.compare import INTERRUPTED, Share, check_ending
-from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
+from everywatt.cli.compare import Share, check_ending
+from everywatt.cli.metering import meter_of, terminable
+from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor, UsageError
@@ -69,7 +69,7 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 @click.option("--resume", type=RUN, metavar="RUN", help="Go on with a benchmark that was interrupted.")
 @click.option("--quick", is_flag=True, help="Loops of 2 s, three trials, 128 scored items.")
 @out_option
-@settings_options
+@settings_options_beside_model
 @output_options
 @click.pass_context
 def command(
@@ -144,12 +144,13 @@ def command(
         job, conduct = _same(earlier, told, conduct, _given(context))
     if job.entry is None:
         require_torch()
-    result = experiment(job, conduct, settings, note, output, earlier)
+    with terminable() as code:
+        result = experiment(job, conduct, settings, note, output, earlier)
     show(result, output)
     if out is not None:
         write(out, result, old_format)
     output.json(KIND, result.to_dict())
-    return _ending(result, settings, output)
+    return _ending(result, code, settings, output)
 
 
 def _given(context: click.Context) -> set[str]:
@@ -306,11 +307,11 @@ def _unit(value: float | None, factor: float, unit: str) -> str:
     return "-" if value is None else f"{value * factor:.4g} {unit}".strip()
 
 
-def _ending(result: Result, settings: Settings, output: Output) -> int:
+def _ending(result: Result, interrupted: Callable[[], int], settings: Settings, output: Output) -> int:
     if result.ended == "interrupted":
         if result.run is not None:
             output.say(f"Interrupted. Go on with: everywatt bench precision --resume {result.run}")
-        return INTERRUPTED
+        return interrupted()
     if result.baseline is None:
         return 3
     if not settings.estimate and all(row.energy_per_batch is None for row in result.rows):

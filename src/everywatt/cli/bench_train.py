@@ -12,9 +12,8 @@ from everywatt.bench.precision.plan import parse_precisions, require_torch
 from everywatt.bench.precision.trained import Epoch, Trained, compared
 from everywatt.bench.precision.training import TrainJob, TrainLab
 from everywatt.bench.tables import joules, seconds
-from everywatt.cli.compare import INTERRUPTED
-from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options
+from everywatt.cli.metering import meter_of, terminable
+from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor
@@ -43,7 +42,7 @@ QUICK_ITEMS = 24
 @click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trainings.")
 @click.option("--quick", is_flag=True, help=f"Only {QUICK_ITEMS} items of each half.")
 @out_option
-@settings_options
+@settings_options_beside_model
 @output_options
 def command(
     model: str,
@@ -79,12 +78,13 @@ def command(
     meter = meter_of(settings, note, "train")
     lab = TrainLab(job, meter, output.progress(), cool=cool)
     meter.start(command=["everywatt", "bench", "train", entry or model], root=False)
-    try:
-        lab.work(idle_s)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        run = meter.stop()
+    with terminable() as code:
+        try:
+            lab.work(idle_s)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            run = meter.stop()
     found = lab.result(run)
     beside = compared(job.precisions, found)
     _show(found, beside, output)
@@ -101,7 +101,7 @@ def command(
         write_text(out, dumps(document("training", data_out), indent=2) + "\n")
     output.json("training", data_out)
     if lab.interrupted:
-        return INTERRUPTED
+        return code()
     if not any(one.epochs for one in found):
         return 3
     return 0 if settings.estimate or any(one.energy.joules for one in found) else NoSensor.exit_code

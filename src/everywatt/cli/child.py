@@ -110,10 +110,10 @@ class Ended:
         return {"max_rss_bytes": None, "max_rss_reason": reason}
 
 
-def watch(pid: int, caught: set[int], ended: Ended) -> None:
+def watch(pid: int, caught: set[int], ended: Ended, look: Callable[[], None] = lambda: None) -> None:
     """Return when the command has ended; it is not waited for yet. Signals go to it, orphans are waited for.
 
-    Signals that the terminal sent have reached it already.
+    Signals that the terminal sent have reached it already. `look` is called twice a second.
     """
     while True:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -124,7 +124,9 @@ def watch(pid: int, caught: set[int], ended: Ended) -> None:
             continue
         # A thread of a library may swallow SIGCHLD, so the command is also looked at now and then.
         arrived = signal.sigtimedwait(caught, LOOK_S)
-        if arrived is not None and arrived.si_signo != signal.SIGCHLD and arrived.si_code != FROM_KERNEL:
+        if arrived is None:
+            look()
+        elif arrived.si_signo != signal.SIGCHLD and arrived.si_code != FROM_KERNEL:
             with suppress(ProcessLookupError):
                 os.kill(pid, arrived.si_signo)
 

@@ -12,14 +12,16 @@ import click
 from everywatt.api.run import Run, load
 from everywatt.bench.candidates import Candidate, candidates, parse_values
 from everywatt.bench.comparing import Comparing, Plan, Progress, Result, Watcher
+from everywatt.bench.figures import Figures
 from everywatt.bench.gate import failing, parse_rule
 from everywatt.bench.llm.comparing import is_llm
 from everywatt.bench.runs import RunFigures, compare_runs, runs_csv
 from everywatt.bench.sweep import Choice
 from everywatt.bench.tables import HEADERS, markdown, rows, to_csv, to_markdown, verdicts
+from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND
 from everywatt.cli.llm_compare import compare_runs_of_models
-from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, RUN, Verb, model_option, out_option, output_options, settings_options
+from everywatt.cli.metering import meter_of, terminable
+from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, RunNotFound, UsageError
@@ -27,7 +29,7 @@ from everywatt.core.jsonio import document, dumps
 from everywatt.core.units import format_duration
 from everywatt.report.text import short
 
-INTERRUPTED = 130
+WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
 ENDINGS = (".json", ".csv", ".md", ".html")
 RUN_HEADERS = ("run", "energy", "above idle", "time", "ratio", "ratio above idle")
 
@@ -73,7 +75,6 @@ class Share(click.ParamType):  # type: ignore[type-arg]
 @click.option("--level", metavar="LOAD", help="Of runs of `bench llm` with several loads: 'concurrency 4'.")
 @click.option("--force", is_flag=True, help="Compare runs although they cover different devices.")
 @out_option
-@model_option
 @settings_options
 @output_options
 def command(
@@ -121,7 +122,8 @@ def command(
         target, trials, max_s, warmup, idle_s, cool, setup, prepare, cleanup, ignore_failure, show_output
     )  # fmt: skip
     check_ending(out)
-    result = compare(chosen, plan, settings, note, resume, output)
+    with terminable() as code:
+        result = compare(chosen, plan, settings, note, resume, output)
     _show(result, out, settings, output)
     for rule in gate:
         for sentence in failing(rule, result.found):
@@ -129,7 +131,7 @@ def command(
     if result.ended == "interrupted":
         if result.run is not None:
             output.say(f"Interrupted. Go on with: everywatt compare --resume {result.run} …")
-        return INTERRUPTED
+        return code()
     return 1 if any(failing(rule, result.found) for rule in gate) else 0
 
 
@@ -202,6 +204,8 @@ def _show(result: Result, out: Path | None, settings: Settings, output: Output) 
         if one.outliers:
             places = ", ".join(str(place + 1) for place in one.outliers)
             output.say(f"{one.candidate.label}: trials {places} lie far off the others; they are counted")
+        if one.failures:
+            output.warn(f"{one.candidate.label}: {_failures(one)}")
         for note in one.notes:
             output.warn(f"{one.candidate.label}: {note}")
     floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
@@ -212,6 +216,15 @@ def _show(result: Result, out: Path | None, settings: Settings, output: Output) 
     if out is not None:
         write(out, result, result.to_dict(), settings)
     output.json("comparison", result.to_dict())
+
+
+def _failures(one: Figures) -> str:
+    """How its trials ended that did not end well."""
+    codes = {trial.exit_code for trial in one.trials if trial.failed}
+    told = [
+        f"{code} ({WHY[code].format(one.candidate.words[0])})" if code in WHY else str(code) for code in sorted(codes)
+    ]
+    return f"ended with {' and '.join(told)}; --show-output lets its messages through"
 
 
 def check_ending(out: Path | None, endings: Sequence[str] = ENDINGS) -> None:

@@ -27,6 +27,8 @@ def command(run: str, kind: str, out: Path | None, output: Output) -> None:
     the channels are written beside it. Files that are there already are replaced. For aipowermeter, --out is the folder
     of the recording.
 
+    Jobs of a Slurm site have an export of their own (labia-csv): `everywatt slurm export`.
+
     ipw writes a run of `bench llm` as a folder in the layout of Intelligence per Watt: an Arrow dataset, summary.json.
     """
     opened = load(run)

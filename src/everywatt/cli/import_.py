@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.options import TAG, out_option, output_options
+from everywatt.cli.options import PAIR, out_option, output_options
 from everywatt.cli.output import Output
 from everywatt.cli.parts import WithMembers
 from everywatt.cli.progress import task
@@ -29,7 +29,7 @@ MEMBERS = {"sacct": "everywatt.cli.import_sacct"}
 @click.argument("kind")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @out_option
-@click.option("--set", "settings", type=TAG, multiple=True, metavar="K=V", help="How to read the files; see above.")
+@click.option("--set", "settings", type=PAIR, multiple=True, metavar="K=V", help="How to read the files; see above.")
 @output_options
 def command(
     kind: str, paths: tuple[Path, ...], out: Path | None, settings: tuple[tuple[str, str], ...], output: Output

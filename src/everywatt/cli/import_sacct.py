@@ -9,7 +9,7 @@ import click
 
 from everywatt.cli.options import TIME, Verb, output_options
 from everywatt.cli.output import Output
-from everywatt.cli.slurm_common import store_of, store_option
+from everywatt.cli.slurm_common import read_text, store_of, store_option, writing
 from everywatt.core.clocks import NS
 from everywatt.slurm.sacct import ask, fill, parse
 
@@ -17,7 +17,7 @@ DAY_S = 86_400.0
 
 
 @click.command(cls=Verb)
-@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--since", type=TIME, help="Jobs from this time on (a day ago); for sacct itself, not for files.")
 @click.option("--until", type=TIME, help="Jobs up to this time (now).")
 @store_option
@@ -32,8 +32,9 @@ def command(files: tuple[Path, ...], since: int | None, until: int | None, store
     opened = store_of(store)
     until_s = time.time() if until is None else until / NS
     since_s = until_s - DAY_S if since is None else since / NS
-    texts = [path.read_text(encoding="utf-8", errors="replace") for path in files] or [ask(since_s, until_s)]
+    texts = [read_text(path) for path in files] or [ask(since_s, until_s)]
     jobs = [job for text in texts for job in parse(text)]
-    changed, added = fill(opened, jobs)
+    with writing(opened.path):
+        changed, added = fill(opened, jobs)
     output.json("import-sacct", {"jobs": len(jobs), "changed": changed, "added": added})
     output.text(f"{len(jobs)} jobs in sacct: {changed} records brought up to date, {added} jobs added without energy.")

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.core.config import Settings
+
+
+@contextmanager
+def terminable() -> Iterator[Callable[[], int]]:
+    """SIGTERM inside ends the work as Ctrl-C does, so that what there is is kept; gives the exit code to end with."""
+    came: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield lambda: 128 + (came[0] if came else signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def meter_of(settings: Settings, note: str | None, name: str = "", **more: Any) -> Meter:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,10 @@ from everywatt.cli.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.units import format_duration
+
+if TYPE_CHECKING:
+    from everywatt.api.run import Run
+    from everywatt.stress import Load
 
 KINDS = ("integer", "float", "vector", "memory", "branchy")
 LEAST_S = 10.0
@@ -24,6 +30,8 @@ IDLE_SHARE = 0.05
 @click.option("--steps", type=click.IntRange(2, 10_000), help="Steps of load; one every 3 s unless set.")
 @click.option("--kinds", default=",".join(KINDS), show_default=True, help="Kinds of CPU work, separated by commas.")
 @click.option("--memory-bytes", type=click.IntRange(0), default=0, help="Memory at full load; none unless set.")
+@click.option("--disk", metavar="RATE", default="0", help="Also write to disk: at full load this much, such as 50MB/s.")
+@click.option("--network", metavar="RATE", default="0", help="Also send over the loopback: at most this much.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same steps.")
 @settings_options
 @output_options
@@ -33,6 +41,8 @@ def command(
     steps: int | None,
     kinds: str,
     memory_bytes: int,
+    disk: str,
+    network: str,
     seed: int,
     settings: Settings,
     note: str | None,
@@ -40,10 +50,12 @@ def command(
 ) -> None:
     """Make load on purpose and record everything: what `model fit` learns from.
 
-    Loads cover the space evenly (a Latin hypercube over cores and kinds of work), with idle at the start. The run is
-    then a source for `everywatt model fit RUN --target …`.
+    Loads cover the space evenly (a Latin hypercube over cores and kinds of work), with idle at the start. What else
+    tells of power (frequency, disk, network, instructions) is recorded too. The run is then a source for
+    `everywatt model fit RUN --target …`.
     """
-    from everywatt.stress import Load, Program, Step, latin_hypercube, play
+    from everywatt.stress import Load
+    from everywatt.stress.files import parse_bytes
 
     if time_s < LEAST_S:
         raise UsageError(f"{format_duration(time_s)} is too short to learn from.", cure="--time 1m or more")
@@ -53,12 +65,31 @@ def command(
         raise UsageError(f"There is no kind of work {unknown[0] if unknown else kinds!r}.", cure=", ".join(KINDS))
     for warning in settings.warnings:
         output.warn(warning)
+    load = Load(
+        cpu_cores=cores or os.cpu_count() or 1,
+        cpu_kinds=chosen,
+        ram_bytes=memory_bytes,
+        disk_bytes_per_s=parse_bytes(disk),
+        network_bytes_per_s=parse_bytes(network),
+    )
+    run, made = collected(load, time_s, steps, seed, settings, note, output)
+    _tell(run.name, run.path, made, output)
+
+
+def collected(
+    load: Load, time_s: float, steps: int | None, seed: int, settings: Settings, note: str | None, output: Output
+) -> tuple[Run, int]:
+    """The run that was recorded while load covered its space, and how many steps it had."""
+    from everywatt.stress import Program, Step, latin_hypercube, play
+    from everywatt.stress.playing import prepared
+
     idle_s = max(3.0, IDLE_SHARE * time_s)
-    load = Load(cpu_cores=cores or os.cpu_count() or 1, cpu_kinds=chosen, ram_bytes=memory_bytes)
     count = steps or max(4, round((time_s - idle_s) / 3.0))
     program = latin_hypercube(load, time_s=time_s - idle_s, steps=count, seed=seed, name="collect")
     program = Program((Step(idle_s), *program.steps), name="collect")
-    meter = meter_of(settings, note, "collect")
+    prepared(program)
+    use = {**settings.options.get("use", {}), "features": True}
+    meter = meter_of(replace(settings, options={**settings.options, "use": use}), note, "collect")
     show = output.progress()
     meter.start()
     try:
@@ -67,7 +98,7 @@ def command(
         run = meter.stop()
     if run is None:
         raise MeasurementRefused(f"Nothing was recorded: {meter.energy.refused}.")
-    _tell(run.name, run.path, len(results), output)
+    return run, len(results)
 
 
 def _tell(name: str, path: object, steps: int, output: Output) -> None:

@@ -7,14 +7,19 @@ import re
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from everywatt.cli.model_tables import model_argument, percent, table_of
-from everywatt.cli.options import Verb, output_options
+from everywatt.cli.options import DURATION, Verb, output_options
 from everywatt.cli.output import Output, write_text
-from everywatt.core.config import user_file
+from everywatt.core.config import resolve, user_file
 from everywatt.core.errors import ConfigError, UsageError
+from everywatt.core.units import format_duration
+
+if TYPE_CHECKING:
+    from everywatt.models.table import Table
 
 SECTION = re.compile(r"^\[sensor\.model\]\n(?:(?!\[).*\n?)*", re.MULTILINE)
 
@@ -22,19 +27,29 @@ SECTION = re.compile(r"^\[sensor\.model\]\n(?:(?!\[).*\n?)*", re.MULTILINE)
 @click.command(cls=Verb)
 @model_argument
 @click.option(
-    "--against", metavar="RUN", help="A recording of this machine beside a sensor: move the model here by it."
+    "--against", metavar="SENSOR|RUN", help="Move the model here: by this sensor now, or by a recording of it."
 )
+@click.option("--time", "time_s", type=DURATION, default="3m", show_default=True, help="How long beside a sensor.")
 @click.option(
     "--target", metavar="COLUMN", help="The channel of the sensor in that recording; the model's own unless set."
 )
 @click.option("--remove", is_flag=True, help="No longer use a model.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done and change nothing.")
 @output_options
-def command(model: Path, against: str | None, target: str | None, remove: bool, dry_run: bool, output: Output) -> None:
+def command(
+    model: Path,
+    against: str | None,
+    time_s: float,
+    target: str | None,
+    remove: bool,
+    dry_run: bool,
+    output: Output,
+) -> None:
     """Use a model as a sensor from now on: copy it beside your settings and name it there.
 
-    With --against RUN, a few minutes of this machine recorded beside any sensor, the model of another machine is moved
-    here: gain and offset are fitted, and the interval is made at least as wide as what is left over.
+    With --against the model of another machine is moved here, by a sensor (load is made for --time while it is
+    recorded) or by a recording beside one: gain and offset are fitted, and the interval is made at least as wide as
+    what is left over.
     """
     from everywatt.models.modelfile import dumps, load_model
 
@@ -50,11 +65,10 @@ def command(model: Path, against: str | None, target: str | None, remove: bool, 
     if against is not None:
         from everywatt.models.applying import transfer
 
-        table = table_of([against])
+        table = _beside(against, time_s, output)
         before = fitted
-        fitted = transfer(fitted, table, target or fitted.target, socket.gethostname())
-        if target is not None:
-            fitted = replace(fitted, target=target)
+        target = target or _target(table, fitted.target)
+        fitted = replace(transfer(fitted, table, target, socket.gethostname()), target=target)
         moved = fitted.about["transferred"]
         output.text(
             f"Moved from {before.host or 'elsewhere'}: × {moved['gain']:.4g} {moved['offset_w']:+.3g} W, "
@@ -72,6 +86,40 @@ def command(model: Path, against: str | None, target: str | None, remove: bool, 
     output.json(
         "model-install", {"file": str(copy), "config": str(config), "gain": fitted.gain, "offset_w": fitted.offset_w}
     )
+
+
+def _beside(against: str, time_s: float, output: Output) -> Table:
+    """The table of a recording, made now where a sensor is named."""
+    from everywatt.sensors.base import Request
+    from everywatt.sensors.registry import known, probe
+
+    if against not in known():
+        return table_of([against])
+    from everywatt.cli.model_collect import LEAST_S, collected
+    from everywatt.models.runs import run_table
+    from everywatt.stress import Load
+
+    if time_s < LEAST_S:
+        raise UsageError(f"{format_duration(time_s)} is too short to calibrate.", cure="--time 3m")
+    settings = replace(resolve(), sensors=(against, "use"))
+    _, report = probe(against, known()[against], Request(options=settings.options, sensors=settings.sensors))
+    if not report.usable or not report.power:
+        raise UsageError(f"{against} gives no power here: {report.why}.", cure=report.cure or "everywatt sensors")
+    output.say(f"Making load for {format_duration(time_s)} beside {against}.")
+    run, _ = collected(Load(cpu_cores=os.cpu_count() or 1), time_s, None, 0, settings, "", output)
+    return run_table([run])
+
+
+def _target(table: Table, own: str) -> str:
+    """The model's own target where the table has it, else the one power that is there."""
+    from everywatt.models.screening import POWER_NAME
+
+    powers = [name for name in table.columns if POWER_NAME.search(name)]
+    if own in table.columns or not powers:
+        return own
+    if len(powers) > 1:
+        raise UsageError(f"There is no {own} here. Which of {', '.join(powers)}?", cure=f"--target {powers[0]}")
+    return powers[0]
 
 
 def _write(config: Path, text: str, dry_run: bool) -> None:

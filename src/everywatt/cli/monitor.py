@@ -183,6 +183,7 @@ def _source(
             once=plan.once,
             keep=folder,
             meta={"tags": dict(settings.tags), "note": note or ""},
+            options=settings.options,
         )
     from everywatt.report.live.elsewhere import open_source
 

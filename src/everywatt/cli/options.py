@@ -134,12 +134,27 @@ class Tag(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"'{value}' is not {error}.", param, ctx)
 
 
+class Pair(click.ParamType):  # type: ignore[type-arg]
+    """`key=value`, and nothing shorter: a bare word would be sent on under a name that nobody gave."""
+
+    name = "k=v"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = (part.strip() for part in str(value).partition("="))
+        if not (key and equals and text):
+            self.fail(f"'{value}' is not a setting such as key=value.", param, ctx)
+        return key, text
+
+
 DURATION = Quantity("duration", parse_duration_s)
 POWER = Quantity("power", parse_power_w)
 ENERGY = Quantity("energy", parse_energy_j)
 RUN = RunName()
 TIME = Time()
 TAG = Tag()
+PAIR = Pair()
 
 run_argument = click.argument("run", type=RUN)
 out_option = click.option("-o", "--out", type=click.Path(path_type=Path), help="Write to this file or folder.")
@@ -170,12 +185,13 @@ memory_option = click.option(
     default=None,
     help="How memory of processes is told; pss adds proportional and unique set sizes, at a price.",
 )
-model_option = click.option(
-    "--model",
-    "power_model",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Estimate power from use by this fitted model (everywatt model fit).",
-)
+_POWER_MODEL: dict[str, Any] = {
+    "type": click.Path(dir_okay=False, path_type=Path),
+    "metavar": "FILE",
+    "help": "Estimate power from use by this fitted model (everywatt model fit).",
+}
+model_option = click.option("--model", "--power-model", "power_model", **_POWER_MODEL)
+power_model_option = click.option("--power-model", **_POWER_MODEL)
 note_option = click.option("--note", metavar="TEXT", help="Keep a sentence with the run.")
 
 
@@ -193,12 +209,21 @@ def output_options(function: F) -> F:
 
 
 def settings_options(function: F) -> F:
-    """Adds --period, --sensors, --no-estimate, --memory, --tag and --note; the function gets `settings` and `note`.
+    """Adds --period, --sensors, --no-estimate, --memory, --model, --tag and --note.
 
-    `settings` is a `core.config.Settings`: what the flags say, else the environment, the files, the defaults. The
-    verb prints its `warnings`. A verb that also has `model_option` has its file among the options of sensors.
+    The function gets `note` and `settings`, a `core.config.Settings`: what the flags say, else the environment, the
+    files, the defaults; the file of --model is among its options of sensors. The verb prints its `warnings`.
     """
+    return _settings_options(function, model_option)
 
+
+def settings_options_beside_model(function: F) -> F:
+    """`settings_options` of a verb whose --model is another thing: the model of power is --power-model alone."""
+    return _settings_options(function, power_model_option)
+
+
+def _settings_options(function: F, model: Callable[[F], F]) -> F:
+    @model
     @period_option
     @sensors_option
     @estimate_option
@@ -213,16 +238,16 @@ def settings_options(function: F) -> F:
         estimate: bool | None,
         memory: str | None,
         tags: Sequence[tuple[str, str]],
+        power_model: Path | None,
         **values: Any,
     ) -> Any:
-        model = values.pop("power_model", None)
         flags = {
             "period": period,
             "sensors": sensors,
             "estimate": estimate,
             "memory": memory,
             "tag": dict(tags) or None,
-            "sensor": None if model is None else {"model": {"file": str(model)}},
+            "sensor": None if power_model is None else {"model": {"file": str(power_model)}},
         }
         return function(*args, settings=resolve(flags), **values)
 

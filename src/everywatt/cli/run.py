@@ -15,7 +15,7 @@ from everywatt.api import own_cgroup, preflight
 from everywatt.api.meter import Meter
 from everywatt.cli import child
 from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, RUN, Verb, model_option, output_options, settings_options
+from everywatt.cli.options import DURATION, RUN, Verb, output_options, settings_options
 from everywatt.cli.output import STDOUT, Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused
@@ -38,7 +38,6 @@ LAST_READ_S = 0.2  # how long the recorder gets for a last look at the command b
 @click.option(
     "--strict", is_flag=True, help="Refuse to start (exit 3) where nothing measures power or the machine is not quiet."
 )
-@model_option
 @settings_options
 @output_options
 def command(
@@ -114,9 +113,11 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
                     recording.span_close(uid, attributes={"exit_code": code, "error": str(error.strerror)})
                 return code
             with progress(meter, output):
-                if recording is not None:
+                if recording is None:
+                    child.watch(pid, caught, ended)
+                else:
                     recording.follow([pid], cgroup=str(group.folder) if group is not None else None)
-                child.watch(pid, caught, ended)
+                    child.watch(pid, caught, ended, recording.look)
             _settle(recording, uid, pid, ended, group)
     finally:
         if group is not None and not group.remove():

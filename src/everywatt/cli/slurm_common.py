@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +13,10 @@ from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
 from everywatt.slurm.hooks import DEFAULT_SPOOL
 from everywatt.slurm.store import Store
+from everywatt.slurm.users import folder_of, user_name
+
+if TYPE_CHECKING:
+    from everywatt.report.carbon import Factors
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -28,3 +35,61 @@ def store_of(flag: Path | None) -> Store:
     if path is None:
         raise UsageError("Where the site keeps its jobs is not set.", cure="--store DIR, or EVERYWATT_SLURM_STORE")
     return Store(path)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that a person named; UsageError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say what could not be written, where something could not."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{error.filename or path} cannot be written: {error.strerror}.") from None
+
+
+def readable_store(flag: Path | None) -> Store:
+    """The store, or where its user may not read it the folder that `slurm daily` wrote for that user."""
+    store = store_of(flag)
+    if not store.path.exists():
+        raise UsageError(f"There is no store at {store.path}.", cure="everywatt slurm install tells where it is")
+    if _listed(store.path / "jobs") is not False:
+        return store
+    own = folder_of(store.path, user_name())
+    if _listed(own / "jobs"):
+        return Store(own)
+    raise UsageError(
+        f"{store.path} may not be read, and it has no folder of {user_name()}.",
+        cure="`everywatt slurm daily` makes one the day after your first job",
+    )
+
+
+def _listed(folder: Path) -> bool | None:
+    """Whether a folder can be listed; None where there is none."""
+    try:
+        next(folder.iterdir(), None)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return False
+    return True
+
+
+def factor_lines(factors: Factors) -> list[str]:
+    """With what carbon and cost are made, for people."""
+    lines = []
+    if factors.intensity is not None:
+        lines.append(f"Carbon: {factors.intensity}.")
+    if factors.curve is not None:
+        lines.append(f"Carbon over time: {factors.curve.source}, {factors.curve.extent()}.")
+    if factors.pue is not None:
+        lines.append(f"PUE: {factors.pue:g}, which carbon and cost are multiplied with.")
+    if factors.price_per_kwh is not None:
+        lines.append(f"Price of a kWh: {factors.price_per_kwh:g} {factors.currency}".rstrip() + ".")
+    return lines

@@ -11,11 +11,13 @@ import click
 
 from everywatt.cli.options import TIME, Verb, output_options
 from everywatt.cli.output import Output
-from everywatt.cli.slurm_common import store_of, store_option
+from everywatt.cli.slurm_common import readable_store, store_option
 from everywatt.core.clocks import NS
+from everywatt.core.errors import UsageError
 from everywatt.core.units import format_joules
 from everywatt.slurm.figures import amount, energy_of, job_of, percent, short, time_of
-from everywatt.slurm.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_hours, shown_id, sums, whole
+from everywatt.slurm.from_series import jobs_of_series
+from everywatt.slurm.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
 
 WEEK_S = 7 * 86_400
 HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE SHARE", "CPU", "GPU", "NAME"]
@@ -32,6 +34,7 @@ HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE S
 @click.option("--sort", type=click.Choice(list(SORTS)), default="end", help="The order of jobs.")
 @click.option("--by", type=click.Choice(GROUPS), help="Add jobs up.")
 @click.option("--waste", is_flag=True, help="What was allocated and not used, and what it cost; the worst first.")
+@click.option("--from", "url", metavar="URL", help="A Prometheus or VictoriaMetrics that agents feed, not the store.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many jobs.")
 @store_option
 @output_options
@@ -46,6 +49,7 @@ def command(
     sort: str,
     by: str | None,
     waste: bool,
+    url: str | None,
     limit: int | None,
     store: Path | None,
     output: Output,
@@ -56,29 +60,38 @@ def command(
     it was given draw with nobody there. --waste shows the part of that which the job did not use. The last line proves
     that jobs, idle and system add up to what the nodes drew in those hours.
     """
-    opened = store_of(store)
     until_s = time.time() if until is None else until / NS
     since_s = until_s - WEEK_S if since is None else since / NS
     wanted = Wanted(since_s, until_s, user, account, state, partition, node)
-    hours = node_hours(opened, since_s, until_s)
+    if url is not None:
+        if by is not None or waste:
+            raise UsageError("Series have no waste and are not added up here.", cure="--by and --waste need the store")
+        rows = jobs_of_series(url, wanted, sort, limit)
+        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "from": url})
+        if output.json_to is None:
+            _print_jobs(rows, False, output)
+        return
+    opened = readable_store(store)
+    nodes = node_sums(opened, since_s, until_s)
     if by is not None:
         rows = sums(opened, wanted, by)
-        output.json("slurm-sums", {"by": by, "groups": [_group(row) for row in rows], **_proof(hours)})
+        output.json("slurm-sums", {"by": by, "groups": [_group(row) for row in rows], **_proof(nodes)})
         if output.json_to is None:
             _print_groups(rows, by, waste, output)
     else:
         rows = jobs(opened, wanted, "waste" if waste and sort == "end" else sort, limit)
-        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], **_proof(hours)})
+        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], **_proof(nodes)})
         if output.json_to is None:
             _print_jobs(rows, waste, output)
-    if hours and output.json_to is None:
-        total = whole(hours)
-        parts = ", ".join(f"{name} {format_joules(total[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
-        output.text(f"nodes in these hours: {format_joules(total['total_uj'] / UJ)} = {parts}")
+    if opened.leave_out:
+        output.warn(f"{len(opened.leave_out)} files of the store are broken and left out: everywatt slurm validate")
+    if nodes["total_uj"] and output.json_to is None:
+        parts = ", ".join(f"{name} {format_joules(nodes[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
+        output.text(f"nodes in these hours: {format_joules(nodes['total_uj'] / UJ)} = {parts}")
 
 
-def _proof(hours: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {"nodes": {name.removesuffix("_uj") + "_j": value / UJ for name, value in whole(hours).items()}}
+def _proof(nodes: Mapping[str, int]) -> dict[str, Any]:
+    return {"nodes": {name.removesuffix("_uj") + "_j": value / UJ for name, value in nodes.items()}}
 
 
 def _group(row: Mapping[str, Any]) -> dict[str, Any]:

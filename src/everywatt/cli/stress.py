@@ -107,7 +107,7 @@ def command(
 
 def _program(path: str | None, words: dict[str, Any]) -> Program:
     """The program of the file, or of the options."""
-    given = {key: value for key, value in words.items() if value not in (None, (), False)}
+    given = {key: value for key, value in words.items() if value not in (None, ()) and value is not False}
     if path is not None:
         if given:
             name = min(given).replace("time_s", "time").replace("shapes", "shape").replace("_", "-")

@@ -16,7 +16,8 @@ from everywatt.bench.limits import PowerLimits
 from everywatt.bench.sweep import Choice, choose, parse_watts
 from everywatt.bench.sweep import settings as limits_of
 from everywatt.bench.tables import joules, ratio, seconds
-from everywatt.cli.compare import INTERRUPTED, check_ending, compare, write
+from everywatt.cli.compare import check_ending, compare, write
+from everywatt.cli.metering import terminable
 from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output
 from everywatt.core.config import Settings
@@ -64,6 +65,7 @@ def command(
     if (power_limit is None) == (param is None):
         raise UsageError("A sweep goes over --power-limit or over --param, one of them.")
     check_ending(out)
+    watts = None if power_limit is None else parse_watts(power_limit)
     plan = Plan(
         trials=trials,
         warmup=warmup,
@@ -73,9 +75,10 @@ def command(
         show_output=show_output,
     )
     with ExitStack() as stack:
-        if power_limit is not None:
+        code = stack.enter_context(terminable())
+        if watts is not None:
             limits = PowerLimits(gpus)
-            chosen = limits_of(words, _within(parse_watts(power_limit), limits))
+            chosen = limits_of(words, _within(watts, limits))
             stack.enter_context(limits)
             result = compare(
                 chosen, plan, settings, note, resume, output, name="sweep", apply=lambda one: _apply(limits, one)
@@ -85,7 +88,8 @@ def command(
             name, text = param
             chosen = candidates([shlex.join(words)], params={name: parse_values(text)})
             result = compare(chosen, plan, settings, note, resume, output, name="sweep")
-    return _show(result, out, settings, output)
+    _show(result, out, settings, output)
+    return code() if result.ended == "interrupted" else 0
 
 
 def _within(watts: list[float], limits: PowerLimits) -> list[float]:
@@ -100,7 +104,7 @@ def _apply(limits: PowerLimits, candidate: Candidate) -> None:
     limits.set_w(float(candidate.params["power_limit"]))
 
 
-def _show(result: Result, out: Path | None, settings: Settings, output: Output) -> int:
+def _show(result: Result, out: Path | None, settings: Settings, output: Output) -> None:
     choice = choose(result.found)
     output.table(HEADERS, _rows(result.found, choice), right=(1,))
     output.text()
@@ -111,7 +115,6 @@ def _show(result: Result, out: Path | None, settings: Settings, output: Output) 
     if out is not None:
         write(out, result, data, settings, choice=choice)
     output.json("sweep", data)
-    return INTERRUPTED if result.ended == "interrupted" else 0
 
 
 def _rows(found: Sequence[Figures], choice: Choice) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""`everywatt validate PATH…`: check every byte of tapes."""
+"""`everywatt validate PATH…`: check every byte of tapes, and the records of a store of Slurm jobs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from everywatt.cli.options import Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError
+from everywatt.slurm.checks import flaws, is_store
+from everywatt.slurm.detail import FOREVER_S
+from everywatt.slurm.store import Store
 from everywatt.tape.run_store import existing_home, find_run
-from everywatt.tape.validate import validate
+from everywatt.tape.validate import Finding, validate
 
 
 @click.command(cls=Verb)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @output_options
 def command(paths: tuple[str, ...], output: Output) -> int:
-    """Check tapes, runs or folders of runs in full; ends with 1 where anything is wrong.
+    """Check tapes, runs, folders of runs or the store of a Slurm site; ends with 1 where anything is wrong.
 
-    PATH may also be the name of a run, or `last`. Each finding names the file, the table, the row and the field.
+    PATH may also be the name of a run, or `last`. Each finding names the file, the table, the row and the field. Of a
+    store, jobs whose record is not whole are listed, as `slurm validate` does.
     """
     findings = []
     for text in paths:
@@ -32,7 +36,7 @@ def command(paths: tuple[str, ...], output: Output) -> int:
             except EverywattError as error:
                 output.error(error)
                 return error.exit_code
-        findings += validate(path)
+        findings += _site(path) if is_store(path) else validate(path)
     output.json("validation", {"findings": [asdict(finding) for finding in findings], "ok": not findings})
     if output.json_to is None:
         if not findings:
@@ -41,3 +45,20 @@ def command(paths: tuple[str, ...], output: Output) -> int:
             rows = [[f.file, f.table, f.row, f.field, f.problem] for f in findings]
             output.table(["FILE", "TABLE", "ROW", "FIELD", "PROBLEM"], rows)
     return 1 if findings else 0
+
+
+def _site(path: Path) -> list[Finding]:
+    return [
+        Finding(
+            flaw.file or path,
+            "jobs" if flaw.job else "nodes",
+            flaw.job or None,
+            flaw.kind,
+            _where(flaw.node) + flaw.problem,
+        )
+        for flaw in flaws(Store(path), 0.0, FOREVER_S)
+    ]
+
+
+def _where(node: str) -> str:
+    return f"{node}: " if node else ""

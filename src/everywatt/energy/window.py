@@ -17,6 +17,7 @@ from everywatt.core.units import format_joules
 from everywatt.energy.loading import Asked, load_readings, load_ticks, rough_energy
 from everywatt.energy.sources import Source, addable, scope_of
 from everywatt.energy.ticks import Reading, Ticks
+from everywatt.energy.told import Told, told_widths
 from everywatt.tape.reader import Gap, StoredGroup
 
 CROSS_CHECK_LIMIT = 0.10
@@ -108,8 +109,11 @@ def _figure(source: Source, reading: Reading | None, start_ns: int, end_ns: int,
         return Energy.refuse(f"{source.channel.name} gave no reading", scope=source.family)
     if reading.joules is None:
         return Energy.refuse(reading.refused, scope=source.family, coverage=reading.coverage)
-    budget = _budget(source, reading, start_ns, end_ns, asked_s * reading.coverage)
+    told = told_widths(source, start_ns, end_ns)
+    budget = _budget(source, reading, start_ns, end_ns, asked_s * reading.coverage, told)
     bounds, notes = _gaps(source, reading, start_ns, end_ns, asked_s)
+    if told is not None and told.outside > 0:
+        notes.append(f"{source.channel.device}: the model had not learnt such use as in {told.outside:.0%} of the time")
     return Energy(
         reading.joules,
         Budget(budget.terms, (*budget.bounds, *bounds)),
@@ -133,15 +137,22 @@ def pedigree_of(channel: Channel) -> Pedigree:
     return Pedigree.COUNTER if channel.kind is Kind.COUNTER else Pedigree.INTEGRATED
 
 
-def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, seconds: float) -> Budget:
-    """Gain and offset are shared by all windows of a sensor, edges only by adjacent windows."""
+def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, seconds: float, told: Told | None) -> Budget:
+    """Gain and offset are shared by all windows of a sensor, edges only by adjacent windows.
+
+    A model that told an interval of its rows has that one where it is wider; what reaches further up is a bound.
+    """
     facts, joules = source.channel.facts, reading.joules or 0.0
     device = f"{source.tape.meta.get('host', {}).get('name', '')}:{source.channel.device}"
     family = device if facts.calibrated or facts.cards is None else facts.cards
     modelled = source.channel.pedigree is Pedigree.MODELLED
     terms = []
-    if facts.gain_pct:
-        terms.append(Term("model" if modelled else "gain", f"gain:{family}", joules * facts.gain_pct / 100))
+    bounds = []
+    gain = max((facts.gain_pct or 0.0) / 100, told.below if told else 0.0)
+    if gain:
+        terms.append(Term("model" if modelled else "gain", f"gain:{family}", joules * gain))
+    if told is not None and told.above > gain:
+        bounds.append(Bound("model", f"outside:{family}", 0.0, joules * (told.above - gain)))
     if facts.offset_w:
         terms.append(Term("model" if modelled else "offset", f"offset:{family}", facts.offset_w * seconds))
     # A window's start counts with the opposite sign of the same instant as another window's end.
@@ -152,7 +163,7 @@ def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, second
         terms.append(Term("aliasing", f"aliasing:{device}:{source.channel.name}", reading.aliasing_j))
     if reading.quantum_j:
         terms.append(Term("quantum", f"quantum:{device}:{source.channel.name}:{start_ns}:{end_ns}", reading.quantum_j))
-    return Budget(tuple(terms))
+    return Budget(tuple(terms), tuple(bounds))
 
 
 def _gaps(

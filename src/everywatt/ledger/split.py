@@ -117,7 +117,7 @@ def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders:
     limit_j = NOISE_SIGMAS * level.noise_w * alone_s**0.5 + level.spread_w * alone_s
     nobody_j = alone_j if alone_j > max(limit_j, 1e-9) else 0.0
     charged_j = float(active_j.sum() + held_j.sum()) + nobody_j
-    if charged_j > whole_j:
+    if charged_j > max(whole_j, 0.0):
         # A level that is far too high or joules below zero: nobody is charged more than there was.
         factor = max(whole_j, 0.0) / charged_j
         active_j, held_j, nobody_j, charged_j = active_j * factor, held_j * factor, nobody_j * factor, max(whole_j, 0.0)

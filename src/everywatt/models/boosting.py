@@ -21,6 +21,7 @@ MANY_ROWS = 50_000
 FEW_ROWS = 400
 FOREST = 60
 FOREST_LEAVES = 200
+CHECKED_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,13 @@ def grow(x: Floats, residual: Floats, monotone: Sequence[int], growth: Growth, s
     # On a few thousand rows threads wait for each other longer than they work.
     with threadpool_limits(limits=1 if len(x) < MANY_ROWS else None):
         fitted = growing.fit(x, residual)
+        some = x[:: max(1, len(x) // CHECKED_ROWS)]
+        said = fitted.predict(some)
     base = float(np.ravel(fitted._baseline_prediction)[0])
     trees = [Tree((-1,), (0.0,), (0,), (0,), (base,))]
     trees += [_plain(stage[0].nodes) for stage in fitted._predictors]
     # The lists come from inside scikit-learn: a version that keeps them otherwise must not pass unnoticed.
-    if not np.allclose(sum_of(trees, x), fitted.predict(x), rtol=1e-4, atol=1e-4):
+    if not np.allclose(sum_of(trees, some), said, rtol=1e-4, atol=1e-4):
         raise EverywattError("The trees of this scikit-learn cannot be written down.", cure="pip install -U everywatt")
     return trees
 
@@ -83,38 +86,48 @@ def _of_forest(grown: Any) -> Tree:
     leaf = grown.children_left < 0
     # Nodes are numbered as they were split, so children come after their parent.
     return Tree(
-        tuple(int(f) for f in np.where(leaf, -1, grown.feature)),
-        tuple(float(f"{t:.7g}") for t in np.where(leaf, 0.0, grown.threshold)),
-        tuple(int(n) for n in np.where(leaf, 0, grown.children_left)),
-        tuple(int(n) for n in np.where(leaf, 0, grown.children_right)),
-        tuple(float(f"{v:.6g}") for v in np.where(leaf, grown.value[:, 0, 0] / FOREST, 0.0)),
+        tuple(np.where(leaf, -1, grown.feature).tolist()),
+        tuple(figures(np.where(leaf, 0.0, grown.threshold), 7)),
+        tuple(np.where(leaf, 0, grown.children_left).tolist()),
+        tuple(np.where(leaf, 0, grown.children_right).tolist()),
+        tuple(figures(np.where(leaf, grown.value[:, 0, 0] / FOREST, 0.0), 6)),
     )
 
 
 def _plain(nodes: Any) -> Tree:
     leaf = nodes["is_leaf"].astype(bool)
     return Tree(
-        tuple(int(f) for f in np.where(leaf, -1, nodes["feature_idx"])),
-        tuple(float(t) for t in np.where(leaf, 0.0, nodes["num_threshold"])),
-        tuple(int(n) for n in np.where(leaf, 0, nodes["left"])),
-        tuple(int(n) for n in np.where(leaf, 0, nodes["right"])),
-        tuple(float(f"{v:.6g}") for v in np.where(leaf, nodes["value"], 0.0)),
+        tuple(np.where(leaf, -1, nodes["feature_idx"].astype(np.int64)).tolist()),
+        tuple(np.where(leaf, 0.0, nodes["num_threshold"]).tolist()),
+        tuple(np.where(leaf, 0, nodes["left"].astype(np.int64)).tolist()),
+        tuple(np.where(leaf, 0, nodes["right"].astype(np.int64)).tolist()),
+        tuple(figures(np.where(leaf, nodes["value"], 0.0), 6)),
     )
+
+
+def figures(values: Floats, digits: int) -> list[float]:
+    """Values with so many significant figures, so that the file stays small."""
+    size = np.floor(np.log10(np.maximum(np.abs(values), 1e-300)))
+    places = digits - 1 - size
+    up, down = 10.0 ** np.clip(places, 0, 300), 10.0 ** np.clip(-places, 0, 300)
+    rounded = np.rint(values / down * up) * down / up
+    return [float(value) for value in np.where(np.isfinite(rounded), rounded, values)]
 
 
 def sum_of(trees: Sequence[Tree], x: Floats) -> Floats:
     """What the trees say together of each row."""
     total = np.zeros(len(x))
+    # One column after another in memory, since each step of a walk reads one value of each row.
+    columns, rows = np.asfortranarray(x), np.arange(len(x))
     for tree in trees:
         feature, threshold = np.array(tree.feature), np.array(tree.threshold)
         left, right = np.array(tree.left), np.array(tree.right)
-        node = np.zeros(len(x), dtype=np.int64)
-        rows = np.arange(len(x))
+        node, walking = np.zeros(len(x), dtype=np.int64), rows
         while True:
-            inner = feature[node] >= 0
-            if not inner.any():
+            walking = walking[feature[node[walking]] >= 0]
+            if not len(walking):
                 break
-            down = x[rows, np.maximum(feature[node], 0)] <= threshold[node]
-            node = np.where(inner, np.where(down, left[node], right[node]), node)
+            at = node[walking]
+            node[walking] = np.where(columns[walking, feature[at]] <= threshold[at], left[at], right[at])
         total += np.array(tree.value)[node]
     return total

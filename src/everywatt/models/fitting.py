@@ -12,12 +12,12 @@ from everywatt.core.errors import UsageError
 from everywatt.models.design import automatic, correlation, design
 from everywatt.models.features import AVERAGES_S, Feature
 from everywatt.models.form import Model, Range
-from everywatt.models.intervals import LEVEL, map_of, widths_of
+from everywatt.models.intervals import LEVEL, map_of, widened, widths_of
 from everywatt.models.learners import Candidate, candidates, fit_form, importances
-from everywatt.models.loads import blocks, by_load, found_loads
+from everywatt.models.loads import beyond, blocks, by_load, found_loads
 from everywatt.models.screening import Screened, screen
 from everywatt.models.table import Floats, Table
-from everywatt.models.validation import Score, checked_coverage, score
+from everywatt.models.validation import Score, checked_coverage, hold_out, parts_of, score
 
 CHOICES = ("blocks", "loads")
 LEAST_GAIN = 0.05  # of the mean's error: a model that gains less has found nothing
@@ -145,6 +145,11 @@ def _finish(
     errors = np.concatenate([np.log(y[part.rows] / part.watts) for part in held])
     share = importances(form, x)
     order = [int(p) for p in np.argsort(-share) if share[p] > 0][:20]
+    widths = widths_of(where, novelty, errors, level)
+    cuts = beyond([x[:, p] for p in order if form.features[p].kind == "value"])
+    if cuts:
+        far = hold_out(best.candidate, x, y, cuts)
+        widths = widened(widths, [*parts_of(best.loaded, y), *parts_of(far, y)])
     table = seen.table
     needed = dict.fromkeys(name for feature in form.features for name in feature.columns)
     about: dict[str, Any] = {
@@ -165,7 +170,7 @@ def _finish(
     return Model(
         target=target,
         form=form,
-        widths=widths_of(where, novelty, errors, level),
+        widths=widths,
         period_s=table.period_s,
         columns={name: _range(table.column(name)) for name in needed},
         units={name: table.units.get(name, "") for name in needed},

@@ -17,6 +17,8 @@ LEAST_SHARE = 0.02  # of the lowest watts that were seen: no prediction is lower
 MOST_LOG = 30.0  # of watts: keeps a file from elsewhere from overflowing
 MOST_WIDTH = 3.0
 OUTSIDE = 0.05  # of the range: values further out than this are flagged
+LEAST_OUT = 0.25  # ranges: what is outside at all is taken to be that far
+LEAST_WIDENING = 0.1  # of log(1 + ranges outside): an interval outside is never as narrow as inside
 
 
 class Range(NamedTuple):
@@ -50,6 +52,13 @@ class Form:
     plugin: str = ""
     payload: Mapping[str, Any] = field(default_factory=dict)
 
+    def counted(self, places: Sequence[int]) -> list[int]:
+        """Features whose range matters: these `places`, those with a weight, and every column that trees split."""
+        found = {*places, *(place for place, weight in enumerate(self.weights) if weight)}
+        if self.trees or self.plugin:
+            found |= {place for place, feature in enumerate(self.features) if feature.kind == "value"}
+        return sorted(found)
+
     def watts(self, row: Sequence[float]) -> float:
         """Watts of one row of features."""
         linear = self.idle_w
@@ -71,6 +80,7 @@ class Widths:
     columns   places of the features that count, their `weights`, and for each the `knots` that turn it into a rank
     centres   rows that stand for all that was learnt, in ranks
     novelty   rising; at each, the logarithms below and above the prediction that hold the asked share of truths
+    out       what is added on both sides for each unit of log(1 + ranges outside of the training range)
     """
 
     level: float
@@ -81,6 +91,7 @@ class Widths:
     novelty: tuple[float, ...]
     below: tuple[float, ...]
     above: tuple[float, ...]
+    out: float = 1.0
 
     def new(self, row: Sequence[float]) -> float:
         """How far a row is from everything that was learnt: 0 is in the midst of it."""
@@ -96,11 +107,16 @@ class Widths:
 
     def logs(self, novelty: float, excess: float) -> tuple[float, float]:
         """Logarithms (below, above) at a novelty, wider for a row outside the training range."""
-        more = math.log1p(excess)
+        more = self.out * distance(excess)
         return (
             min(along(self.novelty, self.below, novelty) + more, MOST_WIDTH),
             min(along(self.novelty, self.above, novelty) + more, MOST_WIDTH),
         )
+
+
+def distance(excess: float) -> float:
+    """How far outside in logarithms, 0 inside: twice the watts are as far from once as once from half."""
+    return math.log1p(max(excess, LEAST_OUT)) if excess > 0 else 0.0
 
 
 def rank_in(knots: Sequence[float], value: float) -> float:
@@ -180,9 +196,9 @@ class Model:
     def outside(self, row: Sequence[float]) -> tuple[tuple[str, ...], float]:
         """Features of the row that are outside of their range, and by how many ranges the worst is."""
         names, worst = [], 0.0
-        counted = set(self.widths.places) | {place for place, weight in enumerate(self.form.weights) if weight}
-        for place, (feature, value, limit) in enumerate(zip(self.form.features, row, self.form.ranges, strict=True)):
-            if place in counted and (excess := limit.excess(value)) > OUTSIDE:
-                names.append(feature.name)
+        for place in self.form.counted(self.widths.places):
+            excess = self.form.ranges[place].excess(row[place])
+            if excess > OUTSIDE:
+                names.append(self.form.features[place].name)
                 worst = max(worst, excess)
         return tuple(names), worst

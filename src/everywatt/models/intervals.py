@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from everywatt.models.form import Form, Widths, rank_in
+from everywatt.models.form import LEAST_WIDENING, Form, Widths, distance, rank_in
 from everywatt.models.learners import importances
 from everywatt.models.loads import centres_of
 from everywatt.models.table import Floats
@@ -18,6 +19,7 @@ MOST_COUNTED = 8
 LEAST_IMPORTANCE = 0.01
 STEPS = 5
 LEAST_IN_STEP = 40
+LEAST_OUTSIDE = 10
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,25 @@ def widths_of(place: Map, novelty: Floats, errors: Floats, level: float = LEVEL)
     at = np.maximum.accumulate(at).tolist()
     centres = tuple(tuple(float(f"{v:.4g}") for v in centre) for centre in place.centres)
     return Widths(level, place.places, place.weights, place.knots, centres, tuple(at), tuple(below), tuple(above))
+
+
+def widened(widths: Widths, folds: Sequence[tuple[Floats, Floats, Floats]]) -> Widths:
+    """Widths that know how much more is needed outside: from (novelty, errors, excess) of parts that were left out.
+
+    Rows of one part err alike, so each part says how steeply intervals must widen to hold its rows, and nine of ten
+    parts are heeded; to which side the next one errs is not known. As they are where no part was outside.
+    """
+    needs = []
+    for novelty, errors, excess in folds:
+        out = np.flatnonzero(excess > 0)
+        if len(out) >= LEAST_OUTSIDE:
+            inner = np.array([widths.logs(new, 0.0) for new in novelty[out].tolist()])
+            far = np.array([distance(value) for value in excess[out].tolist()])
+            lacking = np.maximum(-errors[out] - inner[:, 0], errors[out] - inner[:, 1])
+            needs.append(_quantile(lacking / far, widths.level))
+    if not needs:
+        return widths
+    return replace(widths, out=max(_quantile(np.array(needs), widths.level), LEAST_WIDENING))
 
 
 def _quantile(values: Floats, share: float) -> float:

@@ -191,18 +191,12 @@ def importances(form: Form, x: Floats) -> Floats:
     if form.weights:
         share += np.abs(np.array(form.weights)) * x.std(axis=0) / max(float(predict_form(form, x).std()), 1e-12)
     for tree in form.trees:
-        for node, feature in enumerate(tree.feature):
+        middle = list(tree.value)
+        # Children come after their parent, so that going backwards each side is known before its split.
+        for node in range(len(middle) - 1, -1, -1):
+            feature = tree.feature[node]
             if feature >= 0:
-                share[feature] += _spread(tree, node)
+                left, right = middle[tree.left[node]], middle[tree.right[node]]
+                middle[node] = (left + right) / 2
+                share[feature] += abs(left - right)
     return share / share.sum() if share.sum() > 0 else share
-
-
-def _spread(tree: Any, node: int) -> float:
-    """How far the two sides of a split lie apart."""
-    return abs(_middle(tree, tree.left[node]) - _middle(tree, tree.right[node]))
-
-
-def _middle(tree: Any, node: int) -> float:
-    if tree.feature[node] < 0:
-        return float(tree.value[node])
-    return (_middle(tree, tree.left[node]) + _middle(tree, tree.right[node])) / 2

@@ -13,6 +13,10 @@ from everywatt.models.table import Floats, Table
 Ints = NDArray[np.int64]
 LOADS = 6
 ROUNDS = 50
+MOST_CUTS = 8
+TOP = 0.8
+LEAST_BEYOND = 20
+LEAST_BELOW = 0.3
 
 
 def blocks(rows: int, count: int = 5) -> list[Ints]:
@@ -24,6 +28,22 @@ def by_load(loads: Sequence[str] | NDArray[np.str_]) -> list[Ints]:
     """The rows of each load, in order of name."""
     names = np.asarray(loads)
     return [np.flatnonzero(names == name).astype(np.int64) for name in np.unique(names)]
+
+
+def beyond(columns: Sequence[Floats]) -> list[Ints]:
+    """For each column the rows beyond half of its maximum, else beyond most of its values: where learning might stop.
+
+    A column without enough rows on both sides of either cut is passed over, and the first few are enough.
+    """
+    found: list[Ints] = []
+    for values in columns:
+        for cut in (float(values.max()) / 2, float(np.quantile(values, TOP))):
+            rows = np.flatnonzero(values > cut).astype(np.int64)
+            if len(rows) >= LEAST_BEYOND and len(values) - len(rows) >= LEAST_BELOW * len(values):
+                if not any(np.array_equal(rows, other) for other in found):
+                    found.append(rows)
+                break
+    return found[:MOST_CUTS]
 
 
 def found_loads(table: Table, names: Sequence[str], count: int = LOADS) -> NDArray[np.str_]:

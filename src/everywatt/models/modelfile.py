@@ -64,6 +64,7 @@ def to_dict(model: Model) -> dict[str, Any]:
                 "novelty": list(widths.novelty),
                 "below": list(widths.below),
                 "above": list(widths.above),
+                "out": widths.out,
             },
         },
     )
@@ -202,10 +203,11 @@ def _widths(check: _Check, data: Mapping[str, Any], features: int) -> Widths:
         check.fail("the interval's centres have another length")
     if not novelty or not len(novelty) == len(below) == len(above) or list(novelty) != sorted(novelty):
         check.fail("the interval's steps are not in order")
+    out = check.number(data.get("out", 1.0), "out", 0.0, 100.0)
     if min(*below, *above, 0.0) < 0:
         check.fail("an interval of less than no width")
     level = check.number(data.get("level"), "level", 0.01, 0.9999)
-    return Widths(level, places, weights, lists["knots"], lists["centres"], novelty, below, above)
+    return Widths(level, places, weights, lists["knots"], lists["centres"], novelty, below, above, out)
 
 
 class _Check:

@@ -51,10 +51,16 @@ def tape_table(tape: Tape) -> Table:
             name = column_name(channel)
             if name not in columns:
                 columns[name] = _between(rows, channel, group, edges)
-                units[name] = {"J": "W", "s": "s/s"}.get(channel.unit, channel.unit)
+                units[name] = _unit(channel)
     host = str(tape.meta.get("host", {}).get("name", ""))
     times = np.array([tape.to_utc_ns(int(at)) / NS for at in edges[1:]])
     return Table(times, columns, units, _loads(tape, edges), host)
+
+
+def _unit(channel: Channel) -> str:
+    if channel.kind is not Kind.COUNTER:
+        return channel.unit
+    return "W" if channel.unit == "J" else f"{channel.unit or '1'}/s"
 
 
 def _edges(tape: Tape) -> Floats:

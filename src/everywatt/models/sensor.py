@@ -11,6 +11,7 @@ evaluates the model in plain Python. Beside the watts, `model.low` and `model.hi
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row, fresh
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from everywatt.sensors.base import Group
 
 NAME = "model"
-SOURCES = ("use", "activity", "nvml", "jetson", "tegrastats", "hwmon")
+SOURCES = ("use", "nvml", "jetson", "tegrastats", "hwmon")
 TO_95 = 1.96 / 1.645  # an interval of 90 % as one of 95 %
 DOMAINS = (
     ("package", Domain.PACKAGE),
@@ -141,10 +142,12 @@ class ModelSensor:
 
         wanted = set(model.needs)
         found: list[Group] = []
+        # What a model needs is read for it, whether or not it is recorded as well.
+        request = replace(self._request, options={**self._request.options, "use": {"features": True}})
         for name in SOURCES:
             if not wanted or name not in BUILT_IN:
                 continue
-            sensor, report = probe(name, BUILT_IN[name], self._request)
+            sensor, report = probe(name, BUILT_IN[name], request)
             if sensor is None or not report.usable:
                 continue
             for group in sensor.groups():

@@ -50,9 +50,8 @@ def mape(watts: Floats, truth: Floats) -> float:
 
 def excess_of(form: Form, x: Floats, places: Sequence[int]) -> Floats:
     """By how many ranges the worst feature that counts is outside; 0 inside."""
-    counted = sorted(set(places) | {p for p, weight in enumerate(form.weights) if weight})
     worst = np.zeros(len(x))
-    for place in counted:
+    for place in form.counted(places):
         limit = form.ranges[place]
         span = max(limit.high - limit.low, abs(limit.high) * 1e-6, 1e-12)
         out = np.maximum(x[:, place] - limit.high, limit.low - x[:, place]) / span
@@ -75,6 +74,13 @@ def hold_out(candidate: Candidate, x: Floats, y: Floats, folds: Sequence[Ints]) 
         novelty.append(where.novelty(x[test]))
         excess.append(excess_of(form, x[test], where.places))
     return Held(*(np.concatenate(parts) for parts in (rows, numbers, watts, novelty, excess)))
+
+
+def parts_of(held: Held, y: Floats) -> list[tuple[Floats, Floats, Floats]]:
+    """Novelty, log(truth / prediction) and excess of the rows of each fold."""
+    errors = np.log(y[held.rows] / held.watts)
+    folds = [held.fold == number for number in np.unique(held.fold)]
+    return [(held.novelty[mine], errors[mine], held.excess[mine]) for mine in folds]
 
 
 def score(candidate: Candidate, x: Floats, y: Floats, blocks: Sequence[Ints], loads: Sequence[Ints]) -> Score:

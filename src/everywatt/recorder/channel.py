@@ -36,6 +36,15 @@ class Remote:
         """The socket's descriptor."""
         return self._sock.fileno()
 
+    def gone(self) -> bool:
+        """Whether the recorder has hung up."""
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
+
     def send(self, message: Mapping[str, Any]) -> None:
         """Hand over a message. Raises OSError where the recorder is gone."""
         data = encode({"tape": self.tape, **message}).encode() + b"\n"
@@ -129,6 +138,10 @@ class Local:
     def fileno(self) -> int:
         """There is no socket."""
         return -1
+
+    def gone(self) -> bool:
+        """This process writes the tape itself."""
+        return False
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Carry out a message."""

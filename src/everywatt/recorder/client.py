@@ -286,11 +286,12 @@ class Recording:
             elif at_ns is None and not self._idle():
                 edges = self._inline.read()
             end_ns = at_ns if at_ns is not None else edges[0][1].read_ns if edges else self._clock.monotonic_ns()
-            self._spans.pop(uid, None)
             message = {"op": "span_close", "uid": uid, "at_ns": end_ns}
             if attributes:
                 message["attributes"] = plain(attributes)
+            # Known until the message is out: a recorder that takes the place of a dead one has to open it first.
             self._send(message, edges)
+            self._spans.pop(uid, None)
         return end_ns
 
     def log(self, values: Mapping[str, float | str], *, span: str | None = None, at_ns: int | None = None) -> None:
@@ -332,6 +333,12 @@ class Recording:
     def fileno(self) -> int:
         """A descriptor that becomes readable when the recorder is gone (then call `status`); -1 without a recorder."""
         return self._channel.fileno()
+
+    def look(self) -> None:
+        """Replace a recorder that is gone. Costs one system call: for a program that only waits, now and then."""
+        with self._lock:
+            if not self._idle() and self._channel.gone():
+                self._revive()
 
     def status(self) -> dict[str, Any]:
         """Rows so far by group and the recorder's own cost. Replaces a recorder that is gone."""

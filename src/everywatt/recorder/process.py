@@ -88,6 +88,8 @@ def detach(log: Log) -> None:
         os.dup2(null, fd)
     if null > 2:
         os.close(null)
+    # A program that holds its signals back may have started it.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
     try:

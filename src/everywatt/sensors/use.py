@@ -247,13 +247,22 @@ class Use:
             channel.name: None if value != value else value for channel, value in zip(_CHANNELS, values, strict=True)
         }
         missing = {name: "/proc/meminfo does not say" for name, value in samples.items() if value is None}
+        if self._request.options.get(self.name, {}).get("features"):
+            from everywatt.sensors.activity import HostActivity
+
+            activity = HostActivity(machine)
+            activity.close()
+            missing |= activity.missing
         hidden = _hidepid(machine)
         if hidden:
             missing["processes of other users"] = f"/proc is mounted with hidepid={hidden}"
         return Report(self.name, State.USABLE, samples=samples, missing=missing, power=False)
 
     def groups(self) -> Sequence[Group | TableGroup]:
-        """`use.host`, `use.processes` and `use.cgroups`; the process that calls this is the meter."""
+        """`use.host`, `use.processes` and `use.cgroups`, with the setting `features` also `use.activity`.
+
+        The process that calls this is the meter.
+        """
         request = self._request
         machine = request.machine
         trees = Trees(
@@ -266,7 +275,13 @@ class Use:
             memory=request.memory,
             exits=True,
         )
-        return (HostUse(machine), ProcessUse(machine, trees), CgroupUse(machine, trees))
+        groups: list[Group | TableGroup] = [HostUse(machine), ProcessUse(machine, trees), CgroupUse(machine, trees)]
+        if request.options.get(self.name, {}).get("features"):
+            from everywatt.sensors.activity import HostActivity  # here, since most recorders never need it
+
+            activity = HostActivity(machine)
+            groups += [activity] if activity.info.channels else []
+        return groups
 
 
 def _below(machine: Machine) -> int | None:

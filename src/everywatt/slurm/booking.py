@@ -160,7 +160,7 @@ def _book_piece(
         account.observed_s += inside_s
         account.covered_s += inside_s * made.total.coverage
         account.pedigree = join_labels(label for label in (account.pedigree, made.total.pedigree) if label)
-    return Piece(tuple(_hour_rows(tape, node, totals, low_s, dict(made.total.parts))), made.notes)
+    return Piece(tuple(_hour_rows(tape, node, totals, (low_s, high_s), dict(made.total.parts))), made.notes)
 
 
 def _which(runs: Sequence[NodeJob], low_s: float, high_s: float) -> NodeJob:
@@ -258,13 +258,17 @@ def _gpus(job: NodeJob) -> set[str]:
 
 
 def _hour_rows(
-    tape: Tape, node: str, totals: Mapping[str, Mapping[str, int]], low_s: float, parts: Mapping[str, Any]
+    tape: Tape,
+    node: str,
+    totals: Mapping[str, Mapping[str, int]],
+    between_s: tuple[float, float],
+    parts: Mapping[str, Any],
 ) -> Iterable[NodeHour]:
     known = {source.label: source for source in addable(sources(tape))}
     for device, of_device in totals.items():
         source = known.get(device)
         yield NodeHour(
-            hour_s=int(low_s // HOUR_S * HOUR_S),
+            hour_s=int(between_s[0] // HOUR_S * HOUR_S),
             node=node,
             device=device,
             domain=source.domain.value if source else "",
@@ -274,6 +278,8 @@ def _hour_rows(
             idle_uj=of_device["idle"],
             system_uj=of_device["system"],
             coverage=parts[device].coverage if device in parts else 0.0,
+            from_s=between_s[0],
+            to_s=between_s[1],
         )
 
 
@@ -299,5 +305,7 @@ def merge_hours(pieces: Iterable[NodeHour]) -> list[NodeHour]:
             there.idle_uj + row.idle_uj,
             there.system_uj + row.system_uj,
             min(there.coverage, row.coverage),
+            min(there.from_s, row.from_s),
+            max(there.to_s, row.to_s),
         )
     return list(found.values())

@@ -17,7 +17,7 @@ def energy_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "high": _joules(row, "high_uj"),
         "scope": row.get("scope") or "",
         "pedigree": row.get("pedigree") or "",
-        "coverage": row.get("coverage") or 0.0,
+        "coverage": row.get("coverage"),
         "parts": {},
         "notes": [row["note"]] if row.get("note") else [],
     }
@@ -61,7 +61,9 @@ def short(row: Mapping[str, Any]) -> str:
     joules = _joules(row, "energy_uj")
     if joules is None:
         return "refused"
-    low, high = _joules(row, "low_uj") or 0.0, _joules(row, "high_uj") or 0.0
+    low, high = _joules(row, "low_uj"), _joules(row, "high_uj")
+    if low is None or high is None:
+        return format_joules(joules)
     return format_joules(joules, joules - low, high - joules)
 
 

@@ -136,6 +136,8 @@ class NodeHour:
     idle_uj: int
     system_uj: int
     coverage: float
+    from_s: float = 0.0  # of the hour this stretch was booked; 0 and 0 in records that do not say
+    to_s: float = 0.0
     written_s: float = 0.0
 
     @property

@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.errors import EverywattError, MissingExtra, UsageError
 from everywatt.slurm.schema import HOUR_KEY, JOB_KEY, JobOnNode, NodeHour, arrow, hour_schema, job_schema
 
 COMPACT: Final = "compact.parquet"
@@ -31,8 +31,9 @@ _DAY = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
 class Store:
     """A site's jobs and nodes' hours under one folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, leave_out: Collection[Path] = ()) -> None:
         self.path = path
+        self.leave_out = frozenset(leave_out)  # files that are known to be broken
 
     def append(self, rows: Sequence[JobOnNode], node: str) -> list[Path]:
         """Add records of jobs on one node; gives the files (one for each day)."""
@@ -48,8 +49,21 @@ class Store:
         return self.query(sql, [since_s, until_s, *values], since_s, until_s)
 
     def query(self, sql: str, values: Sequence[Any], since_s: float, until_s: float) -> Any:
-        """The answer of DuckDB over views `jobs` and `nodes` of those days, as an Arrow table."""
-        connection = _duckdb().connect()
+        """The answer of DuckDB over views `jobs` and `nodes` of those days, as an Arrow table.
+
+        A file that is broken is left out, and is in `leave_out` from then on.
+        """
+        try:
+            return self._query(sql, values, since_s, until_s)
+        except _duckdb().Error as error:
+            new = {path for path, _ in broken_files(self.path)} - self.leave_out
+            if not new:
+                raise EverywattError(f"The store cannot be read: {str(error).splitlines()[0][:300]}") from None
+            self.leave_out |= new
+            return self._query(sql, values, since_s, until_s)
+
+    def _query(self, sql: str, values: Sequence[Any], since_s: float, until_s: float) -> Any:
+        connection = connect()
         try:
             connection.execute("SET TimeZone = 'UTC'")
             for kind, key, schema in (("jobs", JOB_KEY, job_schema()), ("nodes", HOUR_KEY, hour_schema())):
@@ -67,7 +81,7 @@ class Store:
     def compact(self, day: date, kind: str = "jobs") -> int:
         """Make one file of a day's; gives how many there were. 0 where there was nothing to do, or another does it."""
         folder = self.path / kind / f"date={day.isoformat()}"
-        parts = _parts(folder)
+        parts = [path for path in _parts(folder) if _why_broken(path) is None]
         if not parts:
             return 0
         with _alone(folder) as mine:
@@ -75,7 +89,7 @@ class Store:
                 return 0
             files = [*parts, *([folder / COMPACT] if (folder / COMPACT).exists() else [])]
             key, schema = (JOB_KEY, job_schema()) if kind == "jobs" else (HOUR_KEY, hour_schema())
-            connection = _duckdb().connect()
+            connection = connect()
             try:
                 order = "end_s, job_id, node" if kind == "jobs" else "hour_s, node, device"
                 connection.register("nothing", schema.empty_table())
@@ -112,8 +126,8 @@ class Store:
         whole: list[Path] = []
         for day in self._between(kind, since_s, until_s):
             folder = self.path / kind / f"date={day.isoformat()}"
-            parts = _parts(folder)
-            compact = [folder / COMPACT] if (folder / COMPACT).exists() else []
+            parts = [path for path in _parts(folder) if path not in self.leave_out]
+            compact = [path for path in (folder / COMPACT,) if path.exists() and path not in self.leave_out]
             if parts:
                 pieces.append(_latest([*parts, *compact], key))
             else:
@@ -129,6 +143,23 @@ class Store:
     def _between(self, kind: str, since_s: float, until_s: float) -> list[date]:
         first, last = _as_date(since_s), _as_date(until_s)
         return [day for day in self.days(kind) if first <= day <= last]
+
+
+def broken_files(store: Path) -> Iterator[tuple[Path, str]]:
+    """Files of a store that cannot be read, and why."""
+    for kind in ("jobs", "nodes"):
+        for path in sorted((store / kind).glob("date=*/*.parquet")):
+            if not path.name.startswith(".") and (why := _why_broken(path)) is not None:
+                yield path, why
+
+
+def _why_broken(path: Path) -> str | None:
+    pa, pq = arrow()
+    try:
+        pq.ParquetFile(path).close()
+    except (OSError, pa.ArrowException) as error:
+        return str(error).splitlines()[0][:200]
+    return None
 
 
 def safe_node(node: str) -> str:
@@ -149,6 +180,13 @@ def _as_date(unix_s: float) -> date:
 
 def _parts(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.parquet") if path.name != COMPACT and not path.name.startswith("."))
+
+
+def connect() -> Any:
+    """A connection of DuckDB's that prints nothing: its bar of a long query would be in the midst of our JSON."""
+    connection = _duckdb().connect()
+    connection.execute("SET enable_progress_bar = false")
+    return connection
 
 
 def _duckdb() -> Any:

@@ -5,11 +5,12 @@ Errors of sensors of one kind are the same on all nodes, so intervals of a sum a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from everywatt.core.errors import UsageError
+from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.store import Store
 
 UJ: Final = 1_000_000
@@ -23,6 +24,10 @@ SORTS: Final = {
     "user": 'lower("user"), end_s',
     "id": "job_id, restart",
 }
+
+# To tell jobs apart is what costs most of a sum over a year, and only jobs of several nodes have several records.
+COUNTED: Final = """count(*) FILTER (nodes <= 1)
+  + count(DISTINCT CASE WHEN nodes > 1 THEN hash(cluster, job_id, restart) END)"""
 
 _ON_NODE: Final = "SELECT *, end_s - start_s AS elapsed_s FROM jobs WHERE end_s >= ? AND end_s < ? AND ({where})"
 
@@ -99,7 +104,7 @@ def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
     where, values = wanted.sql()
     sums_of = ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj")
     sql = f"""
-      SELECT "{by}" AS "group", count(DISTINCT hash(cluster, job_id, restart)) AS jobs,
+      SELECT "{by}" AS "group", {COUNTED} AS jobs,
         count(*) - count(energy_uj) AS refused,
         {", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT) AS {name}" for name in sums_of)},
         sum(elapsed_s / greatest(nodes, 1)) AS elapsed_s, sum(cpu_s) AS cpu_s,
@@ -109,15 +114,40 @@ def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
     return _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
 
 
-def node_hours(store: Store, since_s: float, until_s: float) -> list[dict[str, Any]]:
-    """What nodes drew by hour and device: total, jobs, idle, system."""
-    sql = "SELECT * FROM nodes WHERE hour_s >= ? AND hour_s < ? ORDER BY hour_s, node, device"
-    return list(store.query(sql, [since_s - 3599, until_s], since_s - 3600, until_s).to_pylist())
+def node_sums(store: Store, since_s: float, until_s: float) -> dict[str, int]:
+    """Microjoules of nodes in all hours of a time, for the proof: jobs_uj + idle_uj + system_uj is total_uj."""
+    names = ("total_uj", "jobs_uj", "idle_uj", "system_uj")
+    terms = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT) AS {name}" for name in names)
+    sql = f"SELECT {terms} FROM nodes WHERE hour_s > ? AND hour_s < ?"
+    return dict(store.query(sql, [since_s - 3600, until_s], since_s - 3600, until_s).to_pylist()[0])
 
 
-def whole(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Microjoules of all hours together, for the proof that jobs + idle + system is the total."""
-    return {name: sum(int(row[name]) for row in rows) for name in ("total_uj", "jobs_uj", "idle_uj", "system_uj")}
+def summed(rows: Sequence[JobOnNode]) -> dict[str, Any]:
+    """One job of its records, as `jobs` gives it: a sum is None where one of them does not know."""
+    first = rows[0]
+    lengths_s = [row.end_s - row.start_s for row in rows]
+    observed_s = sum(row.coverage * length_s for row, length_s in zip(rows, lengths_s, strict=True))
+    whole = all(row.energy_uj is not None for row in rows)
+    energies = {name: _all(getattr(row, name) for row in rows) for name in ("energy_uj", "low_uj", "high_uj")}
+    return {
+        **(energies if whole else dict.fromkeys(energies)),
+        "idle_uj": _all(row.idle_uj for row in rows),
+        "waste_uj": _all(row.waste_uj for row in rows),
+        "wall_uj": _all(row.wall_uj for row in rows),
+        "coverage": observed_s / sum(lengths_s) if sum(lengths_s) else 0.0,
+        "scope": first.scope,
+        "pedigree": "+".join(sorted({row.pedigree for row in rows if row.pedigree})),
+        "refused": next((row.refused for row in rows if row.refused), None),
+        "note": "; ".join(sorted({row.note for row in rows if row.note})),
+        "cpus": _all(row.cpus for row in rows),
+        "cpu_s": _all(row.cpu_s for row in rows),
+        "allocated_cpu_s": sum((row.cpus or 0.0) * length_s for row, length_s in zip(rows, lengths_s, strict=True)),
+    }
+
+
+def _all(values: Iterable[Any]) -> Any:
+    known = list(values)
+    return None if any(value is None for value in known) else sum(known)
 
 
 def shown_id(row: Mapping[str, Any]) -> str:

@@ -41,3 +41,40 @@ WantedBy=multi-user.target
 def unit(name: str, site: Site, store: Path) -> str:
     """The text of a unit."""
     return UNITS[name].format(command=site.command, spool=site.spool, store=store, state=STATE, period=site.period)
+
+
+# On one host of the site, not on its nodes.
+SITE_UNITS: Final = {
+    "everywatt-daily.service": """\
+[Unit]
+Description=everywatt: the daily work of a Slurm site
+
+[Service]
+Type=oneshot
+ExecStart={command} slurm daily --store {store}{options}
+Nice=10
+""",
+    "everywatt-daily.timer": """\
+[Unit]
+Description=everywatt: the daily work of a Slurm site, after midnight UTC
+
+[Timer]
+OnCalendar=*-*-* 00:30:00 UTC
+RandomizedDelaySec=10min
+Persistent=true
+
+[Install]
+WantedBy=timers.target
+""",
+}
+
+
+def site_unit(name: str, command: str, store: Path, options: str = "") -> str:
+    """The text of a unit of the site's host; `options` are more words for `slurm daily`."""
+    return SITE_UNITS[name].format(command=command, store=store, options=f" {options}" if options else "")
+
+
+def cron_line(command: str, store: Path, options: str = "") -> str:
+    """The line for /etc/cron.d where there is no systemd."""
+    more = f" {options}" if options else ""
+    return f"30 1 * * * root {command} slurm daily --store {store} --quiet{more}"

@@ -29,7 +29,7 @@ def lab():
 def bench(env, server, data, *more):
     words = [sys.executable, "-m", "everywatt", "bench", "llm", "--base-url", server.url, "--model", "scripted"]
     words += ["--dataset", str(data), "--json", "--warmup", "1", *more]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -145,6 +145,45 @@ def test_what_is_not_json_is_broken(server):
     assert "cannot be read" in answer.error
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"null",
+        b"5",
+        b'{"choices": "x"}',
+        b'{"choices": ["x"]}',
+        b'{"choices": [{"delta": "x"}]}',
+        b'{"choices": [{"delta": {"content": 5}}]}',
+        b'{"choices": [{"delta": {"content": "a"}, "logprobs": {"content": 5}}]}',
+        b'{"choices": [{"delta": {}, "finish_reason": 5}]}',
+        b"[" * 100_000,
+    ],
+)
+def test_an_event_of_another_shape_breaks_one_query_and_not_the_run(server, data):
+    raw = b"data: " + data + b"\n\ndata: [DONE]\n\n"
+    broken, fine = ask(server, {"raw": base64.b64encode(raw).decode()}, {"tokens": 2, "n": data.hex()[:20]})
+    assert (broken.status, fine.status) == ("broken", "ok")
+    assert "cannot be read" in broken.error
+
+
+def test_numbers_that_are_none_are_not_taken(server):
+    event = b'{"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}], "timings": {"a": NaN, "b": 1.5}, '
+    event += b'"usage": {"prompt_tokens": 1e308, "completion_tokens": -3}}'
+    (answer,) = ask(server, {"raw": base64.b64encode(b"data: " + event + b"\n\ndata: [DONE]\n\n").decode()})
+    assert (answer.status, answer.input_tokens, answer.output_tokens) == ("ok", None, None)
+    assert answer.server == {"b": 1.5}
+
+
+def test_a_character_in_two_halves_is_one(server):
+    halves = [
+        rb'{"choices": [{"delta": {"content": "\ud83d"}}]}',
+        rb'{"choices": [{"delta": {"content": "\ude00 \ud83d"}}]}',
+    ]
+    raw = b"".join(b"data: " + half + b"\n\n" for half in halves) + b"data: [DONE]\n\n"
+    (answer,) = ask(server, {"raw": base64.b64encode(raw).decode()})
+    assert (answer.status, answer.text) == ("ok", "\U0001f600 \ufffd")
+
+
 def test_reasoning_is_told_from_the_answer(server):
     events = [{"delta": {"reasoning_content": "hm"}}, {"delta": {"content": "4"}, "finish_reason": "stop"}]
     raw = "".join(f"data: {json.dumps({'choices': [one]})}\n\n" for one in events) + "data: [DONE]\n\n"

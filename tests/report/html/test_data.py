@@ -6,10 +6,12 @@ from reports import CPU_W, EVIL, HIGH_W, LOW_W, write_other_scope, write_run
 
 import everywatt
 from everywatt.core.jsonio import dumps
+from everywatt.core.spans import Span
 from everywatt.report.carbon import Factors
 from everywatt.report.html.data import report_document
 from everywatt.report.html.lines import lines_of, total_line
 from everywatt.report.html.packing import unpack
+from everywatt.report.html.spans import overlap
 from everywatt.report.intensity import Intensity
 
 TRUTH_J = 10 * CPU_W + 8 * LOW_W + 2 * HIGH_W
@@ -181,3 +183,9 @@ def test_the_document_is_plain_json(run):
     again = json.loads(dumps(data))
     assert again["schema"] == "everywatt/1" and again["kind"] == "report"
     assert again["command"] == "everywatt report last"
+
+
+def test_phases_that_ran_at_the_same_time_are_told_of(view):
+    spans = [Span("p", "batch", 0, 100), Span("a", "a", 0, 50, "p"), Span("b", "b", 50, 90, "p")]
+    assert not view["phases"]["overlap"] and not overlap(spans)
+    assert overlap([*spans, Span("c", "c", 60, 95, "p")])

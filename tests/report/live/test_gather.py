@@ -8,7 +8,7 @@ from tapes import at, counter_group, gauge_group, rows, write_tape
 
 from everywatt.core.channels import Channel, GroupInfo, Kind, Row
 from everywatt.core.clocks import NS
-from everywatt.report.live.gather import Gatherer, sum_of
+from everywatt.report.live.gather import Gatherer, left_out, sum_of
 from everywatt.tape.following import Follower
 from everywatt.tape.reader import Tape
 
@@ -68,6 +68,25 @@ def test_a_silent_device_has_no_power_but_keeps_its_energy(tmp_path):
     assert device.power_w is None
     assert device.age_s == pytest.approx(50.0)
     assert device.energy.joules == pytest.approx(300.0)
+
+
+def test_a_total_waits_for_a_device_that_was_not_read_yet(tmp_path):
+    package = (counter_group(), 0.1, rows(lambda t: 30 * t, 0, 3, 0.1))
+    card = (gauge_group(period_s=0.1, window_s=0.1), 0.1, [])
+    devices = gathered(write_tape(tmp_path / "a.tape", [package, card])).devices(at(3))
+    assert {device.name: (device.power_w, device.settling) for device in devices} == {
+        "cpu.0": (pytest.approx(30.0), False),
+        "gpu.0": (None, True),
+    }
+    assert sum_of(devices)[0] is None and left_out(devices) == []
+
+
+def test_a_total_without_a_device_that_fell_silent_says_so(tmp_path):
+    package = (counter_group(), 0.1, rows(lambda t: 30 * t, 0, 60, 0.1))
+    card = (gauge_group(period_s=0.1, window_s=0.1), 0.1, rows(lambda t: 80.0, 0, 20, 0.1))
+    devices = gathered(write_tape(tmp_path / "a.tape", [package, card])).devices(at(60))
+    assert sum_of(devices)[0] == pytest.approx(30.0)
+    assert left_out(devices) == ["gpu.0: nothing was read for 40 s; power is that of the others"]
 
 
 def test_what_is_inside_another_is_not_in_the_total(tmp_path):

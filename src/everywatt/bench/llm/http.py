@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.values import OK, Answer
+from everywatt.bench.llm.wire import whole
 from everywatt.core.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -64,11 +65,11 @@ class Stream:
 
     def answer(self, status: str, began_ns: int, sent_ns: int, *, attempts: int, error: str | None = None) -> Answer:
         """The answer as it stands, which ended now."""
-        thought, text = _apart("".join(self.text))
+        thought, text = _apart(whole(self.text))
         return Answer(
             status,
             text,
-            "".join(self.reasoning) + thought,
+            whole(self.reasoning) + thought,
             began_ns,
             sent_ns,
             time.monotonic_ns(),
@@ -84,11 +85,6 @@ class Stream:
             self.logprob_tokens,
             self.server,
         )
-
-
-def count(value: Any) -> int | None:
-    """A number of tokens as a server told it; None for anything that is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _apart(text: str) -> tuple[str, str]:

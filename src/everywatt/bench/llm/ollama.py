@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.compute import parse_count
-from everywatt.bench.llm.http import Http, Stream, count
+from everywatt.bench.llm.http import Http, Stream
 from everywatt.bench.llm.values import Answer, Ask
+from everywatt.bench.llm.wire import count, document, numbers, part, words
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
 
 if TYPE_CHECKING:
@@ -76,16 +76,14 @@ async def _read(response: httpx.Response, got: Stream) -> None:
         at_ns = time.monotonic_ns()
         if not line.strip():
             continue
-        data = json.loads(line)
-        if not isinstance(data, dict):
-            raise ValueError("a line is not an object")
+        data = document(line)
         if data.get("error"):
             got.error = str(data["error"])
             return
-        message = data.get("message") or {}
-        got.piece(at_ns, message.get("content") or "", message.get("thinking") or "")
+        message = part(data, "message")
+        got.piece(at_ns, words(message, "content"), words(message, "thinking"))
         if data.get("done"):
-            got.done, got.finish = True, data.get("done_reason") or "stop"
+            got.done, got.finish = True, words(data, "done_reason") or "stop"
             got.input_tokens, got.output_tokens = count(data.get("prompt_eval_count")), count(data.get("eval_count"))
-            got.server = {name: value for name, value in data.items() if name.endswith("_duration")}
+            got.server = {name: value for name, value in numbers(data).items() if name.endswith("_duration")}
             return

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from everywatt.bench.llm.clients import KEY_VARIABLE, Connection
-from everywatt.bench.llm.http import Http, Stream, count
+from everywatt.bench.llm.http import Http, Stream
 from everywatt.bench.llm.tokens import Counter, counter
 from everywatt.bench.llm.values import Answer, Ask
+from everywatt.bench.llm.wire import count, document, numbers, part, parts, words
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
 
 if TYPE_CHECKING:
@@ -112,14 +112,12 @@ async def _read(response: httpx.Response, got: Stream) -> None:
                 got.done = True
                 return
             if event.data:
-                _take(json.loads(event.data), at_ns, got)
+                _take(document(event.data), at_ns, got)
     except SSEError as error:
         raise ValueError(f"not a stream of events: {error}") from None
 
 
-def _take(data: Any, at_ns: int, got: Stream) -> None:
-    if not isinstance(data, dict):
-        raise ValueError("an event is not an object")
+def _take(data: dict[str, Any], at_ns: int, got: Stream) -> None:
     if data.get("error"):
         error = data["error"]
         got.error = str(error.get("message", error)) if isinstance(error, dict) else str(error)
@@ -129,14 +127,15 @@ def _take(data: Any, at_ns: int, got: Stream) -> None:
         got.input_tokens = count(usage.get("prompt_tokens"))
         got.output_tokens = count(usage.get("completion_tokens"))
     if isinstance(data.get("timings"), dict):
-        got.server = data["timings"]
-    for choice in data.get("choices") or ():
-        delta = choice.get("delta") or {}
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
-        got.piece(at_ns, delta.get("content") or choice.get("text") or "", reasoning)
+        got.server = numbers(data["timings"])
+    for choice in parts(data, "choices"):
+        delta = part(choice, "delta")
+        got.piece(
+            at_ns, words(delta, "content") or words(choice, "text"), words(delta, "reasoning_content", "reasoning")
+        )
         for value in _logprobs(choice.get("logprobs")):
             got.logprob(value)
-        got.finish = choice.get("finish_reason") or got.finish
+        got.finish = words(choice, "finish_reason") or got.finish
 
 
 def _logprobs(found: Any) -> list[Any]:
@@ -145,8 +144,8 @@ def _logprobs(found: Any) -> list[Any]:
         return []
     if isinstance(found.get("token_logprobs"), list):
         return list(found["token_logprobs"])
-    tokens = [*(found.get("reasoning_content") or ()), *(found.get("content") or ())]
-    return [token.get("logprob") for token in tokens if isinstance(token, dict)]
+    tokens = [*parts(found, "reasoning_content"), *parts(found, "content")]
+    return [token.get("logprob") for token in tokens]
 
 
 def _parameters(response: httpx.Response, model: str) -> int | None:

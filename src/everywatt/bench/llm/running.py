@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,7 +203,7 @@ class Bench:
             self._watch("warm-up", 0, len(self._items))
             uid = recording.span_open(WARM_UP)
             ask = Ask(_WARM.format(number=number + 1), self._plan.system, self._plan.settings)
-            answer = await self._client.ask(ask)
+            answer = await self._ask(ask)
             recording.span_close(uid, attributes={"status": answer.status})
             if answer.status != OK:
                 self._notes.append(f"warm-up {number + 1} gave no answer: {answer.error}")
@@ -224,10 +225,20 @@ class Bench:
         finally:
             recording.span_close(uid)
 
+    async def _ask(self, ask: Ask) -> Answer:
+        began_ns = time.monotonic_ns()
+        try:
+            return await self._client.ask(ask)
+        except EverywattError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a client may be somebody else's: its mistake costs one query
+            why = f"the client failed: {type(error).__name__}: {error}".rstrip(": ")
+            return Answer("failed", began_ns=began_ns, sent_ns=began_ns, ended_ns=time.monotonic_ns(), error=why)
+
     async def _query(self, recording: Recording, level: Level, item: Item, parent: str) -> Record:
         uid = recording.span_open(QUERY, parent=parent, attributes={"item": item.id, "level": level.label})
         try:
-            answer = await self._client.ask(Ask(item.prompt, self._plan.system, self._plan.settings, item.id))
+            answer = await self._ask(Ask(item.prompt, self._plan.system, self._plan.settings, item.id))
         except BaseException:
             recording.span_close(uid, attributes={"status": "interrupted"})
             raise

@@ -77,7 +77,18 @@ def phases_of(run: Run) -> dict[str, Any]:
     whole = run.energy().joules
     rows = [_phase(run, name, by_name[name], whole) for name in names[:MOST_PHASES]]
     order = {name: place for place, name in enumerate(by_name)}
-    return {"rows": sorted(rows, key=lambda row: order[row["name"]]), "count": len(names)}
+    rows.sort(key=lambda row: order[row["name"]])
+    return {"rows": rows, "count": len(names), "overlap": overlap(run.spans)}
+
+
+def overlap(spans: Sequence[Span]) -> bool:
+    """Whether spans of one parent ran at the same time, so that each has the joules of both."""
+    until: dict[str | None, int] = {}
+    for span in sorted(spans, key=lambda span: span.start_ns):
+        if span.start_ns < until.get(span.parent, span.start_ns):
+            return True
+        until[span.parent] = span.start_ns if span.end_ns is None else span.end_ns
+    return False
 
 
 def _phase(run: Run, name: str, spans: Sequence[Span], whole_j: float | None) -> dict[str, Any]:

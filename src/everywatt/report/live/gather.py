@@ -265,7 +265,7 @@ class Gatherer:
             power_limit_w=self._state.get(f"{name}.power_limit") if plain else None,
             history_w=tuple(line.history),
             age_s=age_s,
-            settling=not stale and line.power_w is None,
+            settling=line.power_w is None and (not stale or self.elapsed_ns < YOUNG_NS),
         )
 
     def _utilisation(self, device: str) -> float | None:
@@ -305,6 +305,15 @@ class Gatherer:
         """CPU and memory of the machine."""
         memory = self._state.get("host.memory")
         return HostNow(name, self._cpu_pct, memory, self._totals.get("host"), tuple(self._cpu_history))
+
+
+def left_out(devices: Sequence[DeviceNow]) -> list[str]:
+    """Notes on devices of the total that tell nothing any more: power is then that of the others."""
+    silent = [device for device in devices if device.in_total and device.power_w is None and not device.settling]
+    if len(silent) == sum(device.in_total for device in devices):
+        return []  # a recording that stands still is told of as a whole
+    ages = {device.name: "" if device.age_s is None else f" for {device.age_s:.0f} s" for device in silent}
+    return [f"{name}: nothing was read{age}; power is that of the others" for name, age in ages.items()]
 
 
 def sum_of(devices: Sequence[DeviceNow]) -> tuple[float | None, tuple[float | None, ...], tuple[float, ...]]:

@@ -23,7 +23,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import NoSensor, RecorderError, TapeError
 from everywatt.core.machine import Machine
 from everywatt.recorder.client import Recording, record
-from everywatt.report.live.gather import Gatherer, sum_of
+from everywatt.report.live.gather import Gatherer, left_out, sum_of
 from everywatt.report.live.owners import LedgerOwners, OwnersAsker, QuickOwners
 from everywatt.report.live.snapshot import Snapshot
 from everywatt.sensors.procfs import parse_meminfo, slurp
@@ -46,6 +46,7 @@ class LocalSource:
     once         it will be asked once, so owners come from a whole ledger
     keep         the folder of a run that the recording is to be kept in; None: it is removed at the end
     meta         more to be kept with the run
+    options      options of sensors, by their names
     rotate_s     a temporary tape is replaced by a new one after so long
     """
 
@@ -61,12 +62,13 @@ class LocalSource:
         once: bool = False,
         keep: Path | None = None,
         meta: Mapping[str, Any] | None = None,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
         rotate_s: float = ROTATE_S,
     ) -> None:
         self._interval_s, self._period_s = interval_s, period_s
         self._by, self._gpus, self._sensors, self._estimate = by, gpus, sensors, estimate
         self._rotate_s = rotate_s if keep is None else float("inf")
-        self._keep, self._meta = keep, dict(meta or {})
+        self._keep, self._meta, self._options = keep, dict(meta or {}), dict(options or {})
         self._owners: OwnersAsker | None = None
         if by:
             self._owners = LedgerOwners(by) if once else QuickOwners(by)
@@ -107,6 +109,7 @@ class LocalSource:
             sensors=self._sensors,
             devices=self._gpus,
             estimate=self._estimate,
+            options=self._options,
             everything=self._by is not None or self._keep is not None,
         )
         refuse_without_power(recording)
@@ -189,7 +192,7 @@ class LocalSource:
             history_w=history_w,
             host=gatherer.host(socket.gethostname()),
             owners=owners,
-            notes=tuple(dict.fromkeys((*gatherer.bounds.notes, *self._recording.notes))),
+            notes=tuple(dict.fromkeys((*left_out(devices), *gatherer.bounds.notes, *self._recording.notes))),
         )
 
     def close(self) -> None:

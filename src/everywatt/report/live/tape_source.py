@@ -10,7 +10,7 @@ from pathlib import Path
 from everywatt.api.run import Run
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
-from everywatt.report.live.gather import HISTORY, Gatherer, sum_of
+from everywatt.report.live.gather import HISTORY, Gatherer, left_out, sum_of
 from everywatt.report.live.owners import LedgerOwners, QuickOwners
 from everywatt.report.live.snapshot import Snapshot
 from everywatt.tape.following import Follower
@@ -99,7 +99,7 @@ class TapeSource:
         now_ns = time.monotonic_ns() if here and live else gatherer.last_ns
         devices = tuple(d for d in gatherer.devices(now_ns) if shown(d.name, self._gpus))
         power_w, averages_w, history_w = sum_of(devices)
-        notes = [*self._trouble, *gatherer.bounds.notes]
+        notes = [*self._trouble, *left_out(devices), *gatherer.bounds.notes]
         silent_s = (now_ns - gatherer.last_ns) / NS
         if live and silent_s > SILENT_S:
             notes.append(f"nothing was written for {silent_s:.0f} s")

@@ -30,7 +30,7 @@ everywatt.scatter = function (points) {
   const dots = points.map((p) => svg("circle", { cx: (30 + 2.6 * p.use).toFixed(1), cy: (150 - 140 * p.watts / most).toFixed(1), r: 2.4, class: "dot" },
     svg("title", {}, p.item + " on " + p.device + ": " + everywatt.number(p.use, "%") + ", " + everywatt.number(p.watts, "W"))));
   const word = (x, y, text, anchor) => svg("text", { x, y, "text-anchor": anchor || "middle" }, text);
-  return element("figure.scatter", {}, element("figcaption", {}, element("h3", {}, "Use against power", element("span.about", {}, "one dot an item"))),
+  return element("figure.scatter", {}, element("figcaption", {}, element("h3", {}, "Use against power ", element("span.about", {}, "one dot an item"))),
     svg("svg", { viewBox: "-24 0 336 178", role: "img", "aria-label": points.length + " items: mean use against mean power" },
       svg("path", { d: "M30 8V150H292", class: "axis", fill: "none" }), word(30, 163, "0 %"), word(290, 163, "100 %"), word(160, 173, "mean use"),
       word(26, 14, everywatt.number(most, "W"), "end"), word(26, 152, "0", "end"), dots));

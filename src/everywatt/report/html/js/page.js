@@ -292,9 +292,10 @@ everywatt.Page = class {
     });
     const box = element("div", {}, bars("Energy by phase", phases.map((phase) => row(phase, theme))));
     this.coloured.push(() => box.replaceChildren(bars("Energy by phase", phases.map((phase) => row(phase, everywatt.theme())))));
+    const shared = run.phases.overlap ? " Each has all that was drawn while it ran: those that ran at the same time have it more than once." : "";
     const more = run.phases.count > phases.length ? " The " + phases.length + " longest of " + run.phases.count + " names." : "";
     const drawn = run.bands.count > run.bands.kept ? " The " + run.bands.kept + " longest of " + run.bands.count + " spans are drawn as bands." : "";
-    return section("phases", "Phases", "Spans of one name, taken together." + more + drawn, box,
+    return section("phases", "Phases", "Spans of one name, taken together." + shared + more + drawn, box,
       element("details", {}, element("summary", {}, "Table of phases"), table("Phases", ["Phase", "Count", "Time", "Energy", "Mean power", "Each", "Share of the run"],
         phases.map((phase) => [phase.name, String(phase.count), phase.seconds_shown, phase.energy.shown, phase.mean_shown || "–", phase.each_shown || "–", phase.idle ? "–" : everywatt.percent(phase.share)]), [1, 2, 3, 4, 5, 6])));
   }

@@ -1,0 +1,343 @@
+"""The ledger of a Slurm site's day: 1,000 nodes, 20,000 jobs, 8 channels a node, a tick every 10 s; and a year's query.
+
+everywatt     series of nodes and use of jobs (Parquet, a file a node) → each job's share of each device, hour by hour,
+              in whole microjoules; written to a store and compacted. Two processes.
+Lab-IA's way  a JSON log of each job, read line by line into a pandas frame, trapezoids, a row a job; at a tenth of the
+              size. Done again here as its scripts are described; no code of theirs.
+
+Checked on the way: jobs + idle + system is what all channels drew, and both ways see the same joules at the plug.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import OUT, environment, say, verdict
+
+DAY_S = 86_400
+PERIOD_S = 10
+TICKS = DAY_S // PERIOD_S
+START_S = 1_794_700_800  # 2026-11-15T00:00Z
+JOBS_A_NODE = 20
+CPUS = 64
+IDLE_W = {"cpu.0": 60.0, "cpu.1": 60.0, "dram.0": 10.0, "dram.1": 10.0} | {f"gpu.{n}": 55.0 for n in range(4)}
+NAMES = tuple(IDLE_W)
+TARGET_S, TARGET_MB = 60.0, 2000.0
+WORKERS = 2
+
+WORK = """
+import sys
+from benchmarks.slurm_day import work
+work(sys.argv[1], int(sys.argv[2]))
+"""
+
+
+def jobs_of(node: int) -> list[tuple[int, int, int, int]]:
+    """Job number, first and last tick and GPU (-1: none) of each job of a node; they overlap."""
+    rng = np.random.default_rng(node)
+    lengths = np.clip(rng.exponential(5400 / PERIOD_S, JOBS_A_NODE).astype(int), 1, TICKS - 1)
+    starts = (rng.uniform(0, 1, JOBS_A_NODE) * (TICKS - lengths)).astype(int)
+    cards = rng.integers(-1, 4, JOBS_A_NODE)
+    return [
+        (node * JOBS_A_NODE + n + 1, int(starts[n]), int(starts[n] + lengths[n]), int(cards[n]))
+        for n in range(JOBS_A_NODE)
+    ]
+
+
+def series_of(node: int) -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any, Any]]]:
+    """Joules of each tick and channel, and the sparse use: tick, job (place), CPU seconds, GPU seconds and card."""
+    rng = np.random.default_rng(10_000 + node)
+    joules = rng.normal(0, 2.0, (TICKS, len(NAMES))) + np.array(list(IDLE_W.values())) * PERIOD_S
+    ticks, owners, cpu_s, gpu_s, card = [], [], [], [], []
+    for place, (_, first, last, gpu) in enumerate(jobs_of(node)):
+        count = last - first
+        used = rng.uniform(1, 8, count) * PERIOD_S / JOBS_A_NODE * 4
+        joules[first:last, :2] += (used * 1.5)[:, None]
+        joules[first:last, 2:4] += (used * 0.2)[:, None]
+        busy = rng.uniform(0, PERIOD_S, count) if gpu >= 0 else np.zeros(count)
+        if gpu >= 0:
+            joules[first:last, 4 + gpu] += busy * 200.0
+        ticks.append(np.arange(first, last))
+        owners.append(np.full(count, place))
+        cpu_s.append(used)
+        gpu_s.append(busy)
+        card.append(np.full(count, gpu))
+    names = ("tick", "job", "cpu_s", "gpu_s", "card")
+    columns: tuple[list[np.ndarray[Any, Any]], ...] = (ticks, owners, cpu_s, gpu_s, card)
+    return joules, {name: np.concatenate(parts) for name, parts in zip(names, columns, strict=True)}
+
+
+def write_node(folder: str, node: int) -> None:
+    """A node's files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    joules, use = series_of(node)
+    root = Path(folder)
+    table = pa.table({name: joules[:, place] for place, name in enumerate(NAMES)})
+    pq.write_table(table, root / f"n{node}.ticks.parquet", compression="zstd", compression_level=1)
+    pq.write_table(pa.table(use), root / f"n{node}.use.parquet", compression="zstd", compression_level=1)
+
+
+def book_nodes(folder: str, nodes: list[int]) -> tuple[int, int, int]:
+    """Book some nodes into the store; gives what they drew, what was booked, and this process's peak kilobytes."""
+    import pyarrow.parquet as pq
+
+    from everywatt.ledger.split import Level, Uses
+    from everywatt.slurm.bulk import Device, NodeDay, book_day
+    from everywatt.slurm.schema import JobOnNode
+    from everywatt.slurm.store import Store
+
+    devices = tuple(
+        Device(name, name.split(".")[0], "sim", Level(watts, 0.0, 0.7, 0.2), 0.02) for name, watts in IDLE_W.items()
+    )
+    store = Store(Path(folder) / "store")
+    drawn_uj = booked_uj = 0
+    for node in nodes:
+        ticks = pq.read_table(f"{folder}/n{node}.ticks.parquet")
+        joules = np.column_stack([ticks.column(name).to_numpy() for name in NAMES])
+        use = {name: column.to_numpy() for name, column in _columns(f"{folder}/n{node}.use.parquet")}
+        jobs = [
+            JobOnNode(
+                job_id,
+                f"n{node}",
+                START_S + first * PERIOD_S,
+                START_S + last * PERIOD_S,
+                cluster="c",
+                user=f"u{job_id % 300}",
+                account=f"a{job_id % 40}",
+                state="COMPLETED",
+                cpus=4.0,
+                gpus=(f"gpu.{gpu}",) if gpu >= 0 else (),
+                pedigree="counter",
+                scope="cpu+gpu",
+            )
+            for job_id, first, last, gpu in jobs_of(node)
+        ]
+        machine = Uses(use["tick"], use["job"], use["cpu_s"])
+        uses = dict.fromkeys(NAMES[:4], machine)
+        for card in range(4):
+            mine = use["card"] == card
+            uses[f"gpu.{card}"] = Uses(use["tick"][mine], use["job"][mine], use["gpu_s"][mine])
+        made, hours = book_day(NodeDay(f"n{node}", START_S, PERIOD_S, devices, joules, CPUS), jobs, uses)
+        store.append(made, f"n{node}")
+        store.append_hours(hours, f"n{node}")
+        drawn_uj += sum(round(value) for value in joules.sum(axis=0) * 1e6)
+        booked_uj += sum(row.jobs_uj + row.idle_uj + row.system_uj for row in hours)
+    return drawn_uj, booked_uj, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _columns(path: str) -> list[tuple[str, Any]]:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    return list(zip(table.column_names, table.columns, strict=True))
+
+
+def work(folder: str, nodes: int) -> None:
+    """Book a day with two processes, and compact it; prints seconds, peak megabytes, and how far the sum is off."""
+    from datetime import date
+
+    from everywatt.slurm.store import Store
+
+    began = time.perf_counter()
+    chunks = [list(range(nodes))[place::WORKERS] for place in range(WORKERS)]
+    with ProcessPoolExecutor(WORKERS) as pool:
+        done = list(pool.map(book_nodes, [folder] * WORKERS, chunks))
+    for kind in ("jobs", "nodes"):
+        Store(Path(folder) / "store").compact(date(2026, 11, 15), kind)
+    seconds = time.perf_counter() - began
+    own_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu_s = sum(each.ru_utime + each.ru_stime for each in spent)
+    off = abs(sum(d[1] for d in done) - sum(d[0] for d in done)) / sum(d[0] for d in done)
+    print(json.dumps({"s": seconds, "mb": (sum(d[2] for d in done) + own_kb) / 1024, "off": off, "cpu": cpu_s}))
+
+
+def write_logs(folder: Path, nodes: int) -> int:
+    """The same day as logs of each job, as Lab-IA has them; gives how many lines."""
+    from datetime import UTC, datetime
+
+    lines = 0
+    for node in range(nodes):
+        joules, _ = series_of(node)
+        for job_id, first, last, gpu in jobs_of(node):
+            path = folder / "logs" / f"u{job_id % 300}" / str(job_id)
+            path.mkdir(parents=True)
+            with (path / "power_metrics.json").open("w") as file:
+                for tick in range(first, last):
+                    at = datetime.fromtimestamp(START_S + tick * PERIOD_S, UTC)
+                    watts = joules[tick] / PERIOD_S
+                    card = {str(gpu): watts[4 + gpu]} if gpu >= 0 else {}
+                    metrics = {
+                        "cpu": {"intel_power": watts[:2].sum(), "total_dram_power": watts[2:4].sum()},
+                        "gpu": {"per_gpu_power_draw": card},
+                    }
+                    file.write(json.dumps({"date": f"{at:%Y-%m-%d %H:%M:%S}.000000", "metrics": metrics}) + "\n")
+                    lines += 1
+    return lines
+
+
+def labia_way(folder: str) -> None:
+    """Each job's log into a frame, trapezoids, a row; then a table for each user. Prints seconds and megabytes."""
+    import pandas as pd
+
+    began = time.perf_counter()
+    rows = []
+    for path in sorted(Path(folder, "logs").rglob("power_metrics.json")):
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        frame = pd.json_normalize(records)
+        frame["date"] = pd.to_datetime(frame["date"])
+        at = (frame["date"] - frame["date"].iloc[0]).dt.total_seconds().to_numpy()
+        powers = [name for name in frame.columns if name.startswith("metrics.")]
+        sums = {name: float(np.trapezoid(frame[name].fillna(0.0).to_numpy(), at)) for name in powers}
+        rows.append({"user": path.parent.parent.name, "job": path.parent.name, **sums})
+    table = pd.DataFrame(rows)
+    for user, part in table.groupby("user"):
+        part.to_csv(Path(folder, f"{user}.csv"), index=False)
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"s": time.perf_counter() - began, "mb": peak_kb / 1024, "cpu": time.process_time()}))
+
+
+def timed(code: str, *words: str) -> dict[str, float]:
+    """What a process of its own prints."""
+    done = subprocess.run([sys.executable, "-c", code, *words], env=_environment(), capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return dict(json.loads(done.stdout))
+
+
+def _environment() -> dict[str, str]:
+    env = environment()
+    root = str(Path(__file__).resolve().parent.parent)
+    return {**env, "PYTHONPATH": os.pathsep.join([env["PYTHONPATH"], root])}
+
+
+def main(quick: bool = False) -> None:
+    """The tables."""
+    sizes = (10, 100) if quick else (100, 1_000)
+    rows, ours = [], []
+    with tempfile.TemporaryDirectory(prefix="everywatt-bench-") as name:
+        for nodes in sizes:
+            folder = Path(name) / str(nodes)
+            folder.mkdir()
+            with ProcessPoolExecutor(WORKERS) as pool:
+                list(pool.map(write_node, [str(folder)] * nodes, range(nodes), chunksize=8))
+            found = timed(WORK, str(folder), str(nodes))
+            ours.append(found)
+            rows.append(["everywatt", nodes, nodes * JOBS_A_NODE, *_cells(found), f"{found['off']:.1e}"])
+        tenth = sizes[1] // 10
+        lines = write_logs(Path(name), tenth)
+        code = "import sys; from benchmarks.slurm_day import labia_way; labia_way(sys.argv[1])"
+        theirs = timed(code, name)
+        rows.append(["Lab-IA's way, pandas", tenth, tenth * JOBS_A_NODE, *_cells(theirs), None])
+        OUT.table(["WAY", "NODES", "JOBS", "TIME", "CPU TIME", "MEMORY", "SUM OFF BY"], rows, right=range(1, 7))
+        say(f"{len(NAMES)} channels a node, a tick every {PERIOD_S} s; {lines} lines of JSON for pandas.")
+        year_s = year(Path(name) / "year", 14 if quick else 365)
+    growth = ours[1]["cpu"] / ours[0]["cpu"]
+    scale = 1000 / sizes[1]
+    targets: list[list[object]] = [
+        [
+            "seconds for 1,000 nodes",
+            f"{ours[1]['s'] * scale:.1f}",
+            f"{TARGET_S:g}",
+            verdict(ours[1]["s"] * scale, TARGET_S),
+        ],
+        ["megabytes", f"{ours[1]['mb']:.0f}", f"{TARGET_MB:g}", verdict(ours[1]["mb"], TARGET_MB)],
+        ["growth over 10 times the nodes, CPU time", f"{growth:.1f}", "11", verdict(growth, 11.0)],
+        [
+            "times less CPU time a job than pandas",
+            f"{theirs['cpu'] / tenth / (ours[1]['cpu'] / sizes[1]):.1f}",
+            None,
+            None,
+        ],
+        ["seconds of a query over the year, by user", f"{year_s:.1f}", "5", verdict(year_s, 5.0)],
+    ]
+    OUT.table(["FIGURE", "IS", "TARGET", "VERDICT"], targets, right=(1, 2))
+
+
+def _cells(found: dict[str, float]) -> list[str]:
+    return [f"{found['s']:.1f} s", f"{found['cpu']:.1f} s", f"{found['mb']:.0f} MB"]
+
+
+def year(folder: Path, days: int, jobs_a_day: int = 20_000) -> float:
+    """Seconds of `slurm jobs --by user` over a store of so many compact days; the slowest of four queries is told."""
+    from everywatt.slurm.store import Store
+    from everywatt.slurm.totals import Wanted, jobs, sums
+
+    with ProcessPoolExecutor(WORKERS) as pool:
+        list(pool.map(_write_day, [str(folder)] * days, range(days), [jobs_a_day] * days, chunksize=4))
+    store, first_s = Store(folder), START_S - 400 * DAY_S
+    wanted = Wanted(first_s, first_s + (days + 1) * DAY_S)
+    last_day = Wanted(first_s + (days - 1) * DAY_S, first_s + days * DAY_S)
+    queries: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "by user": lambda: sums(store, wanted, "user"),
+        "by account": lambda: sums(store, wanted, "account"),
+        "one user's 20 largest": lambda: jobs(store, Wanted(wanted.since_s, wanted.until_s, user="u5"), "energy", 20),
+        "one day's 20 largest": lambda: jobs(store, last_day, "energy", 20),
+    }
+    taken = {}
+    for name, query in queries.items():
+        began = time.perf_counter()
+        found = query()
+        taken[name] = time.perf_counter() - began
+        assert found, name
+    rows = [[name, f"{seconds:.2f} s"] for name, seconds in taken.items()]
+    OUT.table([f"QUERY OVER {days * jobs_a_day:,} RECORDS", "TIME"], rows, right=(1,))
+    return taken["by user"]
+
+
+def _write_day(folder: str, day: int, count: int) -> None:
+    """A compact day of the store, column by column."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from everywatt.slurm.schema import job_schema
+
+    rng, schema = np.random.default_rng(day), job_schema()
+    start_s = START_S - 400 * DAY_S + day * DAY_S
+    ends = start_s + np.sort(rng.uniform(0, DAY_S, count))
+    energy = (rng.lognormal(10, 2, count) * 1e6).astype(np.int64)
+    columns: dict[str, Any] = {
+        "job_id": day * count + np.arange(count),
+        "node": np.char.add("n", rng.integers(0, 1400, count).astype(str)),
+        "start_s": ends - rng.exponential(3000, count) - 1,
+        "end_s": ends,
+        "user": np.char.add("u", rng.integers(0, 300, count).astype(str)),
+        "account": np.char.add("a", rng.integers(0, 40, count).astype(str)),
+        "state": rng.choice(["COMPLETED", "FAILED", "TIMEOUT"], count),
+        "energy_uj": energy,
+        "low_uj": (energy * 0.9).astype(np.int64),
+        "high_uj": (energy * 1.1).astype(np.int64),
+        "idle_uj": energy // 3,
+        "waste_uj": energy // 9,
+        "cpus": np.full(count, 4.0),
+        "cpu_s": rng.exponential(3000, count),
+        "coverage": np.ones(count),
+        "restart": np.zeros(count, dtype=np.int32),
+        "nodes": np.ones(count, dtype=np.int32),
+        "complete": np.ones(count, dtype=bool),
+        "cluster": np.full(count, "c"),
+    }
+    part = [("device", "cpu.0"), ("domain", "package"), ("source", "rapl")]
+    columns["devices"] = [[dict(part, energy_uj=uj, low_uj=uj, high_uj=uj, idle_uj=0)] for uj in energy.tolist()]
+    arrays = [
+        pa.array(columns[field.name], type=field.type) if field.name in columns else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    name = time.strftime("%Y-%m-%d", time.gmtime(start_s))
+    target = Path(folder) / "jobs" / f"date={name}"
+    target.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), target / "compact.parquet", compression="zstd")

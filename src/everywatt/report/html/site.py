@@ -1,0 +1,142 @@
+"""A month of a Slurm site as one page: the look of a run's report, no scripts, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everywatt.core.units import format_duration, format_joules, format_quantity
+from everywatt.report.html.page import asset, policy
+from everywatt.slurm.figures import amount, percent, short, time_of
+from everywatt.slurm.monthly import Month
+from everywatt.slurm.totals import UJ, shown_id
+
+WIDTH = 720
+MOST = 40
+TITLES = {"user": "By user", "account": "By account", "state": "By how jobs ended", "partition": "By partition"}
+
+
+def site_page(month: Month, factors: Sequence[str] = (), currency: str = "") -> str:
+    """The page of a month; `factors` are lines that say with what carbon and cost were made."""
+    style = asset("html/page.css")
+    title = f"Jobs of {month.month}"
+    body = [
+        _card("The month", _hero(month, factors, currency)),
+        _card("By day", _days(month.groups["day"])),
+        *(_card(text, _group(name, month, currency)) for name, text in TITLES.items()),
+        _card("The jobs that used most", _jobs(month.costliest)),
+    ]
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{html.escape(policy([style], []).replace("script-src ;", ""))}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="everywatt">
+<title>{title} · everywatt</title>
+<style>{style}</style>
+</head>
+<body>
+<header class="top"><div class="brand"><span class="mark"></span>everywatt</div><h1>{title}</h1></header>
+<main class="run">
+{"".join(body)}
+<footer>Days and months are UTC; a job belongs to the day of its end. Intervals are 95 %.</footer>
+</main>
+</body>
+</html>
+"""
+
+
+def _card(title: str, content: str) -> str:
+    return f'<section class="card"><div class="head"><h2>{html.escape(title)}</h2></div>{content}</section>\n'
+
+
+def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
+    total = month.total
+    figures = [("jobs", str(total["jobs"]), f"{total['refused']} records without a figure" if total["refused"] else "")]
+    if total["energy_uj"] is not None:
+        figures.append(("energy of jobs", short(total), format_quantity(total["energy_uj"] / UJ / 3600, "Wh")))
+    names = (("idle_uj", "idle of what was given", "by allocation"), ("waste_uj", "waste", "given and not used"))
+    figures += [(name, amount(total, key) or "-", about) for key, name, about in names]
+    if total["wall_uj"] is not None:
+        figures.append(("at the wall", amount(total, "wall_uj") or "-", "jobs of nodes that have a meter"))
+    if total["carbon_g"] is not None:
+        figures.append(("carbon", format_quantity(total["carbon_g"], "g CO2e"), "one figure for the grid"))
+    if total["carbon_varying_g"] is not None:
+        left = f"{total['uncovered']} records outside of the table" if total["uncovered"] else "the grid at the time"
+        figures.append(("carbon over time", format_quantity(total["carbon_varying_g"], "g CO2e"), left))
+    if total["cost"] is not None:
+        figures.append(("cost", f"{total['cost']:.2f} {currency}".rstrip(), ""))
+    cells = "".join(
+        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}"
+        f'<span class="about">{html.escape(about)}</span></dd></div>'
+        for name, value, about in figures
+    )
+    nodes = {name: format_joules(uj / UJ) for name, uj in month.nodes.items()}
+    proof = (
+        f'<p class="notes">Nodes drew {nodes["total_uj"]}: jobs {nodes["jobs_uj"]}, idle {nodes["idle_uj"]}, '
+        f"system {nodes['system_uj']}.</p>"
+    )
+    told = "".join(f'<p class="notes">{html.escape(line)}</p>' for line in factors)
+    return f'<dl class="figures">{cells}</dl>{proof}{told}'
+
+
+def _days(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A column for each day."""
+    if not rows:
+        return "<p>No job ended in this month.</p>"
+    largest = max((row["energy_uj"] or 0 for row in rows), default=0) or 1
+    step = WIDTH / max(len(rows), 31)  # as wide as a day of a month, also where there are few
+    bars = []
+    for place, row in enumerate(rows):
+        height = 120 * max(row["energy_uj"] or 0, 0) / largest
+        about = html.escape(f"{row['group']}: {short(row)}, {row['jobs']} jobs")
+        bars.append(
+            f'<rect x="{place * step + 1:.1f}" y="{130 - height:.1f}" width="{max(step - 2, 1):.1f}" '
+            f'height="{height:.1f}" rx="2" fill="#0072b2"><title>{about}</title></rect>'
+        )
+    names = dict.fromkeys(str(rows[place]["group"]) for place in (0, -1))
+    return (
+        f'<svg viewBox="0 0 {WIDTH} 150" width="100%" role="img" aria-label="Energy by day">{"".join(bars)}'
+        f'<text x="0" y="147" font-size="11" fill="#7a828d">{html.escape(" to ".join(names))}</text></svg>'
+    )
+
+
+def _group(by: str, month: Month, currency: str) -> str:
+    rows = month.groups[by]
+    heads = [by, "jobs", "time", "energy", "idle share", "waste"]
+    total = month.total
+    carbon = [name for name in ("carbon_g", "carbon_varying_g") if total[name] is not None]
+    heads += [{"carbon_g": "carbon", "carbon_varying_g": "carbon over time"}[name] for name in carbon]
+    heads += [f"cost {currency}".strip()] if total["cost"] is not None else []
+    cells = []
+    for row in rows[:MOST]:
+        line = [row["group"] or "(none)", row["jobs"], format_duration(row["elapsed_s"] or 0.0), short(row)]
+        line += [amount(row, "idle_uj"), amount(row, "waste_uj")]
+        line += [None if row[name] is None else format_quantity(row[name], "g CO2e") for name in carbon]
+        line += [None if row["cost"] is None else f"{row['cost']:.2f}"] if total["cost"] is not None else []
+        cells.append(line)
+    more = f'<p class="notes">{len(rows) - MOST} more are in the CSV.</p>' if len(rows) > MOST else ""
+    return _table(heads, cells) + more
+
+
+def _jobs(rows: Sequence[Mapping[str, Any]]) -> str:
+    cells = []
+    for row in rows:
+        used = percent(row["cpu_s"], row["allocated_cpu_s"])
+        gpu = percent(row["gpu_utilisation"], 1.0)
+        line = [shown_id(row), row["user"], row["state"], time_of(row), short(row), amount(row, "waste_uj"), used, gpu]
+        cells.append([*line, row["name"]])
+    return _table(["job", "user", "state", "time", "energy", "waste", "CPU", "GPU", "name"], cells)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    def cell(place: int, value: object) -> str:
+        text = html.escape("-" if value is None else str(value))
+        return f"<th>{text}</th>" if place == 0 else f"<td>{text}</td>"
+
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
+    body = "".join(f"<tr>{''.join(cell(place, value) for place, value in enumerate(row))}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -1,0 +1,103 @@
+"""A real cluster's sacct in a store: accounts, states, jobs that nobody recorded, and what validate says of them."""
+
+import json
+import os
+import pwd
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from everywatt.cli.main import main
+from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.store import Store
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.fixture(scope="module")
+def ran(slurm):
+    """phys: a job on both nodes and an array of two, of which one fails; chem: one job."""
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    for account in ("phys", "chem"):
+        slurm.run("sacctmgr", "-i", "add", "account", account)
+        slurm.run("sacctmgr", "-i", "add", "user", user, f"account={account}")
+
+    def known() -> bool:
+        return "Account=chem" in slurm.run("scontrol", "show", "assoc_mgr", "flags=assoc")
+
+    slurm.until(known, "slurmctld knows the accounts", 30)
+    both = slurm.sbatch("#!/bin/sh\nsrun true\n", "--account=phys", "--nodes=2", "--job-name=both|ends")
+    array = slurm.sbatch("#!/bin/sh\nexit $SLURM_ARRAY_TASK_ID\n", "--account=phys", "--array=0-1")
+    alone = slurm.sbatch("#!/bin/sh\nsleep 1\n", "--account=chem", "--nodelist=node1")
+    for job in (both, array, alone):
+        slurm.wait(job)
+        slurm.sacct(job, columns="JobID,State")
+    return both, array, alone
+
+
+@pytest.fixture
+def said(slurm, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("SLURM_CONF", slurm.environ["SLURM_CONF"])
+    monkeypatch.setenv("EVERYWATT_SLURM_STORE", str(tmp_path / "store"))
+
+    def run(*words: str) -> tuple[int, dict]:
+        code = main(["slurm", *words, "--json"] if words[0] != "import" else [*words, "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def mine(rows: list[dict], ran: tuple) -> list[dict]:
+    """Of what the cluster has done for all tests, these."""
+    return [row for row in rows if row.get("account") in ("phys", "chem")]
+
+
+def test_import_sacct_by_account_and_validate(slurm, ran, said, tmp_path: Path) -> None:
+    both, array, alone = ran
+    (row,) = (row for row in slurm.sacct(alone, columns="JobIDRaw,Start,End,Cluster") if "." not in row["JobIDRaw"])
+    cluster = row["Cluster"]
+    code, found = said("import", "sacct", "--since", "-1d")
+    assert (code, found["changed"]) == (0, 0) and found["added"] >= 4
+    assert said("import", "sacct", "--since", "-1d")[1] | {"jobs": 0} == found | {"added": 0, "jobs": 0}
+
+    # What a node recorded late counts for more than what sacct alone knew of it, and keeps its energy.
+    store = Store(tmp_path / "store")
+    known = next(r for r in store.jobs(0, 9e9).to_pylist() if r["job_id"] == int(alone))
+    assert known["cluster"] == cluster
+    start_s, end_s = known["start_s"], known["end_s"]
+    late = JobOnNode(int(alone), "node1", start_s, end_s, cluster=cluster, energy_uj=7_000_000, coverage=1.0)
+    store.append([replace(late, low_uj=6_000_000, high_uj=8_000_000)], "node1")
+    assert said("import", "sacct", "--since", "-1d")[1]["changed"] == 1
+
+    groups = {row["group"]: row for row in said("jobs", "--by", "account", "--since", "-1d")[1]["groups"]}
+    assert (groups["phys"]["jobs"], groups["phys"]["refused"]) == (3, 4)
+    assert (groups["chem"]["jobs"], groups["chem"]["refused"], groups["chem"]["energy"]["joules"]) == (1, 0, 7.0)
+    rows = {row["id"]: row for row in mine(said("jobs", "--since", "-1d")[1]["jobs"], ran)}
+    assert {key: row["state"] for key, row in rows.items()} == {
+        str(both): "COMPLETED",
+        f"{array}_0": "COMPLETED",
+        f"{array}_1": "FAILED",
+        str(alone): "COMPLETED",
+    }
+    assert rows[str(both)]["nodes"] == ["node1", "node2"]
+    assert rows[str(both)]["name"] == "both|ends"
+
+    code, checked = said("validate")
+    kinds = [(f["kind"], f["job"]) for f in checked["findings"]]
+    assert code == 1
+    assert [job for kind, job in kinds if kind == "refused" and job == str(both)] == [str(both)] * 2
+    assert str(alone) not in {job for _, job in kinds}
+
+
+def test_daily_asks_sacct(ran, said, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    from datetime import UTC, datetime
+
+    today = datetime.now(UTC).date().isoformat()
+    code, found = said("daily", "--date", today)
+    assert code == 0 and found["sacct"]["added"] >= 4
+    assert said("daily", "--date", today)[1]["sacct"]["added"] == 0
+    by_account = {row["group"]: row["jobs"] for row in found["day"]["by_account"]}
+    assert (by_account["phys"], by_account["chem"]) == (3, 1)
+    assert "root" in found["users"]
