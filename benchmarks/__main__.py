@@ -37,6 +37,7 @@ ORDER = (
     "stress_duty",
     "agent_cost",
     "scrape",
+    "fleet_scale",
 )
 
 

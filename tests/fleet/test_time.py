@@ -6,10 +6,15 @@ import os
 import sqlite3
 
 import pytest
+from agents import told_on
 
-from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, fresh
+from everywatt.api.run import load
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.core.clocks import NS, FakeClock
 from everywatt.core.machine import Machine
+from everywatt.energy.sources import sources
+from everywatt.energy.statistics import power_samples
+from everywatt.energy.window import source_energy
 from everywatt.fleet import segments, state
 from everywatt.fleet.agent import Agent
 from everywatt.fleet.options import AgentOptions
@@ -22,15 +27,17 @@ WATTS = 100.0
 class Meter:
     """A counter that follows a fake clock."""
 
-    def __init__(self, clock: FakeClock) -> None:
+    def __init__(self, clock: FakeClock, device: str = "cpu.0", domain: Domain = Domain.PACKAGE, lag_s=0.0) -> None:
         channel = Channel(
-            "cpu.0.package.energy", "J", Kind.COUNTER, "cpu.0", Domain.PACKAGE, facts=Facts(period_s=0.001)
+            f"{device}.{domain.value}.energy", "J", Kind.COUNTER, device, domain, facts=Facts(period_s=0.001)
         )
-        self.info = GroupInfo("meter", "meter", "cpu.0", (channel,))
-        self._clock = clock
+        self.info = GroupInfo(f"meter.{device}", "meter", device, (channel,))
+        self._clock, self._lag_ns = clock, round(lag_s * NS)
 
     def read(self):
-        return [fresh(self._clock.now_ns, (WATTS * (self._clock.now_ns - 1000 * NS) / NS,))]
+        """What it had counted `lag_s` ago."""
+        at_ns = self._clock.now_ns - self._lag_ns
+        return [Row(self._clock.now_ns, at_ns, at_ns, (WATTS * (at_ns - 990 * NS) / NS,))]
 
     def close(self):
         pass
@@ -70,7 +77,7 @@ class Processes:
 class Lab:
     """An agent whose loop is driven by hand, a second at a time."""
 
-    def __init__(self, folder, **options) -> None:
+    def __init__(self, folder, *more, **options) -> None:
         self.clock = FakeClock()
         options = {"state": folder, "rotate_s": 3600.0, "retention_s": 6 * 3600.0, **options}
         self.said: list[str] = []
@@ -79,7 +86,8 @@ class Lab:
         )
         from everywatt.recorder.source import Source
 
-        sources = [Source(Meter(self.clock), self.clock), Source(Processes(self.clock), self.clock)]
+        groups = [Meter(self.clock), *(make(self.clock) for make in more), Processes(self.clock)]
+        sources = [Source(group, self.clock) for group in groups]
         self.agent._reports = [Report("meter", State.USABLE)]
         self.agent._open_sensors = lambda: sources
         self.agent.start()
@@ -133,6 +141,27 @@ def test_ten_minutes_at_once_keep_the_law(tmp_path):
     assert again.devices["cpu.0|package"] == lab.energy_uj
 
 
+def test_segments_join_without_overlap_and_add_up(tmp_path):
+    lab = Lab(tmp_path, lambda clock: Meter(clock, "gpu.0", Domain.GPU, lag_s=0.4), rotate_s=5.0, retention_s=600.0)
+    for _ in range(22):
+        lab.tick()
+    lab.agent.finish()
+    paths = segments.segments(tmp_path / "tape")
+    assert len(paths) >= 4
+    run = load(tmp_path / "tape")
+    bounds = [tape.extent_ns() for tape in run.tapes]
+    assert [end for _, end in bounds[:-1]] == [start for start, _ in bounds[1:]]
+    whole_s = (bounds[-1][1] - bounds[0][0]) / NS
+    assert run.energy().joules == pytest.approx(2 * WATTS * whole_s, rel=1e-6)
+    for tape, (start_ns, end_ns) in zip(run.tapes, bounds, strict=True):
+        for source in sources(tape):
+            found = source_energy(source, start_ns, end_ns)
+            assert found.joules == pytest.approx(WATTS * (end_ns - start_ns) / NS, rel=1e-6)
+            assert power_samples(source, start_ns, end_ns) == pytest.approx(WATTS, rel=1e-6)
+    told = {line.key: line.settled_uj for line in lab.agent.watcher.lines.all}
+    assert state.recover(state.State(), tmp_path / "tape").devices == told, "rows that two segments share count once"
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_half_a_day_keeps_memory_flat_and_disk_bounded(tmp_path):
@@ -156,20 +185,39 @@ def test_owners_are_capped_and_the_rest_keeps_the_law(tmp_path):
     lab.agent.finish()
 
 
-def test_a_clock_that_is_set_moves_no_joule_and_samples_stay_in_order(tmp_path):
+def test_a_clock_that_is_set_back_is_waited_for(tmp_path):
     lab = Lab(tmp_path)
     for _ in range(5):
         lab.tick()
     before = lab.agent.exporter.utc.ms(lab.clock.now_ns)
-    lab.clock.utc_offset_ns -= NS  # a little back: waited for
+    lab.clock.utc_offset_ns -= 10 * NS
+    times = []
+    for _ in range(25):
+        lab.tick()
+        times.append(lab.agent.exporter.utc.ms(lab.clock.now_ns) - before)
+    assert times[:20] == [500 * n for n in range(1, 21)], "half as fast, and never back"
+    assert times[20:] == [10_000 + 1000 * n for n in range(1, 6)], "and then right again"
+    assert lab.said == []
+    lab.agent.finish()
+    (path,) = segments.segments(tmp_path / "tape")
+    for samples in told_on([path]).values():
+        assert list(samples) == sorted(samples)
+    energy = next(v for (name, _), v in told_on([path]).items() if name == "everywatt_energy_joules_total")
+    assert len(energy) >= 29, "no tick was left out"
+
+
+def test_a_clock_that_was_wrong_by_an_hour_moves_no_joule(tmp_path):
+    lab = Lab(tmp_path)
+    for _ in range(5):
+        lab.tick()
+    before = lab.agent.exporter.utc.ms(lab.clock.now_ns)
+    lab.clock.utc_offset_ns -= 3600 * NS
     lab.tick()
-    assert lab.agent.exporter.utc.ms(lab.clock.now_ns) == before + 1000
-    lab.clock.utc_offset_ns -= 3600 * NS  # an hour back: the clock was wrong
-    lab.tick()
-    assert lab.agent.exporter.utc.ms(lab.clock.now_ns) == before + 2000 - 3_601_000
+    assert lab.agent.exporter.utc.ms(lab.clock.now_ns) == before + 1000 - 3_600_000
+    assert any("The clock was set back by 3600 s." in text for text in lab.said)
     lab.clock.utc_offset_ns += 7200 * NS
     lab.tick()
-    assert lab.energy_uj == pytest.approx(WATTS * 8e6, rel=0.02)
+    assert lab.energy_uj == pytest.approx(WATTS * 7e6, rel=0.02)
     lab.agent.finish()
     rows = [row for row in state.sample_rows(segments.segments(tmp_path / "tape")[0]) if "t" in row]
     assert rows[-1]["t"] > before + 3_000_000, "samples go on after every step"

@@ -24,6 +24,25 @@ def test_only_what_was_used_since_counts():
     assert one.memory[Owner("user", "bob")] == 4096
 
 
+def test_a_package_gets_what_ran_on_its_cpus():
+    one = book()
+    one.packages = [0, 0, 1, 1, 1, 1]
+    one.feed_processes(1, [row(10, 0.0), row(11, 0.0, user="bob"), row(12, 0.0, user="eve")])
+    one.feed_processes(
+        2,
+        [
+            row(10, 0.6, cpu=1, threads=1),
+            row(11, 0.8, user="bob", cpu=4, threads=1),
+            row(12, 3.0, user="eve", cpu=4, threads=8),
+        ],
+    )
+    ada, bob, eve = (Owner("user", name) for name in ("ada", "bob", "eve"))
+    assert one.take() == pytest.approx({ada: 0.6, bob: 0.8, eve: 3.0})
+    assert one.on(0) == pytest.approx({ada: 0.6, bob: 0.0, eve: 1.0})
+    assert one.on(1) == pytest.approx({ada: 0.0, bob: 0.8, eve: 2.0})
+    assert one.on(7) is None
+
+
 def test_a_number_that_is_used_again_is_another_process():
     one = book()
     one.feed_processes(1, [row(10, 100.0)])

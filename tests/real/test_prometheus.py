@@ -1,73 +1,18 @@
 """Real Prometheus and VictoriaMetrics on loopback: scraped, written to, asked, and compared with tape and truth."""
 
-import json
-import math
-import os
-import shutil
-import socket
-import subprocess
 import time
-import urllib.parse
-import urllib.request
 
 import pytest
 from agents import AgentProcess, home_of, told_on
+from engines import MARKS, NEEDED, Engine, free_port
 
 from everywatt.fleet.segments import segments
 from everywatt.sim.machine import SimMachine
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("cramjam")
-NEEDED = ("prometheus", "victoria-metrics")
-MISSING = [name for name in NEEDED if shutil.which(name) is None]
-if MISSING and os.environ.get("CI") == "true":
-    raise RuntimeError(f"{MISSING} must be there in CI (make system-packages)")
-pytestmark = [
-    pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed (make system-packages)"),
-    pytest.mark.timeout(180),
-]
+pytestmark = MARKS
 ENERGY = "everywatt_energy_joules_total"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
-class Engine:
-    """A time-series engine as a process."""
-
-    def __init__(self, words: list[str], port: int, ready: str, log) -> None:
-        self.base = f"http://127.0.0.1:{port}"
-        self.process = subprocess.Popen(words, stdout=log, stderr=log)
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                if urllib.request.urlopen(f"{self.base}{ready}", timeout=2).status == 200:
-                    return
-            except OSError:
-                assert self.process.poll() is None and time.monotonic() < deadline, words
-                time.sleep(0.1)
-
-    def ask(self, path: str, **query: object) -> list[dict]:
-        url = f"{self.base}{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=20) as answer:
-            return json.load(answer)["data"]["result"]
-
-    def raw(self, selector: str) -> dict[tuple, dict[int, float]]:
-        """Every stored sample: labels → {UTC ms: value}."""
-        found = self.ask("/api/v1/query", query=f"{selector}[10m]")
-        return {
-            tuple(sorted(one["metric"].items())): {
-                round(float(at) * 1000): float(value) for at, value in one["values"] if not math.isnan(float(value))
-            }
-            for one in found
-        }
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait(20)
 
 
 @pytest.fixture(scope="module")

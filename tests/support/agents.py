@@ -27,7 +27,7 @@ class AgentProcess:
     """`everywatt agent` on a simulated machine; `url` is where its metrics are."""
 
     def __init__(self, env: Mapping[str, str], *words: str, listen: bool = True) -> None:
-        env = {**env, "PYTHONPATH": str(SRC)}
+        env = {**env, "PYTHONPATH": f"{SRC}{os.pathsep}{Path(__file__).parent}"}
         ports = ["--listen", "127.0.0.1:0"] if listen else []
         command = [sys.executable, "-m", "everywatt", "agent", *ports, *words]
         self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from everywatt.sensors.sysfs import packages_of
+
 GIT_TIMEOUT_S = 1.0
 
 
@@ -37,7 +39,7 @@ def provenance(
             "cpus": os.cpu_count(),
             "cpu": _cpu_model(),
             "memory_bytes": _memory_bytes(),
-            "packages": _packages(),
+            "packages": packages_of(Path("/sys")),
         },
         "python": platform.python_version(),
         "user": user_name(),
@@ -56,18 +58,6 @@ def _memory_bytes() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return None
-
-
-def _packages(cpus: Path = Path("/sys/devices/system/cpu")) -> list[int] | None:
-    """The package of each CPU, in their order; None where the system does not say, or there is one."""
-    try:
-        found = [
-            int((cpus / f"cpu{cpu}" / "topology" / "physical_package_id").read_text())
-            for cpu in range(os.cpu_count() or 0)
-        ]
-    except (OSError, ValueError):
-        return None
-    return found if len(set(found)) > 1 else None
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

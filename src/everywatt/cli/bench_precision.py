@@ -31,9 +31,6 @@ from everywatt.bench.precision.result import Result
 from everywatt.bench.runs import folder_of
 from everywatt.cli.compare import Share, check_ending
 from everywatt.cli.metering import meter_of, terminable
-from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
-from everywatt.cli.compare import INTERRUPTED, Share, check_ending
-from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings

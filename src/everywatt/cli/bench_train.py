@@ -13,9 +13,6 @@ from everywatt.bench.precision.trained import Epoch, Trained, compared
 from everywatt.bench.precision.training import TrainJob, TrainLab
 from everywatt.bench.tables import joules, seconds
 from everywatt.cli.metering import meter_of, terminable
-from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options
-from everywatt.cli.compare import INTERRUPTED
-from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings

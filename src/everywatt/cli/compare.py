@@ -18,10 +18,8 @@ from everywatt.bench.llm.comparing import is_llm
 from everywatt.bench.runs import RunFigures, compare_runs, runs_csv
 from everywatt.bench.sweep import Choice
 from everywatt.bench.tables import HEADERS, markdown, rows, to_csv, to_markdown, verdicts
-from everywatt.cli.llm_compare import compare_runs_of_models
-from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, RUN, Verb, model_option, out_option, output_options, settings_options
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND
+from everywatt.cli.llm_compare import compare_runs_of_models
 from everywatt.cli.metering import meter_of, terminable
 from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output, write_text

@@ -8,20 +8,18 @@ from typing import Any
 
 import click
 
-from everywatt.api.run import load
+from everywatt.cli.imported import imported
 from everywatt.cli.options import PAIR, out_option, output_options
 from everywatt.cli.output import Output
 from everywatt.cli.parts import WithMembers
-from everywatt.cli.progress import task
-from everywatt.core.clocks import SystemClock
-from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
-from everywatt.report.text import summary
 from everywatt.tape.importing import import_files, kinds
-from everywatt.tape.run_store import home as runs_home
-from everywatt.tape.run_store import new_run
 
-MEMBERS = {"sacct": "everywatt.cli.import_sacct"}
+MEMBERS = {
+    "sacct": "everywatt.cli.import_sacct",
+    "prometheus": "everywatt.cli.import_prometheus",
+    "sage": "everywatt.cli.import_sage",
+}
 """Kinds with options of their own: name → the module of the command."""
 
 
@@ -45,30 +43,14 @@ def command(
     or a strptime pattern). What is known of the meter goes into the interval: gain_pct, offset_w, quantum, wrap, max_w,
     window_s. For nvidia-smi: card, driver, limit_w, zone_h, column. For tegrastats: zone_h,
     interval_s, start. Values may be JSON.
+
+    sacct, prometheus and sage have options of their own: everywatt import prometheus --help.
     """
     if kind not in kinds():
         raise UsageError(f"'{kind}' is not something to import.", cure=f"one of: {', '.join(sorted(kinds()))}")
     options: dict[str, Any] = {key: _value(key, value) for key, value in settings}
-    if out is None:
-        home = runs_home(resolve().home)
-        if home.why:
-            output.warn(home.why)
-        folder = new_run(home.path, f"{kind}-{paths[0].stem}", SystemClock.utc_ns())
-        target = folder / "import-0001.tape"
-    else:
-        folder = target = out
-    try:
-        with task(output, f"import of {paths[0].name}"):
-            import_files(kind, paths, target, options)
-    except BaseException:
-        if out is None:
-            folder.rmdir()  # nothing came of it, and an empty run would be `last`
-        raise
-    run = load(folder)
-    output.json("import", {"name": run.name, "path": str(run.path), "energy": run.energy().to_dict()})
-    output.text(str(folder))
-    for line in summary(run):
-        output.say(line)
+    with imported(output, out, f"{kind}-{paths[0].stem}", f"import of {paths[0].name}") as (target, _):
+        import_files(kind, paths, target, options)
 
 
 def _value(key: str, text: str) -> Any:

@@ -47,6 +47,8 @@ class Plan:
     by: str | None
     here: bool
     tail: int
+    token_file: Path | None = None
+    ca: Path | None = None
 
 
 @click.command(cls=Verb)
@@ -61,6 +63,8 @@ class Plan:
 @click.option("--gpus", metavar="LIST", help="Only these cards, such as 0,1.")
 @click.option("--by", type=click.Choice(KINDS), default=None, help="Show who owes the watts, by this.")
 @click.option("--tail", type=click.IntRange(0), default=15, help="The last events of a batch (15).")
+@click.option("--token-file", type=click.Path(path_type=Path), help="Show an agent the token in its first line.")
+@click.option("--ca", type=click.Path(path_type=Path), help="Trust this certificate (PEM) of an agent.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="No signs beyond ASCII.")
 @settings_options
 @output_options
@@ -74,6 +78,8 @@ def command(
     gpus: str | None,
     by: str | None,
     tail: int,
+    token_file: Path | None,
+    ca: Path | None,
     ascii_only: bool,
     settings: Settings,
     note: str | None,
@@ -89,7 +95,9 @@ def command(
     --record keeps what is recorded as a run and ends with its summary.
     """
     _check(source, once, interval_s, record, for_s)
-    plan = Plan(interval_s, for_s, once, csv, ascii_only, by, source is None, tail)
+    if source is None and (token_file or ca):
+        raise UsageError("--token-file and --ca are for an agent.", cure="everywatt monitor https://host:port")
+    plan = Plan(interval_s, for_s, once, csv, ascii_only, by, source is None, tail, token_file, ca)
     for warning in settings.warnings:
         output.warn(warning)
     face = _face(plan, record, output)
@@ -187,7 +195,16 @@ def _source(
         )
     from everywatt.report.live.elsewhere import open_source
 
-    return open_source(source, plan.interval_s, by=by, gpus=_numbers(gpus), home=settings.home, tail=plan.tail)
+    return open_source(
+        source,
+        plan.interval_s,
+        by=by,
+        gpus=_numbers(gpus),
+        home=settings.home,
+        tail=plan.tail,
+        token_file=plan.token_file,
+        ca=plan.ca,
+    )
 
 
 def _period_s(settings: Settings, plan: Plan, *, keep: bool) -> float:

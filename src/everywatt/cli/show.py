@@ -53,10 +53,7 @@ def command(
         output.text(line)
     for line in carbon_lines(found) if found is not None else []:
         output.text(line)
-    rates = [
-        f"{name}: asked every {entry['requested_period_s'] or 0:g} s, {_got(entry)}"
-        for name, entry in data["quality"]["groups"].items()
-    ]
+    rates = [f"{name}: {_asked(entry)}{_got(entry)}" for name, entry in data["quality"]["groups"].items()]
     for rate in rates:
         output.text(f"  rate    {rate}")
     if meta.get("tags"):
@@ -66,6 +63,12 @@ def command(
     for point in opened.points[-5:]:
         when = (point.at_ns - opened.tapes[0].extent_ns()[0]) / 1e9
         output.text(f"  point   {point.name} = {point.value} at {format_duration(when)}")
+
+
+def _asked(entry: Mapping[str, Any]) -> str:
+    """How often it was to be read; nothing of what was imported, which nobody asked for."""
+    period_s = entry["requested_period_s"]
+    return f"asked every {period_s:g} s, " if period_s else ""
 
 
 def shown_command(words: list[str], most: int = 160) -> str:

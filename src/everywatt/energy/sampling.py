@@ -79,6 +79,7 @@ class GaugeCurve(Curve):
     t_s, values    publication times (best estimates, ascending seconds) and readings in watts
     early_s, late_s  earliest and latest possible publication times (default: exact)
     period_s       publication period
+    gap_s          a cell that is longer than this is a gap, and its reading speaks for one period (default: 3 periods)
     window_s       averaging window; where it is not known the period, or a quarter of it where readings betray that
     quantum_w      smallest step of a reading
     witness        utilisation of the same device
@@ -95,6 +96,7 @@ class GaugeCurve(Curve):
         values: npt.ArrayLike,
         *,
         period_s: float,
+        gap_s: float | None = None,
         window_s: float | None = None,
         early_s: npt.ArrayLike | None = None,
         late_s: npt.ArrayLike | None = None,
@@ -107,7 +109,7 @@ class GaugeCurve(Curve):
         if len(t) == 0:
             raise ValueError("a gauge's curve needs at least one publication")
         unsure = _unsure_s(t, early_s, late_s)
-        start = _starts(t, period_s)
+        start = _starts(t, period_s, GAP_PERIODS * period_s if gap_s is None else gap_s)
         beside = _Beside(toggling(witness, t), low_w, high_w)
         window = _likely_window(y, period_s, beside.state) if window_s is None else window_s
         if window > 1.2 * period_s:
@@ -387,10 +389,10 @@ def _toggle(mean: Array, beside: _Beside, nearby: Array | None = None) -> Array:
     return np.where(state.maybe, sd, 0.0)
 
 
-def _starts(t: Array, period: float) -> Array:
+def _starts(t: Array, period: float, gap: float) -> Array:
     """Where each cell starts: at the publication before, or one period back after a gap."""
     before = np.concatenate(([t[0] - period], t[:-1]))
-    return np.where(t - before > GAP_PERIODS * period, t - period, before)
+    return np.where(t - before > gap, t - period, before)
 
 
 def _unsure_s(t: Array, early: npt.ArrayLike | None, late: npt.ArrayLike | None) -> Array:

@@ -113,6 +113,8 @@ class Ticks:
             t,
             self.watts,
             period_s=self.spacing_s,
+            # The tape's rule: a stretch of close reads (a search for the schedule) makes no gaps of the others.
+            gap_s=GAP_PERIODS * max(self.expected_s, self.spacing_s),
             window_s=self.window_s,
             early_s=t - half_s,
             late_s=t + half_s,

@@ -32,6 +32,7 @@ from everywatt.recorder.source import Source
 from everywatt.sensors import registry
 from everywatt.sensors.base import Request
 from everywatt.sensors.procfs import parse_meminfo, slurp
+from everywatt.sensors.sysfs import packages_of
 
 STATE_NS = 10 * NS
 SMALL_STATE_NS = 60 * NS
@@ -99,6 +100,7 @@ class Agent:
         self.watcher.listen(sources, levels)
         self._restore(found)
         self.watcher.memory_totals = self._memory_totals()
+        self.watcher.cpu.packages = packages_of(self.machine.sys) or []
         self.exporter = Exporter(self.watcher, self._reports)
         self.session = self._new_session(found.segment + 1)
         self.loop.begin(self.session, sources)
@@ -159,12 +161,14 @@ class Agent:
                     line.base_uj = line.settled_uj = owned_uj
                 self.accounts.close_gap(line.device, line.settled_uj)
 
-    def _new_session(self, at_least: int) -> segments.SegmentSession:
+    def _new_session(self, at_least: int, cut_ns: int | None = None) -> segments.SegmentSession:
         options = self.options
         path = segments.new_path(self.tape_folder, self.host, at_least)
         owners = self.accounts.to_list()
         agent = {"devices": self.watcher.lines.to_dict(), "owners": owners, "instance": options.instance}
         meta = {**self._about(), "profile": options.profile, "agent": agent}
+        if cut_ns is not None:
+            meta["bounds_ns"] = (cut_ns, None)
         if self.exporter is not None:
             self.exporter.new_segment()
         return segments.SegmentSession(
@@ -231,7 +235,13 @@ class Agent:
             return False
         self.exporter.registry.lock.acquire()  # until it is flushed
         self.exporter.more = self._more()
+        steps = self.exporter.utc.steps
         self.exporter.update(now_ns)
+        if self.exporter.utc.steps != steps:
+            self.say(
+                f"The clock was set back by {self.exporter.utc.back_s:.0f} s. A receiver that wants samples in order "
+                "rejects them until the clock is where it was."
+            )
         self.session.tell(now_ns, self.exporter.news(now_ns))
         return True
 
@@ -293,14 +303,16 @@ class Agent:
             self.exporter.update(now_ns)
             old.tell(now_ns, self.exporter.news(now_ns))
             old.write(now_ns)
+        cut_ns = old.cut_ns(now_ns)
         try:
-            session = self._new_session(segments.number_of(old.writer.path) + 1)
+            session = self._new_session(segments.number_of(old.writer.path) + 1, cut_ns)
         except EverywattError as error:
             self.say(f"No new segment can be begun, so this one goes on: {error}")
             return
         self.session = session
+        old.end(cut_ns)
         for source in self.watcher.sources:
-            session.prime(source)
+            session.prime(source, old, cut_ns)
             source.leave(old, now_ns)
         meter = self.loop.meter()
         self.loop.replace(session)
@@ -400,7 +412,7 @@ class Agent:
         session = self.session
         if session is not None:
             for source in self.watcher.sources:
-                if source.tracker is None and source.outage is None:
+                if source.outage is None:
                     source.read()
             session.flush_now(self.clock.monotonic_ns())
         if self.sender is not None:

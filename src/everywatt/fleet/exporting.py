@@ -11,6 +11,7 @@ from typing import Any
 
 from everywatt.core.channels import Cadence, GroupInfo
 from everywatt.core.clocks import NS, Clock
+from everywatt.fleet.lines import Line
 from everywatt.fleet.metrics import Registry, Series
 from everywatt.fleet.share import UJ
 from everywatt.fleet.watch import Watcher
@@ -20,7 +21,7 @@ from everywatt.sensors.base import Report
 REPEAT_MS = 15_000  # a series that does not change is told again after so long, well within five minutes
 SAMPLES = GroupInfo("agent.samples", "agent", "host", (), Cadence.SLOW, table=True, label="series as they were told")
 RSS_NS = 5 * NS
-HOLD_NS = 2 * NS  # a clock that is set back by less than this is waited for
+MOST_BEHIND_NS = 300 * NS  # a clock that is set back by less than this is waited for
 STATES = {
     "utilisation": ("everywatt_utilisation_ratio", 0.01),
     "memory": ("everywatt_memory_bytes", 1.0),
@@ -31,22 +32,30 @@ CLOCKS = {"clock_sm": "sm", "clock_memory": "memory", "clock": "cpu"}
 
 
 class UtcOffset:
-    """UTC minus CLOCK_MONOTONIC, that never goes back a little: times of samples stay in order.
+    """UTC minus CLOCK_MONOTONIC, so that times of samples stay in order.
 
-    A step back by more than two seconds is taken as it is: the clock was wrong before.
+    A clock that is set back by up to five minutes is waited for: times of samples go at half speed until it has caught
+    up. A larger step is taken as it is: the clock was wrong before. `steps` counts those, and `back_s` is the last one.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.ns = clock.utc_ns() - clock.monotonic_ns()
+        self._at_ns = clock.monotonic_ns()
+        self.ns = clock.utc_ns() - self._at_ns
         self.steps = 0
+        self.back_s = 0.0
 
     def update(self) -> None:
         """Look at the clocks again."""
-        now_ns = self._clock.utc_ns() - self._clock.monotonic_ns()
-        if now_ns >= self.ns or self.ns - now_ns > HOLD_NS:
-            self.steps += abs(now_ns - self.ns) > HOLD_NS
-            self.ns = now_ns
+        at_ns = self._clock.monotonic_ns()
+        ahead_ns = self.ns - (self._clock.utc_ns() - at_ns)
+        passed_ns, self._at_ns = at_ns - self._at_ns, at_ns
+        if ahead_ns > MOST_BEHIND_NS:
+            self.steps += 1
+            self.back_s = ahead_ns / NS
+        elif ahead_ns > 0:
+            ahead_ns = min(ahead_ns, passed_ns // 2)
+        self.ns -= ahead_ns
 
     def ms(self, monotonic_ns: int) -> int:
         """UTC milliseconds of an instant."""
@@ -61,20 +70,37 @@ class Exporter:
         self.registry = Registry()
         self.utc = UtcOffset(watcher.clock)
         self._reports = reports
+        self._unusable = frozenset(report.sensor for report in reports if report.state.value == "unusable")
         self._totals = watcher.memory_totals
         self._defined: set[int] = set()
         self._owner_series: dict[tuple[Any, str], Series] = {}
-        self._state_series = _state_series(watcher)
+        self._state_series = [
+            (name, factor, self.registry.series(*series)) for name, factor, series in _state_series(watcher)
+        ]
+        self._device_series = [(line, self._series_of(line)) for line in watcher.lines.all]
         self._rss_ns = 0
         self.more: Mapping[str, Mapping[tuple[tuple[str, str], ...], float]] = {}
         with self.registry.lock:
             self._constant()
+
+    def _series_of(self, line: Line) -> tuple[Series, Series, Series, Series]:
+        """Energy, power, coverage and age of a device."""
+        device, domain, pedigree = ("device", line.device), ("domain", line.domain), ("pedigree", line.pedigree)
+        series = self.registry.series
+        return (
+            series("everywatt_energy_joules_total", device, domain, pedigree),
+            series("everywatt_power_watts", device, domain, pedigree),
+            series("everywatt_coverage_ratio", device, domain),
+            series("everywatt_tick_age_seconds", device, domain),
+        )
 
     def _constant(self) -> None:
         from everywatt import __version__
 
         versions = (("version", __version__), ("python", sys.version.split()[0]), ("machine", os.uname().machine))
         self.registry.set("everywatt_build_info", 1.0, *versions)
+        for name in self._unusable:
+            self.registry.set("everywatt_sensor_up", 0.0, ("sensor", name))
         names = {str(d.get("device")): d for report in self._reports for d in report.devices}
         for line in self.watcher.lines.all:
             facts = names.get(line.channel.device, {})
@@ -102,41 +128,26 @@ class Exporter:
             self._agent(now_ns)
 
     def _devices(self, now_ns: int) -> None:
-        put = self.registry.set
-        for line in self.watcher.lines.all:
-            device, domain = ("device", line.device), ("domain", line.domain)
-            pedigree = ("pedigree", line.pedigree)
-            at_ms = self.utc.ms(line.settled_ns)
-            counted = bool(line.settled_ns)
-            put(
-                "everywatt_energy_joules_total",
-                line.settled_uj / UJ if counted else None,
-                device,
-                domain,
-                pedigree,
-                at_ms=at_ms,
-            )
-            power_w = None if line.stale(now_ns) or line.power_w is None else round(line.power_w, 6)
-            put("everywatt_power_watts", power_w, device, domain, pedigree, at_ms=at_ms)
-            put("everywatt_coverage_ratio", _rounded(line.coverage(now_ns)), device, domain)
-            age_s = (now_ns - line.at_ns) / NS if line.at_ns else None
-            put("everywatt_tick_age_seconds", None if age_s is None else round(max(age_s, 0.0), 3), device, domain)
-        for name, up in self._sensors_up().items():
-            put("everywatt_sensor_up", up, ("sensor", name))
-
-    def _sensors_up(self) -> dict[str, float]:
-        up = {report.sensor: 0.0 for report in self._reports if report.state.value == "unusable"}
+        for line, (energy, power, coverage, age) in self._device_series:
+            energy.at_ms = power.at_ms = self.utc.ms(line.settled_ns)
+            energy.value = line.settled_uj / UJ if line.settled_ns else None
+            power.value = None if line.stale(now_ns) or line.power_w is None else round(line.power_w, 6)
+            coverage.value = _rounded(line.coverage(now_ns))
+            age.value = round(max((now_ns - line.at_ns) / NS, 0.0), 3) if line.at_ns else None
+        up: dict[str, float] = {}
         for source in self.watcher.sources:
-            up[source.info.sensor] = min(up.get(source.info.sensor, 1.0), 0.0 if source.outage is not None else 1.0)
-        return up
+            name = source.info.sensor
+            usable = 0.0 if source.outage is not None or name in self._unusable else 1.0
+            up[name] = min(up.get(name, 1.0), usable)
+        for name, value in up.items():
+            self.registry.set("everywatt_sensor_up", value, ("sensor", name))
 
     def _states(self, now_ns: int) -> None:
         states = self.watcher.states
         for name, factor, series in self._state_series:
             found = states.value(name, now_ns)
-            labelled = self.registry.series(*series)
-            labelled.value = None if found is None else found[0] * factor
-            labelled.at_ms = None if found is None else self.utc.ms(found[1])
+            series.value = None if found is None else found[0] * factor
+            series.at_ms = None if found is None else self.utc.ms(found[1])
 
     def _owners(self, now_ns: int) -> None:
         watcher, registry = self.watcher, self.registry

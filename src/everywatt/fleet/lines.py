@@ -18,6 +18,7 @@ from everywatt.tape.reader import StoredGroup
 
 STALE_PERIODS = 5
 STALE_S = 5.0
+UNEVEN = 0.2  # as in `energy.statistics`: instants are compared where their doubts differ by so much of the distance
 
 
 def pedigree_word(channel: Channel) -> str:
@@ -51,6 +52,8 @@ class Line:
     at_ns: int = 0
     first_ns: int = 0
     power_w: float | None = None
+    half_ns: float = 0.0  # how far the instant of the newest row may be off
+    _anchor: tuple[float, int, int, float] | None = None  # joules, observed, at, half: where power was taken last
 
     @property
     def key(self) -> str:
@@ -62,12 +65,12 @@ class Line:
         """How its energy is shared: `gpu`, `dram`, or `cpu` for all that goes by CPU time."""
         return {Domain.GPU: "gpu", Domain.DRAM: "dram"}.get(self.channel.domain or Domain.NODE, "cpu")
 
-    def stands(self, total: float, observed_ns: int, at_ns: int) -> None:
-        """What its channel has accumulated since the agent started, at `at_ns`."""
+    def stands(self, total: float, observed_ns: int, at_ns: int, half_ns: float = 0.0) -> None:
+        """What its channel has accumulated since the agent started, at `at_ns`, give or take `half_ns`."""
         facts = self.channel.facts
         raw = total if self.channel.kind is Kind.COUNTER else total / NS
         self.joules = raw * self.channel.scale * facts.gain + facts.bias_w * (observed_ns / NS)
-        self.observed_ns, self.at_ns = observed_ns, at_ns
+        self.observed_ns, self.at_ns, self.half_ns = observed_ns, at_ns, half_ns
         self.first_ns = self.first_ns or at_ns
 
     def settle(self) -> tuple[int, float]:
@@ -78,9 +81,19 @@ class Line:
             return 0, 0.0
         self.settled_uj += fresh_uj
         self.settled_ns, self.settled_seen_ns = self.at_ns, self.observed_ns
-        if seen_ns > 0:
-            self.power_w = fresh_uj / UJ / (seen_ns / NS)
+        self._take_power()
         return fresh_uj, seen_ns / NS
+
+    def _take_power(self) -> None:
+        """Mean power since an instant that is known about as well as this one: between others it would be wild."""
+        before = self._anchor
+        if before is not None:
+            joules, observed_ns, at_ns, half_ns = before
+            if abs(self.half_ns - half_ns) > UNEVEN * (self.at_ns - at_ns):
+                return
+            if self.observed_ns > observed_ns:
+                self.power_w = max(self.joules - joules, 0.0) / ((self.observed_ns - observed_ns) / NS)
+        self._anchor = (self.joules, self.observed_ns, self.at_ns, self.half_ns)
 
     def stale(self, now_ns: int) -> bool:
         """Whether its sensor has been silent for too long."""
@@ -139,24 +152,32 @@ class Lines:
         sums = self._sums.get(group)
         if sums is None:
             return
+        half_ns = 0.0
         for row in sorted(rows, key=publication_ns):
             at_ns = publication_ns(row)
             if sums.last_ns is None or at_ns > sums.last_ns:
                 sums.add(row, at_ns)
+                half_ns = (row.late_ns - row.early_ns) / 2
         cums = sums.cum()
         for line in self._by_group[group]:
             cum = cums[line.place]
             if cum.last_ns > line.at_ns:
-                line.stands(cum.total, cum.observed_ns, cum.last_ns)
+                line.stands(cum.total, cum.observed_ns, cum.last_ns, half_ns)
 
     def total(self) -> list[Line]:
         """The lines whose energy has owners: those that may be added up."""
         return [line for line in self.all if line.in_total]
 
     def to_dict(self) -> dict[str, Any]:
-        """What a tape has to know to tell these counters from itself: where each stands, and its channel."""
+        """What a tape has to know to tell these counters from itself: where each stands and since when; its channel."""
         return {
-            line.key: {"uj": line.settled_uj, "group": line.group, "channel": line.channel.name} for line in self.all
+            line.key: {
+                "uj": line.settled_uj,
+                "at_ns": line.settled_ns,
+                "group": line.group,
+                "channel": line.channel.name,
+            }
+            for line in self.all
         }
 
 

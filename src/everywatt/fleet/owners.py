@@ -52,8 +52,8 @@ class Places:
         if len(self._jobs) > 8 * MOST_OWNERS:
             self._jobs.clear()
             self._groups.clear()
-            self._places.clear()
             self._users.clear()
+            self._places.clear()
 
     def owner(self, process: Process) -> Owner:
         """The one owner of a process that is not the meter."""

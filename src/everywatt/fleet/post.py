@@ -75,7 +75,10 @@ class Poster:
         """Send these series."""
         import cramjam
 
-        body = bytes(cramjam.snappy.compress_raw(write_request(series)))
+        return self.send(bytes(cramjam.snappy.compress_raw(write_request(series))))
+
+    def send(self, body: bytes) -> Answer:
+        """Send a request that is compressed already."""
         try:
             return self._answer(*self._send(body))
         except (OSError, http.client.HTTPException) as error:

@@ -8,17 +8,22 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from everywatt.core.clocks import Clock
+from everywatt.core.channels import Row
+from everywatt.core.clocks import NS, Clock
 from everywatt.fleet.exporting import SAMPLES
 from everywatt.recorder.session import EARLY_NS, Session
 from everywatt.recorder.source import Source
+from everywatt.tape.accumulate import publication_ns
 from everywatt.tape.run_store import next_segment
 
+SHARED_ROWS = 64  # of each group, that two segments share at most
+LONGEST_NS = 10 * NS  # a group that is slower than this is cut between two of its rows
 _NUMBER = re.compile(r"-(\d+)\.tape$")
 
 
@@ -38,6 +43,8 @@ class SegmentSession(Session):
         flush_every_ns: int | None = None,
     ) -> None:
         super().__init__(path, meta, period_ns, clock, proc)
+        self.bounds_ns: tuple[int | None, int | None] = meta.get("bounds_ns") or (None, None)
+        self._newest: dict[str, deque[Row]] = {}
         self._before, self._after = before, after
         # What was told must be on the tape.
         self._samples = self.writer.add_group(SAMPLES, period_ns / 1e9, prompt=True)
@@ -67,14 +74,38 @@ class SegmentSession(Session):
         super()._flush(now_ns)
         self._after(now_ns)
 
-    def prime(self, source: Source) -> None:
-        """Begin where the segment before ends: its last row is this one's first."""
+    def rows(self, source: Source, rows: Sequence[Row]) -> None:
+        super().rows(source, rows)
+        kept = self._newest.get(source.info.name)
+        if kept is None:
+            kept = self._newest[source.info.name] = deque(maxlen=SHARED_ROWS)
+        kept.extend(rows)
+
+    def cut_ns(self, now_ns: int) -> int:
+        """Where to end: the last instant up to which every group with energy that answers has told all."""
+        newest = [
+            publication_ns(source.last)
+            for source in self.sources
+            if source.last is not None and source.outage is None and any(c.carries_energy for c in source.info.channels)
+        ]
+        return max(min(newest, default=now_ns), now_ns - LONGEST_NS)
+
+    def end(self, cut_ns: int) -> None:
+        """Say where this segment ends, though it has rows beyond."""
+        self.bounds_ns = (self.bounds_ns[0], cut_ns)
+        self._safely(self.writer.set_meta, "bounds_ns", self.bounds_ns)
+
+    def prime(self, source: Source, before: SegmentSession, cut_ns: int) -> None:
+        """Begin where the segment before ends: rows around that instant are on both."""
         self.listen(source)
         if source.info.table:
             # It then tells everything again.
             source.group.follow(())  # type: ignore[union-attr]
-        elif source.last is not None:
-            self.rows(source, [source.last])
+            return
+        rows = list(before._newest.get(source.info.name, ()))
+        first = max((place for place, row in enumerate(rows) if publication_ns(row) <= cut_ns), default=0)
+        if rows:  # one more, since a counter needs two
+            self.rows(source, rows[max(first - 1, 0) :])
 
 
 def number_of(path: Path) -> int:

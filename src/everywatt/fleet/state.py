@@ -21,13 +21,14 @@ from everywatt.core.errors import EverywattError
 from everywatt.fleet.segments import number_of, segments, table_rows
 from everywatt.fleet.share import UJ
 from everywatt.tape import schema
-from everywatt.tape.accumulate import Accumulator, energy_channels
-from everywatt.tape.reader import Tape
+from everywatt.tape.accumulate import Accumulator, Cum, energy_channels, publication_ns
+from everywatt.tape.reader import StoredGroup, Tape
 
 FILE = "state.json"
 VERSION = 1
 OWNER_ENERGY, OWNER_CPU = "everywatt_owner_energy_joules_total", "everywatt_owner_cpu_seconds_total"
 BATCH = 500
+FAR_NS = 1 << 62
 
 
 @dataclass
@@ -105,7 +106,8 @@ def _add(state: State, path: Path) -> None:
     with Tape.open(path, verify=False) as tape:
         told = tape.meta.get("agent") or {}
         for key, entry in (told.get("devices") or {}).items():
-            counted_uj = int(entry["uj"]) + round(tape_joules(tape, entry["group"], entry["channel"]) * UJ)
+            counted_j = tape_joules(tape, entry["group"], entry["channel"], int(entry.get("at_ns") or 0))
+            counted_uj = int(entry["uj"]) + round(counted_j * UJ)
             state.devices[key] = max(state.devices.get(key, 0), counted_uj)
         owners = list(told.get("owners") or ())
     known = {(row[0], row[1]): row for row in state.owners}
@@ -159,24 +161,35 @@ def sample_rows(path: Path) -> Iterator[dict[str, Any]]:
         after = batch[-1][0]
 
 
-def tape_joules(tape: Tape, group: str, channel: str) -> float:
-    """Joules that a channel of a segment has counted, by the tape's own sums."""
+def tape_joules(tape: Tape, group: str, channel: str, since_ns: int = 0) -> float:
+    """Joules that a channel of a segment has counted since an instant (of one of its first rows), by its own sums."""
     stored = next((one for one in tape.groups if one.info.name == group), None)
     if stored is None:
         return 0.0
-    frames = tape.frames(stored.id, tape.extent_ns()[1])
-    if not frames:
+    index = next(i for i, one in enumerate(stored.info.channels) if one.name == channel)
+    place = energy_channels(stored.info).index(index)
+    last = tape.frames(stored.id, FAR_NS)[-1:]
+    if not last:
         return 0.0
-    last = frames[-1]
-    rows = last.rows()
-    sums = Accumulator.resumed(stored.info, stored.expected_period_s, rows[0], last.cum)
+    rows = last[0].rows()
+    sums = Accumulator.resumed(stored.info, stored.expected_period_s, rows[0], last[0].cum)
     for row in rows[1:]:
         sums.add(row)
-    index = next(i for i, one in enumerate(stored.info.channels) if one.name == channel)
-    cum = sums.cum()[energy_channels(stored.info).index(index)]
+    cum, told = sums.cum()[place], _shared(tape, stored, since_ns)[place]
+    total, observed_ns = cum.total - told.total, cum.observed_ns - told.observed_ns
     facts = stored.info.channels[index]
-    raw = cum.total if facts.kind is Kind.COUNTER else cum.total / NS
-    return raw * facts.scale * facts.facts.gain + facts.facts.bias_w * (cum.observed_ns / NS)
+    raw = total if facts.kind is Kind.COUNTER else total / NS
+    return raw * facts.scale * facts.facts.gain + facts.facts.bias_w * (observed_ns / NS)
+
+
+def _shared(tape: Tape, stored: StoredGroup, since_ns: int) -> list[Cum]:
+    """What the rows up to an instant have accumulated: the segment before has them, too."""
+    sums = Accumulator(stored.info, stored.expected_period_s)
+    for frame in tape.frames(stored.id, None, since_ns) if since_ns else ():
+        for row in frame.rows():
+            if publication_ns(row) <= since_ns:
+                sums.add(row)
+    return sums.cum()
 
 
 def seal_left(folder: Path, live: Path | None = None) -> list[Path]:

@@ -28,6 +28,7 @@ class Process:
     cgroup: str | None = None
     meter: bool = False
     hidden: bool = False
+    cpu: int = -1  # that it ran on last; -1 where it has several threads, or that is not known
 
 
 Placer = Callable[[Process], Owner]
@@ -41,6 +42,9 @@ class CpuBook:
 
     def __init__(self, place: Placer) -> None:
         self._place = place
+        self.packages: list[int] = []  # of each CPU, where there are several
+        self._taken: dict[Owner, float] = {}
+        self._pinned: dict[int, dict[Owner, float]] = {}
         self.processes: dict[int, Process] = {}
         self._used: dict[int, float] = {}
         self._gone: list[tuple[Process, float]] = []
@@ -51,6 +55,7 @@ class CpuBook:
         self._host_used = 0.0
         self._owed_s = 0.0
         self._started = self._exits = False
+        self.readings = 0
         self.at_ns = 0
         self.memory: dict[Owner, float] = {}
 
@@ -60,6 +65,7 @@ class CpuBook:
         """Rows of `use.processes`: new, changed and gone ones."""
         first = not self._started
         self._started = True
+        self.readings += 1
         self.at_ns = at_ns
         ended: dict[int, float] = {}
         parents: dict[int, float] = {}
@@ -100,6 +106,7 @@ class CpuBook:
                 setattr(process, key, row[key])
         process.meter = bool(row.get("meter", process.meter))
         process.name = str(row.get("name") or process.name)
+        process.cpu = int(row.get("cpu", -1)) if (row.get("threads") or 1) == 1 else -1
         process.ppid = int(row.get("ppid") or process.ppid)
         if row.get("rss_bytes") is not None:
             process.rss_bytes = float(row["rss_bytes"])
@@ -145,6 +152,7 @@ class CpuBook:
         uses: dict[Owner, float] = {}
         by_cgroup: dict[str, float] = {}
         whose: dict[str, Owner] = {}
+        self._pinned = {}
         spent = [(self.processes[pid], used) for pid, used in self._used.items()]
         spent += [(self.processes[pid], used) for pid, used in self._extra.items() if pid in self.processes]
         for process, used in (*spent, *self._gone):
@@ -152,6 +160,9 @@ class CpuBook:
                 continue
             owner = self.owner(process)
             uses[owner] = uses.get(owner, 0.0) + used
+            if 0 <= process.cpu < len(self.packages):
+                there = self._pinned.setdefault(self.packages[process.cpu], {})
+                there[owner] = there.get(owner, 0.0) + used
             if process.cgroup:
                 by_cgroup[process.cgroup] = by_cgroup.get(process.cgroup, 0.0) + used
                 whose[process.cgroup] = owner
@@ -163,7 +174,22 @@ class CpuBook:
             self._owed_s = 0.0
         self._used, self._extra, self._gone = {}, {}, []
         self._cgroup_used, self._host_used = {}, 0.0
+        self._taken = uses
         return uses
+
+    def on(self, package: int) -> dict[Owner, float] | None:
+        """What of the use that was taken last was on one package; None where that is not told.
+
+        By the CPU that a process of one thread ran on, else by how many CPUs the package has: the rule of the ledger.
+        """
+        if package not in self.packages:
+            return None
+        share = self.packages.count(package) / len(self.packages)
+        here = self._pinned.get(package, {})
+        known = {owner: sum(there.get(owner, 0.0) for there in self._pinned.values()) for owner in self._taken}
+        return {
+            owner: here.get(owner, 0.0) + max(used - known[owner], 0.0) * share for owner, used in self._taken.items()
+        }
 
     def owner(self, process: Process) -> Owner:
         """Whose a process is."""

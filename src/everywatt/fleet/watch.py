@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from everywatt.core.channels import Row
+from everywatt.core.channels import Domain, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.fleet.lines import Line, Lines, States
 from everywatt.fleet.owners import Accounts, Places
@@ -94,7 +94,8 @@ class Watcher:
     def settle(self, now_ns: int, *, anyway: bool = False) -> bool:
         """Share what has come. False, and nothing changed, while the processes have not been read again."""
         reads_use = any(source.info.name == PROCESSES and source.outage is None for source in self.sources)
-        fresh = self.cpu.at_ns != self._book_ns
+        # What processes used is known from their second reading on.
+        fresh = self.cpu.at_ns != self._book_ns and self.cpu.readings > 1
         if reads_use and not fresh and not anyway and now_ns - self.settled_ns < WAIT_FOR_USE_NS:
             return False
         self._book_ns, self.settled_ns = self.cpu.at_ns, now_ns
@@ -131,6 +132,9 @@ class Watcher:
             busy = None if told is None else told[0] / 100
             if busy is None:
                 busy = min(sum(uses.values()) / 100, 1.0)
+        elif (there := self._on_package(line)) is not None:
+            uses, cpus = there
+            busy = min(sum(uses.values()) / (seconds * cpus), 1.0) if seconds > 0 else None
         elif busy is None and seconds > 0 and uses:
             busy = min(sum(uses.values()) / (seconds * (os.cpu_count() or 1)), 1.0)
         if line.idle is not None:
@@ -142,6 +146,14 @@ class Watcher:
         else:
             amounts, line.debt_j = share(whole_uj, seconds, line.level, uses, holders, line.debt_j)
         self.accounts.charge(line.device, amounts, now_ns)
+
+    def _on_package(self, line: Line) -> tuple[dict[Owner, float], int] | None:
+        """What was used of one CPU package of several, and how many CPUs it has; None where it is not told."""
+        digits = line.channel.device.rpartition(".")[2]
+        if line.domain != Domain.PACKAGE.value or not digits.isdigit() or not self.cpu.packages:
+            return None
+        uses = self.cpu.on(int(digits))
+        return None if uses is None else (uses, self.cpu.packages.count(int(digits)))
 
     def _gpu(self, line: Line) -> tuple[dict[Owner, float], dict[Owner, float]]:
         digits = line.channel.device.rpartition(".")[2]

@@ -31,17 +31,20 @@ MOST_SERIES: Final = 4096
 
 def import_sage(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
     """A run from ndjson of the Sage data API (also .gz). options: name (only series whose name contains it)."""
+    parts = parts_of((line for path in paths for line in _lines(path)), str(options.get("name", "")))
+    if not parts:
+        raise UsageError(f"{paths[0]} holds no records of Sage.", cure="lines with timestamp, name, value and meta")
+    return write_parts(out, parts, paths, options)
+
+
+def parts_of(lines: Iterable[bytes], wanted: str = "") -> list[Part]:
+    """What lines of ndjson tell, one part a node; `wanted`: only series whose name contains it."""
     series: dict[tuple[str, str], Table] = {}
-    odd = 0
-    for path in paths:
-        for line in _lines(path):
-            odd += not take_record(line, series, str(options.get("name", "")))
+    odd = sum(not take_record(line, series, wanted) for line in lines)
     parts: dict[str, Part] = {}
     for (node, _), table in series.items():
         parts.setdefault(node, Part([], host=node, meta={"odd_lines": odd})).tables.append(table)
-    if not parts:
-        raise UsageError(f"{paths[0]} holds no records of Sage.", cure="lines with timestamp, name, value and meta")
-    return write_parts(out, list(parts.values()), paths, options)
+    return list(parts.values())
 
 
 def _lines(path: Path) -> Iterable[bytes]:

@@ -100,7 +100,7 @@ def modes_part(machine: Machine) -> Part:
 def disk_part(machine: Machine) -> Part:
     """Bytes of disks."""
     block = machine.sys / "block"
-    disks = {name for name in os.listdir(block) if not NOT_DISKS.fullmatch(name)}
+    disks = {entry.name for entry in block.iterdir() if not NOT_DISKS.fullmatch(entry.name)}
     if not disks:
         raise OSError(errno.ENOENT, "no disk of its own")
     channels = _channels(DISK, "B", Facts(quantum=float(SECTOR_BYTES)))
@@ -194,7 +194,7 @@ class HostActivity:
                 values += [NAN] * len(channels)
         if all(value != value for value in values):
             raise SensorError("Nothing of the host's activity can be read.")
-        return (fresh(self._clock.monotonic_ns(), values, round(NS / TICKS_PER_S)),)
+        return (fresh(self._clock.monotonic_ns(), tuple(values), round(NS / TICKS_PER_S)),)
 
     def close(self) -> None:
         """Close all files and events."""

@@ -207,3 +207,16 @@ def watch(
         if clock.monotonic_ns() >= deadline_ns:
             break
     return first, last
+
+
+def packages_of(sys: Path) -> list[int] | None:
+    """The package of each CPU, in their order; None where the system does not say, or there is one."""
+    cpus = sys / "devices" / "system" / "cpu"
+    try:
+        found = [
+            int((cpus / f"cpu{cpu}" / "topology" / "physical_package_id").read_text())
+            for cpu in range(os.cpu_count() or 0)
+        ]
+    except (OSError, ValueError):
+        return None
+    return found if len(set(found)) > 1 else None

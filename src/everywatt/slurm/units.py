@@ -5,34 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from everywatt.slurm.agent_unit import NAME, STATE, agent_unit
 from everywatt.slurm.hooks import Site
 
-STATE: Final = "/var/lib/everywatt-agent"
-
 UNITS: Final = {
-    "everywatt-agent.service": """\
-[Unit]
-Description=everywatt agent: the energy of this node
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-Type=notify
-ExecStart={command} agent --state {state} --period {period} --jobs slurm,cgroup
-ExecReload=/bin/kill -HUP $MAINPID
-Environment=EVERYWATT_SLURM_SPOOL={spool}
-Restart=on-failure
-WatchdogSec=60
-StateDirectory=everywatt-agent
-ProtectSystem=strict
-ProtectHome=read-only
-PrivateTmp=yes
-NoNewPrivileges=yes
-ReadWritePaths={spool}
-
-[Install]
-WantedBy=multi-user.target
-""",
+    NAME: agent_unit(
+        "{command}",
+        "--state {state} --period {period} --jobs slurm,cgroup",
+        user=None,  # the hooks' spool is root's, and users' files in it are their own
+        capabilities="CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_NET_ADMIN CAP_PERFMON",
+        more="Environment=EVERYWATT_SLURM_SPOOL={spool}\nReadWritePaths={spool}\n",
+    ),
     "everywatt-slurm.service": """\
 [Unit]
 Description=everywatt: the jobs of this Slurm node

@@ -244,7 +244,11 @@ class Tape:
         raise UsageError(f"{self.path} has no group {group_id}.")
 
     def extent_ns(self) -> tuple[int, int]:
-        """First and last instant of rows, inline reads, spans and points. Raises TapeError where there is none."""
+        """First and last instant of rows, inline reads, spans and points. Raises TapeError where there is none.
+
+        Segments of one long recording share rows at the instant where one ends and the next begins: each then goes to
+        that instant, so that their joules add up.
+        """
         if self._extent is None or not self.sealed:
             self._extent = self._find_extent()
         return self._extent
@@ -267,7 +271,14 @@ class Tape:
         known = [bound for bound in bounds if bound is not None] or [a.monotonic_ns for a in self._anchors]
         if not known:
             raise self._nothing()
-        return min(known), max(known)
+        return self._bounded(min(known), max(known))
+
+    def _bounded(self, first_ns: int, last_ns: int) -> tuple[int, int]:
+        """What of that is this segment's, where it shares rows with those before and after it (`meta` `bounds_ns`)."""
+        low_ns, high_ns = self.meta.get("bounds_ns") or (None, None)
+        low_ns = first_ns if low_ns is None else min(max(first_ns, low_ns), last_ns)
+        high_ns = last_ns if high_ns is None else max(min(last_ns, high_ns), low_ns)
+        return low_ns, high_ns
 
     def _nothing(self) -> TapeError:
         """Why there is nothing to be had: cut off, not yet written, lost with the log, or never recorded."""

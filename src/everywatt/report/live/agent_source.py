@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import math
 import re
+import ssl
 import time
 import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from everywatt.core.errors import MeasurementRefused, UsageError
@@ -25,12 +28,48 @@ from everywatt.report.live.tape_source import shown
 
 TIMEOUT_S = 5.0
 MOST_BYTES = 16 << 20
+FIRST_TICK_S, LOOK_S = 2.5, 0.2  # how long a first look waits for the next tick, and how often it asks
 PATH = "/metrics"
 _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"\s*,?')
 _ESCAPES = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
 
+_TICK = re.compile(r"^everywatt_owner_energy_joules_total\{.*\} \S+ (\d+)$", re.MULTILINE)
+
 Sample = tuple[str, dict[str, str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to ask an agent that does not answer everybody: a bearer token, and a CA (PEM) to trust."""
+
+    token: str | None = None
+    ca: Path | None = None
+
+    @classmethod
+    def of(cls, token_file: Path | None, ca: Path | None) -> Access:
+        """With the token in a file's first line. UsageError where a file cannot be used."""
+        token = None
+        if token_file is not None:
+            try:
+                token = token_file.read_text(encoding="utf-8").partition("\n")[0].strip()
+            except (OSError, UnicodeDecodeError) as error:
+                why = getattr(error, "strerror", None) or "not text"
+                raise UsageError(f"{token_file} cannot be read: {why}.") from None
+            if not token or not all("!" <= letter <= "~" for letter in token):
+                raise UsageError(f"{token_file} has no token in its first line.")
+        made = cls(token, ca)
+        made.context()
+        return made
+
+    def context(self) -> ssl.SSLContext | None:
+        """What TLS trusts; None: what the system trusts."""
+        if self.ca is None:
+            return None
+        try:
+            return ssl.create_default_context(cafile=str(self.ca))
+        except OSError as error:
+            raise UsageError(f"{self.ca} is no certificate that can be trusted: {error.strerror or error}.") from None
 
 
 def samples(text: str) -> Iterator[Sample]:
@@ -62,8 +101,12 @@ def address(source: str) -> str:
 class AgentSource:
     """Snapshots of an agent. MeasurementRefused where nothing can be fetched at first; later it is a note."""
 
-    def __init__(self, source: str, interval_s: float, *, gpus: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, source: str, interval_s: float, *, gpus: tuple[str, ...] = (), access: Access | None = None
+    ) -> None:
         self.url = address(source)
+        self._token = None if access is None else access.token
+        self._context = None if access is None else access.context()
         self._interval_s = interval_s
         self._gpus = gpus
         self._rolling: dict[str, Rolling] = {}
@@ -71,33 +114,37 @@ class AgentSource:
         self._before: dict[str, tuple[float, float]] = {}
         self._owned: tuple[float, dict[tuple[str, str], float], dict[tuple[str, str], float]] = (0.0, {}, {})
         self._began_s = self._at_s = time.monotonic()
-        self._last: list[Sample] = self._fetch()
+        self._last, self._tick_s = self._fetch()
+        self._at_s = time.monotonic()
+        if self._tick_s is not None:
+            self._owned = (self._tick_s, _owner_joules(self._last), {})
 
     @property
     def title(self) -> str:
         """The agent's address."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
-    def _fetch(self) -> list[Sample]:
+    def _fetch(self) -> tuple[list[Sample], float | None]:
+        """The samples, and when the owners' newest tick was, where the agent tells."""
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         try:
-            with urllib.request.urlopen(self.url, timeout=TIMEOUT_S) as answer:
+            request = urllib.request.Request(self.url, headers=headers)
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._context) as answer:
                 text = answer.read(MOST_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError) as error:  # URLError is an OSError
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise MeasurementRefused(
-                f"{self.url} does not answer: {reason}.", cure="check the agent's address"
-            ) from error
+            raise MeasurementRefused(f"{self.url} does not answer: {reason}.", cure=_cure(error, reason)) from error
         found = [sample for sample in samples(text) if sample[0].startswith("everywatt_")]
         if not any(name in ("everywatt_power_watts", "everywatt_energy_joules_total") for name, _, _ in found):
             raise MeasurementRefused(f"{self.url} has no metric of everywatt: is it an agent?")
-        return found
+        ticks = _TICK.findall(text)
+        return found, max(map(int, ticks)) / 1000 if ticks else None
 
     def poll(self) -> Snapshot:
         """What the agent says now; what it said last, with a note, where it does not answer."""
         notes: tuple[str, ...] = ()
         try:
-            self._last = self._fetch()
-            self._at_s = time.monotonic()
+            self._look()
         except MeasurementRefused as error:
             notes = (error.message,)
         age_s = time.monotonic() - self._at_s
@@ -118,6 +165,17 @@ class AgentSource:
             owners=self._owners(),
             notes=notes,
         )
+
+    def _look(self) -> None:
+        """Fetch; the first time once the agent has had another tick, since an owner's power is between two."""
+        until_s = time.monotonic() + FIRST_TICK_S
+        while True:
+            self._last, self._tick_s = self._fetch()
+            self._at_s = time.monotonic()
+            at_s, _, powers = self._owned
+            if powers or self._tick_s is None or self._tick_s > at_s or self._at_s > until_s:
+                return
+            time.sleep(LOOK_S)
 
     def _device(self, name: str, values: Mapping[str, float], age_s: float) -> DeviceNow:
         joules = values.get("energy_joules_total")
@@ -149,20 +207,30 @@ class AgentSource:
         )
 
     def _owners(self) -> Owners | None:
-        """Owners by what their counters have grown since the last look."""
+        """Owners by what their counters have grown since the last look, or between the ticks that were told."""
         joules = _owner_joules(self._last)
         if not joules:
             return None
         at_s, before, powers = self._owned
-        if self._at_s > at_s:
-            seconds = self._at_s - at_s
+        now_s = self._at_s if self._tick_s is None else self._tick_s
+        if now_s > at_s:
+            seconds = now_s - at_s
             powers = {key: max(0.0, value - before[key]) / seconds for key, value in joules.items() if key in before}
-            self._owned = (self._at_s, joules, powers)
+            self._owned = (now_s, joules, powers)
         rows = [OwnerNow(kind, id_, id_, powers.get((kind, id_), 0.0), value) for (kind, id_), value in joules.items()]
         return Owners("owner", tuple(sorted(rows, key=lambda row: (-row.power_w, -row.joules))))
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+
+def _cure(error: Exception, reason: object) -> str:
+    """What to try where an agent does not answer."""
+    if isinstance(error, urllib.error.HTTPError) and error.code == 401:
+        return "--token-file FILE, with the agent's token"
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return "--ca FILE, with the certificate to trust"
+    return "check the agent's address"
 
 
 def _by_device(found: list[Sample]) -> dict[str, dict[str, float]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everywatt.report.live.agent_source import AgentSource
+from everywatt.core.errors import UsageError
+from everywatt.report.live.agent_source import Access, AgentSource
 from everywatt.report.live.batch_source import JOURNAL, BatchSource
 from everywatt.report.live.sources import LiveSource
 from everywatt.report.live.tape_source import TapeSource
@@ -21,10 +22,17 @@ def open_source(
     gpus: tuple[str, ...] = (),
     home: Path | None = None,
     tail: int = TAIL,
+    token_file: Path | None = None,
+    ca: Path | None = None,
 ) -> LiveSource:
-    """The live source that a word on the command line means. Raises RunNotFound where it means nothing."""
+    """The live source that a word on the command line means. Raises RunNotFound where it means nothing.
+
+    `token_file` and `ca` are for an agent that wants a token, or whose certificate is not the system's to trust.
+    """
     if source.startswith(("http://", "https://")):
-        return AgentSource(source, interval_s, gpus=gpus)
+        return AgentSource(source, interval_s, gpus=gpus, access=Access.of(token_file, ca))
+    if token_file is not None or ca is not None:
+        raise UsageError("--token-file and --ca are for an agent.", cure="everywatt monitor https://host:port")
     if source.endswith(LOG_ENDINGS) and Path(source).is_file():
         return TelemetrySource(Path(source), tail=tail)
     from everywatt.core.config import resolve

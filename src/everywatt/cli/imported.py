@@ -1,0 +1,51 @@
+"""What imports share: where the run goes, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from everywatt.api.run import load
+from everywatt.cli.output import Output
+from everywatt.cli.progress import Tell, task
+from everywatt.core.clocks import SystemClock
+from everywatt.core.config import resolve
+from everywatt.report.text import summary
+from everywatt.tape.run_store import home as runs_home
+from everywatt.tape.run_store import new_run
+
+MANY = 10  # a summary looks at every device of every tape, several times
+
+
+@contextmanager
+def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator[tuple[Path, Tell]]:
+    """Gives where to write a tape, and by what to tell how far it is; then says what the run has.
+
+    Without `out` it is a new run of that name. Where nothing comes of it, no empty run is left.
+    """
+    if out is None:
+        home = runs_home(resolve().home)
+        if home.why:
+            output.warn(home.why)
+        folder = new_run(home.path, name, SystemClock.utc_ns())
+        target = folder / "import-0001.tape"
+    else:
+        folder = target = out
+    try:
+        with task(output, what) as tell:
+            yield target, tell
+    except BaseException:
+        if out is None:
+            folder.rmdir()  # nothing came of it, and an empty run would be `last`
+        raise
+    run = load(folder)
+    energy = run.energy()
+    output.json("import", {"name": run.name, "path": str(run.path), "energy": energy.to_dict()})
+    output.text(str(folder))
+    if len(run.tapes) > MANY:
+        output.say(f"energy  {energy}")
+        output.say(f"{len(run.tapes)} tapes; more of them: everywatt show {folder if out else run.name}")
+        return
+    for line in summary(run):
+        output.say(line)

@@ -1,0 +1,213 @@
+"""Series of an engine become a run: one tape a node, energy counters as counters, everything else beside them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from everywatt.core.channels import GroupInfo, Kind
+from everywatt.fleet.query import Series
+from everywatt.fleet.translate import Told, own_labels, translate
+from everywatt.meters.series import Part, Table, write_parts
+
+INFO: Final = ("everywatt_device_info", "everywatt_build_info", "everywatt_job_info")
+GAP_PERIODS: Final = 3
+PROBES: Final = 32
+
+
+@dataclass
+class Target:
+    """What one agent (or exporter) was scraped for: its place and its series by channel."""
+
+    host: str
+    labels: Mapping[str, str]
+    told: dict[str, Told] = field(default_factory=dict)
+    info: list[Series] = field(default_factory=list)
+
+    def same(self, other: Target) -> bool:
+        """Whether both tell the very same joules: counters of one name have one value at one time, and did count.
+
+        States do not tell nodes apart: two idle nodes may well say the same.
+        """
+        common = [name for name in self.told if name in other.told and _counts(self.told[name])]
+        return (
+            bool(common)
+            and _may_agree(self.told[common[0]].series, other.told[common[0]].series)
+            and all(_agree(self.told[name].series, other.told[name].series) for name in common)
+        )
+
+    def take(self, other: Target) -> None:
+        """Add what another tells of the same node."""
+        for name, told in other.told.items():
+            mine = self.told.get(name)
+            self.told[name] = told if mine is None else Told(mine.channel, _merged(mine.series, told.series))
+        self.info += other.info
+
+
+def _counts(told: Told) -> bool:
+    values = told.series.values
+    return told.channel.carries_energy and told.channel.kind is Kind.COUNTER and values[-1] > values[0]
+
+
+def _may_agree(one: Series, other: Series) -> bool:
+    """A quick look at some samples: False where none of them is in both."""
+    for place in range(0, len(other.at_ms), max(1, len(other.at_ms) // PROBES)):
+        found = bisect_left(one.at_ms, other.at_ms[place])
+        if (
+            found < len(one.at_ms)
+            and one.at_ms[found] == other.at_ms[place]
+            and one.values[found] == other.values[place]
+        ):
+            return True
+    return False
+
+
+def _agree(one: Series, other: Series) -> bool:
+    mine = dict(zip(one.at_ms, one.values, strict=True))
+    shared = [(mine[at], value) for at, value in zip(other.at_ms, other.values, strict=True) if at in mine]
+    return 2 * len(shared) >= min(len(one.at_ms), len(other.at_ms)) and all(a == b for a, b in shared)
+
+
+def _merged(one: Series, other: Series) -> Series:
+    samples = {**dict(zip(one.at_ms, one.values, strict=True)), **dict(zip(other.at_ms, other.values, strict=True))}
+    made = Series(one.name, one.labels)
+    for at in sorted(samples):
+        made.add(at, samples[at])
+    return made
+
+
+def targets(series: Iterable[Series]) -> tuple[list[Target], list[str]]:
+    """Nodes with their series, and notes on what was told twice.
+
+    A node is what its `instance` says, without the port. Where two targets tell the same joules (scraped and written,
+    or a pair of engines), they count once; where they tell different ones under one name, they are two nodes.
+    """
+    series = [_plain(one) for one in series]
+    names = _card_names(series)
+    found: dict[tuple[tuple[str, str], ...], Target] = {}
+    for one in series:
+        own = own_labels(one.name)
+        place = {
+            key: value
+            for key, value in one.labels.items()
+            if (key in ("instance", "job") if own is None else key not in own)
+        }
+        key = tuple(sorted(place.items()))
+        target = found.get(key) or found.setdefault(key, Target(_host(place), place))
+        if one.name in INFO:
+            target.info.append(one)
+            continue
+        told = translate(one, names.get((key, one.labels.get("device", "")), ""))
+        if told is not None:
+            target.told[_free(told.channel.name, target.told)] = told
+    return _joined(found.values())
+
+
+def _plain(series: Series) -> Series:
+    """The series with labels that can be shown: a newline as \\n, so that no terminal obeys a label."""
+
+    def shown(text: str) -> str:
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+    if all(value.isprintable() for value in series.labels.values()):
+        return series
+    return Series(series.name, {key: shown(value) for key, value in series.labels.items()}, series.at_ms, series.values)
+
+
+def _card_names(series: Sequence[Series]) -> dict[tuple[tuple[tuple[str, str], ...], str], str]:
+    own = own_labels("everywatt_device_info") or ()
+    return {
+        (tuple(sorted(p for p in one.labels.items() if p[0] not in own)), one.labels.get("device", "")): one.labels.get(
+            "name", ""
+        )
+        for one in series
+        if one.name == "everywatt_device_info"
+    }
+
+
+def _host(place: Mapping[str, str]) -> str:
+    instance = place.get("instance", "")
+    head, colon, port = instance.rpartition(":")
+    return head if colon and port.isdecimal() and head else instance
+
+
+def _free(name: str, taken: Mapping[str, Told]) -> str:
+    number = 2
+    found = name
+    while found in taken:
+        found, number = f"{name}#{number}", number + 1
+    return found
+
+
+def _joined(found: Iterable[Target]) -> tuple[list[Target], list[str]]:
+    nodes: list[Target] = []
+    notes: list[str] = []
+    for target in sorted(found, key=lambda one: -len(one.told)):
+        twin = next((node for node in nodes if node.same(target)), None)
+        if twin is not None:
+            notes.append(f"{_words(target)} tells the same samples as {_words(twin)}; they are counted once.")
+            twin.take(target)
+            continue
+        home = next((n for n in nodes if n.host == target.host and not n.told.keys() & target.told.keys()), None)
+        if home is None:
+            nodes.append(target)
+        else:
+            home.take(target)
+    return [node for node in nodes if node.told], notes
+
+
+def _words(target: Target) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(target.labels.items())) or "what has no labels"
+
+
+def part_of(node: Target) -> Part:
+    """One node as the recording of one tape. Series with the same times are one group.
+
+    Where everywatt tells joules, those of other exporters are kept beside them and not added.
+    """
+    groups: dict[tuple[str, bytes], list[tuple[str, Told]]] = {}
+    ours = any(_is_ours(told) and told.channel.carries_energy for told in node.told.values())
+    for name, told in node.told.items():
+        if ours and not _is_ours(told):
+            told = replace(told, channel=replace(told.channel, domain=None, mirror_of=None))
+        groups.setdefault((told.channel.device, told.series.at_ms.tobytes()), []).append((name, told))
+    tables = []
+    for number, ((device, _), members) in enumerate(groups.items(), 1):
+        channels = tuple(told.named(name) for name, told in members)
+        info = GroupInfo(f"{device}.{number}", "prometheus", device, channels)
+        times = members[0][1].series.at_ms
+        columns = zip(*(told.series.values for _, told in members), strict=True)
+        table = Table(info)
+        for at_ms, values in zip(times, columns, strict=True):
+            table.add(at_ms * 1_000_000, values)
+        tables.append(table)
+    return Part(tables, host=node.host, spans=list(_jobs(node)), meta={"labels": dict(node.labels)})
+
+
+def _is_ours(told: Told) -> bool:
+    return told.series.name.startswith("everywatt_")
+
+
+def _jobs(node: Target) -> Iterator[tuple[str, int, int, Mapping[str, Any]]]:
+    """A span for each stretch of time in which a job was there."""
+    for one in node.info:
+        if one.name != "everywatt_job_info" or len(one.at_ms) < 2:
+            continue
+        steps = sorted(b - a for a, b in zip(one.at_ms, one.at_ms[1:], strict=False))
+        most = GAP_PERIODS * steps[len(steps) // 2]
+        job = one.labels.get("exported_job") or one.labels.get("job", "")
+        told = {key: one.labels[key] for key in ("user", "account", "partition") if one.labels.get(key)}
+        first = last = one.at_ms[0]
+        for at in (*one.at_ms[1:], None):
+            if at is None or at - last > most:
+                yield f"job {job}", first * 1_000_000, last * 1_000_000, {"job": job, **told}
+                first = at if at is not None else first
+            last = at if at is not None else last
+
+
+def write_run(out: Path, nodes: Sequence[Target], source: str, meta: Mapping[str, Any]) -> Path:
+    """A tape (one node) or a folder of tapes at `out`."""
+    return write_parts(out, [part_of(node) for node in nodes], [Path(source)], {"meta": meta})
