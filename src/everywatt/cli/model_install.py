@@ -26,7 +26,9 @@ SECTION = re.compile(r"^\[sensor\.model\]\n(?:(?!\[).*\n?)*", re.MULTILINE)
 
 @click.command(cls=Verb)
 @model_argument
-@click.option("--against", metavar="SENSOR|RUN", help="Move the model here: by this sensor now, or by a recording of it.")
+@click.option(
+    "--against", metavar="SENSOR|RUN", help="Move the model here: by this sensor now, or by a recording of it."
+)
 @click.option("--time", "time_s", type=DURATION, default="3m", show_default=True, help="How long beside a sensor.")
 @click.option(
     "--target", metavar="COLUMN", help="The channel of the sensor in that recording; the model's own unless set."

@@ -137,9 +137,7 @@ def pedigree_of(channel: Channel) -> Pedigree:
     return Pedigree.COUNTER if channel.kind is Kind.COUNTER else Pedigree.INTEGRATED
 
 
-def _budget(
-    source: Source, reading: Reading, start_ns: int, end_ns: int, seconds: float, told: Told | None
-) -> Budget:
+def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, seconds: float, told: Told | None) -> Budget:
     """Gain and offset are shared by all windows of a sensor, edges only by adjacent windows.
 
     A model that told an interval of its rows has that one where it is wider; what reaches further up is a bound.
