@@ -56,7 +56,7 @@ def _given(variable: str) -> Path | None:
 
 
 def _sim(time_s: int) -> None:
-    """A simulated machine of 20 + 100 × (busy share)^1.5 W, learnt from `model collect`; it needs the machine to itself."""
+    """A simulated machine of 20 + 100 × (busy share)^1.5 W, learnt from `model collect` while nothing else runs."""
     ours = [sys.executable, "-m", "everywatt"]
     with tempfile.TemporaryDirectory() as home:
         environ = {**os.environ, "EVERYWATT_HOME": home}

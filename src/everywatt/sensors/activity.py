@@ -194,7 +194,7 @@ class HostActivity:
                 values += [NAN] * len(channels)
         if all(value != value for value in values):
             raise SensorError("Nothing of the host's activity can be read.")
-        return (fresh(self._clock.monotonic_ns(), values, round(NS / TICKS_PER_S)),)
+        return (fresh(self._clock.monotonic_ns(), tuple(values), round(NS / TICKS_PER_S)),)
 
     def close(self) -> None:
         """Close all files and events."""
