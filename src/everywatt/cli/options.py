@@ -207,7 +207,7 @@ def settings_options_beside_model(function: F) -> F:
     return _settings_options(function, power_model_option)
 
 
-def _settings_options(function: F, model: Callable[[F], F]) -> F:
+def _settings_options(function: F, model: Callable[[Callable[..., Any]], Callable[..., Any]]) -> F:
     @model
     @period_option
     @sensors_option
