@@ -89,7 +89,8 @@ def test_a_run_with_a_model_has_modelled_joules(file, own_home):
         assert run["energy"]["joules"] == pytest.approx(truth, rel=0.25)
         assert run["energy"]["joules"] > 9 * run["duration_s"]
         ledger = json.loads(everywatt("ledger", run["path"], "--by", "process", "--json").stdout)
-        assert ledger["energy"]["pedigree"] == "modelled"
+        assert ledger["total"]["pedigree"] == "modelled"
+        assert {owner["energy"]["pedigree"] for owner in ledger["owners"]} == {"modelled"}
 
 
 @pytest.mark.serial

@@ -12,11 +12,11 @@ DISKS = b"""   8       0 sda 10 0 100 5 20 0 300 7 0 0 0
  253       0 dm-0 10 0 100 5 20 0 300 7 0 0 0
  259       0 nvme0n1 1 0 2 5 20 0 4 7 0 0 0
 """
-NET = b"""Inter-|   Receive                                                |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carr comp
-    lo:     700       1    0    0    0     0          0         0      700       1    0    0    0     0   0      0
-  eth0:    1000       2    0    0    0     0          0         0       50       1    0    0    0     0   0      0
-  eth1:      24       2    0    0    0     0          0         0        6       1    0    0    0     0   0      0
+NET = b"""Inter-|   Receive | Transmit
+ face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
+    lo: 700 1 0 0 0 0 0 0 700 1 0 0 0 0 0 0
+  eth0: 1000 2 0 0 0 0 0 0 50 1 0 0 0 0 0 0
+  eth1: 24 2 0 0 0 0 0 0 6 1 0 0 0 0 0 0
 """
 
 

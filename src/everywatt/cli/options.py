@@ -222,7 +222,7 @@ def settings_options_beside_model(function: F) -> F:
     return _settings_options(function, power_model_option)
 
 
-def _settings_options(function: F, model: Callable[[Any], Any]) -> F:
+def _settings_options(function: F, model: Callable[[Callable[..., Any]], Callable[..., Any]]) -> F:
     @model
     @period_option
     @sensors_option
@@ -251,7 +251,7 @@ def _settings_options(function: F, model: Callable[[Any], Any]) -> F:
         }
         return function(*args, settings=resolve(flags), **values)
 
-    return wrapped  # type: ignore[no-any-return]
+    return wrapped  # type: ignore[return-value]
 
 
 country_option = click.option("--country", metavar="CODE", help="Carbon by this country's yearly grid intensity.")

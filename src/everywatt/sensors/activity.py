@@ -100,7 +100,7 @@ def modes_part(machine: Machine) -> Part:
 def disk_part(machine: Machine) -> Part:
     """Bytes of disks."""
     block = machine.sys / "block"
-    disks = {entry.name for entry in block.iterdir() if not NOT_DISKS.fullmatch(entry.name)}
+    disks = {path.name for path in block.iterdir() if not NOT_DISKS.fullmatch(path.name)}
     if not disks:
         raise OSError(errno.ENOENT, "no disk of its own")
     channels = _channels(DISK, "B", Facts(quantum=float(SECTOR_BYTES)))
