@@ -1,11 +1,17 @@
 """Load curves: power that follows what programs really do, with one truth for everyone."""
 
+import os
 import resource
 import subprocess
 import sys
 import time
 
 import pytest
+
+from everywatt.sim.curves import Load
+from everywatt.sim.events import EventLog
+from everywatt.sim.loads import HOST_STAT, Following, write_loads
+from everywatt.sim.tree import HostStat
 
 BURN = """
 import time
@@ -15,8 +21,6 @@ while time.process_time() < end: pass
 
 
 def test_a_package_draws_for_cpu_time(sim_machine):
-    import os
-
     lab = sim_machine(packages=["load:10W,90W"])
     time.sleep(0.3)  # the follower starts
     start = time.monotonic_ns()
@@ -138,8 +142,6 @@ print(json.dumps([busy() - before, time.process_time() - own, cpus]))
 """
     told, own, cpus = inside(lab, code)
     assert told == pytest.approx(own, abs=0.06)
-    import os
-
     assert cpus == 1 + os.cpu_count()
 
 
@@ -158,10 +160,31 @@ def test_owners_have_a_truth_also_daemons_and_those_that_nobody_saw(sim_machine)
     joules = lab.truth("cpu.0", start, end)
     rows = lab.settle()
     short = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
-    assert any(row["name"].startswith("python") and row["cpu_s"] >= 0.35 for row in rows)
+    # What it used after the last look is that of its ancestor's children, and on a busy host looks are far apart.
+    assert any(row["name"].startswith("python") and row["cpu_s"] >= 0.15 for row in rows)
     told = sum(row["cpu_s"] for row in rows)
     assert told >= 0.9 * (0.4 + short)
     assert sum(row["joules"] for row in rows) == pytest.approx(joules - 10 * (end - start) / 1e9, rel=0.05, abs=0.5)
+
+
+def test_power_that_is_made_up_for_has_an_owner(tmp_path, monkeypatch):
+    """A step that came early drew too little; the next one, in which nobody runs, draws the rest: for the first."""
+    curve = Load("load", 10.0, 90.0)
+    EventLog.create(tmp_path / "events-cpu.0", curve, 1e9).close()
+    write_loads(tmp_path, {"cpu.0": curve}, time.monotonic_ns())
+    HostStat(tmp_path / HOST_STAT, time.monotonic_ns()).close()
+    following = Following(tmp_path, os.getpid())
+    amounts = iter([{7: 30_000_000}, {}, {}, {}])
+    monkeypatch.setattr(following._tree, "scan", dict)
+    monkeypatch.setattr(following._tree, "used_ns", lambda: next(amounts))
+    start = following.last - following._t0_ns / 1e9
+    for nap_s in (0.02, 0.005, 0.05, 0.05):
+        time.sleep(nap_s)
+        following.step()
+    end = following.last - following._t0_ns / 1e9
+    above_j = following._logs["cpu.0"].joules(end) - following._logs["cpu.0"].joules(start) - 10.0 * (end - start)
+    (row,) = [row for row in following.account.rows() if row["pid"] == 7]
+    assert above_j > 0.3 and row["joules"] == pytest.approx(above_j, abs=0.15)
 
 
 def test_processes_on_a_card_have_a_truth(sim_machine, inside):

@@ -165,7 +165,8 @@ class Following:
             table.sweep()
             _set(self._logs[name], at, self._loads[name].at_share_w(table.share()))
             self._shares[name] = _shares(table)
-        self._weights = {pid: spent / 1e9 / busy for pid, spent in used.items() if busy and spent}
+        if busy or not self._share:  # else this step draws what those of the one before are still owed
+            self._weights = {pid: spent / 1e9 / busy for pid, spent in used.items() if busy and spent}
         if self._stat is not None:
             self._stat.put(self.account.busy_s)
         self._number, self.last = self._number + 1, now
