@@ -86,6 +86,13 @@ def test_once_json_is_one_object(place):
     assert data["host"]["memory_total_bytes"] > 2**28
 
 
+@pytest.mark.parametrize("wanted", ["7", "abc", "0,7"])
+def test_a_card_that_is_not_there_is_refused(place, wanted):
+    done = place.run("--once", "--gpus", wanted, check=2)
+    assert f"There is no card {wanted.removeprefix('0,')} here." in done.stderr
+    assert place.left_behind() == []
+
+
 def test_json_lines_until_the_time_is_up(place):
     done = place.run("--json", "--interval", "0.5s", "--for", "2s")
     lines = [json.loads(line) for line in done.stdout.splitlines()]

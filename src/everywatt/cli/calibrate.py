@@ -13,8 +13,10 @@ from everywatt.api.run import Run, load
 from everywatt.cli.options import DURATION, RUN, Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.units import format_duration
 from everywatt.energy.sources import sources
 from everywatt.meters.calibration import Found, compare_with_meter
+from everywatt.recorder.client import Recording
 from everywatt.sensors.base import Request
 from everywatt.sensors.calibrations import Stored, forget, load_all, path_of, save
 from everywatt.sensors.registry import known, probe
@@ -67,7 +69,7 @@ def command(
     if against is not None:
         if from_run is not None or meter_run is not None:
             raise UsageError("Record now or compare recordings, not both.", cure="--against, or --from and --meter")
-        run = meter = _record(duration, output)
+        run = meter = _record(duration, against, output)
         meter_device = meter_device or _meter_of(run, against)
     elif from_run is not None and meter_run is not None:
         run = load(from_run)
@@ -143,26 +145,40 @@ def _meter_of(run: Run, against: str) -> str:
     raise MeasurementRefused(f"Nothing here is the meter '{against}'; there are: {listed}.", cure="everywatt sensors")
 
 
-def _record(duration_s: float, output: Output) -> Run:
+def _check_meter(recording: Recording, against: str) -> None:
+    """MeasurementRefused where nothing that is recorded goes by the meter's name: now, not after ten minutes."""
+    names = {name for group in recording.groups for name in (group.sensor, *(one.device for one in group.channels))}
+    if against not in names and against.rpartition(" ")[0] not in names:
+        devices = sorted({one.device for group in recording.groups for one in group.channels if one.carries_energy})
+        listed = ", ".join(devices) or "none"
+        raise MeasurementRefused(
+            f"Nothing here is the meter '{against}'; there are: {listed}.", cure="everywatt sensors"
+        )
+
+
+def _record(duration_s: float, against: str, output: Output) -> Run:
     """A run with a load on every card, switched on and off."""
     from contextlib import ExitStack
 
     from everywatt.api.gpu_load import find_load
-    from everywatt.api.measurement import measure
+    from everywatt.api.meter import Meter
 
     if not 10 <= duration_s <= 86_400:
         raise UsageError("A calibration takes from 10 s to a day.", cure="--for 10m")
-    make = find_load()
     cards = [int(str(entry["index"])) for entry in _devices_here().values() if "index" in entry]
     if not cards:
         raise MeasurementRefused("There is no card here to calibrate.", cure="everywatt sensors")
+    make = find_load(cure="install torch with CUDA, or record a load of your own: --from RUN --meter RUN")
+    show = output.progress()
     level_s = min(LEVEL_S, duration_s / 6)
     output.say(f"Recording {duration_s:.0f} s with a load that is switched about every {level_s:.0f} s.")
     with ExitStack() as stack:
         loads = [make(index) for index in cards]
         for one in loads:
             stack.callback(one.close)
-        with measure("calibrate") as measured:
+        with Meter("calibrate") as meter:
+            if meter.recording is not None:
+                _check_meter(meter.recording, against)
             end, busy, turn = time.monotonic() + duration_s, False, 0
             while time.monotonic() < end:
                 for one in loads:
@@ -170,12 +186,13 @@ def _record(duration_s: float, output: Output) -> Run:
                 busy = not busy
                 turn += 1
                 uneven_s = level_s * (0.6 + 0.8 * (0.618 * turn % 1))  # a load that repeats would fit many clocks
-                time.sleep(min(uneven_s, max(end - time.monotonic(), 0.0)))
+                turn_end = min(time.monotonic() + uneven_s, end)
+                while (left_s := turn_end - time.monotonic()) > 0:
+                    show(f"load {'on' if busy else 'off'} · about {format_duration(end - time.monotonic())} left")
+                    time.sleep(min(left_s, 1.0))
             for one in loads if busy else ():
                 one.off()
-    if measured.run is None:
-        raise MeasurementRefused("Nothing was recorded.")
-    return load(measured.run.path)
+    return load(meter.run.path)
 
 
 def _list(output: Output) -> None:

@@ -20,7 +20,7 @@ from everywatt.api.provenance import provenance
 from everywatt.api.run import Run
 from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
-from everywatt.core.errors import NoSensor, RecorderError, TapeError
+from everywatt.core.errors import NoSensor, RecorderError, TapeError, UsageError
 from everywatt.core.machine import Machine
 from everywatt.recorder.client import Recording, record
 from everywatt.report.live.gather import Gatherer, left_out, sum_of
@@ -112,6 +112,7 @@ class LocalSource:
             options=self._options,
             everything=self._by is not None or self._keep is not None,
         )
+        refuse_missing_cards(recording, self._gpus)
         refuse_without_power(recording)
         return recording
 
@@ -204,6 +205,16 @@ class LocalSource:
                 self._recording.close(linger=self._keep is not None)
         if self._keep is None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def refuse_missing_cards(recording: Recording, gpus: str | None) -> None:
+    """UsageError where a card that is asked for by its number is not recorded; the recording is closed first."""
+    words = [word.strip() for word in (gpus or "").split(",") if word.strip()]
+    found = {channel.device.split()[0] for group in recording.groups for channel in group.channels}
+    missing = [w for w in words if not w.upper().startswith(("GPU-", "MIG-")) and f"gpu.{w}" not in found]
+    if missing:
+        recording.close(linger=False)
+        raise UsageError(f"There is no card {missing[0]} here.", cure="everywatt sensors")
 
 
 def refuse_without_power(recording: Recording) -> None:
