@@ -73,7 +73,9 @@ def _rows(one: Metrics) -> list[tuple[str, str, str, str]]:
         else:
             about = f"{energy.scope} · {energy.pedigree} · coverage {energy.coverage:.0%}"
             # The budget is symmetric; what was used up cannot be less than nothing, as in the figures below.
-            rows.append((name, f"{energy.joules:.4g} J", f"{max(0.0, energy.low):.4g} … {energy.high:.4g}", about))
+            rows.append(
+                (name, f"{energy.joules:.4g} J", f"{max(0.0, energy.low or 0.0):.4g} … {energy.high:.4g}", about)
+            )
     rows += [_row(name, figure) for name, figure in one.figures.items()]
     for name, seconds in one.latency.items():
         if seconds is not None:
