@@ -26,6 +26,7 @@ def attach(machine, tmp_path):
     def start(*words, environ=None):
         command = [sys.executable, "-m", "everywatt", "attach", *map(str, words)]
         env = machine.environment() | {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)} | (environ or {})
+        env.pop("EVERYWATT_HOME", None)  # of whoever runs the tests
         usual = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
         return subprocess.Popen(command, cwd=tmp_path, env=env, stdout=-1, stderr=-1, text=True, preexec_fn=usual)
 
