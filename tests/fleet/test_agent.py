@@ -81,7 +81,9 @@ def test_counters_are_the_truth_and_owners_add_up(lab, tmp_path):
             device, domain = line.split("|")
             labels = tuple(sorted({"device": device, "domain": domain, "pedigree": "counter"}.items()))
             newest = list(told[ENERGY, labels].values())[-1]
-            assert newest == pytest.approx(state.tape_joules(tape, entry["group"], entry["channel"], entry["at_ns"]), abs=1e-5)
+            assert newest == pytest.approx(
+                state.tape_joules(tape, entry["group"], entry["channel"], entry["at_ns"]), abs=1e-5
+            )
 
 
 def test_counters_go_on_over_a_restart_and_a_rotation(lab, tmp_path):
@@ -121,7 +123,9 @@ def _check_stored(found: list[Path]) -> None:
             for line, entry in tape.meta.get("agent", {"devices": {}})["devices"].items():
                 if line in end:
                     assert abs(entry["uj"] - end[line]) <= 2, (path, line)
-                end[line] = entry["uj"] + round(state.tape_joules(tape, entry["group"], entry["channel"], entry["at_ns"]) * 1e6)
+                end[line] = entry["uj"] + round(
+                    state.tape_joules(tape, entry["group"], entry["channel"], entry["at_ns"]) * 1e6
+                )
 
 
 def kill_at_random(lab, tmp_path, times: int, seed: int) -> None:
