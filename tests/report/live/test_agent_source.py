@@ -36,6 +36,7 @@ def server():
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
+            made.headers = self.headers
             self.send_response(made.status if self.path == "/metrics" else 404)
             self.end_headers()
             self.wfile.write((TEXT % {"joules": made.joules}).encode() if made.body is None else made.body)
@@ -121,3 +122,26 @@ def test_addresses():
 def test_samples_of_the_text_format():
     found = list(samples('a 1\nb{x="1",y="a,b}"} 2.5e3 123\n# c 1\nd{ 1\n'))
     assert found == [("a", {}, 1.0), ("b", {"x": "1", "y": "a,b}"}, 2500.0)]
+
+
+def test_a_token_is_shown_and_files_that_cannot_be_used_are_refused(server, tmp_path):
+    from everywatt.core.errors import UsageError
+    from everywatt.report.live.agent_source import Access
+
+    token = tmp_path / "token"
+    token.write_text("s3cret\nmore\n")
+    AgentSource(url(server), 1.0, access=Access.of(token, None))
+    assert server.headers["Authorization"] == "Bearer s3cret"
+    AgentSource(url(server), 1.0)
+    assert "Authorization" not in server.headers
+    token.write_text("\n")
+    for words in ((token, None), (tmp_path / "none", None), (None, token), (None, tmp_path / "none")):
+        with pytest.raises(UsageError):
+            Access.of(*words)
+
+
+def test_an_agent_that_wants_a_token_says_so(server):
+    server.status = 401
+    with pytest.raises(MeasurementRefused) as refused:
+        AgentSource(url(server), 1.0)
+    assert "--token-file" in (refused.value.cure or "")
