@@ -273,7 +273,7 @@ def test_rules_record_what_they_should(fleet):
 
 
 def test_the_collector_maps_names_to_hw(fleet):
-    """The relabelling by Prometheus' own code, then the collector's renaming."""
+    """The relabelling and the collector's renaming, as the test reads their rules: the collector itself is not here."""
     config = yaml.safe_load((ROOT / "deploy/otel/collector.yaml").read_text())
     assert check_collector(config)
     scrape = config["receivers"]["prometheus"]["config"]["scrape_configs"][0]
