@@ -121,3 +121,11 @@ def test_a_record_that_comes_late_wins_over_the_gap(store: Store) -> None:
     store.append([late], "n1")
     row = next(row for row in store.jobs(0, 2e9).to_pylist() if (row["job_id"], row["node"]) == (7, "n1"))
     assert replace(JobOnNode.of_row(row), written_s=0.0) == late
+
+
+def test_runs_of_a_requeued_job_are_told_apart(store: Store) -> None:
+    jobs = parse(text(line("8", "8", "NODE_FAIL", NodeList="n1"), line("8", "8", start=65, end=90, NodeList="n1")))
+    fill(store, jobs)
+    assert fill(store, jobs) == (0, 0)
+    found = [(row["restart"], row["state"]) for row in store.jobs(0, 2e9).to_pylist() if row["job_id"] == 8]
+    assert sorted(found) == [(0, "NODE_FAIL"), (1, "COMPLETED")]

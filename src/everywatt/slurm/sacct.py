@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -136,18 +136,32 @@ def join(recorded: Iterable[JobOnNode], accounted: Iterable[Accounted]) -> list[
     by_job: dict[int, list[JobOnNode]] = {}
     for row in recorded:
         by_job.setdefault(row.job_id, []).append(row)
-    changed: list[JobOnNode] = []
+    runs: dict[int, list[Accounted]] = {}
     for job in accounted:
-        rows = [row for row in by_job.get(job.job_id, []) if _same_run(row, job)]
-        for row in rows:
-            better = replace(row, **_facts(job), restart=row.restart, written_s=row.written_s)
-            if row.slurm_energy_j is not None and better.slurm_energy_j is None:
-                better = replace(better, slurm_energy_j=row.slurm_energy_j)
-            if better != row:
-                changed.append(replace(better, written_s=0.0))
-        there = {row.node for row in rows}
-        changed += [_missing(job, node) for node in job.nodes if node not in there]
+        runs.setdefault(job.job_id, []).append(job)
+    changed: list[JobOnNode] = []
+    for job_id, of_job in runs.items():
+        rows_of: dict[int, list[JobOnNode]] = {}
+        for row in by_job.get(job_id, []):
+            nearest = max(range(len(of_job)), key=lambda at: _overlap_s(row, of_job[at]))
+            if _same_run(row, of_job[nearest]):
+                rows_of.setdefault(nearest, []).append(row)
+        for at, job in enumerate(of_job):
+            changed += _updated(rows_of.get(at, []), job)
     return changed
+
+
+def _updated(rows: Iterable[JobOnNode], job: Accounted) -> Iterator[JobOnNode]:
+    """Records of one run that have to say something else now, and those of nodes that have none."""
+    there = set()
+    for row in rows:
+        there.add(row.node)
+        better = replace(row, **_facts(job))
+        if row.slurm_energy_j is not None and better.slurm_energy_j is None:
+            better = replace(better, slurm_energy_j=row.slurm_energy_j)
+        if better != row:
+            yield replace(better, written_s=0.0)
+    yield from (_missing(job, node) for node in job.nodes if node not in there)
 
 
 def fill(store: Store, accounted: Iterable[Accounted]) -> tuple[int, int]:
@@ -163,6 +177,11 @@ def fill(store: Store, accounted: Iterable[Accounted]) -> tuple[int, int]:
         store.append(rows, "sacct")
     added = {(row.cluster, row.job_id, row.restart) for row in rows if row.key not in known}
     return sum(row.key in known for row in rows), len(added)
+
+
+def _overlap_s(row: JobOnNode, job: Accounted) -> float:
+    """How long a record and a run were at the same time; below zero how far they are apart."""
+    return min(row.end_s, job.end_s) - max(row.start_s, job.start_s)
 
 
 def _same_run(row: JobOnNode, job: Accounted) -> bool:
