@@ -36,6 +36,7 @@ def test_json(project, capsys):
         "sensor": ({}, "default", None),
         "tag.project": ("alpha", "project", path),
         **dict.fromkeys(("country", "intensity", "intensity-file", "pue", "price"), (None, "default", None)),
+        **dict.fromkeys(("slurm-spool", "slurm-store"), (None, "default", None)),
     }
     assert data["warnings"] == [f"{path}: there is no setting 'speed'."]
     assert err == f"Warning: {path}: there is no setting 'speed'.\n"
