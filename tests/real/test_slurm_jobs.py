@@ -98,7 +98,8 @@ def test_cards_by_uuid_and_use(site):
     busy_s = json.loads((site.folder / "on-card").read_text())
     assert used.gpu_use[0].mean_utilisation == pytest.approx(0.5 * busy_s / (used.end_s - used.start_s), abs=0.1)
     assert used.gpu_use[0].memory_peak_bytes >= 2**30
-    near(used, (CARD_W[1] - CARD_W[0]) * 0.5 * busy_s, 0.02, "gpu.0", unsure_j=5.0)
+    # Who is on a card is read each second: at both ends of six seconds that may be missed.
+    near(used, (CARD_W[1] - CARD_W[0]) * 0.5 * busy_s, 0.15, "gpu.0", unsure_j=5.0)
     assert unused.gpu_use[0].mean_utilisation == pytest.approx(0.0, abs=0.01)
     assert unused.gpu_use[0].idle_uj / 1e6 == pytest.approx(20.0 * (unused.end_s - unused.start_s), rel=0.1)
     assert unused.waste_uj >= 0.9 * unused.gpu_use[0].idle_uj
