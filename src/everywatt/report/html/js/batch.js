@@ -1,13 +1,6 @@
 // The section of a batch: who did how much, when GPUs were busy, what they drew for it, what went wrong.
 "use strict";
 
-everywatt.svg = function (tag, attributes, ...children) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes || {})) node.setAttribute(name, value);
-  for (const child of children.flat()) if (child !== null) node.append(child);
-  return node;
-};
-
 // Utilisation in equal steps of time: one row a GPU, the fuller the busier; a step without a reading stays empty.
 everywatt.heatMap = function (heat) {
   const { element, svg } = everywatt;
@@ -25,7 +18,7 @@ everywatt.heatMap = function (heat) {
     element("p.about", {}, "from 0 to " + everywatt.number(heat.seconds, "s") + "; mean use in each of " + heat.rows[0].cells.length + " steps"));
 };
 
-everywatt.scatter = function (points) {
+everywatt.useAgainstPower = function (points) {
   const { element, svg } = everywatt, most = Math.max(...points.map((p) => p.watts), 1);
   const dots = points.map((p) => svg("circle", { cx: (30 + 2.6 * p.use).toFixed(1), cy: (150 - 140 * p.watts / most).toFixed(1), r: 2.4, class: "dot" },
     svg("title", {}, p.item + " on " + p.device + ": " + everywatt.number(p.use, "%") + ", " + everywatt.number(p.watts, "W"))));
@@ -44,7 +37,7 @@ everywatt.batchSection = function (batch) {
   return everywatt.section("batch", "Batch", batch.headline,
     table("By device", batch.heads, batch.devices, numbers(batch.heads)),
     ...(batch.heat ? [element("h3", {}, "Use over time"), everywatt.heatMap(batch.heat)] : []),
-    ...(batch.points.length > 1 ? [everywatt.scatter(batch.points)] : []),
+    ...(batch.points.length > 1 ? [everywatt.useAgainstPower(batch.points)] : []),
     ...list("Not done", batch.failures, batch.more_failures), ...list("Stragglers", batch.stragglers, 0));
 };
 

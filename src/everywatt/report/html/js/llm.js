@@ -1,13 +1,6 @@
 // Runs of language models: small plots that need no time axis, drawn as SVG, each with its table.
 "use strict";
 
-everywatt.svg = function (tag, attributes, ...children) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes || {})) node.setAttribute(name, value);
-  for (const child of children.flat(Infinity)) if (child !== null && child !== undefined) node.append(child);
-  return node;
-};
-
 // About five round steps from nothing, or from the lowest value, to the highest.
 everywatt.ticks = function (low, high) {
   const raw = (high - low || 1) / 5, ten = Math.pow(10, Math.floor(Math.log10(raw)));

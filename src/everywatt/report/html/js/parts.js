@@ -98,3 +98,10 @@ everywatt.withSpread = function (shown) {
   const at = shown.search(/ (±|−\d)/);
   return at < 0 ? [shown] : [shown.slice(0, at), everywatt.element("span.spread", {}, shown.slice(at))];
 };
+
+everywatt.svg = function (tag, attributes, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes || {})) node.setAttribute(name, value);
+  for (const child of children.flat(Infinity)) if (child !== null && child !== undefined) node.append(child);
+  return node;
+};
