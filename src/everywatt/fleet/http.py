@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import h11
 import uvicorn
@@ -51,6 +51,20 @@ class PromptProtocol(H11Protocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+
+PLAIN: Final[dict[str, Any]] = {
+    "http": PromptProtocol,
+    "loop": "asyncio",
+    "ws": "none",
+    "lifespan": "off",
+    "log_config": None,
+    "access_log": False,
+    "proxy_headers": False,
+    "server_header": False,
+    "h11_max_incomplete_event_size": MOST_HEAD_BYTES,
+}
+"""What every server of ours tells uvicorn: no more than HTTP, no word of itself, no header without end."""
 
 
 class Server(uvicorn.Server):
@@ -111,18 +125,10 @@ class Http:
         app = MetricsApp(lambda open_metrics: agent.text(open_metrics=open_metrics), lambda: agent.trouble(SILENT_S))
         config = uvicorn.Config(
             Guard(app, self._access),
-            http=PromptProtocol,
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
             limit_concurrency=MOST_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=1,
-            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+            **PLAIN,
             **self._tls,
         )
         self._server = Server(config)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import uvicorn
 
-from everywatt.fleet.http import PromptProtocol
-from everywatt.fleet.security import MOST_HEAD_BYTES
+from everywatt.fleet.http import PLAIN
 from everywatt.report.web.app import Site, until_filled
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -62,20 +61,12 @@ def run(site: Site, sock: socket.socket, *, cert: Path | None = None, key: Path 
     """Serve until a signal says to end."""
     config = uvicorn.Config(
         site.app(),
-        http=PromptProtocol,
-        loop="asyncio",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
         limit_concurrency=MOST_CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACEFUL_S,
-        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
         ssl_certfile=cert,
         ssl_keyfile=key,
+        **PLAIN,
     )
     try:
         Server(config, site).run(sockets=[sock])
