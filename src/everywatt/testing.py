@@ -54,14 +54,16 @@ __all__ = [
 MakeMachine = Callable[..., "Lab"]
 
 
-def use_gpu(share: float = 1.0, *, memory_bytes: int = 512 * 2**20, gpu: int = 0) -> AbstractContextManager[None]:
-    """Be on a simulated card: this process uses that share of it (0 to 1) until the block ends."""
+def use_gpu(
+    share: float = 1.0, *, memory_bytes: int = 512 * 2**20, gpu: int | None = None
+) -> AbstractContextManager[None]:
+    """Be on a simulated card (the first visible one): this process uses that share of it until the block ends."""
     from everywatt.sim.loads import use_gpu as declare
 
     return declare(share, memory_bytes=memory_bytes, gpu=gpu)
 
 
-def gpu_work(seconds: float, *, share: float = 1.0, gpu: int = 0) -> float:
+def gpu_work(seconds: float, *, share: float = 1.0, gpu: int | None = None) -> float:
     """Do GPU work that takes `seconds` at full speed and longer under a power limit. Gives the real seconds."""
     from everywatt.sim.loads import gpu_work as work
 

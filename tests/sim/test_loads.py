@@ -198,3 +198,13 @@ def test_processes_on_a_card_have_a_truth(sim_machine, inside):
     (row,) = [row for row in lab.settle() if row["pid"] == pid]
     assert row["gpu_j"] == pytest.approx(100 * 0.6, rel=0.1)
     assert row["joules"] == row["active_j"] + row["gpu_j"]
+
+
+@pytest.mark.parametrize(("mask", "card"), [(None, 0), ("", 0), ("2", 2), ("3,1", 3), ("GPU-abc", 0), ("all", 0)])
+def test_a_program_is_on_the_first_card_that_it_may_see(monkeypatch, mask, card):
+    from everywatt.sim.loads import _first_visible
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if mask is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
+    assert _first_visible() == card

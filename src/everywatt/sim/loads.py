@@ -235,9 +235,10 @@ def _inside() -> Path:
 
 
 @contextlib.contextmanager
-def use_gpu(share: float = 1.0, *, memory_bytes: int = 512 * 2**20, gpu: int = 0) -> Iterator[None]:
+def use_gpu(share: float = 1.0, *, memory_bytes: int = 512 * 2**20, gpu: int | None = None) -> Iterator[None]:
     """Be on a simulated card: this process uses that share of it (0 to 1) until the block ends.
 
+    Without a number it is the first that CUDA_VISIBLE_DEVICES lets this process see.
     The card's process list shows it, and a card with a `load:` curve draws power for it.
 
     >>> with use_gpu(0.5):  # doctest: +SKIP
@@ -245,11 +246,18 @@ def use_gpu(share: float = 1.0, *, memory_bytes: int = 512 * 2**20, gpu: int = 0
     """
     if not 0 <= share <= 1:
         raise UsageError(f"{share} is not a share between 0 and 1.")
+    gpu = _first_visible() if gpu is None else gpu
     _declare(gpu, share, memory_bytes)
     try:
         yield
     finally:
         _declare(gpu, None, 0)
+
+
+def _first_visible() -> int:
+    """The first card of the mask where that has numbers, else the first of all."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
 
 
 def _declare(gpu: int, share: float | None, memory_bytes: int) -> None:
@@ -271,12 +279,13 @@ def _declare(gpu: int, share: float | None, memory_bytes: int) -> None:
     table.close()
 
 
-def gpu_work(seconds: float, *, share: float = 1.0, gpu: int = 0) -> float:
+def gpu_work(seconds: float, *, share: float = 1.0, gpu: int | None = None) -> float:
     """Do GPU work that takes `seconds` at full speed; under a power limit it takes longer. Gives the real seconds.
 
     Power above idle grows with the third power of the clock, so the speed is the cube root of what the limit leaves.
     """
     folder = _inside()
+    gpu = _first_visible() if gpu is None else gpu
     _, loads = read_loads(folder)
     curve = loads.get(f"gpu.{gpu}")
     start = last = time.monotonic()
