@@ -92,7 +92,8 @@ def test_a_real_group_counts_what_ran_in_it_and_nothing_else_changes(real):
     others = Path("/proc/self/cgroup").read_text().splitlines()
     code = BURN + "print(open('/proc/self/cgroup').read(), end='')"
     done = subprocess.run([sys.executable, "-S", "-c", code], preexec_fn=real.join, capture_output=True, text=True)
-    assert 0.3 <= real.cpu_s() <= 0.6
+    # The child joins after it was forked, and the kernel rounds to its ticks: a little may be missing.
+    assert 0.25 <= real.cpu_s() <= 0.6
     moved = [line for line in done.stdout.splitlines() if line not in others]
     assert len(moved) == 1 and moved[0].endswith(real.folder.name)
     table = Use(Request()).groups()[2]

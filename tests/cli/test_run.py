@@ -97,6 +97,16 @@ def test_a_peak_of_memory_is_told_where_it_can_be(place) -> None:
     assert large["max_rss_bytes"] >= 300_000_000 and "max_rss_reason" not in large
 
 
+def test_a_peak_is_told_below_a_large_parent_too(place) -> None:
+    """A notebook of gigabytes starts everywatt: the peak in the rusage of everywatt is not everywatt's own."""
+    words = place.words("run", "--quiet", *python("b'x' * 300_000_000"))
+    code = f"import subprocess\nb'x' * 600_000_000\nsubprocess.run({words!r}, check=True)"
+    subprocess.run([sys.executable, "-c", code], cwd=place.folder, env=place.environ, timeout=120, check=True)
+    (path,) = place.tapes()
+    found = next(span for span in Tape.open(path).spans() if span.name == "run").attributes
+    assert 300_000_000 <= found["max_rss_bytes"] < 500_000_000
+
+
 def test_stdin_stdout_and_stderr_pass_byte_for_byte(place) -> None:
     data = bytes(range(256)) * 4096
     code = "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d); sys.stderr.buffer.write(d[::-1])"

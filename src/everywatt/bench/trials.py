@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import time
@@ -15,6 +14,7 @@ from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate
 from everywatt.core.energy import Energy
+from everywatt.core.memory import own_peak_bytes
 from everywatt.core.spans import Span
 
 TRIAL = "trial"
@@ -94,7 +94,7 @@ def execute(words: Sequence[str], *, show_output: bool = False) -> tuple[int, fl
     The kernel hands the peak of the process that starts a command down to it, so a smaller one cannot be known (None).
     """
     out = None if show_output else subprocess.DEVNULL
-    own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    own_peak = own_peak_bytes()
     try:
         child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     except FileNotFoundError:
@@ -108,8 +108,8 @@ def execute(words: Sequence[str], *, show_output: bool = False) -> tuple[int, fl
         raise
     child.returncode = code = os.waitstatus_to_exitcode(status)
     code = 128 - code if code < 0 else code
-    peak = usage.ru_maxrss * 1024 if usage.ru_maxrss > own_peak else None
-    return code, usage.ru_utime + usage.ru_stime, peak
+    peak = usage.ru_maxrss * 1024
+    return code, usage.ru_utime + usage.ru_stime, peak if peak > own_peak else None
 
 
 def _end(pid: int) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from everywatt.core.memory import own_peak_bytes
+
 PASSED_ON = (
     signal.SIGTERM,
     signal.SIGHUP,
@@ -76,11 +78,6 @@ def spawn(words: Sequence[str], mask: set[int], *, to_stderr: bool, join: Callab
     child = subprocess.Popen(list(words), stdout=2 if to_stderr else None, close_fds=False, preexec_fn=prepare)
     child.returncode = 0  # it is waited for here, not by its object
     return child.pid
-
-
-def own_peak_bytes() -> int:
-    """The most memory that this process has ever had resident."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @dataclass

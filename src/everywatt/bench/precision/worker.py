@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from everywatt.bench.precision.backend import Backend, make
 from everywatt.bench.precision.data import Arrays, Dataset, by_length, halves, load_data, scored_items, timed_batches
 from everywatt.bench.precision.plan import Job, job_from
 from everywatt.core.errors import UsageError
+from everywatt.core.memory import own_peak_bytes
 
 CALIBRATION_ITEMS = 64
 SCORING_BATCH = 16
@@ -67,13 +67,12 @@ class Lab:
             began = ended
         end_ns = time.monotonic_ns()
         used = time.process_time() - used
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return {
             "start_ns": start_ns,
             "end_ns": end_ns,
             "latency_ns": latencies,
             "cpu_s": used,
-            "peak_bytes": peak,
+            "peak_bytes": own_peak_bytes(),
             "hooks": hooks,
         }
 
