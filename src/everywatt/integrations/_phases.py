@@ -190,3 +190,23 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
         if math.isfinite(number):
             found[str(name)] = number
     return found
+
+
+class Measured:
+    """What the callback of every library offers of its measurement."""
+
+    _phases: Phases
+
+    @property
+    def run(self) -> Run | None:
+        """The finished run, None where there is none."""
+        return self._phases.run
+
+    @property
+    def energy(self) -> Energy:
+        """Joules of the last run; refused with the reason where there is no figure."""
+        return self._phases.energy
+
+    def close(self) -> None:
+        """End a run that an exception or an interrupt left open. The next training does so too."""
+        self._phases.stop()

@@ -12,14 +12,14 @@ from functools import cache
 from typing import Any
 
 from everywatt.integrations._library import library
-from everywatt.integrations._phases import Phases
+from everywatt.integrations._phases import Measured, Phases
 
 
 @cache
 def _callback_class() -> type:
     base = library("keras", "keras").callbacks.Callback
 
-    class EverywattCallback(base):  # type: ignore[misc, valid-type] # the base is known when Keras is
+    class EverywattCallback(Measured, base):  # type: ignore[misc, valid-type] # the base is known when Keras is
         """Measures each fit, evaluate or predict; the joules of each epoch go into the history of `fit`.
 
         name     name of the runs (`fit`, `evaluate` or `predict`, if empty); steps=True makes a span of each training
@@ -33,20 +33,6 @@ def _callback_class() -> type:
             self._steps = steps
             self._phases = Phases(**options)
             self._training = False
-
-        @property
-        def run(self) -> Any:
-            """The finished run, None where there is none."""
-            return self._phases.run
-
-        @property
-        def energy(self) -> Any:
-            """Joules of the last run; refused with the reason where there is no figure."""
-            return self._phases.energy
-
-        def close(self) -> None:
-            """End a run that an exception or an interrupt left open. The next training does so too."""
-            self._phases.stop()
 
         def on_train_begin(self, logs: Any = None) -> None:
             self._training = True

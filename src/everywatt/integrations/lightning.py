@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 from everywatt.integrations._library import library
-from everywatt.integrations._phases import Phases
+from everywatt.integrations._phases import Measured, Phases
 
 
 def _base() -> Any:
@@ -25,7 +25,7 @@ def _base() -> Any:
 
 @cache
 def _callback_class() -> type:
-    class EverywattCallback(_base()):  # type: ignore[misc] # the base is known when Lightning is
+    class EverywattCallback(Measured, _base()):  # type: ignore[misc] # the base is known when Lightning is
         """Measures each fit, validate, test or predict. The figures go to the trainer's loggers at the end.
 
         name     name of the runs (the trainer's verb, if empty); steps=True makes a span of each training batch too;
@@ -38,20 +38,6 @@ def _callback_class() -> type:
             self._name = name
             self._steps = steps
             self._phases = Phases(**options)
-
-        @property
-        def run(self) -> Any:
-            """The finished run, None where there is none."""
-            return self._phases.run
-
-        @property
-        def energy(self) -> Any:
-            """Joules of the last run; refused with the reason where there is no figure."""
-            return self._phases.energy
-
-        def close(self) -> None:
-            """End a run that an exception or an interrupt left open. The next training does so too."""
-            self._phases.stop()
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
             if trainer.local_rank == 0:  # ranks of one host share its sensors: one of them measures

@@ -15,14 +15,14 @@ from typing import Any
 
 from everywatt.core.clocks import SystemClock
 from everywatt.integrations._library import library
-from everywatt.integrations._phases import Phases
+from everywatt.integrations._phases import Measured, Phases
 
 
 @cache
 def _callback_class() -> type:
     base = library("transformers", "hf").TrainerCallback
 
-    class EverywattCallback(base):  # type: ignore[misc, valid-type] # the base is known when transformers is
+    class EverywattCallback(Measured, base):  # type: ignore[misc, valid-type] # the base is known when transformers is
         """Measures each training. The figures are in `state.log_history` and in what `train()` returns.
 
         name     name of the run; steps=True makes a span of each optimiser step too; other options are those of Meter
@@ -36,20 +36,6 @@ def _callback_class() -> type:
             self._phases = Phases(**options)
             self._due_ns: int | None = None
             self._last_logs: dict[str, Any] | None = None
-
-        @property
-        def run(self) -> Any:
-            """The finished run, None where there is none."""
-            return self._phases.run
-
-        @property
-        def energy(self) -> Any:
-            """Joules of the training; refused with the reason where there is no figure."""
-            return self._phases.energy
-
-        def close(self) -> None:
-            """End a run that an exception or an interrupt left open. The next training does so too."""
-            self._phases.stop()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self._due_ns = self._last_logs = None
