@@ -2,7 +2,8 @@
 
 It is started by its path, so it imports the standard library alone. Messages are JSON lines on stdin and stdout. When
 its parent is gone it ends what it runs, with all that this started, and itself: a resumed batch then finds nothing of
-the earlier one still at work. Its commands are in its session, by which whoever started it ends them if it is killed.
+the earlier one still at work. Its commands are in its session, by which whoever started it ends them if it is killed;
+and on a leash, by which the kernel ends them where nobody is left to do so.
 
     in    {"run": {"words": […], "timeout_s": 5.0, "file": "a.wav", "prompt": true}}      {"kill": true}
     out   {"ready": true}     {"started": pid, "file": {…}}     {"ended": {"exit_code": 0, "runtime_s": …, …}}
@@ -10,6 +11,7 @@ the earlier one still at work. Its commands are in its session, by which whoever
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -88,6 +90,28 @@ def peak_of(usage_bytes: int, floor_bytes: int) -> dict[str, Any]:
     return {"max_rss_bytes": None, "max_rss_reason": reason}
 
 
+class Leash:
+    """Ends a command, with its process group, at the moment at which this process is gone, however it went.
+
+    The command inherits one end of a pipe whose other end is ours. When ours closes, the kernel tells the owner of the
+    command's end, which is its group, by the signal that was chosen for it. So nothing has to happen between fork and
+    exec, where a death signal (prctl) would have to be asked for at the price of a copy of this process.
+    """
+
+    def __init__(self) -> None:
+        self.end, self._held = os.pipe()
+        fcntl.fcntl(self.end, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(self.end, fcntl.F_SETFL, fcntl.fcntl(self.end, fcntl.F_GETFL) | os.O_ASYNC)
+
+    def put_on(self, group: int) -> None:
+        """From now on this process group ends with us."""
+        fcntl.fcntl(self.end, fcntl.F_SETOWN, -group)
+
+    def take_off(self) -> None:
+        """What a command left behind on purpose is not ours."""
+        fcntl.fcntl(self.end, fcntl.F_SETOWN, 0)
+
+
 class Worker:
     """The loop. `wake` is a pipe on which the end of a child shows."""
 
@@ -97,6 +121,7 @@ class Worker:
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self.leash = Leash()
         self.rest = b""
         self.ended = False
         self.kill_asked = False
@@ -134,13 +159,14 @@ class Worker:
         before, floor_bytes = oom_kills(), own_peak_bytes()
         began_ns = time.monotonic_ns()
         try:
-            child = _start(job)
+            child = _start(job, self.leash.end)
         except (OSError, ValueError) as error:
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             why = getattr(error, "strerror", None) or str(error)
             tell({"started": None, "file": about})
             tell({"ended": {"exit_code": code, "runtime_s": 0.0, "stderr": f"{job['words'][0]}: {why}"}})
             return
+        self.leash.put_on(child.pid)
         self.news = {"started": child.pid, "file": about, "at_ns": began_ns}
         if job.get("prompt"):
             self._tell_news()
@@ -149,6 +175,9 @@ class Worker:
         timed_out, code, usage = self._follow(child.pid, tails, job.get("timeout_s"))
         ended_ns = time.monotonic_ns()
         child.returncode = code
+        self.leash.take_off()
+        if self.ended:
+            _end_session()
         self._linger(tails)
         for stream in (child.stdout, child.stderr):
             stream.close()
@@ -220,7 +249,7 @@ class Worker:
                 tail.take()
 
 
-def _start(job: dict[str, Any]) -> subprocess.Popen[bytes]:
+def _start(job: dict[str, Any], leash: int) -> subprocess.Popen[bytes]:
     # Nothing here needs Python between fork and exec: a copy of this process would cost more than a short command.
     return subprocess.Popen(
         job["words"],
@@ -228,6 +257,7 @@ def _start(job: dict[str, Any]) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         process_group=0,
+        pass_fds=(leash,),
     )
 
 
@@ -236,6 +266,17 @@ def _signal(group: int, number: int) -> None:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
         pass
+
+
+def _end_session() -> None:
+    """What the command started in groups of their own; found by our session, which they are still in."""
+    import importlib.util  # only where it is needed: a worker has to start fast
+
+    spec = importlib.util.spec_from_file_location("orphans", os.path.join(os.path.dirname(__file__), "orphans.py"))  # noqa: PTH118, PTH120 - as above
+    assert spec is not None and spec.loader is not None
+    orphans = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(orphans)
+    orphans.end_session(os.getpid())
 
 
 def tell(*messages: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from everywatt.api.run import Run
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, Mean
 from everywatt.bench.sweep import Choice
-from everywatt.bench.tables import HEADERS, joules, ratio, rows, verdicts
+from everywatt.bench.tables import HEADERS, far_off, joules, ratio, rows, verdicts
 from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import Comparison, finite
 from everywatt.core.energy import Energy
@@ -81,10 +81,7 @@ def _failures(one: Figures) -> list[str]:
 
 def _remarks(result: Result) -> list[str]:
     lines = [f"{one.candidate.label}: {note}" for one in result.found for note in one.notes]
-    for one in result.found:
-        if one.outliers:
-            places = ", ".join(str(place + 1) for place in one.outliers)
-            lines.append(f"{one.candidate.label}: far off its other trials in block {places}; they are counted")
+    lines += [f"{one.candidate.label}: {far_off(one)}" for one in result.found if one.outliers]
     floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
     if floors:
         lines.append(f"smallest difference that these trials could show: {max(floors):.1%}")
