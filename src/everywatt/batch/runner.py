@@ -112,6 +112,7 @@ class Runner:
         env = {**(os.environ if environ is None else environ), MARK: str(journal.path.parent.resolve())}
         self._states = {state.item.id: state for state in states}
         self._settings, self._journal, self._recording = settings, journal, recording
+        devices = devices[: max(len(states), 1)]  # more lanes than items would only be waited for
         self._lanes = [Lane(number, device, env) for number, device in enumerate(devices)]
         self._watch = watch or (lambda event, progress: None)
         self._queue = deque(in_order([state.item for state in states]))
