@@ -272,16 +272,20 @@ def _html(result: Result, choice: Choice | None, settings: Settings) -> str:
     from everywatt.report.html.page import trials_page
     from everywatt.report.html.trials import trials_document
 
-    run = None
-    if result.run is not None:
-        try:
-            run = load(result.run, home=settings.home)
-        except EverywattError:
-            pass  # it was moved meanwhile; the page then says less of where it ran
-    return trials_page(trials_document(result, choice=choice, run=run, command=_words()))
+    run = run_of(result.run, settings)
+    return trials_page(trials_document(result, choice=choice, run=run, command=own_words()))
 
 
-def _words() -> list[str]:
+def run_of(name: str | None, settings: Settings) -> Run | None:
+    """The run of a result; None where it was moved meanwhile: a page then says less of where it ran."""
+    try:
+        return None if name is None else load(name, home=settings.home)
+    except EverywattError:
+        return None
+
+
+def own_words() -> list[str]:
+    """The command line as the user wrote it."""
     return ["everywatt", *sys.argv[1:]]
 
 
@@ -313,7 +317,7 @@ def _runs_html(runs: Sequence[Run]) -> str:
     from everywatt.report.html.data import report_document
     from everywatt.report.html.page import page
 
-    return page(report_document(runs, command=_words()))
+    return page(report_document(runs, command=own_words()))
 
 
 def _run_row(one: RunFigures) -> list[str]:
