@@ -2,7 +2,7 @@
 
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, Attempt, State
-from everywatt.batch.plan import Pace, in_order, shares
+from everywatt.batch.plan import Pace, in_order, plan_lines, plan_rows, shares
 
 
 def items(*sizes):
@@ -28,3 +28,22 @@ def test_time_follows_from_what_was_done():
     pace = Pace.of(states)
     assert pace.seconds(items(30, 30)) == 6.0
     assert shares(items(30, 30), ["gpu.0", "gpu.1"], pace)[0].seconds == 3.0
+
+
+def test_a_plan_of_very_many_lanes_is_summed_up():
+    found = shares(items(1, 1, 1), ["cpu"] * 100_000)
+    assert [row[:3] for row in plan_rows(found)] == [[str(n), "cpu", "1"] for n in range(3)]
+    assert plan_lines(found) == ["99,997 lanes of 100,000 get nothing", "3 items on 3 lanes (cpu)"]
+    many = shares(items(*[1] * 200), [f"gpu.{n % 16}" for n in range(100)])
+    assert len(plan_rows(many)) == 40
+    assert plan_lines(many)[0] == "and 60 more lanes with 120 items"
+    assert plan_lines(many)[-1].startswith("200 items on 100 lanes (gpu.0, gpu.1, ") and "…" in plan_lines(many)[-1]
+
+
+def test_one_of_each_is_told_in_the_singular():
+    pace = Pace()
+    pace.learn(items(None)[0], 90.0)
+    assert plan_lines(shares(items(None), ["gpu.0", "gpu.1"], pace)) == [
+        "1 lane of 2 gets nothing",
+        "1 item on 1 lane (gpu.0), about 90.0 s",
+    ]

@@ -43,6 +43,27 @@ def run(lane, script, **job):
     return told(lane, "ended")
 
 
+def ends(pid, wait_s=30.0):
+    """Whether a process comes to its end; nobody may have waited for it yet."""
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def eventually(file, wait_s=30.0):
+    """The process id that a command writes into a file."""
+    deadline = time.monotonic() + wait_s
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return int(file.read_text())
+
+
 def test_output_is_kept_to_its_end(lane):
     ended = run(lane, "seq 1 20000; printf 'caf\\303\\251 \\377' >&2")
     assert ended["stdout"].endswith("19999\n20000\n") and len(ended["stdout"]) == 4000
@@ -96,11 +117,37 @@ def test_its_command_ends_when_the_parent_is_gone(lane):
     lane.give(Item(0, "a", "a"), Attempt(1, "cpu", 0), {"words": ["sh", "-c", "sleep 60; :"]})
     pid = told(lane, "started")
     lane.close()
-    for _ in range(100):
-        if not Path(f"/proc/{pid}").exists():
-            return
-        time.sleep(0.05)
-    raise AssertionError("the command outlives its batch")
+    assert ends(pid), "the command outlives its batch"
+
+
+def test_what_its_command_put_in_a_group_of_its_own_ends_too(lane, tmp_path):
+    script = f"set -m; sleep 60 & echo $! > {tmp_path}/pid; mv {tmp_path}/pid {tmp_path}/apart; wait"
+    lane.give(Item(0, "a", "a"), Attempt(1, "cpu", 0), {"words": ["bash", "-c", script]})
+    told(lane, "started")
+    apart = eventually(tmp_path / "apart")
+    assert os.getpgid(apart) == apart
+    lane.close()
+    assert ends(apart), "a part of the command outlives its batch"
+
+
+def test_its_command_ends_with_it_where_nobody_is_left_to_see_to_it(lane, tmp_path):
+    """As when batch and worker are killed in the same moment: neither can do anything any more."""
+    script = f"sleep 60 & echo $! > {tmp_path}/pid; mv {tmp_path}/pid {tmp_path}/child; wait"
+    lane.give(Item(0, "a", "a"), Attempt(1, "cpu", 0), {"words": ["sh", "-c", script]})
+    pid = told(lane, "started")
+    child = eventually(tmp_path / "child")
+    os.kill(lane.worker_pid, signal.SIGKILL)
+    assert ends(pid) and ends(child), "the command outlives its worker"
+
+
+def test_what_a_command_leaves_behind_on_purpose_is_left_alone(lane, tmp_path):
+    ended = run(lane, f"sleep 60 > /dev/null 2>&1 & echo $! > {tmp_path}/pid")
+    pid = int((tmp_path / "pid").read_text())
+    assert ended["exit_code"] == 0
+    os.kill(lane.worker_pid, signal.SIGKILL)
+    time.sleep(0.5)
+    assert "sleep" in Path(f"/proc/{pid}/cmdline").read_text()
+    os.kill(pid, signal.SIGKILL)
 
 
 def test_its_command_ends_when_the_worker_is_killed(lane):
@@ -108,12 +155,4 @@ def test_its_command_ends_when_the_worker_is_killed(lane):
     pid = told(lane, "started")
     os.kill(lane.worker_pid, signal.SIGKILL)
     lane.bury()
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return
-        if state == "Z":
-            return
-        time.sleep(0.05)
-    raise AssertionError("the command outlives its worker")
+    assert ends(pid), "the command outlives its worker"

@@ -1,12 +1,14 @@
 """From trials to means, ratios, verdicts and gates; every number is worked out by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from everywatt.bench.candidates import candidates
 from everywatt.bench.figures import decided, figures, narrow
 from everywatt.bench.gate import failing, parse_rule
+from everywatt.bench.tables import far_off
 from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import Answer
 from everywatt.core.budget import Budget, Term
@@ -92,6 +94,8 @@ def test_a_refused_energy_is_a_note_and_not_a_zero():
 def test_outliers_are_told_by_their_place():
     a = figures(candidates(["a"]), [trial(0, n, joules(v)) for n, v in enumerate([10, 10.1, 9.9, 10.05, 9.95, 20])])[0]
     assert a.outliers == (5,)
+    assert far_off(a) == "trial 6 lies far off the others; it is counted"
+    assert far_off(replace(a, outliers=(0, 5))) == "trials 1, 6 lie far off the others; they are counted"
 
 
 @pytest.mark.parametrize(

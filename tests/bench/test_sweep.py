@@ -49,6 +49,15 @@ def test_what_is_beaten_in_both_is_not_worth_choosing():
     assert "100 % slower" in choice.why
 
 
+def test_a_setting_at_which_the_command_failed_is_not_chosen():
+    found = measured([(100, 1.0), (80, 1.2), (1, 0.1)])
+    found[2] = replace(found[2], failures=1)
+    assert choose(found).best == "s1" and choose(found).pareto == ("s0", "s1")
+    assert choose(found, ignore_failure=True).best == "s2"
+    lost = [replace(one, failures=1) for one in found]
+    assert (choose(lost).best, choose(lost).why) == (None, "the command failed at every setting")
+
+
 def test_an_undecided_choice_says_so():
     noisy = measured([(100, 1.0), (99.95, 1.1)])
     choice = choose(
@@ -167,3 +176,25 @@ def test_parameters_can_be_swept_too(place):
     )
     assert done.returncode == 0, done.stderr
     assert [one["label"] for one in json.loads(done.stdout)["candidates"]] == ["A n=0.1", "A n=0.2"]
+
+
+def test_a_sweep_whose_every_trial_fails_ends_with_3(tmp_path):
+    with SimMachine.of(packages=["constant:50W"]).start() as lab:
+        environ = lab.environment() | {"HOME": str(tmp_path), "EVERYWATT_HOME": str(tmp_path / "runs")}
+        words = [
+            sys.executable,
+            "-m",
+            "everywatt",
+            "sweep",
+            "--json",
+            "--idle",
+            "0.3",
+            "--no-cooldown",
+            "--warmup",
+            "0",
+        ]
+        words += ["--trials", "1", "--param", "n", "3,4", "--", "sh", "-c", "exit {n}"]
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stderr
+    assert json.loads(done.stdout)["choice"]["why"] == "the command failed at every setting"
+    assert "n=3: ended with 3; --show-output lets its messages through" in done.stderr

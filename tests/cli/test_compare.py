@@ -79,7 +79,7 @@ def test_parameters_names_and_hooks(place, tmp_path):
 def test_a_command_that_fails_now_and_then_gets_no_verdict(place, tmp_path):
     count = tmp_path / "count"
     flaky = f"echo >> {count}; [ $(wc -l < {count}) != 3 ]"
-    done = compare(place, "--json", "--shell", "--trials", "3", "--warmup", "0", "true", flaky)
+    done = compare(place, "--json", "--shell", "--trials", "3", "--warmup", "0", "true", flaky, code=3)
     b = json.loads(done.stdout)["candidates"][1]
     assert b["failures"] == 1
     assert [trial["exit_code"] for trial in b["trials"]] == [0, 0, 1]
@@ -87,14 +87,34 @@ def test_a_command_that_fails_now_and_then_gets_no_verdict(place, tmp_path):
 
 
 def test_a_command_that_always_fails_is_given_up(place):
-    done = compare(place, "--json", "--target", "1%", "false", "true")
+    done = compare(place, "--json", "--target", "1%", "false", "true", code=3)
     assert json.loads(done.stdout)["ended"] == "failures"
 
 
 def test_why_trials_failed_is_told(place):
-    done = compare(place, "--trials", "1", "--warmup", "0", "no-such-program", "sh -c 'exit 9'")
+    done = compare(place, "--trials", "1", "--warmup", "0", "no-such-program", "sh -c 'exit 9'", code=3)
     assert "A: ended with 127 (there is no no-such-program)" in done.stderr
     assert "B: ended with 9; " in done.stderr
+
+
+def test_failures_that_are_to_be_counted_are_fine_but_a_command_that_never_began_is_not(place):
+    few = ("--trials", "1", "--warmup", "0", "--ignore-failure")
+    compare(place, *few, "false", "sh -c 'exit 9'")
+    compare(place, *few, "true", "no-such-program", code=3)
+
+
+def test_without_any_sensor_there_is_no_ratio_and_it_ends_with_4(tmp_path):
+    bare = {k: v for k, v in os.environ.items() if not k.startswith("EVERYWATT_")}
+    with SimMachine.of().start() as lab:
+        bare |= lab.environment() | {"EVERYWATT_HOME": str(tmp_path / "runs")}
+        done = compare(bare, "--json", "--no-estimate", "--trials", "1", "--warmup", "0", "true", "true", code=4)
+    assert [one["energy"] for one in json.loads(done.stdout)["candidates"]] == [None, None]
+
+
+def test_a_gate_on_a_figure_that_is_not_there_does_not_pass(place):
+    few = ("--trials", "1", "--warmup", "0", "--fail-if", "memory > 1 GB")
+    done = compare(place, *few, "true", code=3)  # Linux hides the peak of a program smaller than everywatt
+    assert "A: memory > 1 GB cannot be judged: there is no figure of memory" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -149,7 +169,9 @@ def test_a_page_is_written_and_a_failure_in_trial_7_is_on_it(place, tmp_path):
     script = tmp_path / "seventh.sh"
     script.write_text(f"#!/bin/sh\necho x >> {count}\n[ $(wc -l < {count}) -ne 7 ]\n")
     script.chmod(0o755)
-    done = compare(place, "--trials", "8", "--warmup", "0", "--json", "-o", str(page), "sleep 0.05", str(script))
+    done = compare(
+        place, "--trials", "8", "--warmup", "0", "--json", "-o", str(page), "sleep 0.05", str(script), code=3
+    )
     b = json.loads(done.stdout)["candidates"][1]
     assert [trial["exit_code"] for trial in b["trials"]] == [0] * 6 + [1, 0] and b["failures"] == 1
     assert b["verdict"] == "no verdict: 1 trial failed (--ignore-failure counts them)"

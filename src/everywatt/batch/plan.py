@@ -9,6 +9,10 @@ from typing import Any
 
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, State
+from everywatt.core.units import format_duration
+
+PLAN_HEADERS = ("lane", "device", "items", "size", "time", "first")
+MOST_LANES = 40  # rows of a table that a person reads
 
 
 def in_order(items: Sequence[Item]) -> list[Item]:
@@ -58,6 +62,48 @@ def shares(items: Sequence[Item], devices: Sequence[str], pace: Pace | None = No
         )
         for lane, (device, mine) in enumerate(zip(devices, given, strict=True))
     ]
+
+
+def plan_rows(found: Sequence[Share]) -> list[list[str]]:
+    """Rows for people under `PLAN_HEADERS`: the lanes that get something, the first of them where there are many."""
+    return [
+        [
+            str(share.lane),
+            share.device,
+            str(len(share.items)),
+            "-" if share.size is None else f"{share.size:g}",
+            "-" if share.seconds is None else format_duration(share.seconds),
+            ", ".join(item.id for item in share.items[:3]) + (" …" if len(share.items) > 3 else ""),
+        ]
+        for share in _busy(found)[:MOST_LANES]
+    ]
+
+
+def plan_lines(found: Sequence[Share]) -> list[str]:
+    """What `plan_rows` leaves out, summed up; the last line says how much there is to do, where, and for how long."""
+    busy = _busy(found)
+    idle, rest = len(found) - len(busy), busy[MOST_LANES:]
+    lines = []
+    if rest:
+        lines.append(f"and {_count(len(rest), 'more lane')} with {_count(sum(len(one.items) for one in rest), 'item')}")
+    if idle:
+        lines.append(f"{_count(idle, 'lane')} of {len(found):,} {'gets' if idle == 1 else 'get'} nothing")
+    devices = list(dict.fromkeys(one.device for one in busy))
+    where = ", ".join([*devices[:8], *(["…"] if len(devices) > 8 else [])])
+    words = f"{_count(sum(len(one.items) for one in busy), 'item')} on {_count(len(busy), 'lane')}"
+    known = [one.seconds for one in busy if one.seconds is not None]
+    return [
+        *lines,
+        words + (f" ({where})" if where else "") + (f", about {format_duration(max(known))}" if known else ""),
+    ]
+
+
+def _busy(found: Sequence[Share]) -> list[Share]:
+    return [share for share in found if share.items]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass(slots=True)

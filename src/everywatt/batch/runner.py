@@ -112,6 +112,7 @@ class Runner:
         env = {**(os.environ if environ is None else environ), MARK: str(journal.path.parent.resolve())}
         self._states = {state.item.id: state for state in states}
         self._settings, self._journal, self._recording = settings, journal, recording
+        devices = devices[: max(len(states), 1)]  # more lanes than items would only be waited for
         self._lanes = [Lane(number, device, env) for number, device in enumerate(devices)]
         self._watch = watch or (lambda event, progress: None)
         self._queue = deque(in_order([state.item for state in states]))
@@ -145,7 +146,8 @@ class Runner:
         self._selector.register(self._wake[0], selectors.EVENT_READ, None)
         try:
             while True:
-                self._hand_out()
+                for event in self._hand_out():
+                    self._tell(event)
                 busy = [lane for lane in self._lanes if lane.item is not None]
                 if not busy and (self._stop is not None or not (self._queue or self._later)):
                     return
@@ -180,19 +182,25 @@ class Runner:
 
     # Handing out.
 
-    def _hand_out(self) -> None:
+    def _hand_out(self) -> list[Event]:
+        """Give free lanes their next items; what has begun is for the caller to tell."""
         if self._stop is not None:
-            return
+            return []
+        begun = []
         for lane in self._lanes:
-            if lane.item is None and (item := self._next()) is not None:
-                self._begin(lane, item)
+            if lane.item is None:
+                item = self._next()
+                if item is None:
+                    break
+                begun.append(self._begin(lane, item))
+        return begun
 
     def _next(self) -> Item | None:
         if self._later and self._later[0][0] <= time.monotonic():
             return heapq.heappop(self._later)[2]
         return self._queue.popleft() if self._queue else None
 
-    def _begin(self, lane: Lane, item: Item) -> None:
+    def _begin(self, lane: Lane, item: Item) -> Event:
         if not lane.alive:
             lane.start()
             self._selector.register(lane, selectors.EVENT_READ, lane)
@@ -200,7 +208,7 @@ class Runner:
                 self._recording.follow([lane.worker_pid])
         state = self._states[item.id]
         span = self._recording.span_id() if self._recording is not None else None
-        number = max((one.number for one in state.attempts), default=0) + 1
+        number = max([one.number for one in state.attempts], default=0) + 1
         attempt = Attempt(number, lane.device.name, lane.number, span, at=now())
         state.attempts.append(attempt)
         state.status = RUNNING
@@ -215,7 +223,7 @@ class Runner:
         if settings.hash_files and Path(item.input).is_file():
             job["file"] = item.input
         lane.give(item, attempt, job)
-        self._tell(Event("start", state, attempt, lane.device, lane.number))
+        return Event("start", state, attempt, lane.device, lane.number)
 
     # What workers say.
 
@@ -276,6 +284,7 @@ class Runner:
         return self._recording.mark() if self._inline or at_ns is None else Mark(at_ns, ())
 
     def _settle(self, lane: Lane, status: str, ended: Mapping[str, Any], mark: Mark | None) -> None:
+        """An attempt has ended: the journal first, then the lane's next item, and the rest while that one runs."""
         item, attempt = lane.item, lane.attempt
         lane.free()
         self._ranges.close(lane.number)
@@ -291,15 +300,18 @@ class Runner:
         state.attempts[-1] = closed
         state.status = status if final or status == INTERRUPTED else PENDING
         state.file = ended.get("file") or state.file
+        if again_s is not None:
+            heapq.heappush(self._later, (time.monotonic() + again_s, item.index, item))
+        begun = self._hand_out()
         if self._recording is not None and attempt.span is not None:
             self._recording.span_close(attempt.span, attributes=_for_tape(status, ended), mark=mark)
         if status == DONE:
             self._progress.pace.learn(item, float(ended.get("runtime_s", 0.0)))
         self._progress.done += status == DONE
         self._progress.failed += final and status == FAILED
-        if again_s is not None:
-            heapq.heappush(self._later, (time.monotonic() + again_s, item.index, item))
         self._tell(Event("end", state, closed, lane.device, lane.number, final, again_s))
+        for event in begun:
+            self._tell(event)
 
     def _again(self, item: Item, status: str, ended: Mapping[str, Any]) -> float | None:
         """Seconds until the item is tried again; None where it is not."""

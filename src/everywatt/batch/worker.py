@@ -2,7 +2,8 @@
 
 It is started by its path, so it imports the standard library alone. Messages are JSON lines on stdin and stdout. When
 its parent is gone it ends what it runs, with all that this started, and itself: a resumed batch then finds nothing of
-the earlier one still at work. Its commands are in its session, by which whoever started it ends them if it is killed.
+the earlier one still at work. Its commands are in its session, by which whoever started it ends them if it is killed;
+and on a leash, by which the kernel ends them where nobody is left to do so.
 
     in    {"run": {"words": […], "timeout_s": 5.0, "file": "a.wav", "prompt": true}}      {"kill": true}
     out   {"ready": true}     {"started": pid, "file": {…}}     {"ended": {"exit_code": 0, "runtime_s": …, …}}
@@ -10,12 +11,12 @@ the earlier one still at work. Its commands are in its session, by which whoever
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import select
 import signal
-import subprocess
 import time
 from typing import Any
 
@@ -23,6 +24,8 @@ TAIL_BYTES = 4000
 GRACE_S = 5.0  # between being asked to end and being ended
 LINGER_S = 0.2  # for output of processes that outlive their command
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+ORDINARY = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that we, or Python, ignore; a command gets them as any program does."""
 PROMPT_S = 0.02
 """A command that has ended by then is told of once, unless prompt news is asked for: each message wakes the parent."""
 
@@ -88,6 +91,29 @@ def peak_of(usage_bytes: int, floor_bytes: int) -> dict[str, Any]:
     return {"max_rss_bytes": None, "max_rss_reason": reason}
 
 
+class Leash:
+    """Ends a command, with its process group, at the moment at which this process is gone, however it went.
+
+    The command inherits one end of a pipe whose other end is ours. When ours closes, the kernel tells the owner of the
+    command's end, which is its group, by the signal that was chosen for it. So nothing has to happen between fork and
+    exec, where a death signal (prctl) would have to be asked for at the price of a copy of this process.
+    """
+
+    def __init__(self) -> None:
+        self.end, self._held = os.pipe()
+        os.set_inheritable(self.end, True)
+        fcntl.fcntl(self.end, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(self.end, fcntl.F_SETFL, fcntl.fcntl(self.end, fcntl.F_GETFL) | os.O_ASYNC)
+
+    def put_on(self, group: int) -> None:
+        """From now on this process group ends with us."""
+        fcntl.fcntl(self.end, fcntl.F_SETOWN, -group)
+
+    def take_off(self) -> None:
+        """What a command left behind on purpose is not ours."""
+        fcntl.fcntl(self.end, fcntl.F_SETOWN, 0)
+
+
 class Worker:
     """The loop. `wake` is a pipe on which the end of a child shows."""
 
@@ -97,6 +123,10 @@ class Worker:
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self.leash = Leash()
+        self.environ = dict(os.environb)
+        self.null = os.open(os.devnull, os.O_RDWR)
+        self.floor_bytes = own_peak_bytes()
         self.rest = b""
         self.ended = False
         self.kill_asked = False
@@ -131,34 +161,36 @@ class Worker:
 
     def _run(self, job: dict[str, Any]) -> None:
         about = describe_file(job["file"]) if job.get("file") else None
-        before, floor_bytes = oom_kills(), own_peak_bytes()
         began_ns = time.monotonic_ns()
         try:
-            child = _start(job)
+            pid, *streams = self._start(job["words"])
         except (OSError, ValueError) as error:
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             why = getattr(error, "strerror", None) or str(error)
             tell({"started": None, "file": about})
             tell({"ended": {"exit_code": code, "runtime_s": 0.0, "stderr": f"{job['words'][0]}: {why}"}})
             return
-        self.news = {"started": child.pid, "file": about, "at_ns": began_ns}
+        self.leash.put_on(pid)
+        self.news = {"started": pid, "file": about, "at_ns": began_ns}
         if job.get("prompt"):
             self._tell_news()
-        assert child.stdout is not None and child.stderr is not None
-        tails = Tail(child.stdout.fileno()), Tail(child.stderr.fileno())
-        timed_out, code, usage = self._follow(child.pid, tails, job.get("timeout_s"))
+        before = oom_kills()  # while the command already runs: it needs longer than this to fill a memory
+        tails = Tail(streams[0]), Tail(streams[1])
+        timed_out, code, usage = self._follow(pid, tails, job.get("timeout_s"))
         ended_ns = time.monotonic_ns()
-        child.returncode = code
+        self.leash.take_off()
+        if self.ended:
+            _end_session()
         self._linger(tails)
-        for stream in (child.stdout, child.stderr):
-            stream.close()
-        after = oom_kills()
+        for stream in streams:
+            os.close(stream)
+        after = oom_kills() if code else None
         ended: dict[str, Any] = {
             "exit_code": 128 - code if code < 0 else code,
             "runtime_s": (ended_ns - began_ns) / 1e9,
             "ended_ns": ended_ns,
             "cpu_s": usage.ru_utime + usage.ru_stime,
-            **peak_of(usage.ru_maxrss * 1024, floor_bytes),
+            **self._peak(usage.ru_maxrss * 1024),
             "stdout": tails[0].text,
             "stderr": tails[1].text,
         }
@@ -170,6 +202,30 @@ class Worker:
             ended["oom_kills"] = after - before
         tell(*([self.news] if self.news is not None else []), {"ended": ended})
         self.news = None
+
+    def _start(self, words: list[str]) -> tuple[int, int, int]:
+        """Its process id and the ends of its output. Spawned: to fork a copy of us costs more than a short command."""
+        out, err = os.pipe(), os.pipe()
+        actions = [
+            (os.POSIX_SPAWN_DUP2, self.null, 0),
+            *((os.POSIX_SPAWN_DUP2, end[1], n) for n, end in ((1, out), (2, err))),
+        ]
+        try:
+            pid = os.posix_spawnp(words[0], words, self.environ, file_actions=actions, setpgroup=0, setsigdef=ORDINARY)
+        except BaseException:
+            os.close(out[0])
+            os.close(err[0])
+            raise
+        finally:
+            os.close(out[1])
+            os.close(err[1])
+        return pid, out[0], err[0]
+
+    def _peak(self, usage_bytes: int) -> dict[str, Any]:
+        """Our own peak only ever grows, so it is looked up where it matters."""
+        if usage_bytes > self.floor_bytes:
+            self.floor_bytes = own_peak_bytes()
+        return peak_of(usage_bytes, self.floor_bytes)
 
     def _tell_news(self) -> None:
         if self.news is not None:
@@ -220,22 +276,22 @@ class Worker:
                 tail.take()
 
 
-def _start(job: dict[str, Any]) -> subprocess.Popen[bytes]:
-    # Nothing here needs Python between fork and exec: a copy of this process would cost more than a short command.
-    return subprocess.Popen(
-        job["words"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        process_group=0,
-    )
-
-
 def _signal(group: int, number: int) -> None:
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
         pass
+
+
+def _end_session() -> None:
+    """What the command started in groups of their own; found by our session, which they are still in."""
+    import importlib.util  # only where it is needed: a worker has to start fast
+
+    spec = importlib.util.spec_from_file_location("orphans", os.path.join(os.path.dirname(__file__), "orphans.py"))  # noqa: PTH118, PTH120 - as above
+    assert spec is not None and spec.loader is not None
+    orphans = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(orphans)
+    orphans.end_session(os.getpid())
 
 
 def tell(*messages: dict[str, Any]) -> None:

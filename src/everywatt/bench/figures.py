@@ -11,7 +11,7 @@ from typing import Any
 
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.sequential import Sample, interval
-from everywatt.bench.trials import Trial
+from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Trial
 from everywatt.bench.verdict import Answer, Comparison, compare, finite, outliers
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
@@ -61,6 +61,11 @@ class Figures:
     time: Comparison | None = None
     verdict: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def never_began(self) -> bool:
+        """Whether none of its trials could start its command."""
+        return bool(self.trials) and all(t.exit_code in (NOT_FOUND, NOT_EXECUTABLE) for t in self.trials)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -1,6 +1,7 @@
 """`--fail-if 'energy > baseline * 1.05'`: a condition on figures, for continuous integration.
 
-It is true only where the interval says so: a comparison that is undecided does not fail a build.
+It is true only where the interval says so: a comparison that is undecided does not fail a build. Where the figure that
+it is about does not exist, it is neither true nor false, and `unjudged` says so.
 """
 
 from __future__ import annotations
@@ -58,6 +59,17 @@ def failing(rule: Rule, found: Sequence[Figures]) -> list[str]:
     """
     about = found[1:] if rule.factor is not None else found
     return [sentence for one in about if (sentence := _fails(rule, one, found[0]))]
+
+
+def unjudged(rule: Rule, found: Sequence[Figures]) -> list[str]:
+    """Sentences about the candidates for which the condition cannot be judged, as they lack the figure."""
+    about = found[1:] if rule.factor is not None else found
+    needed = [(one, [one, found[0]] if rule.factor is not None else [one]) for one in about]
+    return [
+        f"{one.candidate.label}: {rule.text} cannot be judged: there is no figure of {rule.metric}"
+        for one, parts in needed
+        if any(_point(rule.metric, part) is None for part in parts)
+    ]
 
 
 def _fails(rule: Rule, one: Figures, first: Figures) -> str | None:

@@ -55,11 +55,16 @@ def settings(words: Sequence[str], watts: Sequence[float]) -> tuple[Candidate, .
     )
 
 
-def choose(found: Sequence[Figures]) -> Choice:
-    """The Pareto set by mean energy and time, and the cheapest setting with how sure that is."""
-    usable = [one for one in found if one.energy is not None and one.failures < len(one.trials)]
+def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
+    """The Pareto set by mean energy and time, and the cheapest setting with how sure that is.
+
+    A setting whose command failed is not for choosing, unless failures are to be ignored.
+    """
+    usable = [one for one in found if one.energy is not None and (ignore_failure or not one.failures)]
     if not usable:
-        return Choice((), None, "no setting has an energy figure")
+        failed = any(one.failures for one in found)
+        why = "the command failed at every setting" if failed else "no setting has an energy figure"
+        return Choice((), None, why)
     pareto = tuple(one.candidate.label for one in usable if not any(_beats(other, one) for other in usable))
     best = min(usable, key=lambda one: one.energy.value if one.energy else 0.0)
     first = found[0]

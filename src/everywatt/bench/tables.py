@@ -47,7 +47,7 @@ def rows(result: Result) -> list[list[str]]:
             str(len(one.trials)) + (f" ({one.failures} failed)" if one.failures else ""),
             joules(one.energy),
             joules(one.net),
-            ratio(one.gross) if one.gross is not None else "1",
+            ratio_beside(one, result.found[0]),
             seconds(one.seconds),
             "-" if one.power_w is None else f"{one.power_w:.1f} W",
             memory(one.max_rss_bytes),
@@ -119,6 +119,21 @@ def ratio(comparison: Comparison) -> str:
     if not math.isfinite(comparison.high):
         return f"{comparison.ratio:.3f}"
     return f"{comparison.ratio:.3f} ({comparison.low:.3f} … {comparison.high:.3f})"
+
+
+def ratio_beside(one: Figures, first: Figures) -> str:
+    """The ratio to the first candidate, which is 1 to itself; `-` where there is none."""
+    if one.gross is not None:
+        return ratio(one.gross)
+    return "1" if one is first and one.energy is not None else "-"
+
+
+def far_off(one: Figures) -> str:
+    """A sentence about trials that lie far off: `trial 1 lies far off the others; it is counted`."""
+    places = ", ".join(str(place + 1) for place in one.outliers)
+    if len(one.outliers) == 1:
+        return f"trial {places} lies far off the others; it is counted"
+    return f"trials {places} lie far off the others; they are counted"
 
 
 def memory(amount: int | None) -> str:

@@ -18,7 +18,7 @@ from everywatt.batch import array
 from everywatt.batch.devices import Device, Lanes, lay_out
 from everywatt.batch.items import Item, check_words, parse_items, read_items
 from everywatt.batch.journal import DONE, History
-from everywatt.batch.plan import Pace, shares
+from everywatt.batch.plan import PLAN_HEADERS, Pace, plan_lines, plan_rows, shares
 from everywatt.batch.runner import FINISH, KILL, Event, Progress
 from everywatt.batch.runner import Settings as RunnerSettings
 from everywatt.batch.session import Work, take_up, what_is_left, work_off
@@ -186,6 +186,8 @@ def command(
         return 0
     for text in work.notes:
         output.say(text)
+    pace = Pace.of(history.states) if history is not None else Pace()
+    output.say(plan_lines(shares(work.todo, [device.name for device in lanes.devices], pace))[-1])
     runner = RunnerSettings(words, max_retries, backoff_s, timeout_s, hashed, *wrapping)
     return run_batch(work, lanes.devices, runner, settings, note, output, folder, history, on_interrupt, telemetry)
 
@@ -301,16 +303,7 @@ def _show_plan(work: Work, lanes: Lanes, history: History | None, output: Output
     data: dict[str, Any] = {"lanes": [share.to_dict() for share in found], "items": len(work.todo)}
     seconds = [share.seconds for share in found if share.seconds is not None]
     data["eta_s"] = max(seconds) if seconds else None
-    rows = [
-        [
-            share.lane,
-            share.device,
-            len(share.items),
-            "-" if share.size is None else f"{share.size:g}",
-            "-" if share.seconds is None else format_duration(share.seconds),
-            ", ".join(item.id for item in share.items[:3]) + (" …" if len(share.items) > 3 else ""),
-        ]
-        for share in found
-    ]
-    output.table(("lane", "device", "items", "size", "time", "first"), rows, right=(0, 2, 3, 4))
+    output.table(PLAN_HEADERS, plan_rows(found), right=(0, 2, 3, 4))
+    for line in plan_lines(found):
+        output.text(line)
     output.json("batch-plan", data)

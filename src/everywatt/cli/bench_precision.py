@@ -29,7 +29,7 @@ from everywatt.bench.precision.plan import (
 )
 from everywatt.bench.precision.result import Result
 from everywatt.bench.runs import folder_of
-from everywatt.cli.compare import Share, check_ending
+from everywatt.cli.compare import Share, check_ending, own_words, run_of
 from everywatt.cli.metering import meter_of, terminable
 from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.output import Output, write_text
@@ -38,7 +38,7 @@ from everywatt.core.errors import NoSensor, UsageError
 from everywatt.core.jsonio import document, dumps
 
 KIND = "precision"
-ENDINGS = (".json", ".csv", ".md")
+ENDINGS = (".json", ".csv", ".md", ".html")
 QUICK: dict[str, Any] = {"loop_s": 2.0, "limit": 128, "trials": 3}
 USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 
@@ -106,8 +106,8 @@ def command(
     """Measure a model at several precisions: energy, speed, accuracy, size, and what was really computed.
 
     Each precision runs in a process of its own, in interleaved timed loops; only those are charged. Without options it
-    is the MiniLM sentence encoder on SST-2. -o writes .json, .csv or .md. Ctrl-C keeps what there is: --resume RUN goes
-    on with the same request, and does nothing again that was finished.
+    is the MiniLM sentence encoder on SST-2. -o writes .json, .csv, .md or .html. Ctrl-C keeps what there is: --resume
+    RUN goes on with the same request, and does nothing again that was finished.
     """
     for warning in settings.warnings:
         output.warn(warning)
@@ -148,7 +148,7 @@ def command(
         result = experiment(job, conduct, settings, note, output, earlier)
     show(result, output)
     if out is not None:
-        write(out, result, old_format)
+        write(out, result, settings, old_format)
     output.json(KIND, result.to_dict())
     return _ending(result, code, settings, output)
 
@@ -240,7 +240,7 @@ def _remarks(result: Result, output: Output) -> None:
         output.say(f"  run     {result.run}")
 
 
-def write(out: Path, result: Result, old_format: str | None = None) -> None:
+def write(out: Path, result: Result, settings: Settings, old_format: str | None = None) -> None:
     """Write the file that -o names, in the form that its ending names, or in an old one's columns."""
     if old_format is not None:
         write_text(out, old_csv(old_format, result, datetime.now().astimezone()))
@@ -249,8 +249,16 @@ def write(out: Path, result: Result, old_format: str | None = None) -> None:
         ".csv": lambda: tables.to_csv(result),
         ".md": lambda: tables.to_markdown(result),
         ".json": lambda: dumps(document(KIND, result.to_dict()), indent=2) + "\n",
+        ".html": lambda: _html(result, settings),
     }
     write_text(out, texts[out.suffix]())
+
+
+def _html(result: Result, settings: Settings) -> str:
+    from everywatt.report.html.page import trials_page
+    from everywatt.report.html.precision import precision_document
+
+    return trials_page(precision_document(result, run=run_of(result.run, settings), command=own_words()))
 
 
 OLD_FIGURES = (

@@ -13,18 +13,18 @@ from everywatt.api.run import Run, load
 from everywatt.bench.candidates import Candidate, candidates, parse_values
 from everywatt.bench.comparing import Comparing, Plan, Progress, Result, Watcher
 from everywatt.bench.figures import Figures
-from everywatt.bench.gate import failing, parse_rule
+from everywatt.bench.gate import Rule, failing, parse_rule, unjudged
 from everywatt.bench.llm.comparing import is_llm
 from everywatt.bench.runs import RunFigures, compare_runs, runs_csv
 from everywatt.bench.sweep import Choice
-from everywatt.bench.tables import HEADERS, markdown, rows, to_csv, to_markdown, verdicts
+from everywatt.bench.tables import HEADERS, far_off, markdown, rows, to_csv, to_markdown, verdicts
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND
 from everywatt.cli.llm_compare import compare_runs_of_models
 from everywatt.cli.metering import meter_of, terminable
 from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
-from everywatt.core.errors import EverywattError, RunNotFound, UsageError
+from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, RunNotFound, UsageError
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.units import format_duration
 from everywatt.report.text import short
@@ -125,14 +125,34 @@ def command(
     with terminable() as code:
         result = compare(chosen, plan, settings, note, resume, output)
     _show(result, out, settings, output)
-    for rule in gate:
-        for sentence in failing(rule, result.found):
-            output.say(f"failed: {sentence}")
+    failed, unknown = _judged(gate, result, output)
     if result.ended == "interrupted":
         if result.run is not None:
             output.say(f"Interrupted. Go on with: everywatt compare --resume {result.run} …")
         return code()
-    return 1 if any(failing(rule, result.found) for rule in gate) else 0
+    if failed:
+        return 1
+    return refusal(result) or (MeasurementRefused.exit_code if unknown else 0)
+
+
+def _judged(gate: Sequence[Rule], result: Result, output: Output) -> tuple[bool, bool]:
+    """Whether a condition holds, and whether one cannot be judged; both are told."""
+    failed = [sentence for rule in gate for sentence in failing(rule, result.found)]
+    unknown = [sentence for rule in gate for sentence in unjudged(rule, result.found)]
+    for sentence in failed:
+        output.say(f"failed: {sentence}")
+    for sentence in unknown:
+        output.warn(sentence)
+    return bool(failed), bool(unknown)
+
+
+def refusal(result: Result) -> int:
+    """The exit code of a comparison that could not be made: no energy at all, or commands that failed; else 0."""
+    found = result.found
+    if all(one.energy is None for one in found):
+        return NoSensor.exit_code
+    counted = result.plan.ignore_failure and not any(one.never_began for one in found)
+    return 0 if counted or not any(one.failures for one in found) else MeasurementRefused.exit_code
 
 
 def _runs(commands: Sequence[str], settings: Settings) -> list[Run]:
@@ -202,10 +222,9 @@ def _show(result: Result, out: Path | None, settings: Settings, output: Output) 
         output.text(line)
     for one in result.found:
         if one.outliers:
-            places = ", ".join(str(place + 1) for place in one.outliers)
-            output.say(f"{one.candidate.label}: trials {places} lie far off the others; they are counted")
+            output.say(f"{one.candidate.label}: {far_off(one)}")
         if one.failures:
-            output.warn(f"{one.candidate.label}: {_failures(one)}")
+            output.warn(f"{one.candidate.label}: {failures(one)}")
         for note in one.notes:
             output.warn(f"{one.candidate.label}: {note}")
     floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
@@ -218,7 +237,7 @@ def _show(result: Result, out: Path | None, settings: Settings, output: Output) 
     output.json("comparison", result.to_dict())
 
 
-def _failures(one: Figures) -> str:
+def failures(one: Figures) -> str:
     """How its trials ended that did not end well."""
     codes = {trial.exit_code for trial in one.trials if trial.failed}
     told = [
@@ -253,16 +272,20 @@ def _html(result: Result, choice: Choice | None, settings: Settings) -> str:
     from everywatt.report.html.page import trials_page
     from everywatt.report.html.trials import trials_document
 
-    run = None
-    if result.run is not None:
-        try:
-            run = load(result.run, home=settings.home)
-        except EverywattError:
-            pass  # it was moved meanwhile; the page then says less of where it ran
-    return trials_page(trials_document(result, choice=choice, run=run, command=_words()))
+    run = run_of(result.run, settings)
+    return trials_page(trials_document(result, choice=choice, run=run, command=own_words()))
 
 
-def _words() -> list[str]:
+def run_of(name: str | None, settings: Settings) -> Run | None:
+    """The run of a result; None where it was moved meanwhile: a page then says less of where it ran."""
+    try:
+        return None if name is None else load(name, home=settings.home)
+    except EverywattError:
+        return None
+
+
+def own_words() -> list[str]:
+    """The command line as the user wrote it."""
     return ["everywatt", *sys.argv[1:]]
 
 
@@ -294,7 +317,7 @@ def _runs_html(runs: Sequence[Run]) -> str:
     from everywatt.report.html.data import report_document
     from everywatt.report.html.page import page
 
-    return page(report_document(runs, command=_words()))
+    return page(report_document(runs, command=own_words()))
 
 
 def _run_row(one: RunFigures) -> list[str]:

@@ -15,8 +15,8 @@ from everywatt.bench.figures import Figures
 from everywatt.bench.limits import PowerLimits
 from everywatt.bench.sweep import Choice, choose, parse_watts
 from everywatt.bench.sweep import settings as limits_of
-from everywatt.bench.tables import joules, ratio, seconds
-from everywatt.cli.compare import check_ending, compare, write
+from everywatt.bench.tables import joules, ratio_beside, seconds
+from everywatt.cli.compare import check_ending, compare, failures, refusal, write
 from everywatt.cli.metering import terminable
 from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output
@@ -88,8 +88,11 @@ def command(
             name, text = param
             chosen = candidates([shlex.join(words)], params={name: parse_values(text)})
             result = compare(chosen, plan, settings, note, resume, output, name="sweep")
-    _show(result, out, settings, output)
-    return code() if result.ended == "interrupted" else 0
+    choice = choose(result.found, ignore_failure=ignore_failure)
+    _show(result, choice, out, settings, output)
+    if result.ended == "interrupted":
+        return code()
+    return 0 if choice.best is not None else refusal(result)
 
 
 def _within(watts: list[float], limits: PowerLimits) -> list[float]:
@@ -104,11 +107,13 @@ def _apply(limits: PowerLimits, candidate: Candidate) -> None:
     limits.set_w(float(candidate.params["power_limit"]))
 
 
-def _show(result: Result, out: Path | None, settings: Settings, output: Output) -> None:
-    choice = choose(result.found)
+def _show(result: Result, choice: Choice, out: Path | None, settings: Settings, output: Output) -> None:
     output.table(HEADERS, _rows(result.found, choice), right=(1,))
     output.text()
     output.text(f"recommended: {choice.best}: {choice.why}" if choice.best else choice.why)
+    for one in result.found:
+        if one.failures:
+            output.warn(f"{one.candidate.label}: {failures(one)}")
     if result.run is not None:
         output.say(f"  run     {result.run}")
     data = {**result.to_dict(), "choice": choice.to_dict()}
@@ -126,7 +131,7 @@ def _rows(found: Sequence[Figures], choice: Choice) -> list[list[str]]:
             joules(one.net),
             seconds(one.seconds),
             "-" if one.power_w is None else f"{one.power_w:.1f} W",
-            ratio(one.gross) if one.gross is not None else "1",
+            ratio_beside(one, found[0]),
             "recommended"
             if one.candidate.label == choice.best
             else "yes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -90,9 +91,35 @@ def _save(chart: Any, out: Path) -> Path:
             import vl_convert
 
             svg = vl_convert.vegalite_to_svg(styled.to_dict())
-            out.write_text(f"<!doctype html><meta charset='utf-8'><title>{out.stem}</title>{svg}\n", encoding="utf-8")
+            out.write_text(_page(out.stem, svg), encoding="utf-8")
         else:
             styled.save(str(out), format=out.suffix[1:].lower())
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror}.") from error
     return out
+
+
+def _page(title: str, svg: str) -> str:
+    """A page around a drawing: no script, and nothing that it could ask anybody for."""
+    style = (
+        "body { margin: 16px; background: #fff; color: #16191d; font: 15px/1.5 system-ui, sans-serif; }"
+        " h1 { font-size: 1.2rem; overflow-wrap: anywhere; } svg { max-width: 100%; height: auto; }"
+    )
+    shown, drawn = html.escape(title), svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{shown} · everywatt</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+<h1>{shown}</h1>
+{drawn}
+</main>
+</body>
+</html>
+"""

@@ -1,48 +1,16 @@
 """Runs of models beside each other: two profiles with known joules and verdicts, item by item."""
 
-import json
-
 import pytest
 
-from everywatt.api.run import load
 from everywatt.bench.llm.comparing import compare_llm, is_llm, side
 from everywatt.bench.llm.leaderboard import leaderboard
 from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.errors import ScopeError, UsageError
 from everywatt.report.html.llm import llm_view, models_view
-from everywatt.tape.importing import import_files
 
-pa = pytest.importorskip("pyarrow")
-N = 60
-
-
-def made(folder, name, joules, right, *, tokens=10, problem="q", part="per_query_joules"):
-    """A run whose item n costs joules(n), takes half a second for each 10 J, and is right where right(n) is."""
-    source = folder / f"{name}-profile"
-    source.mkdir()
-    rows = []
-    for n in range(N):
-        metrics = {
-            "energy_metrics": {part: joules(n)},
-            "latency_metrics": {"total_query_seconds": joules(n) / 20, "time_to_first_token_seconds": 0.1},
-            "token_metrics": {"input": 5, "output": tokens, "total": tokens + 5},
-            "lm_correctness": right(n),
-            "lm_response": "yes" if right(n) else "no",
-        }
-        rows.append(
-            {"problem": f"{problem}{n}", "answer": "yes", "subject": f"s{n % 6}", "model_metrics": {name: metrics}}
-        )
-    table = pa.Table.from_pylist(rows)
-    with (
-        pa.OSFile(str(source / "data-00000-of-00001.arrow"), "wb") as sink,
-        pa.ipc.new_stream(sink, table.schema) as to,
-    ):
-        to.write_table(table)
-    about = {"model": name, "dataset": "own", "generated_at": "2026-09-01T10:00:00", "versions": {"ipw": "1"}}
-    (source / "summary.json").write_text(json.dumps(about))
-    (folder / name).mkdir()
-    import_files("ipw", [source], folder / name / "import-0001.tape")
-    return load(folder / name)
+pytest.importorskip("pyarrow")
+from llm_runs import N
+from llm_runs import llm_run as made
 
 
 @pytest.fixture(scope="module")

@@ -1,38 +1,19 @@
 """The report's section of a batch, over a batch that really ran on simulated cards."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
+from batches import batch_runs
 
 import everywatt
 from everywatt.report.html.batch import batch_of, batch_view, scaling_view
 from everywatt.report.html.data import report_document
 from everywatt.report.html.page import page
 
-WORK = "sleep 0.3; case $1 in i3) exit 4;; i5) sleep 3;; esac"
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """One batch on one card, one on two."""
-    from everywatt.sim.machine import SimMachine
-
-    folder = tmp_path_factory.mktemp("batches")
-    (folder / "items.txt").write_text("".join(f"i{n}\n" for n in range(6)))
-    found = []
-    with SimMachine.of(gpus=["constant:100W"], replicate=2).start() as lab:
-        environ = lab.environment() | {"EVERYWATT_HOME": str(folder / "runs")}
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        for gpus in ("0", "0,1"):
-            words = [sys.executable, "-m", "everywatt", "batch", "--json", "--max-retries", "0", "--gpus", gpus]
-            words += ["items.txt", "--", "sh", "-c", WORK, "x", "{input}"]
-            done = subprocess.run(words, env=environ, cwd=folder, capture_output=True, text=True, timeout=120)
-            assert done.returncode == 1, done.stderr
-            found.append(json.loads(done.stdout)["run"])
-        yield [everywatt.load(folder / "runs" / name) for name in found]
+    with batch_runs(tmp_path_factory.mktemp("batches")) as found:
+        yield found
 
 
 def test_every_device_with_its_items_and_what_waiting_cost(runs):

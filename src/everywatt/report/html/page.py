@@ -29,6 +29,7 @@ SCRIPTS = (
     "html/js/page.js",
 )
 TRIALS_SCRIPTS = (*SCRIPTS, "html/js/dots.js", "html/js/trials.js")
+PRECISION_SCRIPTS = (*TRIALS_SCRIPTS, "html/js/precision.js")
 
 
 @cache
@@ -67,8 +68,9 @@ def page(data: Mapping[str, Any]) -> str:
 
 
 def trials_page(data: Mapping[str, Any]) -> str:
-    """The whole file over the document of a comparison (`trials.trials_document`)."""
-    return _filled(str(data["title"]), TRIALS_SCRIPTS, data, [*data["verdicts"], *data["failures"]])
+    """The whole file over the document of a comparison (`trials.trials_document`) or of the precision lab."""
+    scripts = PRECISION_SCRIPTS if data["kind"] == "precision" else TRIALS_SCRIPTS
+    return _filled(str(data["title"]), scripts, data, [*data["verdicts"], *data["failures"]])
 
 
 def _filled(title: str, scripts: Sequence[str], data: Mapping[str, Any], plain: Sequence[str]) -> str:

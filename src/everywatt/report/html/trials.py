@@ -11,7 +11,7 @@ from everywatt.api.run import Run
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, Mean
 from everywatt.bench.sweep import Choice
-from everywatt.bench.tables import HEADERS, joules, ratio, rows, verdicts
+from everywatt.bench.tables import HEADERS, far_off, joules, ratio, rows, verdicts
 from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import Comparison, finite
 from everywatt.core.energy import Energy
@@ -32,16 +32,13 @@ def trials_document(
     result: Result, *, choice: Choice | None = None, run: Run | None = None, command: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The document of a page over a comparison; with `choice`, over a sweep."""
-    from everywatt import __version__
-
     kind = "comparison" if choice is None else "sweep"
     found = result.found
     said = [line.strip() for line in verdicts(result)]
     if choice is not None:
         said.insert(0, f"recommended: {choice.best}: {choice.why}" if choice.best else choice.why)
     data = {
-        "everywatt": __version__,
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        **made_now(),
         "command": shlex.join(command),
         "title": _title(found, choice),
         "first": found[0].candidate.label,
@@ -52,11 +49,18 @@ def trials_document(
         "rows": rows(result),
         "numbers": [2, 3, 4, 5, 6, 7, 8, 9],
         "candidates": [_candidate(place, one, choice) for place, one in enumerate(found)],
-        "ratios": [line for place, one in enumerate(found) for line in _ratios(place, one)],
-        "trials": _trials(result),
+        "ratios": [line for place, one in enumerate(found) for line in ratios_of(place, one)],
+        "trials": trials_of(found),
         "pairs": _pairs(result) + ([] if run is None else provenance(run)),
     }
     return document(kind, dict(plain(data)))
+
+
+def made_now() -> dict[str, Any]:
+    """Which everywatt writes a page, and when."""
+    from everywatt import __version__
+
+    return {"everywatt": __version__, "made": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def _title(found: Sequence[Figures], choice: Choice | None) -> str:
@@ -81,10 +85,7 @@ def _failures(one: Figures) -> list[str]:
 
 def _remarks(result: Result) -> list[str]:
     lines = [f"{one.candidate.label}: {note}" for one in result.found for note in one.notes]
-    for one in result.found:
-        if one.outliers:
-            places = ", ".join(str(place + 1) for place in one.outliers)
-            lines.append(f"{one.candidate.label}: far off its other trials in block {places}; they are counted")
+    lines += [f"{one.candidate.label}: {far_off(one)}" for one in result.found if one.outliers]
     floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
     if floors:
         lines.append(f"smallest difference that these trials could show: {max(floors):.1%}")
@@ -96,18 +97,19 @@ def _candidate(place: int, one: Figures, choice: Choice | None) -> dict[str, Any
         "place": place,
         "label": one.candidate.label,
         "command": one.candidate.text,
-        "energy": _mean(one.energy),
+        "energy": energy_of(one.energy),
         "seconds": finite(one.seconds.value),
         "chosen": choice is not None and one.candidate.label in choice.pareto,
     }
 
 
-def _mean(mean: Mean | None) -> dict[str, Any] | None:
-    """None where there is no figure; ends that are not known yet are null."""
+def energy_of(mean: Mean | None) -> dict[str, Any] | None:
+    """A mean with the words for it; None where there is no figure; ends that are not known yet are null."""
     return None if mean is None else {**mean.to_dict(), "shown": joules(mean)}
 
 
-def _ratios(place: int, one: Figures) -> list[dict[str, Any]]:
+def ratios_of(place: int, one: Figures) -> list[dict[str, Any]]:
+    """What a page shows of the ratios of one candidate to the first."""
     label = one.candidate.label
     kinds = (("energy", one.gross), ("energy above idle", one.above_idle), ("time", one.time))
     return [_ratio(place, label, what, found) for what, found in kinds if found is not None and finite(found.ratio)]
@@ -128,10 +130,10 @@ def _ratio(place: int, label: str, what: str, found: Comparison) -> dict[str, An
     }
 
 
-def _trials(result: Result) -> list[dict[str, Any]]:
+def trials_of(found: Sequence[Figures]) -> list[dict[str, Any]]:
     """Trials in the order in which they ran."""
     told = []
-    for place, one in enumerate(result.found):
+    for place, one in enumerate(found):
         told += [(trial, place, one.candidate.label, n in one.outliers) for n, trial in enumerate(one.trials)]
     told.sort(key=lambda entry: (entry[0].block, entry[0].place))
     return [_trial(number, *entry) for number, entry in enumerate(told, 1)]

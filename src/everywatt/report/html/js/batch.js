@@ -15,7 +15,20 @@ everywatt.heatMap = function (heat) {
       element("span.value", {}, everywatt.number(mean, "%")));
   };
   return element("div.heat-map", { role: "group", "aria-label": "Use of each GPU over time" }, heat.rows.map(row),
-    element("p.about", {}, "from 0 to " + everywatt.number(heat.seconds, "s") + "; mean use in each of " + heat.rows[0].cells.length + " steps"));
+    element("p.about", {}, "from 0 to " + everywatt.number(heat.seconds, "s") + "; mean use in each of " + heat.rows[0].cells.length + " steps"),
+    element("details", {}, element("summary", {}, "Table of use over time"), everywatt.heatTable(heat)));
+};
+
+// The same in at most twelve steps.
+everywatt.heatTable = function (heat) {
+  const steps = Math.min(12, ...heat.rows.map((one) => one.cells.length));
+  const mean = (cells, i) => {
+    const known = cells.slice(Math.floor(i * cells.length / steps), Math.floor((i + 1) * cells.length / steps)).filter((value) => value !== null);
+    return known.length ? everywatt.number(known.reduce((sum, value) => sum + value, 0) / known.length) : "–";
+  };
+  const until = Array.from({ length: steps }, (_, i) => everywatt.number((i + 1) * heat.seconds / steps, "s"));
+  const heads = ["until", ...heat.rows.map((one) => one.device + " (%)")];
+  return everywatt.table("Mean use over time", heads, until.map((at, i) => [at, ...heat.rows.map((one) => mean(one.cells, i))]), heads.map((_, i) => i));
 };
 
 everywatt.useAgainstPower = function (points) {
@@ -26,7 +39,9 @@ everywatt.useAgainstPower = function (points) {
   return element("figure.scatter", {}, element("figcaption", {}, element("h3", {}, "Use against power ", element("span.about", {}, "one dot an item"))),
     svg("svg", { viewBox: "-24 0 336 178", role: "img", "aria-label": points.length + " items: mean use against mean power" },
       svg("path", { d: "M30 8V150H292", class: "axis", fill: "none" }), word(30, 163, "0 %"), word(290, 163, "100 %"), word(160, 173, "mean use"),
-      word(26, 14, everywatt.number(most, "W"), "end"), word(26, 152, "0", "end"), dots));
+      word(26, 14, everywatt.number(most, "W"), "end"), word(26, 152, "0", "end"), dots),
+    element("details", {}, element("summary", {}, "Table of use and power"),
+      everywatt.table("Mean use and mean power of items", ["item", "device", "use (%)", "power (W)"], points.map((p) => [p.item, p.device, everywatt.number(p.use), everywatt.number(p.watts)]), [2, 3])));
 };
 
 everywatt.batchSection = function (batch) {
@@ -38,17 +53,21 @@ everywatt.batchSection = function (batch) {
     table("By device", batch.heads, batch.devices, numbers(batch.heads)),
     ...(batch.heat ? [element("h3", {}, "Use over time"), everywatt.heatMap(batch.heat)] : []),
     ...(batch.points.length > 1 ? [everywatt.useAgainstPower(batch.points)] : []),
-    ...list("Not done", batch.failures, batch.more_failures), ...list("Stragglers", batch.stragglers, 0));
+    ...list("Not done", batch.failures, batch.more_failures), ...list("Stragglers", batch.stragglers, 0),
+    batch.notes.length ? element("ul.notes", {}, batch.notes.map((note) => element("li", {}, note))) : null);
 };
 
-everywatt.scalingSection = function (scaling) {
+everywatt.scalingSection = function (page, scaling) {
   if (!scaling) return null;
   const bars = (title, key, unit) => {
     const theme = everywatt.theme(), rows = scaling.points.filter((p) => p[key] !== null)
       .map((p) => ({ name: p.name, about: p.gpus + (p.gpus === 1 ? " GPU" : " GPUs"), value: p[key], shown: everywatt.number(p[key], unit), colour: theme.palette[0] }));
     return rows.length ? [everywatt.element("h3", {}, title), everywatt.bars(title, rows)] : [];
   };
+  const make = () => [...bars("Items a second", "items_per_s", ""), ...bars("Joules an item", "joules_per_item", "J")];
+  const box = everywatt.element("div", {}, make()), recolour = () => box.replaceChildren(...make());
+  recolour.kept = true;
+  page.coloured.push(recolour);
   return everywatt.section("scaling", "Scaling", "Batches by the number of their GPUs.",
-    everywatt.table("Scaling", scaling.heads, scaling.rows, scaling.heads.map((_, i) => i).slice(1)),
-    ...bars("Items a second", "items_per_s", ""), ...bars("Joules an item", "joules_per_item", "J"));
+    everywatt.table("Scaling", scaling.heads, scaling.rows, scaling.heads.map((_, i) => i).slice(1)), box);
 };

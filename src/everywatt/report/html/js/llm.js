@@ -35,7 +35,16 @@ everywatt.scatter = function (label, points, { xLabel, yLabel, joined = false, n
   return element("figure.small-plot", {}, element("figcaption", {}, element("h3", {}, label)),
     svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label }, grid, line, dots,
       text((left + W - right) / 2, H - 8, xLabel, { "text-anchor": "middle" }), text(14, (top + H - bottom) / 2, yLabel, { "text-anchor": "middle", transform: `rotate(-90 14 ${(top + H - bottom) / 2})` })),
-    named ? element("ul.key", {}, points.map((p, i) => element("li", {}, everywatt.swatch(colourOf(i)), p.name))) : null);
+    named ? element("ul.key", {}, points.map((p, i) => element("li", {}, everywatt.swatch(colourOf(i)), p.name))) : null,
+    everywatt.plotTable(label, [...(named ? [""] : []), xLabel, yLabel], points.map((p) => [...(named ? [p.name] : []), everywatt.number(p.x), everywatt.number(p.y) + (p.yLow === undefined || p.yLow === null || p.yHigh === null ? "" : " (" + everywatt.number(p.yLow) + " … " + everywatt.number(p.yHigh) + ")")])));
+};
+
+// What is drawn, as rows: every so many where there are very many.
+everywatt.plotTable = function (label, heads, rows) {
+  const { element } = everywatt, step = Math.ceil(rows.length / 200) || 1;
+  return element("details", {}, element("summary", {}, "Table of " + label[0].toLowerCase() + label.slice(1)),
+    everywatt.table(label, heads, rows.filter((_, i) => i % step === 0), heads.map((_, i) => i).slice(heads[0] === "" ? 1 : 0)),
+    step > 1 ? element("p.about", {}, "one of every " + step) : null);
 };
 
 everywatt.histogram = function (label, found, xLabel) {
@@ -49,7 +58,8 @@ everywatt.histogram = function (label, found, xLabel) {
   const middle = svg("line", { x1: px(found.median), x2: px(found.median), y1: top, y2: H - bottom, stroke: theme.strong, "stroke-dasharray": "4 3" });
   return element("figure.small-plot", {}, element("figcaption", {}, element("h3", {}, label)),
     svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label }, bars, middle, axis,
-      text(left - 6, top + 10, String(most), { "text-anchor": "end" }), text(px(found.median) + 5, top + 11, "median " + everywatt.number(found.median)), text((left + W - right) / 2, H - 6, xLabel, { "text-anchor": "middle" })));
+      text(left - 6, top + 10, String(most), { "text-anchor": "end" }), text(px(found.median) + 5, top + 11, "median " + everywatt.number(found.median)), text((left + W - right) / 2, H - 6, xLabel, { "text-anchor": "middle" })),
+    everywatt.plotTable(label, ["from", "to", "queries"], counts.map((count, i) => [everywatt.number(edges[i]), everywatt.number(edges[i + 1]), String(count)])));
 };
 
 // The section of one run.

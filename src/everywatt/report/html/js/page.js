@@ -17,7 +17,7 @@ everywatt.Page = class {
       this.top(),
       element("main", { id: "main" },
         several ? this.comparison() : null,
-        several ? everywatt.scalingSection(report.scaling) : null,
+        several ? everywatt.scalingSection(this, report.scaling) : null,
         several ? everywatt.modelsSection(this, this.report.models) : null,
         several ? this.tabs() : null,
         this.body,
@@ -383,7 +383,7 @@ everywatt.Page = class {
 
 everywatt.start = function () {
   const report = JSON.parse(document.getElementById("document").textContent);
-  const Kind = report.trials ? everywatt.TrialsPage : everywatt.Page;
+  const Kind = report.kind === "precision" ? everywatt.PrecisionPage : report.trials ? everywatt.TrialsPage : everywatt.Page;
   const page = new Kind(report, document.getElementById("page"));
   everywatt.page = page;
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.redraw());

@@ -6,13 +6,15 @@ everywatt.TrialsPage = class extends everywatt.Page {
     const { element } = everywatt, report = this.report;
     this.coloured = [];
     this.later = [];
-    this.body = element("div.run", {}, this.verdicts(), this.table(), this.settings(), this.ratios(), this.order(), this.log(), this.provenance());
+    this.body = element("div.run", {}, this.parts());
     this.root.replaceChildren(this.top(), element("main", { id: "main" }, this.body, element("footer", {}, this.footer())));
     for (const draw of this.later) draw();
     this.view = null;
     document.title = report.title + " · everywatt";
     document.documentElement.dataset.ready = "true";
   }
+
+  parts() { return [this.verdicts(), this.table(), this.settings(), this.ratios(), this.order(), this.log(), this.provenance()]; }
 
   title() { return this.report.title; }
 

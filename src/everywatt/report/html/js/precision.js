@@ -1,0 +1,54 @@
+// The page over a run of the precision lab: a comparison whose candidates are precisions of one model.
+"use strict";
+
+everywatt.PrecisionPage = class extends everywatt.TrialsPage {
+  parts() { return [this.verdicts(), this.table(), this.worth(), this.ratios(), this.computed(), ...this.report.layers.map((one) => this.layers(one)), this.sensitivity(), this.order(), this.log(), this.provenance()]; }
+
+  about() { return "precision report"; }
+
+  table() {
+    const { bars, element, section, table } = everywatt, { candidates, tables } = this.report;
+    const known = candidates.filter((one) => one.energy !== null);
+    const make = () => bars("Energy of a sample", known.map((one) => ({
+      name: one.label, about: one.command, value: one.energy.value, low: one.energy.low, high: one.energy.high, shown: one.energy.shown, colour: this.colour(one.place),
+    })));
+    return section("figures", "Energy of a sample", "Only the timed loops are charged. Whiskers and ± are 95 % intervals; a batch is several samples.",
+      known.length ? this.themed(make) : null,
+      tables.filter((one) => one.rows.length).flatMap((one) => [element("h3", {}, one.title), table(one.title, one.heads, one.rows, one.numbers)]));
+  }
+
+  // What the answers are worth against what a sample costs.
+  worth() {
+    const { element, section } = everywatt, { candidates, metric } = this.report;
+    const known = candidates.filter((one) => one.energy !== null && one.score !== null);
+    if (!known.length) return null;
+    const box = element("div.plot"), right = metric === "accuracy", title = (right ? "Accuracy" : "Perplexity") + " against energy";
+    const scale = right ? 100 : 1, unit = right ? "%" : "";
+    const dots = known.map((one) => ({ x: one.energy.value, y: scale * one.score.value, low: scale * one.score.low, high: scale * one.score.high, colour: one.chosen ? 0 : 7, label: one.label }));
+    this.plot({ title, height: 320, xs: (x) => everywatt.number(x, "J"), ys: (y) => everywatt.number(y, unit) }, dots, box);
+    return section("worth", title, "Coloured: nothing else is both cheaper and " + (right ? "more often right" : "less perplexed") + ". Whiskers are 95 % intervals. The figures are in the tables above.",
+      element("div.chart-and-table", { "data-chart": "worth" }, element("figure.chart", { role: "img", "aria-label": title + " of a sample, for each precision" }, box)));
+  }
+
+  computed() {
+    const { element, section } = everywatt, lines = this.report.computed;
+    return lines.length ? section("computed", "What was really computed", "From the weights and the operators that ran, whatever the precision is called.", element("ul.notes", {}, lines.map((line) => element("li", {}, line)))) : null;
+  }
+
+  layers(found) {
+    const { element, section, swatch, table, whole } = everywatt;
+    const make = () => {
+      const parts = found.parts.map((part, i) => ({ ...part, colour: this.colour(i) }));
+      return element("div", {}, whole(parts), element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share))))));
+    };
+    return section("layers-" + found.precision, "By layer: " + found.precision, "Times from a pass of its own with hooks, joules from the loop without; what no layer took is a part too, and all add up to a batch.",
+      this.themed(make),
+      element("details", {}, element("summary", {}, "Table of " + (found.rows.length - 1) + " layers"), table("Layers of " + found.precision, found.heads, found.rows, [2, 3]),
+        found.more ? element("p.about", {}, "and " + found.more + " more in the JSON") : null));
+  }
+
+  sensitivity() {
+    const { section, table } = everywatt, found = this.report.sensitivity;
+    return found ? section("sensitivity", found.title, "Each layer quantised alone: what that saves and what it does to the answers; the plan was then measured.", table(found.title, found.heads, found.rows, [1, 2, 3, 4])) : null;
+  }
+};

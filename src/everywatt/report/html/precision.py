@@ -1,0 +1,125 @@
+"""A run of the precision lab as one plain document: verdicts, costs, quality against energy, layers, every trial."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from everywatt.api.run import Run
+from everywatt.bench.precision import tables
+from everywatt.bench.precision.layers import LayerRow, by_part
+from everywatt.bench.precision.result import Result, Row
+from everywatt.bench.tables import far_off, joules
+from everywatt.core.jsonio import document, plain
+from everywatt.core.units import format_joules
+from everywatt.report.html.data import provenance
+from everywatt.report.html.trials import ENDED, energy_of, made_now, ratios_of, trials_of
+
+MOST_LAYERS = 500
+
+
+def precision_document(result: Result, *, run: Run | None = None, command: Sequence[str] = ()) -> dict[str, Any]:
+    """The document of a page over what the lab found."""
+    known = [row for row in result.rows if row.failure is None]
+    found = [row.figures for row in known if row.figures is not None]
+    base = result.baseline
+    data = {
+        **made_now(),
+        "command": shlex.join(command),
+        "title": f"{result.job.name} at {len(result.rows)} precisions",
+        "first": "" if base is None else base.precision,
+        "verdicts": tables.verdicts(result) or [_alone(result)],
+        "failures": tables.failures(result),
+        "remarks": _remarks(result),
+        "tables": [
+            _table("Cost", tables.COST, tables.cost_rows(result)),
+            _table("What it gives", tables.WORTH, tables.worth_rows(result)),
+            _table("In percent of the baseline", tables.SHARES, tables.share_rows(result)),
+        ],
+        "candidates": [_candidate(place, row, result) for place, row in enumerate(known)],
+        "metric": next((row.score.metric for row in known if row.score is not None), None),
+        "ratios": [line for place, one in enumerate(found) for line in ratios_of(place, one)],
+        "trials": trials_of(found),
+        "computed": tables.computed_lines(result),
+        "layers": [_layers(row) for row in known if row.layers],
+        "sensitivity": _sensitivity(result),
+        "pairs": _pairs(result) + ([] if run is None else provenance(run)),
+    }
+    return document("precision", dict(plain(data)))
+
+
+def _alone(result: Result) -> str:
+    base = result.baseline
+    if base is None:
+        return "no precision has a figure"
+    each = base.energy_per_sample(result.job.batch_size)
+    return f"{base.precision}: {'no energy figure' if each is None else joules(each) + ' a sample'}"
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
+    return {"title": title, "heads": list(heads), "rows": rows, "numbers": list(range(1, len(heads)))}
+
+
+def _candidate(place: int, row: Row, result: Result) -> dict[str, Any]:
+    score = row.score
+    return {
+        "place": place,
+        "label": row.precision,
+        "command": row.emulated or "",
+        "energy": energy_of(row.energy_per_sample(result.job.batch_size)),
+        "score": None if score is None else score.to_dict(),
+        "score_shown": tables.score_text(score),
+        "chosen": row.precision in result.pareto(),
+    }
+
+
+def _remarks(result: Result) -> list[str]:
+    lines = list(result.notes)
+    for row in result.rows:
+        lines += [f"{row.precision}: {note}" for note in row.notes]
+        if row.window is not None and (not row.window.enough or row is result.baseline):
+            lines.append(f"{row.precision}: {row.window.text()}")
+        if row.figures is not None and row.figures.outliers:
+            lines.append(f"{row.precision}: {far_off(row.figures)}")
+    return lines
+
+
+def _layers(row: Row) -> dict[str, Any]:
+    """Parts of the model, which add up to a batch, and the layers in their order; the last row is the remainder."""
+    rows = [LayerRow(**one) for one in row.layers]
+    kept = [*rows[:-1][:MOST_LAYERS], rows[-1]]
+    return {
+        "precision": row.precision,
+        "parts": [{"name": name, "share": share, "shown": _joules(part_j)} for name, share, part_j in by_part(rows)],
+        "heads": ["layer", "type", "share", "energy / batch"],
+        "rows": [[one.layer, one.kind, f"{one.share:.2%}", _joules(one.joules)] for one in kept],
+        "more": len(rows) - len(kept),
+    }
+
+
+def _joules(amount: float | None) -> str:
+    return "-" if amount is None else format_joules(amount)
+
+
+def _sensitivity(result: Result) -> dict[str, Any] | None:
+    if not result.sensitivity:
+        return None
+    rows = tables.sensitivity_rows(result, most=MOST_LAYERS)
+    return _table("What to quantise first", tables.SENSITIVITY, rows)
+
+
+def _pairs(result: Result) -> list[list[str]]:
+    job = result.job
+    length = next((row.seq_length for row in result.rows if row.seq_length), None)
+    pairs = [
+        ("Run", result.run or "no recording"),
+        ("Ended", ENDED.get(result.ended, result.ended)),
+        ("Model", job.name),
+        ("Task", job.task),
+        ("Data", job.data),
+        ("Batches", f"{job.batch_size} items" + (f" of {length} tokens" if length else "")),
+        ("Runtime", job.runtime),
+        ("Device", job.device),
+    ]
+    return [list(pair) for pair in pairs]
