@@ -52,12 +52,11 @@ def test_a_simulated_card_draws_what_its_declared_use_asks_for(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         steps = json.loads(done.stdout)["steps"]
-        drawn = [lab.truth("gpu.0", step["start_ns"], step["end_ns"]) for step in steps]
-        levels = [event.raw_w for event in lab.events("gpu.0")]
-    assert [level for level, _ in groupby(levels)] == [50.0, 100.0, 50.0, 200.0, 50.0]
-    for step, percent, joules in zip(steps, (25, 75), drawn, strict=True):
-        # On a busy machine the worker declares its use late or for longer, and reaches another share than was asked.
-        assert step["reached"]["gpu_percent"] > 0
-        assert 0 < joules / step["duration_s"] <= 50 + 2 * 75 + 1e-6
-        if step["reached"]["gpu_percent"] == pytest.approx(percent, rel=0.01):
-            assert joules / step["duration_s"] == pytest.approx(50 + 2 * percent, rel=0.05)
+        events = lab.events("gpu.0")
+    levels = [next(group) for _, group in groupby(events, key=lambda event: event.raw_w)]
+    assert [event.raw_w for event in levels] == [50.0, 100.0, 50.0, 200.0, 50.0]
+    # On a busy machine the worker declares its use late or for longer: what it says it reached is what was drawn.
+    for step, begin, end in ((steps[0], *levels[1:3]), (steps[1], *levels[3:])):
+        active_j = end.joules - begin.joules - 50 * (end.t_s - begin.t_s)
+        assert active_j > 0
+        assert step["reached"]["gpu_percent"] / 100 * step["duration_s"] == pytest.approx(active_j / 200, abs=0.25)
