@@ -13,7 +13,10 @@ import pytest
 from loads import gone, workers_below
 
 from everywatt.api.run import load
+from everywatt.cli.stress_table import duty, duty_line
 from everywatt.sim.machine import SimMachine
+from everywatt.stress.program import Cpu, Step
+from everywatt.stress.results import StepResult
 
 SHORT = ["--cpu", "2", "--shape", "steps:10,40", "--time", "1"]
 
@@ -72,11 +75,12 @@ class Place:
 
 def test_a_table_of_what_was_asked_and_reached_and_a_run_with_spans(place):
     done = place.run(*SHORT, "--sensors", "use,modelled")
-    head, first, second, *notes = done.stdout.splitlines()
+    head, first, second, *notes, duty_told = done.stdout.splitlines()
     assert head.split() == ["step", "from", "s", "for", "s", "cpu", "%", "reached", "power", "W"]
     assert first.split()[:4] == ["1", "0.00", "0.50", "10.0"] and len(first.split()) == 6
     assert second.split()[:4] == ["2", "0.50", "0.50", "40.0"]
     assert all(note.startswith("step ") and "of" in note for note in notes), "only what fell short is told"
+    assert duty_told.startswith("CPU: ")
     (folder,) = place.runs()
     assert folder.name in done.stderr
     spans = load(folder).spans
@@ -208,3 +212,38 @@ def test_idle_is_recorded_first(place):
     spans = load(place.folder / "everywatt-runs" / found["run"]).spans
     assert [span.name for span in spans] == ["idle", "stress", "step"]
     assert spans[0].parent is None and spans[0].attributes["role"] == "idle"
+
+
+def result_of(asked, reached, waited_s=0.0):
+    told = {"cpu_percent": reached, "waited_s": waited_s}
+    return StepResult(0, Step(1.0, Cpu(1, asked)), 0, 1_000_000_000, told)
+
+
+@pytest.mark.parametrize(
+    ("results", "says"),
+    [
+        ([(10, 10.2), (90, 88.5)], "CPU: every step within 3 points of what was asked (worst 1.5)"),
+        ([(10, 10.25)], "CPU: the step within 3 points of what was asked (worst 0.2)"),
+        ([(10, 10), (90, 80)], "CPU: every step NOT within 3 points of what was asked (worst 10.0)"),
+        (
+            [(10, 9), (90, 20, 0.8)],
+            "CPU: 1 of 2 steps within 3 points of what was asked (worst 1.0); "
+            "in 1 of 2 steps the machine did not give the CPU that was asked for",
+        ),
+        (
+            [(90, 20, 0.8)],
+            "CPU: in 1 of 1 steps the machine did not give the CPU that was asked for; "
+            "how near the duty cycle comes cannot be told",
+        ),
+    ],
+)
+def test_the_last_line_tells_a_busy_machine_from_a_duty_cycle_that_is_off(results, says):
+    assert duty_line(duty([result_of(*one) for one in results])) == says
+
+
+def test_the_line_is_printed_and_in_the_json(place):
+    done = place.run("--cpu", "1", "--shape", "steps:20,40", "--time", "1", "--no-record")
+    assert done.stdout.splitlines()[-1].startswith("CPU: ")
+    found = place.json("--cpu", "1", "--shape", "steps:20,40", "--time", "1", "--no-record")
+    assert found["cpu"]["steps"] == 2 and found["cpu"]["target_points"] == 3
+    assert "cpu" not in place.json("--ram", "8MiB", "--shape", "50", "--time", "0.3", "--no-record")

@@ -4,17 +4,21 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from everywatt.core.channels import Domain, Pedigree
+from everywatt.core.clocks import FakeClock, SystemClock
 from everywatt.core.config import resolve
+from everywatt.core.machine import Machine
 from everywatt.models.fitting import fit
 from everywatt.models.modelfile import dumps
 from everywatt.models.sensor import ModelSensor, channel_of
 from everywatt.models.table import Table
+from everywatt.sensors import procfs
 from everywatt.sensors.base import Request, State
 
 
@@ -35,22 +39,57 @@ def file(model, tmp_path):
     return path
 
 
-def request(path):
-    return Request(options={"model": {"file": str(path)}})
+def request(path, machine=None):
+    return Request(machine or Machine.here(), options={"model": {"file": str(path)}})
 
 
-def test_it_reads_the_use_of_this_machine(file, model):
-    sensor = ModelSensor(request(file))
+def stat(busy_s):
+    ticks = round(busy_s * procfs.TICKS_PER_S)
+    return f"cpu  {ticks} 0 0 100000 0 0 0 0 0 0\n"
+
+
+@pytest.mark.parametrize(("used", "outside"), [(30.0, 0.0), (6.5, 0.0), (0.0, 1.0), (130.0, 1.0)])
+def test_watts_are_those_of_the_use_between_two_reads(file, model, tmp_path, used, outside):
+    """So many CPUs busy for two seconds, by a /proc of the test's own: 10 W and 5 W for each."""
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    (proc / "stat").write_text(stat(1000))
+    clock = FakeClock(now_ns=7_000_000_000)
+    sensor = ModelSensor(request(file, Machine(sys=tmp_path, proc=proc, environ={}, clock=clock)))
     report = sensor.probe()
     assert report.state is State.USABLE, report.why
     assert "of server" in report.why
     (group,) = sensor.groups()
     assert group.read() == (), "a counter has no rate at its first read"
-    deadline = group._clock.monotonic_ns() + 250_000_000
-    group._clock.sleep_until(deadline)
-    ((_, _, _, (watts, low, high, outside)),) = group.read()
+    (proc / "stat").write_text(stat(1000 + 2 * used))
+    clock.advance(2.0)
+    (row,) = group.read()
     group.close()
-    assert 9 <= watts <= 10 + 5 * 80 and low < watts < high and outside == 0.0
+    watts, low, high, flagged = row.values
+    assert row.read_ns == 9_000_000_000
+    # Beyond the training range (3.5 to 62 CPUs) the line goes on for one more range.
+    assert watts == pytest.approx(10 + 5 * min(used, 121), rel=0.02)
+    assert low < watts < high and flagged == outside
+    inside = model.predict([30.0])
+    assert outside == 0.0 or high / low > 1.03 * inside.high / inside.low
+
+
+def test_it_reads_the_use_of_this_machine(file, model):
+    """Whatever this machine does: the watts are those of the CPU time that the kernel told between the reads."""
+    (group,) = ModelSensor(request(file)).groups()
+    (host,) = group._groups
+    told = []
+    read = host.read
+    host.read = lambda: told.append(read()[-1]) or (told[-1],)
+    assert group.read() == ()
+    SystemClock().sleep_until(time.monotonic_ns() + 250_000_000)
+    (row,) = group.read()
+    group.close()
+    place = [channel.name for channel in host.info.channels].index("host.cpu_time")
+    first, second = told
+    used = (second.values[place] - first.values[place]) / ((second.read_ns - first.read_ns) / 1e9)
+    truth = model.predict([used])
+    assert row.values == (truth.watts, truth.low, truth.high, 1.0 if truth.outside else 0.0)
 
 
 def test_its_channel_is_modelled_and_belongs_to_what_was_learnt(model):

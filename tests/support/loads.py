@@ -19,10 +19,9 @@ def needed(there: object, reason: str) -> None:
 
 
 def fair(result) -> bool:
-    """Within five points of what was asked, or short of it by no more than the workers had to wait for a core."""
-    asked, reached = result.asked["cpu_percent"], result.reached["cpu_percent"]
-    waited = 100 * result.reached.get("waited_s", 0.0) / (result.duration_s * result.asked["cpu_cores"])
-    return asked - reached <= POINTS + waited and reached - asked <= POINTS
+    """Within five points of what was asked, or short of it by no more than the machine did not give."""
+    points = result.off_points(POINTS)
+    return points is None or points <= POINTS
 
 
 def descendants(pid: int) -> list[int]:

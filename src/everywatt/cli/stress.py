@@ -15,7 +15,7 @@ import click
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.output import Output
-from everywatt.cli.stress_table import columns, energies_of, notes, plan_rows, rows, step_data
+from everywatt.cli.stress_table import columns, duty, duty_line, energies_of, notes, plan_rows, rows, step_data
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import format_duration
@@ -212,6 +212,9 @@ def _show(program: Program, results: Sequence[StepResult], run: Run | None, outp
     output.table(headers, rows(program, results, energies), right=right)
     for line in notes(results):
         output.text(line)
+    found = duty(results)
+    if found is not None:
+        output.text(duty_line(found))
     for result in results:
         if not result.complete:
             output.say(f"everywatt: ended in step {result.index + 1}: {result.notes[-1]}")
@@ -222,6 +225,8 @@ def _show(program: Program, results: Sequence[StepResult], run: Run | None, outp
         "complete": len(results) == len(program.steps) and all(result.complete for result in results),
         "steps": [step_data(result, energies) for result in results],
     }
+    if found is not None:
+        data["cpu"] = found
     if run is not None:
         from everywatt.report.text import summary
 

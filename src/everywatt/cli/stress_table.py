@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.energy import Energy
 from everywatt.core.units import format_bytes
 from everywatt.stress.program import Program, Step
-from everywatt.stress.results import StepResult
+from everywatt.stress.results import SHORT_POINTS, StepResult
 
 if TYPE_CHECKING:
     from everywatt.api.run import Run
@@ -78,6 +78,35 @@ def notes(results: Sequence[StepResult]) -> list[str]:
     found = [f"step {result.index + 1}: {'; '.join(result.notes)}" for result in results if result.notes]
     more = len(found) - MOST_NOTES
     return found if more <= 0 else [*found[:MOST_NOTES], f"and {more} more steps (--json has all)", found[-1]]
+
+
+def duty(results: Sequence[StepResult]) -> dict[str, Any] | None:
+    """How near the CPU load came, over all steps: the worst of those that can be judged, and how many cannot.
+
+    None where no CPU load was asked for.
+    """
+    asked = [result for result in results if result.cpu_missed_points is not None]
+    if not asked:
+        return None
+    off = [points for result in asked if (points := result.off_points()) is not None]
+    return {
+        "target_points": SHORT_POINTS,
+        "steps": len(asked),
+        "worst_points": max(off) if off else None,
+        "withheld": len(asked) - len(off),
+    }
+
+
+def duty_line(found: Mapping[str, Any]) -> str:
+    """The same as a sentence."""
+    most, count, short = found["target_points"], found["steps"], found["withheld"]
+    told = f"in {short} of {count} steps the machine did not give the CPU that was asked for" if short else ""
+    if found["worst_points"] is None:
+        return f"CPU: {told}; how near the duty cycle comes cannot be told"
+    within = "within" if found["worst_points"] <= most else "NOT within"
+    which = f"{count - short} of {count} steps" if short else "every step" if count > 1 else "the step"
+    line = f"CPU: {which} {within} {most:g} points of what was asked (worst {found['worst_points']:.1f})"
+    return f"{line}; {told}" if told else line
 
 
 def energies_of(run: Run, results: Sequence[StepResult]) -> dict[int, Energy]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from everywatt.sensors.perf import open_event, read_event
 from everywatt.stress import kinds
-from everywatt.stress.pacing import Stretch, pace
+from everywatt.stress.pacing import Stretch, pace, waited_s
 
 _HARDWARE, _INSTRUCTIONS = 0, 1  # numbers of the kernel's perf events
 
@@ -83,11 +82,3 @@ class Instructions:
         """Let go of the counter."""
         if self._event is not None:
             os.close(self._event)
-
-
-def waited_s(path: Path = Path("/proc/self/schedstat")) -> float | None:
-    """Seconds that this process was ready to run and no core was free; None where the kernel does not say."""
-    try:
-        return int(path.read_text().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return None

@@ -132,22 +132,26 @@ class SimulatedGpuWork:
 
     def __init__(self, steps: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> None:
         self._device = int(options["device"])
-        self._level, self._began_ns = 0.0, 0
+        self._done_s = 0.0
 
     def begin(self, stretch: Stretch) -> None:
         """Count from here."""
-        self._level, self._began_ns = stretch.level, time.monotonic_ns()
+        self._done_s = 0.0
 
     def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
         """Use that share of the card until the end of the stretch."""
         from everywatt.sim.loads import use_gpu
 
         with use_gpu(stretch.level, gpu=self._device):
-            wait(stretch.end_ns)
+            began_ns = time.monotonic_ns()
+            try:
+                wait(stretch.end_ns)
+            finally:
+                self._done_s = stretch.level * (time.monotonic_ns() - began_ns) / 1e9
 
     def report(self) -> dict[str, Any]:
         """The declared share, over the time that it was declared."""
-        return {"done": self._level * (time.monotonic_ns() - self._began_ns) / 1e9}
+        return {"done": self._done_s}
 
     def close(self) -> None:
         """Nothing is declared any more."""

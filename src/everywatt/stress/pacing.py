@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 SLICE_NS = 20_000_000
@@ -63,3 +64,11 @@ def pace(
             if clock() > boundary:
                 break
         wait(boundary)
+
+
+def waited_s(path: Path = Path("/proc/self/schedstat")) -> float | None:
+    """Seconds that this process was ready to run and no core was free; None where the kernel does not say."""
+    try:
+        return int(path.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None

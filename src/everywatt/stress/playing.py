@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.api.meter import current
+from everywatt.core.machine import Machine
+from everywatt.sensors.procfs import parse_host_times
 from everywatt.stress.bounds import check_memory
 from everywatt.stress.crew import Crew, Plan
 from everywatt.stress.planning import plans
@@ -84,6 +86,7 @@ class _Open:
     end_ns: int
     uid: str | None
     mark: Any = None
+    stolen_s: float | None = None
 
 
 class _Player:
@@ -96,6 +99,7 @@ class _Player:
         here = current()
         self._recording = here[0].recording if here is not None else None
         self._parent = here[1] if here is not None else None
+        self._stat = Machine.here().proc / "stat"
 
     def run(self, stop: Stop) -> None:
         try:
@@ -113,7 +117,9 @@ class _Player:
             self._until(step.start_ns, lambda: None)
             step.uid = self._span(step)
             self._playing = step
+            stolen_s = self._stolen_s()
             reason = self._until(step.end_ns, stop)
+            step.stolen_s = _since(stolen_s, self._stolen_s())
             if self._recording is not None:
                 step.mark = self._recording.mark()
             self._waiting.append(step)
@@ -159,7 +165,7 @@ class _Player:
         self._waiting.remove(step)
         asked = self._program.steps[step.index]
         seconds = (step.end_ns - step.start_ns) / 1e9
-        reached, notes = weighed(asked, step.index, self._crew.workers, seconds)
+        reached, notes = weighed(asked, step.index, self._crew.workers, seconds, step.stolen_s)
         notes = (*notes, note) if note else notes
         result = StepResult(step.index, asked, step.start_ns, step.end_ns, reached, notes, complete)
         if self._recording is not None and step.uid is not None:
@@ -169,8 +175,19 @@ class _Player:
             self._recording.span_close(step.uid, attributes=attributes, mark=step.mark)
         self._told(result)
 
+    def _stolen_s(self) -> float | None:
+        """Seconds that the hypervisor has run somebody else, over all CPUs; None where the kernel does not say."""
+        try:
+            return parse_host_times(self._stat.read_bytes()).steal_s
+        except (OSError, ValueError):
+            return None
+
     def _span(self, step: _Open) -> str | None:
         if self._recording is None:
             return None
         attributes = {"role": "step", "index": step.index, "asked": self._program.steps[step.index].asked}
         return self._recording.span_open("step", parent=self._parent, attributes=attributes)
+
+
+def _since(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else max(0.0, after - before)

@@ -18,7 +18,7 @@ from typing import Any
 
 from everywatt.core.errors import UsageError
 from everywatt.sensors.procfs import cpu_clock
-from everywatt.stress.pacing import Stretch
+from everywatt.stress.pacing import Stretch, waited_s
 from everywatt.stress.worker import ask_for_the_end
 
 METHODS = {"integer": "int64", "float": "double", "vector": "matrixprod"}
@@ -39,10 +39,12 @@ class StressNg:
         self._cores: Sequence[int] = options["cores"]
         self._process: subprocess.Popen[bytes] | None = None
         self._spent_s = 0.0
+        self._waits_s: dict[int, float] = {}
 
     def begin(self, stretch: Stretch) -> None:
         """Count from here."""
         self._spent_s = 0.0
+        self._waits_s = {}
 
     def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
         """Run it until the end of the stretch."""
@@ -58,8 +60,8 @@ class StressNg:
         self.close()
 
     def report(self) -> dict[str, Any]:
-        """The CPU time of all its processes; what they waited for a core nobody counted."""
-        return {"cpu_s": self._spent_s, "waited_s": None}
+        """The CPU time of all its processes, and how long they waited for a core."""
+        return {"cpu_s": self._spent_s, "waited_s": sum(self._waits_s.values()) if self._waits_s else None}
 
     def _start(self, stretch: Stretch) -> None:
         assert self._program is not None
@@ -76,13 +78,15 @@ class StressNg:
         )
 
     def _cpu_s(self) -> float:
-        """CPU seconds of stress-ng and of every process that it started."""
+        """CPU seconds of stress-ng and of every process that it started; keeps how long each has waited."""
         assert self._process is not None
         pids, spent_s = [self._process.pid], 0.0
         for pid in pids:
             with suppress(OSError, ValueError):
                 pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
                 spent_s += time.clock_gettime_ns(cpu_clock(pid)) / 1e9
+                if (waited := waited_s(Path(f"/proc/{pid}/schedstat"))) is not None:
+                    self._waits_s[pid] = waited
         return spent_s
 
     def close(self) -> None:

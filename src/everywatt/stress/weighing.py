@@ -8,18 +8,21 @@ from typing import Any
 from everywatt.core.units import format_bytes
 from everywatt.stress.crew import Worker
 from everywatt.stress.program import Step
+from everywatt.stress.results import SHORT_POINTS
 
-SHORT_POINTS = 3.0
-"""A share that is missed by more than this many points gets a note; so does an amount missed by this many percent."""
-WAITED_SHARE = 0.01
+LEAST_OVER_S = 0.005
+"""Of CPU time on each core: less too much is how a worker reports, not how it works."""
 
 Reports = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def weighed(
-    step: Step, index: int, workers: Sequence[Worker], seconds: float
+    step: Step, index: int, workers: Sequence[Worker], seconds: float, stolen_s: float | None = None
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """What was reached in the `seconds` of this step, by the names of `Step.asked`, and why it was less."""
+    """What was reached in the `seconds` of this step, by the names of `Step.asked`, and why it was less.
+
+    `stolen_s` is how long the hypervisor ran somebody else meanwhile, over all CPUs.
+    """
     by_role: dict[str, list[Mapping[str, Any]]] = {}
     for worker in workers:
         if index in worker.reports:
@@ -30,13 +33,20 @@ def weighed(
         notes.append(f"{silent} of {len(workers)} workers did not report in time")
     reached = {"cpu_s": sum(report["cpu_s"] for reports in by_role.values() for report in reports)}
     if seconds > 0:
-        _cpu(step, seconds, by_role, reached, notes)
+        _cpu(step, seconds, by_role, reached, notes, stolen_s)
         _amounts(step, seconds, by_role, reached, notes)
         _gpu(step, seconds, by_role, reached, notes)
     return reached, tuple(notes)
 
 
-def _cpu(step: Step, seconds: float, by_role: Reports, reached: dict[str, float], notes: list[str]) -> None:
+def _cpu(
+    step: Step,
+    seconds: float,
+    by_role: Reports,
+    reached: dict[str, float],
+    notes: list[str],
+    stolen_s: float | None,
+) -> None:
     reports = by_role.get("cpu") or by_role.get("stress-ng")
     if step.cpu is None or not reports:
         return
@@ -49,17 +59,29 @@ def _cpu(step: Step, seconds: float, by_role: Reports, reached: dict[str, float]
     waits = [report["waited_s"] for report in reports if report["waited_s"] is not None]
     if waits:
         reached["waited_s"] = sum(waits)
-    if percent < step.cpu.percent - SHORT_POINTS:
-        notes.append(f"reached {percent:.0f} of {step.cpu.percent:.0f}: {_busy(waits, seconds)}")
+    if stolen_s:
+        reached["stolen_s"] = stolen_s
+    missed = step.cpu.percent - percent
+    lacking_s = missed / 100 * seconds * step.cpu.cores
+    if missed > SHORT_POINTS or (missed < -SHORT_POINTS and -lacking_s > LEAST_OVER_S * step.cpu.cores):
+        why = _why(lacking_s, sum(waits) if waits else None, stolen_s or 0.0, seconds * step.cpu.cores)
+        notes.append(f"reached {percent:.0f} of {step.cpu.percent:.0f}: {why}")
 
 
-def _busy(waits: Sequence[float], seconds: float) -> str:
-    """Why a worker had less of a core than it wanted."""
-    if waits and sum(waits) > WAITED_SHARE * seconds:
-        return f"the machine was busy, workers waited {sum(waits):.2f} s for a core"
-    if waits:
-        return "the workers did not get the time, and it was not for want of a core (a quota of their cgroup?)"
-    return "the machine was busy"
+def _why(lacking_s: float, waited_s: float | None, stolen_s: float, whole_s: float) -> str:
+    """Why workers had less CPU time than they were to have: the machine gave none, or they did not ask for it."""
+    if lacking_s < 0:
+        return f"the duty cycle was off by {-100 * lacking_s / whole_s:.0f} points"
+    if waited_s is None:
+        return "whether the machine was busy is not known here"
+    allowed_s = SHORT_POINTS / 100 * whole_s
+    if waited_s + stolen_s >= lacking_s - allowed_s:
+        told = f"the machine was busy, workers waited {waited_s:.2f} s for a core"
+        return f"{told}; the hypervisor took {stolen_s:.2f} s" if stolen_s > allowed_s / 2 else told
+    return (
+        f"{lacking_s:.2f} s of CPU time are missing and workers waited {waited_s:.2f} s for a core: "
+        "a quota of their cgroup, or the duty cycle"
+    )
 
 
 def _amounts(step: Step, seconds: float, by_role: Reports, reached: dict[str, float], notes: list[str]) -> None:
