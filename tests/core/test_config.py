@@ -158,10 +158,12 @@ def test_a_file_that_cannot_be_read_is_named(place, content):
 
 def test_unknown_keys_warn_with_a_suggestion(place):
     path = place[1] / "everywatt.toml"
-    path.write_text("perid = 1\nwhatever = 2")
+    path.write_text("perid = 1\nwhatever = 2\n[agnet]\nowners = 3\n[sensro.shelly]\n")
     assert settings(place).warnings == (
         f"{path}: there is no setting 'perid', did you mean 'period'?",
         f"{path}: there is no setting 'whatever'.",
+        f"{path}: there is no setting 'agnet': [agent] is read from the file of `everywatt agent --config FILE` only.",
+        f"{path}: there is no setting 'sensro', did you mean 'sensor'?",
     )
 
 

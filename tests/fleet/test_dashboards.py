@@ -81,7 +81,18 @@ def test_rules_are_made_of_names_that_are_told():
             "EverywattBudgetExceeded"} <= alerts  # fmt: skip
 
 
-CHECKS = ("check rules rules.yml", "test rules rules_test.yml", "check config prometheus.yml")
+def test_every_rule_has_a_value_and_every_alert_a_fire_that_promtool_tests():
+    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    tests = [one for name in TESTS for one in yaml.safe_load((DEPLOY / "prometheus" / name).read_text())["tests"]]
+    fired = {one["alertname"] for test in tests for one in test.get("alert_rule_test", ()) if one["exp_alerts"]}
+    told = " ".join(one["expr"] for test in tests for one in test.get("promql_expr_test", ()) if one["exp_samples"])
+    assert fired == {rule["alert"] for rule in rules if "alert" in rule}
+    budget = "fleet:everywatt_energy_budget_joules:day"  # a number of the site's own
+    assert {rule["record"] for rule in rules if "record" in rule} - {budget} == names_in(told)
+
+
+TESTS = ("rules_test.yml", "rules_day_test.yml")
+CHECKS = ("check rules rules.yml", *(f"test rules {name}" for name in TESTS), "check config prometheus.yml")
 
 
 @pytest.mark.parametrize("words", CHECKS)

@@ -37,6 +37,14 @@ def test_flags_before_the_file_before_defaults(tmp_path):
         ("[agent]\nperiod_s = 2\n", "there is no such option"),
         ("agent = 3\n", "not a table"),
         ("[agent\n", "not TOML"),
+        ("[agnet]\nowners = 3\n", r"'\[agnet\]' means nothing, did you mean 'agent'"),
+        ("[agent]\n[prometheus]\n", r"'\[prometheus\]' means nothing\."),
+        ("owners = 3\n", r"'owners' means nothing: options are in the table \[agent\]"),
+        ("sensor = 3\n", r"\[sensor\] is not a table"),
+        ("[agent]\nremote-wirte = 'http://store/'\n", "no such option, did you mean 'remote-write'"),
+        ("[agent]\nretension = '7d'\n", "no such option, did you mean 'retention'"),
+        ("[agent]\ndisc = '2GB'\n", "no such option, did you mean 'disk'"),
+        ("[agent]\nsensor_options = {}\n", "no such option"),
     ],
 )
 def test_a_file_that_makes_no_sense_is_refused_by_name(tmp_path, text, says):

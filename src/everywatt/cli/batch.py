@@ -40,7 +40,7 @@ from everywatt.cli.options import DURATION, RUN, output_options, settings_option
 from everywatt.cli.output import Output
 from everywatt.cli.parts import WithMembers
 from everywatt.core.clocks import SystemClock
-from everywatt.core.config import Settings
+from everywatt.core.config import Settings, nearest
 from everywatt.core.errors import ConfigError, UsageError
 from everywatt.core.units import format_duration
 from everywatt.tape.run_store import existing_home, new_run
@@ -69,6 +69,9 @@ def _from_file(ctx: click.Context, param: click.Parameter, value: Path | None) -
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{value} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     table = data.get("batch", data)
+    odd = [key for key in data if key != "batch"] if table is not data else []
+    if odd:
+        raise ConfigError(f"{value}: '{odd[0]}' is outside of [batch].", cure="everything in the table [batch]")
     known = {name.lstrip("-"): p for p in ctx.command.params for name in p.opts}
     defaults: dict[str, Any] = {}
     for key, setting in table.items():
@@ -80,7 +83,10 @@ def _from_file(ctx: click.Context, param: click.Parameter, value: Path | None) -
             joined = isinstance(setting, list) and not known[name].multiple
             defaults[str(known[name].name)] = ",".join(map(str, setting)) if joined else setting
         else:
-            raise ConfigError(f"{value}: there is no setting '{key}'.", cure=", ".join(sorted({*known, "command"})))
+            meant = nearest(name, [*known, "command", "batch"])
+            raise ConfigError(
+                f"{value}: there is no setting '{key}'{meant or '.'}", cure=", ".join(sorted({*known, "command"}))
+            )
     ctx.default_map = {**defaults, **(ctx.default_map or {})}
     return value
 

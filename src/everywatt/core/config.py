@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -300,6 +300,10 @@ _FIELDS = {
     "sensor": "options",
 }
 _MERGED = ("tag", "sensor")
+_OTHER_FILES = {
+    "agent": "the file of `everywatt agent --config FILE`",
+    "batch": "the file of `everywatt batch --config FILE`",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +395,9 @@ def _file_layer(source: str, path: Path, warnings: list[str]) -> _Layer:
         warnings.append(f"{path}: [sensor] is taken from your own settings only, not from a project.")
     known = [setting.name for setting in SETTINGS]
     warnings += [
-        f"{path}: there is no setting '{key}'{_meant(key, known) or '.'}" for key in values if key not in known
+        f"{path}: there is no setting '{key}'{_elsewhere(key) or nearest(key, known) or '.'}"
+        for key in values
+        if key not in known
     ]
     return _Layer(source, lambda name: str(path), path.parent, values)
 
@@ -400,14 +406,21 @@ def _odd_variables(environ: Mapping[str, str]) -> list[str]:
     """EVERYWATT_* names that are close to one we know: plug-ins may have their own, misspelt ones should not pass."""
     known = [*VARIABLES, *(setting.variable for setting in SETTINGS)]
     odd = [name for name in environ if name.startswith("EVERYWATT_") and name not in known]
-    return [f"{name} is not a setting{meant}" for name in odd if (meant := _meant(name, known))]
+    return [f"{name} is not a setting{meant}" for name in odd if (meant := nearest(name, known))]
 
 
-def _meant(word: str, known: list[str]) -> str:
+def nearest(word: str, known: Sequence[str]) -> str:
+    """`, did you mean 'period'?` where a word is close to one of these, else nothing."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, known, n=1, cutoff=0.75)
     return f", did you mean '{close[0]}'?" if close else ""
+
+
+def _elsewhere(key: str) -> str:
+    """Where a table belongs that another file has."""
+    close = [name for name in _OTHER_FILES if nearest(key, [name])]
+    return f": [{close[0]}] is read from {_OTHER_FILES[close[0]]} only." if close else ""
 
 
 def user_file(environ: Mapping[str, str], home: Path) -> Path:

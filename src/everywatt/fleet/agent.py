@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.clocks import NS, Clock, SystemClock
+from everywatt.core.config import nearest
 from everywatt.core.errors import EverywattError, NoSensor, UsageError
 from everywatt.core.machine import Machine
 from everywatt.fleet import jobs as job_providers
@@ -128,7 +129,11 @@ class Agent:
     def _open_sensors(self) -> list[Source]:
         options = self.options
         request = Request(self.machine, estimate=options.estimate, options=options.sensor_options, everything=True)
-        sources, self._reports = self.loop.choose(registry.known(self.machine.environ), request, options.sensors)
+        known = registry.known(self.machine.environ)
+        for name in options.sensor_options:
+            if name not in known:
+                self.say(f"[sensor.{name}] is for no sensor that is installed{nearest(name, list(known)) or '.'}")
+        sources, self._reports = self.loop.choose(known, request, options.sensors)
         if not any(channel.carries_energy for source in sources for channel in source.info.channels):
             self.loop.pool.entries.clear()
             for source in sources:

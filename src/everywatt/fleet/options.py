@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from everywatt.core.config import nearest
 from everywatt.core.errors import ConfigError, EverywattError, UsageError
 from everywatt.core.units import parse_duration_s
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9876"
+TABLES: Final = ("agent", "sensor")
+"""What a file may have."""
 COMPAT: Final = ("kepler", "dcgm", "jetson")
 RELOADABLE: Final = (
     "remote_write", "remote_write_token_file", "remote_write_ca", "remote_write_cert", "remote_write_key",
@@ -152,15 +155,20 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'not text'}.") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}.") from None
+    for key, value in data.items():
+        if key not in TABLES:
+            word = f"[{key}]" if isinstance(value, dict) else key
+            meant = nearest(key, TABLES) or ("" if isinstance(value, dict) else ": options are in the table [agent]")
+            raise ConfigError(f"{path}: '{word}' means nothing{meant or '.'}", cure="[agent] and [sensor.NAME]")
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}: [{key}] is not a table.")
     table = data.get("agent", {})
-    if not isinstance(table, dict):
-        raise ConfigError(f"{path}: [agent] is not a table.")
     found: dict[str, Any] = {}
     for key, value in table.items():
         try:
             name, entry = _entry(key.replace("-", "_"), value, path.parent)
         except (ValueError, TypeError, EverywattError) as error:
-            raise ConfigError(f"{path}: {key} = {value!r}: {error}.") from None
+            raise ConfigError(f"{path}: {key} = {value!r}: {str(error).removesuffix('.')}.") from None
         found[name] = entry
     sensor = data.get("sensor", {})
     if sensor:
@@ -168,13 +176,18 @@ def read_config(path: Path) -> dict[str, Any]:
     return found
 
 
+def _names() -> list[str]:
+    return [one.name for one in fields(AgentOptions) if one.name not in ("sensor_options", "disk_bytes")] + ["disk"]
+
+
 def _entry(key: str, value: Any, base: Path) -> tuple[str, Any]:
     if key in _DURATIONS:
         return f"{key}_s", parse_duration_s(str(value))
     if key == "disk":
         return "disk_bytes", parse_size(str(value))
-    if key not in {one.name for one in fields(AgentOptions)} or key.endswith("_s"):
-        raise ValueError("there is no such option")
+    if key not in _names() or key.endswith("_s"):
+        known = [name.removesuffix("_s").replace("_", "-") for name in _names()]
+        raise ValueError(f"there is no such option{nearest(key.replace('_', '-'), known)}")
     if key in _PATHS:
         return key, base / Path(str(value)).expanduser()
     if key in _LISTS:
