@@ -92,7 +92,8 @@ def main(quick: bool = False) -> None:
             )
             for n in range(2 if quick else 4)
         ]
-        ours, theirs = (min(way) for way in zip(*pairs, strict=True))
+        # The least of each figure: what a busy machine adds to one run it does not take from another.
+        ours, theirs = (tuple(map(min, zip(*way, strict=True))) for way in zip(*pairs, strict=True))
         stored = size_mb(folder / "archive0" / "raw")
         table = [
             [
@@ -113,8 +114,10 @@ def main(quick: bool = False) -> None:
         OUT.table(["WAY", "TIME", "CPU", "MEMORY", "SIZE"], table, right=(1, 2, 3, 4))
         say(f"{rows} rows of {PLUGS} plugs, {size_mb_of(log):.0f} MB of text.")
         faster, lighter, smaller = theirs[0] / ours[0], ours[1] / theirs[1], size_mb_of(log) / stored
+        cheaper = theirs[2] / ours[2]
         targets = [
             ["times as fast as pandas", f"{faster:.2f}", "1.5", verdict(1.5 / faster, 1.0)],
+            ["pandas' CPU time over ours", f"{cheaper:.2f}", "1.5", verdict(1.5 / cheaper, 1.0)],
             ["share of pandas' memory", f"{lighter:.2f}", "0.25", verdict(lighter, 0.25)],
             ["text over what is stored", f"{smaller:.1f}", "10", verdict(10 / smaller, 1.0)],
         ]

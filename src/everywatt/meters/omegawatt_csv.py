@@ -137,9 +137,9 @@ def _whole_lines(pieces: Iterable[bytes], where: str) -> Iterator[tuple[bytes, b
             if held > PIECE_BYTES + LONGEST_LINE and not any(b"\n" in part for part in rest):
                 raise UsageError(f"{where} has a line of more than a megabyte: it is no recording of wattmetre-read.")
             continue
-        head, _, tail = piece.rpartition(b"\n")
-        yield b"".join((*rest, head, b"\n")), False
-        rest, held = [tail], len(tail)
+        end = piece.rfind(b"\n") + 1
+        yield b"".join((*rest, memoryview(piece)[:end])), False
+        rest, held = [piece[end:]], len(piece) - end
     if held:
         yield b"".join(rest), True
 
@@ -164,17 +164,17 @@ def parse(text: bytes, layout: Layout, odd: Oddities) -> Block:
 
 
 def _by_tenths(text: bytes, layout: Layout, odd: Oddities) -> Block | None:
-    """Plain rows together as whole tenths, and others one by one; None where Arrow is missing or most are others."""
-    lines = text.split(b"\n")
-    lines.pop()
-    block = read_tenths(lines, layout.plugs)
+    """Plain rows together as whole tenths, and others one by one; None where most are others."""
+    block = read_tenths(text, layout.plugs)
     if block is not None:
         return block
     plain: list[tuple[int, bytes]] = []
     others: list[tuple[int, bytes]] = []
-    for place, line in enumerate(lines):
+    for place, line in enumerate(text.split(b"\n")[:-1]):
         (plain if _PLAIN.match(line) and line.count(b",") == layout.columns - 1 else others).append((place, line))
-    whole = read_tenths([line for _, line in plain], layout.plugs) if len(plain) > len(others) else None
+    whole = (
+        read_tenths(b"".join(line + b"\n" for _, line in plain), layout.plugs) if len(plain) > len(others) else None
+    )
     return None if whole is None else _merged(whole, plain, others, layout, odd)
 
 
