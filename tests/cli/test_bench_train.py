@@ -1,8 +1,10 @@
 """`everywatt bench train` in a machine of exactly 50 W."""
 
+import csv
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,3 +97,18 @@ def test_trials_are_interleaved_and_end_in_a_verdict(place):
 def test_a_precision_that_fails_is_not_trained_again(place):
     told = train(place, "--entry", "trained:broken", "--precisions", "fp32,bf16", "--trials", "2", code=3)
     assert [(one["precision"], one["trial"]) for one in told["trained"]] == [("fp32", 1), ("bf16", 1)]
+
+
+def test_epochs_as_a_table_and_as_notes(place):
+    few = ("--entry", "trained:build", "--precisions", "fp32", "--epochs", "2", "--limit", "64")
+    told = train(place, *few, "-o", "t.csv")
+    with (Path(place["HOME"]) / "t.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    epochs = told["trained"][0]["epochs"]
+    assert [int(row["epoch"]) for row in rows] == [1, 2]
+    assert [float(row["energy_j"]) for row in rows] == pytest.approx([one["energy"]["joules"] for one in epochs])
+    train(place, *few, "-o", "t.md")
+    assert (Path(place["HOME"]) / "t.md").read_text().startswith("| precision | epoch | energy |")
+    words = [sys.executable, "-m", "everywatt", "bench", "train", "-o", "t.html"]
+    done = subprocess.run(words, env=place, cwd=place["HOME"], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2 and "t.html ends with none of .json, .csv, .md" in done.stderr

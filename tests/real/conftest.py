@@ -31,10 +31,13 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture
 def open_page(browser):
-    """A function that opens an address and gives its page once it is ready; it keeps `troubles` and `requests`."""
+    """A function that opens an address and gives its page once it is ready; it keeps `troubles` and `requests`.
+
+    A `still` page has no scripts that would say that it is ready.
+    """
     contexts = []
 
-    def opened(url, **settings):
+    def opened(url, *, still=False, **settings):
         context = browser.new_context(**{"viewport": DESK, "color_scheme": "light", **settings})
         contexts.append(context)
         page = context.new_page()
@@ -43,7 +46,8 @@ def open_page(browser):
         page.on("pageerror", lambda error: page.troubles.append(str(error)))
         page.on("request", lambda request: page.requests.append(request.url))
         page.goto(url)
-        page.wait_for_selector(READY, state="attached", timeout=30_000)
+        if not still:
+            page.wait_for_selector(READY, state="attached", timeout=30_000)
         return page
 
     yield opened

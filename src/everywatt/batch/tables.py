@@ -129,7 +129,8 @@ def headline(found: BatchFigures) -> str:
     pace = f", {found.count(DONE) / found.duration_s:.3g} items/s" if found.duration_s and found.count(DONE) else ""
     cost = f", {format_joules(each)} an item" if each is not None else ""
     where = f" on {cards(found)}" if cards(found) else ""
-    return f"{len(found.items)} items: {', '.join(counts)} in {format_duration(found.duration_s)}{pace}{cost}{where}"
+    items = f"{len(found.items)} item{'' if len(found.items) == 1 else 's'}"
+    return f"{items}: {', '.join(counts)} in {format_duration(found.duration_s)}{pace}{cost}{where}"
 
 
 def cards(found: BatchFigures) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,7 +12,8 @@ from everywatt.bench.figures import Figures
 from everywatt.bench.precision.plan import parse_precisions, require_torch
 from everywatt.bench.precision.trained import Epoch, Trained, compared
 from everywatt.bench.precision.training import TrainJob, TrainLab
-from everywatt.bench.tables import joules, seconds
+from everywatt.bench.tables import csv_text, joules, markdown, seconds
+from everywatt.cli.compare import check_ending
 from everywatt.cli.metering import meter_of, terminable
 from everywatt.cli.options import DURATION, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.output import Output, write_text
@@ -23,6 +25,11 @@ from everywatt.report.text import short
 
 HEADERS = ("precision", "epoch", "energy", "time", "steps", "energy / step", "train loss", "val loss", "val accuracy")
 QUICK_ITEMS = 24
+ENDINGS = (".json", ".csv", ".md")
+COLUMNS = (
+    "precision", "trial", "epoch", "energy_j", "energy_low_j", "energy_high_j", "seconds", "steps", "energy_per_step_j",
+    "train_loss", "val_loss", "val_accuracy",
+)  # fmt: skip
 
 
 @click.command(cls=Verb)
@@ -66,10 +73,11 @@ def command(
     """Measure a training: energy of each epoch and step beside loss and accuracy, fp32 against autocast.
 
     Half of the data trains, the other half validates. Epochs add up to the training. With --trials N each precision is
-    trained so often, interleaved, and a verdict follows. -o writes .json.
+    trained so often, interleaved, and a verdict follows. -o writes .json, .csv or .md.
     """
     for warning in settings.warnings:
         output.warn(warning)
+    check_ending(out, ENDINGS)
     require_torch()
     items = limit or (QUICK_ITEMS if quick else None)
     job = TrainJob(
@@ -98,7 +106,7 @@ def command(
         "order": [one.precision for one in found if one.epochs],
     }
     if out is not None:
-        write_text(out, dumps(document("training", data_out), indent=2) + "\n")
+        _write(out, found, beside, data_out)
     output.json("training", data_out)
     if lab.interrupted:
         return code()
@@ -107,15 +115,40 @@ def command(
     return 0 if settings.estimate or any(one.energy.joules for one in found) else NoSensor.exit_code
 
 
-def _show(found: Sequence[Trained], beside: Sequence[Figures], output: Output) -> None:
-    several = bool(beside)
+def _write(out: Path, found: Sequence[Trained], beside: Sequence[Figures], data: Mapping[str, Any]) -> None:
+    """The file that -o names: everything, or a line for each epoch, or the table with its remarks."""
+    texts = {
+        ".json": lambda: dumps(document("training", data), indent=2) + "\n",
+        ".csv": lambda: csv_text(COLUMNS, [_numbers(one, epoch) for one in found for epoch in one.epochs]),
+        ".md": lambda: markdown(*_table(found, bool(beside)), _said(found, beside)),
+    }
+    write_text(out, texts[out.suffix]())
+
+
+def _numbers(one: Trained, epoch: Epoch) -> list[object]:
+    energy, step = epoch.energy, epoch.per_step
+    ends = [energy.joules, energy.low, energy.high]
+    told = [epoch.seconds, epoch.steps, step.joules, epoch.train_loss, epoch.val_loss, epoch.val_accuracy]
+    return [one.precision, one.trial, epoch.number, *ends, *told]
+
+
+def _said(found: Sequence[Trained], beside: Sequence[Figures]) -> list[str]:
+    lines = list(dict.fromkeys(line for one in found for line in _remarks(one, found, bool(beside))))
+    return lines + [f"{one.candidate.label}: {one.verdict}" for one in beside[1:]]
+
+
+def _table(found: Sequence[Trained], several: bool) -> tuple[Sequence[str], list[list[str]]]:
     rows: list[list[str]] = []
     for one in found:
         rows += [] if several else [_row(one.precision, epoch) for epoch in one.epochs]
         if one.epochs:
             rows.append(_whole(one, several))
-    headers = (HEADERS[0], "trial", *HEADERS[2:]) if several else HEADERS
-    output.table(headers, rows, right=tuple(range(1, 9)))
+    return (HEADERS[0], "trial", *HEADERS[2:]) if several else HEADERS, rows
+
+
+def _show(found: Sequence[Trained], beside: Sequence[Figures], output: Output) -> None:
+    several = bool(beside)
+    output.table(*_table(found, several), right=tuple(range(1, 9)))
     output.text()
     for said in dict.fromkeys(line for one in found for line in _remarks(one, found, several)):
         output.text(said)

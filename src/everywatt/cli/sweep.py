@@ -91,6 +91,8 @@ def command(
     choice = choose(result.found, ignore_failure=ignore_failure)
     _show(result, choice, out, settings, output)
     if result.ended == "interrupted":
+        if result.run is not None:
+            output.say(f"Interrupted. Go on with: everywatt sweep --resume {result.run} …")
         return code()
     return 0 if choice.best is not None else refusal(result)
 

@@ -13,7 +13,7 @@ from everywatt.report.html.precision import precision_document
 def test_verdicts_first_and_a_precision_that_failed_is_told():
     data = precision_document(precision_result(), command=["everywatt", "bench", "precision"])
     assert data["kind"] == "precision" and data["first"] == "fp32"
-    assert data["verdicts"][1].startswith("int8: int8 uses 50") and "less energy" in data["verdicts"][1]
+    assert data["verdicts"][1].startswith("int8 uses 50") and "less energy" in data["verdicts"][1]
     assert data["failures"] == ["fp16: this CPU has no fp16 (try: bf16)"]
     assert [one["label"] for one in data["candidates"]] == ["fp32", "bf16", "int8"]
     assert [one["energy"]["value"] for one in data["candidates"]] == pytest.approx([2.0, 3.0, 1.0], rel=0.01)

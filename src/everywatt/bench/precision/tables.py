@@ -112,11 +112,8 @@ def computed_lines(result: Result) -> list[str]:
 
 def verdicts(result: Result) -> list[str]:
     """A sentence for each precision beside the baseline."""
-    return [
-        f"{row.precision}: {row.figures.verdict}"
-        for row in result.rows
-        if row.figures is not None and row.figures.verdict
-    ]
+    said = [(row.precision, row.figures.verdict) for row in result.rows if row.figures is not None]
+    return [text if text.startswith(f"{name} ") else f"{name}: {text}" for name, text in said if text]
 
 
 def layer_rows(row: Row, most: int = 12) -> list[list[str]]:

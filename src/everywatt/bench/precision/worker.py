@@ -95,6 +95,16 @@ class Lab:
         found, whole_s = self.model.layers(self._timed[0], int(told.get("passes", 5)))
         return {"layers": found, "whole_s": whole_s, "hooks": self.model.hooks()}
 
+    def calls(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        """How many functions a batch calls, from passes that count them: what a hook would add shows to the last one.
+
+        The least of three: now and then the collector of garbage calls some too.
+        """
+        return {
+            "calls": min(_calls(lambda: self.model.run(self._timed[0])) for _ in range(3)),
+            "hooks": self.model.hooks(),
+        }
+
     def sensitivity(self, told: Mapping[str, Any]) -> dict[str, Any]:
         """Answers with one layer in int8, layer after layer, in .npz files of a folder."""
         data, job = self.data, self._job
@@ -126,6 +136,21 @@ class Lab:
     def _calibration(self) -> list[Arrays]:
         items = halves(len(self.data), self._job.seed)[0][:CALIBRATION_ITEMS]
         return [self.data.batch(part) for part in by_length(self.data, items, SCORING_BATCH)]
+
+
+def _calls(work: Callable[[], Any]) -> int:
+    counted = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return counted
 
 
 def _in_order(items: Any, parts: Sequence[tuple[Any, Arrays]]) -> Arrays:

@@ -55,7 +55,7 @@ def _card(title: str, content: str) -> str:
 
 def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
     total = month.total
-    figures = [("jobs", str(total["jobs"]), f"{total['refused']} records without a figure" if total["refused"] else "")]
+    figures = [("jobs", str(total["jobs"]), _records(total["refused"], "without a figure"))]
     if total["energy_uj"] is not None:
         figures.append(("energy of jobs", short(total), format_quantity(total["energy_uj"] / UJ / 3600, "Wh")))
     names = (("idle_uj", "idle of what was given", "by allocation"), ("waste_uj", "waste", "given and not used"))
@@ -65,7 +65,7 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
     if total["carbon_g"] is not None:
         figures.append(("carbon", format_quantity(total["carbon_g"], "g CO2e"), "one figure for the grid"))
     if total["carbon_varying_g"] is not None:
-        left = f"{total['uncovered']} records outside of the table" if total["uncovered"] else "the grid at the time"
+        left = _records(total["uncovered"], "outside of the table") or "the grid at the time"
         figures.append(("carbon over time", format_quantity(total["carbon_varying_g"], "g CO2e"), left))
     if total["cost"] is not None:
         figures.append(("cost", f"{total['cost']:.2f} {currency}".rstrip(), ""))
@@ -84,24 +84,38 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
 
 
 def _days(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A column for each day."""
+    """A column for each day, at its place in the month, and the same as a table."""
     if not rows:
         return "<p>No job ended in this month.</p>"
     largest = max((row["energy_uj"] or 0 for row in rows), default=0) or 1
-    step = WIDTH / max(len(rows), 31)  # as wide as a day of a month, also where there are few
+    step = WIDTH / 31
     bars = []
-    for place, row in enumerate(rows):
+    for row in rows:
         height = 120 * max(row["energy_uj"] or 0, 0) / largest
         about = html.escape(f"{row['group']}: {short(row)}, {row['jobs']} jobs")
         bars.append(
-            f'<rect x="{place * step + 1:.1f}" y="{130 - height:.1f}" width="{max(step - 2, 1):.1f}" '
+            f'<rect x="{(_day(row) - 1) * step + 1:.1f}" y="{130 - height:.1f}" width="{step - 2:.1f}" '
             f'height="{height:.1f}" rx="2" fill="#0072b2"><title>{about}</title></rect>'
         )
-    names = dict.fromkeys(str(rows[place]["group"]) for place in (0, -1))
-    return (
-        f'<svg viewBox="0 0 {WIDTH} 150" width="100%" role="img" aria-label="Energy by day">{"".join(bars)}'
-        f'<text x="0" y="147" font-size="11" fill="#7a828d">{html.escape(" to ".join(names))}</text></svg>'
+    marks = "".join(
+        f'<text x="{(day - 0.5) * step:.1f}" y="145" font-size="9" text-anchor="middle" class="tick">{day}</text>'
+        for day in (1, 5, 10, 15, 20, 25, 31)
     )
+    table = _table(["day", "jobs", "energy"], [[row["group"], row["jobs"], short(row)] for row in rows])
+    return (
+        f'<svg viewBox="0 0 {WIDTH} 150" width="100%" role="img" aria-label="Energy by day of the month">'
+        f'<path d="M0 130.5H{WIDTH}" class="axis" fill="none"/>{"".join(bars)}{marks}</svg>'
+        f"<details><summary>Table of days</summary>{table}</details>"
+    )
+
+
+def _records(count: int, what: str) -> str:
+    return f"{count} record{'' if count == 1 else 's'} {what}" if count else ""
+
+
+def _day(row: Mapping[str, Any]) -> int:
+    """The day of the month; groups of days are named by their date."""
+    return int(str(row["group"])[8:10])
 
 
 def _group(by: str, month: Month, currency: str) -> str:

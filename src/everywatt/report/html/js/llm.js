@@ -48,7 +48,7 @@ everywatt.plotTable = function (label, heads, rows) {
 };
 
 everywatt.histogram = function (label, found, xLabel) {
-  const { svg, element } = everywatt, theme = everywatt.theme(), W = 640, H = 240, left = 46, right = 18, top = 12, bottom = 42;
+  const { svg, element } = everywatt, theme = everywatt.theme(), W = 640, H = 240, left = 46, right = 18, top = 24, bottom = 42;
   const { edges, counts } = found, x0 = edges[0], x1 = edges[edges.length - 1], most = Math.max(...counts);
   const px = (x) => left + (x - x0) / (x1 - x0) * (W - left - right), py = (y) => H - bottom - y / most * (H - top - bottom);
   const text = (x, y, words, more) => svg("text", { x, y, fill: theme.text, "font-size": 12, ...more }, words);
@@ -58,7 +58,7 @@ everywatt.histogram = function (label, found, xLabel) {
   const middle = svg("line", { x1: px(found.median), x2: px(found.median), y1: top, y2: H - bottom, stroke: theme.strong, "stroke-dasharray": "4 3" });
   return element("figure.small-plot", {}, element("figcaption", {}, element("h3", {}, label)),
     svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label }, bars, middle, axis,
-      text(left - 6, top + 10, String(most), { "text-anchor": "end" }), text(px(found.median) + 5, top + 11, "median " + everywatt.number(found.median)), text((left + W - right) / 2, H - 6, xLabel, { "text-anchor": "middle" })),
+      text(left - 6, top + 10, String(most), { "text-anchor": "end" }), text(px(found.median), top - 8, "median " + everywatt.number(found.median), { "text-anchor": px(found.median) < W / 2 ? "start" : "end" }), text((left + W - right) / 2, H - 6, xLabel, { "text-anchor": "middle" })),
     everywatt.plotTable(label, ["from", "to", "queries"], counts.map((count, i) => [everywatt.number(edges[i]), everywatt.number(edges[i + 1]), String(count)])));
 };
 

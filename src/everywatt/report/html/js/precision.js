@@ -14,7 +14,7 @@ everywatt.PrecisionPage = class extends everywatt.TrialsPage {
     })));
     return section("figures", "Energy of a sample", "Only the timed loops are charged. Whiskers and ± are 95 % intervals; a batch is several samples.",
       known.length ? this.themed(make) : null,
-      tables.filter((one) => one.rows.length).flatMap((one) => [element("h3", {}, one.title), table(one.title, one.heads, one.rows, one.numbers)]));
+      ...tables.filter((one) => one.rows.length).flatMap((one) => [element("h3", {}, one.title), table(one.title, one.heads, one.rows, one.numbers)]));
   }
 
   // What the answers are worth against what a sample costs.

@@ -1,0 +1,222 @@
+"""Every other page and section that everywatt writes, in real headless Chromium: batches, scaling, language models,
+wall and chips, the precision lab, a month of a Slurm site, pages of power models, and what a notebook shows."""
+
+import known_site
+import numpy as np
+import pytest
+from batches import batch_runs
+from browsing import IN_A_BROWSER, PHONE, brightness, coloured, serious_faults
+from precisions import EVIL, precision_result
+from reports import write_run
+
+import everywatt
+from everywatt.cli.main import main
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree
+from everywatt.core.clocks import NS
+from everywatt.report.html.data import report_document
+from everywatt.report.html.page import page as html_page
+from everywatt.report.html.page import trials_page
+from everywatt.report.html.precision import precision_document
+from everywatt.tape.importing import write_utc_table
+
+pytestmark = IN_A_BROWSER
+
+SCRIPTED = ("batch", "scaling", "models", "wall", "precision")
+STILL = ("month", "truth", "scatter", "notebook")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The address of each page by its name."""
+    folder = tmp_path_factory.mktemp("sections")
+    made = {**scripted(folder), **still(folder)}
+    assert sorted(made) == sorted((*SCRIPTED, *STILL))
+    for name, text in made.items():
+        (folder / f"{name}.html").write_text(text)
+    return {name: (folder / f"{name}.html").as_uri() for name in made}
+
+
+def scripted(folder):
+    llm_runs = pytest.importorskip("llm_runs", reason="pyarrow is not installed")
+    with batch_runs(folder) as batches:
+        found = {
+            "batch": html_page(report_document(batches[1:])),
+            "scaling": html_page(report_document(batches)),
+        }
+    models = [
+        llm_runs.llm_run(folder, "small", lambda n: 10.0 + n % 5, lambda n: n % 2 == 0),
+        llm_runs.llm_run(folder, "large" + EVIL.replace("/", ""), lambda n: 20.0 + n % 7, lambda n: n % 4 != 1),
+    ]
+    found["models"] = html_page(report_document(models))
+    found["wall"] = html_page(report_document([everywatt.load(metered(folder / "metered.tape"))]))
+    words = ["everywatt", "bench", "precision", EVIL]
+    found["precision"] = trials_page(precision_document(precision_result(), command=words))
+    return found
+
+
+def still(folder):
+    plots = pytest.importorskip("everywatt.report.model_plots")
+    pytest.importorskip("vl_convert")
+    month = folder / "month.html"
+    words = ["slurm", "report", "--month", "2026-11", "--store", known_site.make(folder / "site").path]
+    assert main([*map(str, words), "--country", "FR", "--price", "0.2 EUR", "-o", str(month)]) == 0
+    t = np.arange(200.0)
+    watts = 100 + 50 * np.sin(t / 9)
+    drawn = [plots.truth_plot(t, watts, watts + 3, "wall <b>", folder / "truth <i>.html")]
+    drawn.append(plots.scatter_plot({"cpu": watts / 2, "gpu": watts}, watts, "wall", folder / "scatter.html"))
+    run = everywatt.load(write_run(folder / "cell.tape"))
+    shown = [run, run.energy(), everywatt.Energy.refuse(f"nothing measures {EVIL}")]
+    cells = "".join(f"<section>{one._repr_html_()}</section>" for one in shown)
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    return {
+        "month": month.read_text(),
+        "truth": drawn[0].read_text(),
+        "scatter": drawn[1].read_text(),
+        "notebook": f"{head}<title>cell</title><main><h1>cell</h1>{cells}</main></html>",
+    }
+
+
+def metered(path):
+    """A card between 100 and 300 W behind a meter that sees 60 W and a tenth more."""
+    t = np.arange(0, 60, 0.1)
+    card_w = np.where(np.sin(t) > 0.3, 300.0, 100.0)
+
+    def group(device, domain):
+        facts = Facts(gain_pct=1.0)
+        channel = Channel(f"{device}.power", "W", Kind.GAUGE, device, domain, pedigree=Pedigree.INTEGRATED, facts=facts)
+        return GroupInfo(device, "test", device, (channel,))
+
+    def rows(watts):
+        return [(round((1_760_000_000 + at) * NS), (float(w),)) for at, w in zip(t, watts, strict=True)]
+
+    tables = [(group("gpu.0", Domain.GPU), rows(card_w)), (group("wall", Domain.WALL), rows(60 + 1.1 * card_w))]
+    return write_utc_table(path, tables, source=[path], meta={})
+
+
+def filled(page, selector):
+    """How many shapes of a drawing have a size and a colour."""
+    return page.eval_on_selector_all(
+        selector,
+        """all => all.filter((one) => {
+             const box = one.getBoundingClientRect(), fill = getComputedStyle(one).fill;
+             return box.width > 0 && box.height > 0 && fill !== "none" && fill !== "rgba(0, 0, 0, 0)";
+           }).length""",
+    )
+
+
+def open_all(page):
+    page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
+
+
+def of(open_page, pages, name, **settings):
+    """The page of this name."""
+    return open_page(pages[name], still=name in STILL, **settings)
+
+
+@pytest.mark.parametrize("name", [*SCRIPTED, *STILL])
+def test_it_shows_without_an_error_and_asks_nobody(open_page, pages, pictures, name):
+    page = of(open_page, pages, name)
+    open_all(page)
+    assert page.troubles == [] and page.requests == [pages[name]]
+    assert page.evaluate("window.evil") is None
+    text = page.inner_text("main")
+    assert len(text) > 100
+    assert not [wrong for wrong in ("[object ", "undefined", "NaN", "Infinity") if wrong in text]
+    page.screenshot(path=str(pictures / f"section-{name}.png"), full_page=True)
+
+
+@pytest.mark.parametrize("name", [*SCRIPTED, *STILL])
+def test_dark_on_a_phone(open_page, pages, pictures, name):
+    page = of(open_page, pages, name, viewport=PHONE, color_scheme="dark", has_touch=True, device_scale_factor=2)
+    assert page.troubles == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    if name not in ("truth", "scatter", "notebook"):  # drawings on paper, and cells that have the notebook's colours
+        assert brightness(page) < 40
+    page.screenshot(path=str(pictures / f"section-{name}-phone-dark.png"), full_page=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [*((name, "light") for name in (*SCRIPTED, *STILL)), *((name, "dark") for name in (*SCRIPTED, "month"))],
+)
+def test_no_serious_fault_of_accessibility(open_page, pages, name, scheme):
+    page = of(open_page, pages, name, color_scheme=scheme, bypass_csp=True)
+    open_all(page)
+    assert serious_faults(page) == []
+
+
+def test_a_batch_has_its_devices_its_use_and_what_went_wrong(open_page, pages):
+    page = of(open_page, pages, "batch")
+    assert page.inner_text("#batch .head").splitlines()[-1].startswith("6 items: 5 done, 1 failed")
+    assert filled(page, "#batch .heat-row rect") > 10 and filled(page, "#batch .scatter circle") == 6
+    assert page.eval_on_selector_all("#batch .heat-row .name", "all => all.map((one) => one.textContent)") == [
+        "gpu.0",
+        "gpu.1",
+    ]
+    assert coloured(page, "power") > 200, "the charts below are there too"
+    open_all(page)
+    text = page.inner_text("#batch")
+    assert "exit code 4" in text and "Stragglers" in text and "i5" in text
+    assert page.eval_on_selector_all("#batch .scatter tbody tr", "rows => rows.length") == 6
+
+
+def test_several_batches_have_bars_that_follow_the_theme(open_page, pages):
+    page = of(open_page, pages, "scaling")
+    colours = "all => all.map((one) => getComputedStyle(one).backgroundColor)"
+    before = page.eval_on_selector_all("#scaling .bar", colours)
+    widths = page.eval_on_selector_all("#scaling .bar", "all => all.map((one) => one.getBoundingClientRect().width)")
+    assert len(before) == 4 and min(widths) > 20
+    page.click("text=Theme: automatic")
+    page.click("text=Theme: light")
+    assert page.eval_on_selector_all("#scaling .bar", colours) != before
+    page.click("nav.tabs button >> nth=1")
+    page.wait_for_selector("#batch .heat-row >> nth=1")
+    assert page.troubles == []
+
+
+def test_models_have_their_drawings(open_page, pages):
+    page = of(open_page, pages, "models")
+    assert filled(page, "#models circle") == 2
+    assert filled(page, "#llm circle") == 60 and filled(page, "#llm rect") > 3
+    open_all(page)
+    rows = "all => all.map((one) => Number(one.lastElementChild.textContent)).reduce((a, b) => a + b, 0)"
+    assert page.eval_on_selector_all("#llm .small-plot:first-child tbody tr", rows) == 60, "every query is in a bin"
+    assert "50.0 %" in page.inner_text("#models")
+
+
+def test_wall_and_chips_are_three_bars(open_page, pages):
+    page = of(open_page, pages, "wall")
+    names = page.eval_on_selector_all("#wall .what", "all => all.map((one) => one.textContent)")
+    assert names == ["At the wall", "Chips", "Not explained by the chips"]
+    widths = page.eval_on_selector_all("#wall .bar", "all => all.map((one) => one.getBoundingClientRect().width)")
+    assert widths[0] > widths[1] > widths[2] > 5
+    assert widths[1] + widths[2] == pytest.approx(widths[0], rel=0.02)
+
+
+def test_precisions_are_compared(open_page, pages):
+    page = of(open_page, pages, "precision")
+    assert coloured(page, "worth") > 100 and coloured(page, "trials") > 200
+    assert "this CPU has no fp16" in page.inner_text("#failures")
+    assert "int8 uses 50" in page.inner_text("#verdict")
+    parts = page.eval_on_selector_all(
+        "#layers-fp32 .whole span", "all => all.map((one) => one.getBoundingClientRect().width)"
+    )
+    assert parts[0] / parts[1] == pytest.approx(2.0, rel=0.05), "60 % and 30 %"
+    open_all(page)
+    assert EVIL in page.inner_text("#layers-fp32 table")
+    assert "h.0.mlp" in page.inner_text("#sensitivity")
+
+
+def test_a_month_has_its_days_and_its_people(open_page, pages):
+    page = of(open_page, pages, "month")
+    left = "(one) => (one.getBoundingClientRect().left - one.ownerSVGElement.getBoundingClientRect().left)"
+    share = page.eval_on_selector("svg rect", f"(one) => ({left})(one) / one.ownerSVGElement.clientWidth")
+    assert share == pytest.approx(14 / 31, abs=0.01), "the fifteenth is in the middle"
+    assert "ada" in page.inner_text("main") and "7.60 MJ" in page.inner_text("main")
+
+
+def test_a_model_is_drawn(open_page, pages):
+    assert "truth <i>" in of(open_page, pages, "truth").inner_text("h1")
+    for name in ("truth", "scatter"):
+        page = of(open_page, pages, name)
+        assert filled(page, "svg path") > 100
