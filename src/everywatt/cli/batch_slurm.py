@@ -34,7 +34,7 @@ INTERRUPTED = 130
 TASKS = 4
 FORWARDED = (
     "gpus", "per_gpu", "cpu_workers", "max_retries", "backoff_s", "timeout_s", "hashed", "wrap", "wrap_items",
-    "period", "sensors", "estimate", "memory", "tags", "note",
+    "period", "sensors", "estimate", "memory", "power_model", "tags", "note",
 )  # fmt: skip
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -94,8 +94,15 @@ def forwarded(context: click.Context) -> tuple[str, ...]:
             if param.is_flag or isinstance(one, bool):
                 words.append(param.opts[0])
             else:
-                words += [param.opts[0], "=".join(map(str, one)) if isinstance(one, tuple) else str(one)]
+                words += [param.opts[0], _word(one)]
     return tuple(words)
+
+
+def _word(value: object) -> str:
+    """A value as a task's command line has it; a file by its whole path, wherever the task starts."""
+    if isinstance(value, tuple):
+        return "=".join(map(str, value))
+    return str(value.absolute() if isinstance(value, Path) else value)
 
 
 def settle(folder: Path, options: SlurmOptions, output: Output) -> int | None:

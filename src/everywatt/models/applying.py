@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +12,14 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.models.design import design
 from everywatt.models.form import Model
 from everywatt.models.learners import predict_form
+from everywatt.models.loads import blocks
 from everywatt.models.table import Floats, Table
 from everywatt.models.validation import mape
 
 OTHER_UNIT = 200.0
 LEAST_TRANSFER = 20
+TRANSFER_BLOCKS = 4
+MUCH_CLOSER = 0.9
 
 
 @dataclass(frozen=True)
@@ -112,10 +116,38 @@ def evaluate(model: Model, table: Table, target: str) -> dict[str, Any]:
     }
 
 
+def _gain_and_offset(watts: Floats, truth: Floats) -> tuple[float, float]:
+    """From watts of a model to the truth: by a gain alone, or with an offset where left-out blocks of time say so."""
+
+    def off(fitting: Callable[[Floats, Floats], tuple[float, float]]) -> float:
+        errors = []
+        for test in blocks(len(truth), TRANSFER_BLOCKS):
+            train = np.setdiff1d(np.arange(len(truth)), test)
+            gain, offset = fitting(watts[train], truth[train])
+            errors.append(np.abs(gain * watts[test] + offset - truth[test]) / truth[test])
+        return float(np.concatenate(errors).mean())
+
+    line = _line(watts, truth)
+    if line[0] > 0 and off(_line) < MUCH_CLOSER * off(_gain):
+        return line
+    return _gain(watts, truth)
+
+
+def _gain(watts: Floats, truth: Floats) -> tuple[float, float]:
+    return float(np.median(truth / watts.clip(1e-9))), 0.0
+
+
+def _line(watts: Floats, truth: Floats) -> tuple[float, float]:
+    """Least squares of the relative error."""
+    rows = np.column_stack([watts, np.ones(len(watts))]) / truth[:, None]
+    slope, constant = np.linalg.lstsq(rows, np.ones(len(truth)), rcond=None)[0].tolist()
+    return slope, constant
+
+
 def transfer(model: Model, table: Table, target: str, host: str = "") -> Model:
     """The model on another machine: gain and offset from a few minutes beside any sensor there.
 
-    Gain is fitted where the power moves enough to tell it from the offset, else the offset stays 0. The interval is
+    Both are fitted where that is closer on blocks of time that were left out, else the offset stays 0. The interval is
     made anew from what is left over.
     """
     truth = table.column(target)
@@ -125,15 +157,7 @@ def transfer(model: Model, table: Table, target: str, host: str = "") -> Model:
     bare = replace(model, gain=1.0, offset_w=0.0)
     watts = apply(bare, table).watts[known]
     truth = truth[known]
-    gain, offset = float(np.median(truth / watts.clip(1e-9))), 0.0
-    if float(watts.max()) > 1.3 * float(watts.min()):
-        weights = 1 / truth
-        line = np.linalg.lstsq(
-            np.column_stack([watts, np.ones(len(watts))]) * weights[:, None], truth * weights, rcond=None
-        )
-        slope, constant = map(float, line[0])
-        if slope > 0:
-            gain, offset = slope, constant
+    gain, offset = _gain_and_offset(watts, truth)
     moved = replace(bare, gain=gain, offset_w=offset)
     made = np.maximum(gain * watts + offset, 1e-9)
     off = np.abs(np.log(truth / made))

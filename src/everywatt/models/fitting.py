@@ -12,12 +12,21 @@ from everywatt.core.errors import UsageError
 from everywatt.models.design import automatic, correlation, design
 from everywatt.models.features import AVERAGES_S, Feature
 from everywatt.models.form import Model, Range
-from everywatt.models.intervals import LEVEL, map_of, widened, widths_of
+from everywatt.models.intervals import LEVEL, cautious, map_of, widened
 from everywatt.models.learners import Candidate, candidates, fit_form, importances
 from everywatt.models.loads import beyond, blocks, by_load, found_loads
 from everywatt.models.screening import Screened, screen
 from everywatt.models.table import Floats, Table
-from everywatt.models.validation import Score, checked_coverage, hold_out, parts_of, score
+from everywatt.models.validation import (
+    NO_ROWS,
+    Score,
+    caution,
+    checked_coverage,
+    hold_out,
+    parts_of,
+    score,
+    widths_without,
+)
 
 CHOICES = ("blocks", "loads")
 LEAST_GAIN = 0.05  # of the mean's error: a model that gains less has found nothing
@@ -140,12 +149,9 @@ def _finish(
 ) -> Model:
     form = fit_form(best.candidate, x, y)
     where = map_of(form, x)
-    held = (best.blocked, best.loaded)
-    novelty = np.concatenate([part.novelty for part in held])
-    errors = np.concatenate([np.log(y[part.rows] / part.watts) for part in held])
     share = importances(form, x)
     order = [int(p) for p in np.argsort(-share) if share[p] > 0][:20]
-    widths = widths_of(where, novelty, errors, level)
+    widths = cautious(widths_without(best, y, NO_ROWS, level, where), caution(best, y, level))
     cuts = beyond([x[:, p] for p in order if form.features[p].kind == "value"])
     if cuts:
         far = hold_out(best.candidate, x, y, cuts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from everywatt.models.form import LEAST_WIDENING, Form, Widths, distance, rank_in
+from everywatt.models.form import LEAST_WIDENING, Form, Widths, along, distance, rank_in
 from everywatt.models.learners import importances
 from everywatt.models.loads import centres_of
 from everywatt.models.table import Floats
@@ -68,12 +68,38 @@ def widths_of(place: Map, novelty: Floats, errors: Floats, level: float = LEVEL)
     at, below, above = [], [], []
     for part in np.array_split(order, count):
         at.append(float(np.median(novelty[part])))
-        below.append(max(0.0, -_quantile(errors[part], (1 - level) / 2)))
-        above.append(max(0.0, _quantile(errors[part], (1 + level) / 2)))
+        below.append(max(0.0, -quantile(errors[part], (1 - level) / 2)))
+        above.append(max(0.0, quantile(errors[part], (1 + level) / 2)))
     below, above = np.maximum.accumulate(below).tolist(), np.maximum.accumulate(above).tolist()
     at = np.maximum.accumulate(at).tolist()
     centres = tuple(tuple(float(f"{v:.4g}") for v in centre) for centre in place.centres)
     return Widths(level, place.places, place.weights, place.knots, centres, tuple(at), tuple(below), tuple(above))
+
+
+def cautious(widths: Widths, factor: float) -> Widths:
+    """Widths times a factor at the newest rows, and the less of it the less new a row is."""
+    return replace(
+        widths,
+        below=tuple(v + (factor - 1) * more for v, more in zip(widths.below, graded(widths.below), strict=True)),
+        above=tuple(v + (factor - 1) * more for v, more in zip(widths.above, graded(widths.above), strict=True)),
+    )
+
+
+def graded(values: Sequence[float]) -> tuple[float, ...]:
+    """Values times 0 at the first, 1 at the last, and evenly between."""
+    last = max(len(values) - 1, 1)
+    return tuple(value * place / last for place, value in enumerate(values))
+
+
+def factors(widths: Widths, novelty: Floats, errors: Floats) -> Floats:
+    """The factor of `cautious` that each row needs to be inside; below 1 where it is so anyhow."""
+    needs = []
+    for new, error in zip(novelty.tolist(), errors.tolist(), strict=True):
+        side = widths.above if error > 0 else widths.below
+        lacking = abs(error) - along(widths.novelty, side, new)
+        more = along(widths.novelty, graded(side), new)
+        needs.append(1.0 + lacking / max(more, 1e-12))
+    return np.array(needs)
 
 
 def widened(widths: Widths, folds: Sequence[tuple[Floats, Floats, Floats]]) -> Widths:
@@ -89,13 +115,13 @@ def widened(widths: Widths, folds: Sequence[tuple[Floats, Floats, Floats]]) -> W
             inner = np.array([widths.logs(new, 0.0) for new in novelty[out].tolist()])
             far = np.array([distance(value) for value in excess[out].tolist()])
             lacking = np.maximum(-errors[out] - inner[:, 0], errors[out] - inner[:, 1])
-            needs.append(_quantile(lacking / far, widths.level))
+            needs.append(quantile(lacking / far, widths.level))
     if not needs:
         return widths
-    return replace(widths, out=max(_quantile(np.array(needs), widths.level), LEAST_WIDENING))
+    return replace(widths, out=max(quantile(np.array(needs), widths.level), LEAST_WIDENING))
 
 
-def _quantile(values: Floats, share: float) -> float:
+def quantile(values: Floats, share: float) -> float:
     """The conformal quantile: of n values and one more that is to come."""
     n = len(values)
     ordered = np.sort(values)

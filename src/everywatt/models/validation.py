@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from everywatt.models.form import OUTSIDE, Form
-from everywatt.models.intervals import covered, map_of, widths_of
+from everywatt.models.form import OUTSIDE, Form, Widths
+from everywatt.models.intervals import Map, cautious, covered, factors, map_of, quantile, widths_of
 from everywatt.models.learners import Candidate, fit_form, predict_form
 from everywatt.models.loads import Ints
 from everywatt.models.table import Floats
+
+MOST_CAUTION = 2.0
+NOWHERE = Map((), (), (), np.zeros((0, 0)))
+NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -100,17 +104,39 @@ def score(candidate: Candidate, x: Floats, y: Floats, blocks: Sequence[Ints], lo
     )
 
 
+def widths_without(found: Score, y: Floats, rows: Ints, level: float, place: Map = NOWHERE) -> Widths:
+    """Widths from what was held out, but for some rows."""
+    novelty, errors = [], []
+    for held in (found.blocked, found.loaded):
+        kept = ~np.isin(held.rows, rows)
+        novelty.append(held.novelty[kept])
+        errors.append(np.log(y[held.rows[kept]] / held.watts[kept]))
+    return widths_of(place, np.concatenate(novelty), np.concatenate(errors), level)
+
+
+def caution(found: Score, y: Floats, level: float, but: Ints = NO_ROWS) -> float:
+    """How much wider new rows must be for the loads to hold: each judged by intervals that were made without it.
+
+    Rows outside of the training range are left to `widened`, and the rows of `but` out of it all.
+    """
+    held = found.loaded
+    needs = []
+    for number in np.unique(held.fold):
+        load = held.rows[held.fold == number]
+        widths = widths_without(found, y, np.concatenate([load, but]), level)
+        mine = (held.fold == number) & (held.excess <= 0) & ~np.isin(held.rows, but)
+        needs.append(factors(widths, held.novelty[mine], np.log(y[held.rows[mine]] / held.watts[mine])))
+    every = np.concatenate(needs)
+    return min(max(1.0, quantile(every, level)), MOST_CAUTION) if len(every) else 1.0
+
+
 def checked_coverage(found: Score, y: Floats, level: float) -> float:
     """The share of block rows inside intervals that were made without their block."""
     held = found.blocked
-    errors = np.log(y[held.rows] / held.watts)
-    other = np.log(y[found.loaded.rows] / found.loaded.watts)
     inside = []
-    nowhere = map_of(Form("mean", (), (), 0.0), np.zeros((1, 0)))
     for number in np.unique(held.fold):
         mine = held.fold == number
-        theirs = ~np.isin(found.loaded.rows, held.rows[mine])
-        novelty = np.concatenate([held.novelty[~mine], found.loaded.novelty[theirs]])
-        widths = widths_of(nowhere, novelty, np.concatenate([errors[~mine], other[theirs]]), level)
-        inside.append(covered(widths, held.novelty[mine], errors[mine], held.excess[mine]))
+        rows = held.rows[mine]
+        widths = cautious(widths_without(found, y, rows, level), caution(found, y, level, rows))
+        inside.append(covered(widths, held.novelty[mine], np.log(y[rows] / held.watts[mine]), held.excess[mine]))
     return float(np.concatenate(inside).mean())
