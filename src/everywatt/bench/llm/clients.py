@@ -117,9 +117,9 @@ class Connection:
         """An answer in which the key does not appear: it goes to a file."""
         if not self.key:
             return answer
-        names = ("text", "reasoning", "error", "finish")
-        words = {name: getattr(answer, name) for name in names}
-        return replace(answer, **{name: self.without_key(text) for name, text in words.items() if text is not None})
+        words = {name: getattr(answer, name) for name in ("text", "reasoning", "error", "finish")}
+        clean: dict[str, Any] = {name: text and self.without_key(text) for name, text in words.items()}
+        return replace(answer, **clean)
 
     def only(self, *known: str) -> None:
         """UsageError where a parameter is not one of those that the client knows."""
