@@ -11,6 +11,7 @@ prints its port. A prompt that is a JSON object changes the script for that requ
     hold_s                     keep the stream open so long after its last event
     reset_after                cut the connection after so many pieces; silent_after: say nothing more
     raw                        base64 of bytes that are sent as the body
+    name                       what the kernel calls the process
     need_key                   401 without that key; the error repeats what was sent
 
 Sums (`What is 3 + 4?`) are answered rightly, everything else with "ok ok …". Each line of LOG is one request with the
@@ -141,6 +142,8 @@ def text_of(prompt: str, tokens: int) -> list[str]:
 
 
 async def main(log: Path, script: dict) -> None:
+    if script.get("name"):
+        Path("/proc/self/comm").write_text(script["name"])
     server = Server(log, script)
     listening = await asyncio.start_server(server.handle, "127.0.0.1", 0, limit=16 << 20)
     print(listening.sockets[0].getsockname()[1], flush=True)
