@@ -331,6 +331,19 @@ def test_repeats_reference_carbon_compare_table_and_report(place, tmp_path):
     assert '"per_token"' in text and '"models"' in text
 
 
+@pytest.mark.parametrize("name", ["ssh", "docker-proxy"])
+def test_a_port_that_is_only_passed_on_is_not_charged(place, tmp_path, name):
+    with running(tmp_path, name=name) as server:
+        done = bench(place, *to(server, "--max-queries", "2", "--json"))
+    found = json.loads(done.stdout)
+    if name == "ssh":
+        assert "passes it on to another host" in found["energy"]["refused"]
+        assert found["accuracy"]["n"] == 2
+    else:
+        assert found["boundary"]["name"] == "machine"
+        assert "--server-pid" in done.stderr
+
+
 def test_a_server_tape_needs_its_skew(place, tmp_path):
     done = bench(place, "--dataset", "arithmetic", "--server-tape", "x", code=2)
     assert "--server-skew" in done.stderr

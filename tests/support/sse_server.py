@@ -8,12 +8,14 @@ prints its port. A prompt that is a JSON object changes the script for that requ
     burn_ms                    CPU time that each piece costs; requests take turns piece by piece
     status, times              answer with that HTTP status, the first so many times that this prompt comes
     usage                      false: the server tells no usage
+    hold_s                     keep the stream open so long after its last event
     reset_after                cut the connection after so many pieces; silent_after: say nothing more
     raw                        base64 of bytes that are sent as the body
+    name                       what the kernel calls the process
     need_key                   401 without that key; the error repeats what was sent
 
 Sums (`What is 3 + 4?`) are answered rightly, everything else with "ok ok …". Each line of LOG is one request with the
-monotonic times at which it came and its pieces were sent.
+monotonic times at which it came and its pieces were sent, and the client's port.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ class Server:
         if prompt.startswith("{"):
             script.update(json.loads(prompt))
         self.seen[prompt] = self.seen.get(prompt, 0) + 1
-        entry = {"prompt": prompt, "at_ns": at_ns, "request": request, "pieces": []}
+        peer = writer.get_extra_info("peername")[1]
+        entry = {"prompt": prompt, "at_ns": at_ns, "peer": peer, "request": request, "pieces": []}
         try:
             return await self.answer(writer, script, prompt, head, entry)
         finally:
@@ -103,9 +106,10 @@ class Server:
                 self.event(writer, {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": len(words)}})
             if not script.get("cut"):
                 self.chunk(writer, b"data: [DONE]\n\n")
+            await asyncio.sleep(script.get("hold_s", 0))
         writer.write(b"0\r\n\r\n")
         await writer.drain()
-        entry["done"] = True
+        entry["done"], entry["done_ns"] = True, time.monotonic_ns()
         return True
 
     def event(self, writer, data) -> None:
@@ -138,6 +142,8 @@ def text_of(prompt: str, tokens: int) -> list[str]:
 
 
 async def main(log: Path, script: dict) -> None:
+    if script.get("name"):
+        Path("/proc/self/comm").write_text(script["name"])
     server = Server(log, script)
     listening = await asyncio.start_server(server.handle, "127.0.0.1", 0, limit=16 << 20)
     print(listening.sockets[0].getsockname()[1], flush=True)

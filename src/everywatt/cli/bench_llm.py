@@ -25,7 +25,7 @@ from everywatt.bench.llm.result import evaluate, to_dict
 from everywatt.bench.llm.running import Bench, Outcome, Plan, Watch
 from everywatt.bench.llm.sandbox import Sandbox
 from everywatt.bench.llm.scoring import Scoring, scored_by
-from everywatt.bench.llm.server import is_here, listeners, port_of
+from everywatt.bench.llm.server import TUNNELS, forwarder, is_here, listeners, port_of
 from everywatt.bench.runs import folder_of
 from everywatt.cli.llm_show import show
 from everywatt.cli.metering import meter_of
@@ -51,7 +51,8 @@ from everywatt.report.carbon import Factors, account, factors_of
 INTERRUPTED = 130
 OURS = ("messages", "model", "prompt", "stream", "stream_options")
 SAME = ("client", "model", "dataset", "settings", "system", "levels", "scorer")
-ELSEWHERE = "the server is on another host, whose energy nothing here measures: --server-tape RUN --server-skew 5ms"
+CURE_ELSEWHERE = "--server-tape RUN --server-skew 5ms"
+ELSEWHERE = f"the server is on another host, whose energy nothing here measures: {CURE_ELSEWHERE}"
 
 
 @click.command(cls=Verb)
@@ -160,7 +161,7 @@ def command(
     scoring = _scoring(judge_url, judge_model, judge_params, run_code, old)
     scoring.check(items)
     plan = Plan(asked.levels, _settings(asked.sampling), asked.system, warmup, idle_s)
-    pids, no_energy = _server(client.where, client.describe().get("base_url") or asked.base_url, server_pid)
+    pids, no_energy = _server(client.where, client.describe().get("base_url") or asked.base_url, server_pid, output)
     about = {
         **_about(plan, asked, client.describe(), connection, chosen),
         "no_energy": no_energy,
@@ -314,7 +315,7 @@ def _levels(concurrency: int | None, rate: str | None, sweep: str | None) -> tup
     return () if concurrency is None else (Level(concurrency),)
 
 
-def _server(where: str, url: str, given: Sequence[int]) -> tuple[tuple[int, ...], str | None]:
+def _server(where: str, url: str, given: Sequence[int], output: Output) -> tuple[tuple[int, ...], str | None]:
     """The server's processes, and why there can be no energy."""
     if where == "nowhere":
         return (), "a transcript was recorded elsewhere"
@@ -322,7 +323,17 @@ def _server(where: str, url: str, given: Sequence[int]) -> tuple[tuple[int, ...]
         return tuple(given), None
     if not is_here(url):
         return (), ELSEWHERE
-    return tuple(listeners(port_of(url))), None
+    pids = listeners(port_of(url))
+    name = forwarder(pids)
+    if name in TUNNELS:
+        return (), f"port {port_of(url)} is held by {name}, which passes it on to another host: {CURE_ELSEWHERE}"
+    if name is not None:
+        output.warn(
+            f"port {port_of(url)} is held by {name}, which only passes on what it gets: the whole machine is charged. "
+            "Name the server's processes by --server-pid."
+        )
+        return (), None
+    return tuple(pids), None
 
 
 def _about(

@@ -62,21 +62,19 @@ def test_text_usage_and_times(server):
 @pytest.mark.serial
 def test_times_of_arrival_are_within_two_milliseconds_of_the_servers(server):
     """On a busy machine either side is held up now and then. A client that is late by itself is late every time."""
-    near = 0
-    for number in range(100):
-        name = {"tokens": 10, "first_ms": 30, "gap_ms": 5, "n": f"near {number}"}
-        (answer,) = one_by_one(server, name)
-        truth = logged(server, name)
-        sent = np.array(truth["pieces"])
-        late_ms = (np.array(answer.piece_ns) - sent) / 1e6
-        ttft_ms = (answer.piece_ns[0] - answer.sent_ns - (truth["pieces"][0] - truth["at_ns"])) / 1e6
-        gaps_ms = (np.diff(answer.piece_ns) - np.diff(sent)) / 1e6
-        # A request is sent before it comes.
-        assert answer.sent_ns < truth["at_ns"]
-        near += np.median(late_ms) < 2 and abs(ttft_ms) < 2 and np.median(np.abs(gaps_ms)) < 2
-        if near == 5:
+    near = {"late": 0, "ttft": 0, "gaps": 0}
+    for batch in range(20):
+        names = [{"tokens": 10, "first_ms": 30, "gap_ms": 5, "n": f"near {batch} {number}"} for number in range(5)]
+        for answer, name in zip(one_by_one(server, *names), names, strict=True):
+            truth = logged(server, name)
+            assert answer.sent_ns < truth["at_ns"]  # it is sent before it comes
+            came, sent = np.array(answer.piece_ns), np.array(truth["pieces"])
+            near["late"] += np.median(came - sent) < 2e6
+            near["ttft"] += abs(came[0] - answer.sent_ns - (sent[0] - truth["at_ns"])) < 2e6
+            near["gaps"] += np.median(np.abs(np.diff(came) - np.diff(sent))) < 2e6
+        if min(near.values()) >= 3:
             break
-    assert near == 5
+    assert min(near.values()) >= 3, near
 
 
 def logged(server, script):
@@ -94,6 +92,22 @@ def test_times_of_arrival_follow_the_server(server):
     (answer,) = ask(server, {"tokens": 5, "first_ms": 200, "gap_ms": 50})
     assert (answer.piece_ns[0] - answer.sent_ns) / 1e6 >= 199
     assert (answer.piece_ns[-1] - answer.piece_ns[0]) / 1e6 >= 199
+
+
+def test_one_connection_is_kept_for_one_query_after_the_other(server):
+    names = [{"tokens": 3, "n": f"kept {number}"} for number in range(6)]
+    assert {answer.status for answer in one_by_one(server, *names)} == {"ok"}
+    # A machine that is held up for longer than the client listens to the end of a stream costs it a connection.
+    assert len({logged(server, name)["peer"] for name in names}) < 6
+
+
+def test_a_stream_that_stays_open_after_its_end_takes_nobodys_time(server):
+    names = [{"tokens": 3, "hold_s": 2, "n": f"held {number}"} for number in range(3)]
+    answers = one_by_one(server, *names)
+    assert [(answer.status, answer.output_tokens) for answer in answers] == [("ok", 3)] * 3
+    for answer, name in zip(answers, names, strict=True):
+        # The answer ended with its last event, two seconds before the server was done with it.
+        assert answer.ended_ns < logged(server, name)["done_ns"]
 
 
 def test_without_usage_nothing_is_guessed(server):

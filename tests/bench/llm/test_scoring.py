@@ -3,18 +3,20 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 from answering import answering, models, sse
 
 from everywatt.bench.llm.clients import Connection, make
 from everywatt.bench.llm.judge import Judge, verdict_of
-from everywatt.bench.llm.sandbox import Sandbox
+from everywatt.bench.llm.sandbox import MOUNT_PROC, Ending, Sandbox
 from everywatt.bench.llm.scorers import RIGHT, UNEVALUATED, UNPARSED, WRONG
 from everywatt.bench.llm.scoring import Scoring, scored_by
 from everywatt.bench.llm.unit_tests import code_of, score_code
 from everywatt.bench.llm.values import Ask, Item
-from everywatt.core.errors import UsageError
+from everywatt.core.errors import MeasurementRefused, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def test_a_check_function_gets_the_entry_point(sandbox):
     ],
 )
 def test_what_runs_wild_is_wrong_and_over_soon(sandbox, code, found):
-    score = score_code(code, item(tests="pass", seconds=1), sandbox)
+    score = score_code(code, item(tests="pass", seconds=1 if "while" in code else 60), sandbox)
     assert score.verdict == WRONG
     if found:
         assert found in score.found
@@ -86,6 +88,33 @@ def _command(pid):
             return file.read()
     except OSError:
         return ""
+
+
+def test_code_never_runs_as_root_and_sees_nobodys_environment(sandbox, monkeypatch):
+    assert sandbox.run("import os, sys; sys.exit(os.getuid() == 0 and os.access('/etc/shadow', os.R_OK))").code == 0
+    monkeypatch.setenv("EVERYWATT_LLM_API_KEY", "sk-secret")
+    look = """
+import glob, sys
+for path in glob.glob("/proc/[0-9]*/environ"):
+    try:
+        if b"sk-secret" in open(path, "rb").read():
+            sys.exit(path)
+    except OSError:
+        pass
+"""
+    if os.geteuid() == 0 or MOUNT_PROC in sandbox.before:
+        # A process that has the key, as everywatt itself has.
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as holder:
+            try:
+                assert sandbox.run(look) == Ending(0, "")
+            finally:
+                holder.stdin.close()
+
+
+def test_where_no_python_can_be_run_apart_nothing_runs(monkeypatch):
+    monkeypatch.setattr("everywatt.bench.llm.sandbox.pythons", lambda: ("/bin/false",))
+    with pytest.raises(MeasurementRefused, match="as root" if os.geteuid() == 0 else "cannot be judged"):
+        Sandbox.find()
 
 
 def test_code_is_found_in_text():

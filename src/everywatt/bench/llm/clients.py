@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -112,6 +112,14 @@ class Connection:
     def without_key(self, text: str) -> str:
         """A text in which the key does not appear, whatever a server sent back."""
         return text.replace(self.key, "***") if self.key else text
+
+    def without_key_in(self, answer: Answer) -> Answer:
+        """An answer in which the key does not appear: it goes to a file."""
+        if not self.key:
+            return answer
+        words = {name: getattr(answer, name) for name in ("text", "reasoning", "error", "finish")}
+        clean: dict[str, Any] = {name: text and self.without_key(text) for name, text in words.items()}
+        return replace(answer, **clean)
 
     def only(self, *known: str) -> None:
         """UsageError where a parameter is not one of those that the client knows."""

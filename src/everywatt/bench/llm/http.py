@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from everywatt.bench.llm.clients import Connection
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 AGAIN = (408, 409, 425, 429, 500, 502, 503, 504)
 MOST_ERROR_BYTES = 2000
+LINGER_S = 0.05
 THINK, NO_MORE = "<think>", "</think>"
 
 
@@ -39,6 +40,16 @@ class Stream:
     logprob_sum: float | None = None
     logprob_tokens: int = 0
     server: Mapping[str, Any] = field(default_factory=dict)
+    ended_ns: int | None = None
+    limit: asyncio.Timeout | None = None
+
+    def end(self, at_ns: int) -> bool:
+        """The answer is complete. True where the rest, in which nothing is said, should be heard for a moment: a
+        connection that is read to its end can be used again."""
+        self.done, self.ended_ns = True, at_ns
+        if self.limit is not None:
+            self.limit.reschedule(asyncio.get_running_loop().time() + LINGER_S)
+        return self.limit is not None
 
     async def trace(self, event: str, info: Any) -> None:
         """httpx tells what it does: the first byte of the request goes out here, on a connection that stands."""
@@ -64,7 +75,7 @@ class Stream:
             self.logprob_tokens += 1
 
     def answer(self, status: str, began_ns: int, sent_ns: int, *, attempts: int, error: str | None = None) -> Answer:
-        """The answer as it stands, which ended now."""
+        """The answer as it stands, which ended now if it did not before."""
         thought, text = _apart(whole(self.text))
         return Answer(
             status,
@@ -72,7 +83,7 @@ class Stream:
             whole(self.reasoning) + thought,
             began_ns,
             sent_ns,
-            time.monotonic_ns(),
+            self.ended_ns or time.monotonic_ns(),
             tuple(self.piece_ns),
             self.first_answer_ns,
             self.input_tokens,
@@ -118,6 +129,7 @@ class Http:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._client: httpx.AsyncClient | None = None
+        self._lingers = True  # until a server keeps a stream open after its last event
 
     @property
     def client(self) -> httpx.AsyncClient:
@@ -161,11 +173,8 @@ class Http:
             if wait_s is None:
                 break
             await asyncio.sleep(self.connection.backoff.at_least(wait_s, after_s))
-        text = None if error is None else self.connection.without_key(error)
-        made = got.answer(status, began_ns, got.sent_ns or asked_ns, attempts=attempts, error=text)
-        return replace(
-            made, text=self.connection.without_key(made.text), reasoning=self.connection.without_key(made.reasoning)
-        )
+        made = got.answer(status, began_ns, got.sent_ns or asked_ns, attempts=attempts, error=error)
+        return self.connection.without_key_in(made)
 
     async def _attempt(
         self, url: str, body: Mapping[str, Any], read: Callable[[Any, Stream], Any], got: Stream
@@ -175,25 +184,34 @@ class Http:
 
         try:
             request = self.client.build_request("POST", url, json=body, extensions={"trace": got.trace})
-            async with asyncio.timeout(self.connection.total_s), _streamed(self.client, request) as response:
+            async with asyncio.timeout(self.connection.total_s) as limit, _streamed(self.client, request) as response:
                 if response.status_code >= 400:
                     raise Refused(response.status_code, await _said(response), _after(response))
+                got.limit = limit if self._lingers else None
                 await read(response, got)
         except Refused as error:
             return error.status, str(error), error.again, error.after_s
-        except (TimeoutError, httpx.TimeoutException) as error:
-            why = f"nothing for too long ({type(error).__name__})"
-            return "timeout", why, isinstance(error, httpx.ConnectTimeout), None
-        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            why = f"{type(error).__name__}: {error}"
-            return ("broken" if got.piece_ns else "failed"), why, True, None
-        except ValueError as error:
-            return "broken", f"what the server sent cannot be read: {error}", False, None
+        except (httpx.HTTPError, httpx.StreamError, OSError, ValueError) as error:
+            if not got.done:
+                return (*_trouble(error, got), None)
+            self._lingers = False
         if got.error is not None:
             return "broken" if got.piece_ns else "failed", got.error, not got.piece_ns, None
         if not got.done and got.finish is None:
             return "broken", "the stream ended before the answer did", not got.piece_ns, None
         return OK, None, False, None
+
+
+def _trouble(error: Exception, got: Stream) -> tuple[str, str, bool]:
+    """Status, what went wrong and whether to try again, where an answer did not come to its end."""
+    import httpx
+
+    if isinstance(error, TimeoutError | httpx.TimeoutException):
+        why = f"nothing for too long ({type(error).__name__})"
+        return "timeout", why, isinstance(error, httpx.ConnectTimeout)
+    if isinstance(error, ValueError):
+        return "broken", f"what the server sent cannot be read: {error}", False
+    return ("broken" if got.piece_ns else "failed"), f"{type(error).__name__}: {error}", True
 
 
 @asynccontextmanager

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import inspect
+import os
 import shlex
 import shutil
+import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.http import Stream
 from everywatt.bench.llm.values import OK, Answer, Ask
+from everywatt.bench.llm.wire import count
 from everywatt.core.errors import UsageError
 
 
@@ -33,7 +37,7 @@ class PythonCallable:
         target = connection.params.get("call", "")
         if ":" not in target:
             raise UsageError("The client 'python' needs --client-param call=module:function.")
-        self._target, self._total_s = target, connection.total_s
+        self._target, self._of = target, connection
         self._call: Callable[..., Any] | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -56,15 +60,15 @@ class PythonCallable:
         """Call it. Whatever it raises is the answer's error."""
         assert self._call is not None
         got, began_ns = Stream(), time.monotonic_ns()
+        status, error = OK, None
         try:
-            async with asyncio.timeout(self._total_s):
+            async with asyncio.timeout(self._of.total_s):
                 await _collect(self._call, ask, got)
         except TimeoutError:
-            return got.answer("timeout", began_ns, began_ns, attempts=1, error="it took too long")
-        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-            status = "broken" if got.piece_ns else "failed"
-            return got.answer(status, began_ns, began_ns, attempts=1, error=f"{type(error).__name__}: {error}")
-        return got.answer(OK, began_ns, began_ns, attempts=1)
+            status, error = "timeout", "it took too long"
+        except Exception as trouble:  # noqa: BLE001 - the user's function may raise anything
+            status, error = "broken" if got.piece_ns else "failed", f"{type(trouble).__name__}: {trouble}"
+        return self._of.without_key_in(got.answer(status, began_ns, began_ns, attempts=1, error=error))
 
     async def close(self) -> None:
         """Nothing to let go of."""
@@ -92,7 +96,7 @@ def _in_thread(call: Callable[..., Any], ask: Ask, got: Stream) -> None:
 
 def _take(piece: Any, got: Stream) -> None:
     if isinstance(piece, dict):
-        got.input_tokens, got.output_tokens = piece.get("input_tokens"), piece.get("output_tokens")
+        got.input_tokens, got.output_tokens = count(piece.get("input_tokens")), count(piece.get("output_tokens"))
         got.piece(time.monotonic_ns(), str(piece.get("text", "")))
     else:
         got.piece(time.monotonic_ns(), str(piece))
@@ -112,7 +116,7 @@ class ShellCommand:
         if not text:
             raise UsageError("The client 'command' needs --client-param run='COMMAND'.")
         self._words = [word.replace("{model}", connection.model) for word in shlex.split(text)]
-        self._total_s = connection.total_s
+        self._of = connection
 
     def describe(self) -> dict[str, Any]:
         """What was asked."""
@@ -125,29 +129,53 @@ class ShellCommand:
         return []
 
     async def ask(self, ask: Ask) -> Answer:
-        """Run it once."""
+        """Run it once. It does not go on where nobody waits for it any more."""
         got, began_ns = Stream(), time.monotonic_ns()
-        child = await asyncio.create_subprocess_exec(
-            *self._words,
+        status, error = OK, None
+        child = await _started(self._words)
+        try:
+            async with asyncio.timeout(self._of.total_s):
+                await asyncio.gather(_feed(child, ask), _listen(child, got))
+                if code := await child.wait():
+                    status, error = "failed", f"the command ended with {code}"
+        except TimeoutError:
+            status, error = "timeout", "it took too long"
+        except ValueError as trouble:
+            status, error = "broken", f"what the command wrote cannot be read: {trouble}"
+        finally:
+            await _ended(child)
+        return self._of.without_key_in(got.answer(status, began_ns, began_ns, attempts=1, error=error))
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+async def _started(words: Sequence[str]) -> asyncio.subprocess.Process:
+    """The command, in a session of its own. One that is called off while it starts is ended too."""
+    making = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *words,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             limit=64 << 20,
+            start_new_session=True,
         )
-        try:
-            async with asyncio.timeout(self._total_s):
-                await asyncio.gather(_feed(child, ask), _listen(child, got))
-                code = await child.wait()
-        except TimeoutError:
-            child.kill()
-            await child.wait()
-            return got.answer("timeout", began_ns, began_ns, attempts=1, error="it took too long")
-        if code:
-            return got.answer("failed", began_ns, began_ns, attempts=1, error=f"the command ended with {code}")
-        return got.answer(OK, began_ns, began_ns, attempts=1)
+    )
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        await _ended(await making)
+        raise
 
-    async def close(self) -> None:
-        """Nothing to let go of."""
+
+async def _ended(child: asyncio.subprocess.Process) -> None:
+    """A command that has not ended is ended, with what it started."""
+    if child.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    await child.wait()
 
 
 async def _feed(child: asyncio.subprocess.Process, ask: Ask) -> None:

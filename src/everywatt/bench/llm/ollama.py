@@ -74,7 +74,7 @@ class Ollama:
 async def _read(response: httpx.Response, got: Stream) -> None:
     async for line in response.aiter_lines():
         at_ns = time.monotonic_ns()
-        if not line.strip():
+        if got.done or not line.strip():
             continue
         data = document(line)
         if data.get("error"):
@@ -83,7 +83,8 @@ async def _read(response: httpx.Response, got: Stream) -> None:
         message = part(data, "message")
         got.piece(at_ns, words(message, "content"), words(message, "thinking"))
         if data.get("done"):
-            got.done, got.finish = True, words(data, "done_reason") or "stop"
+            got.finish = words(data, "done_reason") or "stop"
             got.input_tokens, got.output_tokens = count(data.get("prompt_eval_count")), count(data.get("eval_count"))
             got.server = {name: value for name, value in numbers(data).items() if name.endswith("_duration")}
-            return
+            if not got.end(at_ns):
+                return

@@ -73,7 +73,8 @@ class OpenAI:
         if names is None:
             return [f"{self._root}/models gives no list, so nobody knows whether '{self._of.model}' is there"]
         if names and self._of.model not in names:
-            raise UsageError(f"The server has no model '{self._of.model}'; it has: {', '.join(names[:10])}.")
+            those = self._of.without_key(", ".join(names[:10]))
+            raise UsageError(f"The server has no model '{self._of.model}'; it has: {those}.")
         return []
 
     async def ask(self, ask: Ask) -> Answer:
@@ -89,8 +90,8 @@ class OpenAI:
             body["prompt"] = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
             answer = await self._http.stream(f"{self._root}/completions", body, _read)
         if answer.output_tokens is None and self._counter is not None:
-            said = answer.reasoning + answer.text
-            counts = self._counter.count(ask.prompt), self._counter.count(said)
+            asked = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
+            counts = self._counter.count(asked), self._counter.count(answer.reasoning + answer.text)
             answer = replace(
                 answer, input_tokens=counts[0], output_tokens=counts[1], counted=f"tokenizer {self._counter.name}"
             )
@@ -109,9 +110,9 @@ async def _read(response: httpx.Response, got: Stream) -> None:
         async for event in source.aiter_sse():
             at_ns = time.monotonic_ns()
             if event.data == "[DONE]":
-                got.done = True
-                return
-            if event.data:
+                if not got.end(at_ns):
+                    return
+            elif event.data and not got.done:
                 _take(document(event.data), at_ns, got)
     except SSEError as error:
         raise ValueError(f"not a stream of events: {error}") from None

@@ -2,7 +2,7 @@
 where the kernel lets us.
 
 It is a fence against mistakes, not a prison: the file system stays readable for whoever the code runs as (`nobody`
-where everywatt is root). So nothing is run unless the user asks for it.
+where everywatt is root, and never root). So nothing is run unless the user asks for it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from everywatt.core.errors import MeasurementRefused
+
 MOST_SECONDS = 10.0
 MOST_BYTES = 1 << 30
 MOST_OUTPUT_BYTES = 4000
+PROBE_S = 60.0  # what cannot start ends at once; what can may be held up
 NOBODY = 65534
+MOST_OF_NOBODY = 512  # processes, of all that run as nobody here
+MOUNT_PROC = "--mount-proc"
 # An interpreter in somebody's home may start for `nobody` and then find no library.
 _PROBE = "import collections, json, re, socket"
 # The limits are set by the process itself, before it reads a line of what the model wrote.
@@ -29,7 +34,13 @@ import os, resource, sys
 seconds, who = int(sys.argv[2]), int(sys.argv[3])
 for what, most in (("CPU", seconds), ("AS", {MOST_BYTES}), ("FSIZE", 1 << 24), ("NOFILE", 64), ("CORE", 0)):
     resource.setrlimit(getattr(resource, "RLIMIT_" + what), (most, most))
+try:
+    import ctypes
+    ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: a set-uid program gives nothing
+except (ImportError, OSError, AttributeError):
+    pass
 if who:
+    resource.setrlimit(resource.RLIMIT_NPROC, ({MOST_OF_NOBODY}, {MOST_OF_NOBODY}))
     os.setgroups([]); os.setgid(who); os.setuid(who)
 with open(sys.argv[1], encoding="utf-8") as file:
     text = file.read()
@@ -52,24 +63,32 @@ class Sandbox:
 
     before: tuple[str, ...] = ()
     user: int = 0
+    python: str = sys.executable
 
     @property
     def about(self) -> str:
-        """For the record: `no network, own processes, as nobody`."""
+        """For the record: `no network, own processes, sees no others, as nobody`."""
         words = ["no network, own processes" if self.before else "the network is open"]
-        who = ["as nobody"] if self.user else ["as root"] if os.geteuid() == 0 else []
-        return ", ".join([*words, *who])
+        words += ["sees no others"] if MOUNT_PROC in self.before else []
+        words += ["as nobody"] if self.user else []
+        words += [f"by {self.python}"] if self.python != sys.executable else []
+        return ", ".join(words)
 
     @classmethod
     def find(cls) -> Sandbox:
-        """The strictest one that works here."""
-        users = (NOBODY, 0) if os.geteuid() == 0 else (0,)
-        for before in _namespaces():
-            for user in users:
-                one = cls(before, user)
-                if one.run(_PROBE, seconds=5.0).code == 0:
+        """The strictest one that works here. MeasurementRefused where code would run as root, or not at all."""
+        root = os.geteuid() == 0
+        for before in _namespaces(root):
+            for python in pythons():
+                one = cls(before, NOBODY if root else 0, python)
+                if one.run(_PROBE, seconds=PROBE_S).code == 0:
                     return one
-        return cls()
+        if root:
+            raise MeasurementRefused(
+                "Code of a model would run as root: there is no Python here that the user 'nobody' can read.",
+                cure="run everywatt as another user, or install a python3 that everybody can read",
+            )
+        raise MeasurementRefused("Python does not start in a process of its own here, so code cannot be judged.")
 
     def run(self, text: str, *, seconds: float = MOST_SECONDS) -> Ending:
         """Run a Python program; it and all that it started are gone afterwards."""
@@ -77,19 +96,26 @@ class Sandbox:
             folder = Path(name)
             (folder / "answer.py").write_text(text, encoding="utf-8", errors="replace")
             folder.chmod(0o777 if self.user else 0o700)
-            words = [*self.before, sys.executable, "-I", "-c", _LIMITS, str(folder / "answer.py")]
+            words = [*self.before, self.python, "-I", "-c", _LIMITS, str(folder / "answer.py")]
             return _ended([*words, str(max(1, round(seconds))), str(self.user)], folder, seconds)
 
 
-def _namespaces() -> Sequence[tuple[str, ...]]:
-    """Ways to cut the network off, and to have every child process end with the first."""
+def pythons() -> tuple[str, ...]:
+    """This interpreter, and the system's: one in somebody's home is of no use to `nobody`."""
+    found = shutil.which("python3", path=os.defpath)
+    return (sys.executable,) if found is None else (sys.executable, found)
+
+
+def _namespaces(root: bool) -> Sequence[tuple[str, ...]]:
+    """Ways to cut the network off, and to have every child process end with the first; those come first in which the
+    code sees no process but its own: what others keep in their environment is none of its business."""
     unshare = shutil.which("unshare")
     if unshare is None:
         return ((),)
     apart = ("--net", "--pid", "--fork", "--kill-child")
-    if os.geteuid() == 0:
-        return (unshare, *apart), ()
-    return (unshare, "--user", "--map-current-user", *apart), (unshare, "--map-root-user", *apart), ()
+    users: tuple[tuple[str, ...], ...] = ((),) if root else (("--user", "--map-current-user"), ("--map-root-user",))
+    ways = [(unshare, *user, *apart, *more) for more in ((MOUNT_PROC,), ()) for user in users]
+    return (*ways, ())
 
 
 def _ended(words: Sequence[str], folder: Path, seconds: float) -> Ending:

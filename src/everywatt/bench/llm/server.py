@@ -6,10 +6,15 @@ import contextlib
 import ipaddress
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 _LISTEN = "0A"
+# Programs that hold a port for somebody else, by how the kernel calls them.
+TUNNELS = ("ssh", "autossh", "kubectl", "cloudflared")
+PROXIES = ("docker-proxy", "rootlesskit", "rootlessport", "slirp4netns", "pasta", "conmon", "gvproxy", "socat")
+PROXIES += ("nginx", "haproxy", "envoy", "caddy", "traefik", "systemd")
 
 
 def is_here(url: str) -> bool:
@@ -46,6 +51,18 @@ def listeners(port: int, proc: Path = Path("/proc")) -> list[int]:
         return []
     found = [pid for pid in _pids(proc) if _holds(proc / str(pid), inodes)]
     return sorted(pid for pid in found if _parent(proc, pid) not in found)
+
+
+def forwarder(pids: Sequence[int], proc: Path = Path("/proc")) -> str | None:
+    """The name of a program among these that only passes on what it gets; None where there is none."""
+    for pid in pids:
+        try:
+            name = (proc / str(pid) / "comm").read_text().strip()
+        except OSError:
+            continue
+        if name in TUNNELS or name in PROXIES:
+            return name
+    return None
 
 
 def _inodes(port: int, proc: Path) -> set[str]:
