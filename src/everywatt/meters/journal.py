@@ -3,8 +3,8 @@
     EWJ1 serial\n            or `EWJ1 text`, then records:
     u64 UTC ns, u32 size, bytes
 
-A record is handed to the kernel by the same call that took it from the port, so a killed capture loses nothing that it
-had read; whoever captures next goes on with the same journal, also in the midst of a frame. Where the disk is full,
+What is read lands in shared memory before it comes here (see `landing`), so a killed capture loses nothing; whoever
+captures next goes on with the same journal, also in the midst of a frame. Where the disk is full,
 records wait in memory, and beyond a bound the oldest are dropped and counted.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 import re
 import struct
@@ -29,6 +30,7 @@ from everywatt.meters.omegawatt_serial import Decoder, Frame, arrival_ns, block_
 KINDS: Final = ("serial", "text")
 SUFFIX: Final = ".journal"
 MOST_WAITING_BYTES: Final = 64 << 20
+TAIL_BYTES: Final = 65_536
 _HEAD: Final = b"EWJ1 "
 _RECORD = struct.Struct("<QI")
 _NAME = re.compile(r"(?P<meter>.+)-(?P<at>\d{10,20})\.journal")
@@ -40,6 +42,8 @@ class Journal:
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path, self.kind = path, kind
+        named = _NAME.fullmatch(path.name)
+        self.began_ns = int(named["at"]) if named else 0
         self.waiting: deque[bytes] = deque()
         self.waiting_bytes = self.lost_bytes = 0
         self.trouble: str | None = None
@@ -51,11 +55,16 @@ class Journal:
             raise UsageError(f"{path} is being written by another capture.", cure="--meter with another name") from None
         except OSError as error:
             raise TapeError(f"{path} cannot be written: {error.strerror}.") from None
-        self._size = _whole_size(path)
-        os.ftruncate(self._fd, self._size)  # a record that a crash of the machine left half
+        self.size = whole_size(path)
+        os.ftruncate(self._fd, self.size)  # a record that a crash of the machine left half
         os.lseek(self._fd, 0, os.SEEK_END)
-        if self._size == 0:
+        if self.size == 0:
             self._put(_HEAD + kind.encode() + b"\n")
+
+    @property
+    def empty(self) -> bool:
+        """True where nothing of a meter is in it yet."""
+        return self.size <= len(_HEAD) + len(self.kind) + 1 and len(self.waiting) < 2
 
     def append(self, utc_ns: int, data: bytes) -> None:
         """Write what was read at an instant, after what waits."""
@@ -80,10 +89,10 @@ class Journal:
             except OSError as error:
                 self.trouble = error.strerror
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, self._size)
-                    os.lseek(self._fd, self._size, os.SEEK_SET)
+                    os.ftruncate(self._fd, self.size)
+                    os.lseek(self._fd, self.size, os.SEEK_SET)
                 return False
-            self._size += len(record)
+            self.size += len(record)
             self.waiting_bytes -= len(record)
             self.waiting.popleft()
         self.trouble = None
@@ -106,21 +115,44 @@ class Journal:
         os.close(self._fd)
 
 
-def _whole_size(path: Path) -> int:
-    """Where the last whole record ends."""
-    size = path.stat().st_size
+def whole_size(path: Path) -> int:
+    """Where the last whole record ends; 0 where it is no journal."""
+    return _scan(path)[0]
+
+
+def tail_of(path: Path) -> bytes:
+    """The last bytes that a journal has from the meter: more than any frame or line is long."""
+    _, at = _scan(path)
+    return b"".join(data for _, data in _records(path, at))
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes that a journal has from the meter: more than a header is long."""
+    found = b""
+    for _, data in records(path)[1]:
+        found += data
+        if len(found) > TAIL_BYTES:
+            break
+    return found
+
+
+def _scan(path: Path) -> tuple[int, int]:
+    """Where the last whole record ends, and where the last stretch of records begins."""
     with path.open("rb") as file:
-        head = file.readline(64)
+        head, size = file.readline(64), os.fstat(file.fileno()).st_size
         if not head.startswith(_HEAD) or not head.endswith(b"\n"):
-            return 0
+            return 0, 0
         at = len(head)
-        while at + _RECORD.size <= size:
-            file.seek(at)
-            _, length = _RECORD.unpack(file.read(_RECORD.size))
-            if at + _RECORD.size + length > size:
-                break
-            at += _RECORD.size + length
-    return at
+        tail: int | None = None
+        with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
+            while at + _RECORD.size <= size:
+                end = at + _RECORD.size + _RECORD.unpack_from(data, at)[1]
+                if end > size:
+                    break
+                if tail is None and at >= size - TAIL_BYTES:
+                    tail = at
+                at = end
+    return at, at if tail is None else tail
 
 
 def journals(folder: Path, meter: str | None = None) -> list[tuple[int, str, Path]]:
