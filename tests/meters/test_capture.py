@@ -96,7 +96,7 @@ import os, signal, sys
 from pathlib import Path
 from everywatt.meters import capture, journal
 
-moment, append, seen = sys.argv[3], journal.Journal.append, [0]
+moment, append = sys.argv[3], journal.Journal.append
 
 
 def die(*_):
@@ -104,13 +104,13 @@ def die(*_):
 
 
 def counted(self, at, data):
-    seen[0] += 1
-    if seen[0] == 20 and moment == "rotating":
+    now = self.size + len(data) > 2000  # before the last frames, however many come at once
+    if now and moment == "rotating":
         one.rotate()
-    if seen[0] == 20 and moment == "landed":
+    if now and moment == "landed":
         die()
     append(self, at, data)
-    if seen[0] == 20 and moment == "written":
+    if now and moment == "written":
         die()
 
 
