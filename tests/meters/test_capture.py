@@ -52,7 +52,7 @@ def journal_bytes(archive):
 
 def last_number(archive):
     """The last frame that is in a journal."""
-    frames = Decoder().feed(tail_of(journals(archive)[-1][2]))
+    frames = Decoder().feed(tail_of(journals(archive)[-1][2])[1])
     return frames[-1][0].number if frames else None
 
 
@@ -257,6 +257,35 @@ def test_a_torn_journal_goes_on_after_its_last_whole_record(tmp_path, cut):
         Journal(path, "serial")
     again.close()
     assert join(journal_blocks(path, Oddities())).watts[:, 0].tolist() == [0, 1, 2, 3, 7]
+
+
+def clocked(folder, steps):
+    """A capture of frames that are read at given instants, each with the number that it should have."""
+    capture = Capture("-", folder, "box", "serial", turn=None)
+    number = 0
+    for at_s, count, rotate in steps:
+        capture._take(b"".join(numbered(number + n) for n in range(count)), 1_700_000_000 * NS + round(at_s * NS))
+        number += count
+        if rotate:
+            capture.rotate()
+    capture._finish()
+    return number
+
+
+def test_frames_that_are_read_late_keep_their_times_also_across_a_rotation(tmp_path):
+    # Held up for 2 s: 200 frames at once, in three goes, and the port turned in between.
+    sent = clocked(tmp_path, [(0.0, 1, False), (2.0, 80, False), (2.0, 60, True), (2.001, 60, False), (2.01, 1, False)])
+    found, block = numbers(tmp_path)
+    assert found == list(range(sent))
+    steps_s = np.diff(block.utc_ns) / NS
+    assert np.allclose(steps_s[1:140], 0.01, atol=0.0001) and (steps_s > 0).all()
+
+
+def test_a_clock_that_is_set_back_starts_a_new_file_with_the_times_that_it_has_now(tmp_path):
+    sent = clocked(tmp_path, [(3600.0, 5, False), (3600.05, 5, False), (10.0, 5, False), (10.05, 5, False)])
+    found, block = numbers(tmp_path)
+    assert sorted(found) == list(range(sent)) and len(list((tmp_path / "raw").glob("*.parquet"))) == 2
+    assert np.allclose((block.utc_ns / NS - 1_700_000_000)[[9, 19]], [10.05, 3600.05], atol=0.001)
 
 
 def test_the_hour_of_the_rotation(monkeypatch):

@@ -16,7 +16,7 @@ from everywatt.meters.archive import safe_name
 from everywatt.meters.journal import Journal, head_of, journal_path, journals, kind_of, tail_of, whole_size
 from everywatt.meters.landing import SHARED, Landing, landing_path
 from everywatt.meters.omegawatt_csv import HEADER
-from everywatt.meters.omegawatt_serial import BAUD, Decoder
+from everywatt.meters.omegawatt_serial import BAUD, HELD_UP_NS, Decoder
 from everywatt.meters.pack import pack
 from everywatt.meters.reader import QUIET_S, Reader
 
@@ -78,6 +78,7 @@ class Capture:
         self._decoder = Decoder()
         self._line = b""
         self._header = b""
+        self._last_ns = 0
         self._packers: list[subprocess.Popen[str]] = []
         self._journal = self._take_up()
         self._landing = Landing(landing_path(archive, self._meter) if SHARED.is_dir() else None)
@@ -128,15 +129,17 @@ class Capture:
 
     def _look_back(self, path: Path) -> None:
         """Know what a journal ends with, as if this capture had read it."""
+        self._last_ns, tail = tail_of(path)
         if self._kind == "serial":
-            self._decoder.feed(tail_of(path))
+            self._decoder.feed(tail)
             self._decoder.bad_check = self._decoder.bad_frames = 0
             return
-        self._line = tail_of(path).rpartition(b"\n")[2]
+        self._line = tail.rpartition(b"\n")[2]
         self._header = next((line for line in head_of(path).split(b"\n") if HEADER.search(line)), b"")
 
     def _carry(self, journal: Journal, now_ns: int) -> None:
-        """Begin a journal with what the one before has of an unfinished frame or line."""
+        """Begin a journal with when the one before ended, and what it has of an unfinished frame or line."""
+        journal.append(self._last_ns, b"")
         carried = self._decoder.pending if self._kind == "serial" else self._header + b"\n" + self._line
         if carried.strip(b"\n"):
             journal.append(now_ns, carried)
@@ -180,10 +183,13 @@ class Capture:
 
     def _take(self, data: bytes, now_ns: int) -> None:
         """To the journal first; then look at it."""
+        if self._last_ns - now_ns > HELD_UP_NS:  # the clock was set back: rows must not wait until it is there again
+            self._turning, self._last_ns = True, 0
         if self._turning or (self._turn_ns is not None and now_ns >= self._turn_ns):
             self._rotate(now_ns)
         self._landing.goes_to(self._journal.began_ns, self._journal.size)
         self._journal.append(now_ns, data)
+        self._last_ns = max(self._last_ns, now_ns)
         self.progress.bytes += len(data)
         if self._kind == "serial":
             self.progress.frames += len(self._decoder.feed(data))

@@ -3,6 +3,7 @@
     EWJ1 serial\n            or `EWJ1 text`, then records:
     u64 UTC ns, u32 size, bytes
 
+A record without bytes says where the journal before ended: rows of this one are after that.
 What is read lands in shared memory before it comes here (see `landing`), so a killed capture loses nothing; whoever
 captures next goes on with the same journal, also in the midst of a frame. Where the disk is full,
 records wait in memory, and beyond a bound the oldest are dropped and counted.
@@ -25,7 +26,7 @@ from typing import Final
 from everywatt.core.errors import TapeError, UsageError
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.omegawatt_csv import read_blocks
-from everywatt.meters.omegawatt_serial import Decoder, Frame, arrival_ns, block_of
+from everywatt.meters.omegawatt_serial import Decoder, Frame, block_of, settled_ns
 
 KINDS: Final = ("serial", "text")
 SUFFIX: Final = ".journal"
@@ -120,10 +121,11 @@ def whole_size(path: Path) -> int:
     return _scan(path)[0]
 
 
-def tail_of(path: Path) -> bytes:
-    """The last bytes that a journal has from the meter: more than any frame or line is long."""
+def tail_of(path: Path) -> tuple[int, bytes]:
+    """When a journal ends (UTC ns), and the last bytes that it has from the meter: more than a frame or line has."""
     _, at = _scan(path)
-    return b"".join(data for _, data in _records(path, at))
+    last = list(_records(path, at))
+    return max((utc_ns for utc_ns, _ in last), default=0), b"".join(data for _, data in last)
 
 
 def head_of(path: Path) -> bytes:
@@ -219,20 +221,22 @@ def _serial_blocks(found: Iterator[tuple[int, bytes]], odd: Oddities) -> Iterato
     frames: list[Frame] = []
     last_ns = 0
     for utc_ns, data in found:
+        if not data:  # where the journal before ended
+            last_ns = max(last_ns, utc_ns)
         fresh = [frame for frame, _ in decoder.feed(data)]
         if not fresh:
             continue
         if frames and (len(frames) >= _BLOCK_FRAMES or len(frames[0].watts) != len(fresh[0].watts)):
-            yield block_of(times, frames)
+            stamps = settled_ns(times, frames, last_ns)
+            last_ns = stamps[-1]
+            yield block_of(stamps, frames)
             times, frames = [], []
-        stamps = arrival_ns(utc_ns, fresh, last_ns)
-        last_ns = stamps[-1]
-        for stamp, frame in zip(stamps, fresh, strict=True):
+        for frame in fresh:
             if not frames or len(frame.watts) == len(frames[0].watts):
-                times.append(stamp)
+                times.append(utc_ns)
                 frames.append(frame)
             else:
                 odd.bad_frames += 1  # modules that came or went within one read
     odd.bad_frames += decoder.bad_check + decoder.bad_frames
     if frames:
-        yield block_of(times, frames)
+        yield block_of(settled_ns(times, frames, last_ns), frames)
