@@ -15,10 +15,13 @@ import pytest
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.meters import journal as journal_module
+from everywatt.meters import landing as landing_module
 from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Oddities, join
 from everywatt.meters.capture import Capture, next_turn_ns
-from everywatt.meters.journal import Journal, journal_blocks, journals
+from everywatt.meters.journal import Journal, journal_blocks, journals, tail_of
+from everywatt.meters.landing import Landing, landing_path
+from everywatt.meters.omegawatt_serial import Decoder
 from everywatt.sim.omegawatt import OmegawattBox, numbered
 
 pytest.importorskip("pyarrow")
@@ -47,6 +50,16 @@ def journal_bytes(archive):
     return sum(path.stat().st_size for _, _, path in journals(archive))
 
 
+def journal_rows(archive):
+    return sum(len(block) for _, _, path in journals(archive) for block in journal_blocks(path, Oddities()))
+
+
+def last_number(archive):
+    """The last frame that is in a journal."""
+    frames = Decoder().feed(tail_of(journals(archive)[-1][2])[1])
+    return frames[-1][0].number if frames else None
+
+
 def play(archive, seconds):
     """A box that plays numbered frames; a capture that is told to rotate, is killed, goes on and is ended."""
     box = OmegawattBox(lambda number: numbered(number, 12), count=round(100 * seconds))
@@ -60,7 +73,7 @@ def play(archive, seconds):
     first.communicate()
     second = start(box.path, archive)
     assert box.wait(60 + 3 * seconds)
-    time.sleep(1.0)  # what the kernel still holds
+    until(lambda: last_number(archive) == box.sent - 1)
     second.send_signal(signal.SIGTERM)
     told = second.communicate(timeout=120)[1]
     box.unplug()
@@ -82,6 +95,95 @@ def test_a_minute_of_frames(tmp_path):
     assert numbers(tmp_path)[0] == list(range(sent)) and sent == 6000
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from everywatt.meters import capture, journal
+
+moment, append = sys.argv[3], journal.Journal.append
+
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def counted(self, at, data):
+    now = self.size + len(data) > 2000  # before the last frames, however many come at once
+    if now and moment == "rotating":
+        one.rotate()
+    if now and moment == "landed":
+        die()
+    append(self, at, data)
+    if now and moment == "written":
+        die()
+
+
+journal.Journal.append = counted
+if moment == "rotating":
+    capture.Capture._carry = die
+one = capture.Capture(sys.argv[1], Path(sys.argv[2]), "box", "serial", turn=None)
+one.run()
+"""
+
+
+@pytest.mark.parametrize("moment", ["landed", "written", "rotating"])
+def test_no_frame_is_lost_or_doubled_at_any_moment_of_a_kill(tmp_path, moment):
+    box = OmegawattBox(lambda number: numbered(number, 12), count=100, period_s=0.003)
+    command = [sys.executable, "-c", KILLED, box.path, str(tmp_path), moment]
+    environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    first = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
+    until(lambda: journals(tmp_path))
+    box.start()
+    told = first.communicate(timeout=60)[1]
+    assert first.returncode == -signal.SIGKILL, told
+    second = start(box.path, tmp_path)
+    assert box.wait(60)
+    until(lambda: journals(tmp_path) and last_number(tmp_path) == 99)
+    second.send_signal(signal.SIGTERM)
+    told = second.communicate(timeout=60)[1]
+    box.unplug()
+    assert second.returncode == 0, told
+    assert numbers(tmp_path)[0] == list(range(100))
+    assert not landing_path(tmp_path, "box").exists()
+
+
+def test_what_the_kernel_holds_at_the_end_is_taken_too(tmp_path):
+    """A capture that is told to end just after frames came has them all."""
+    box = OmegawattBox(count=30, period_s=0.0)
+    capture = Capture(box.path, tmp_path, "box", "serial", turn=None)
+    box.start()
+    assert box.wait(30)
+    capture.stop()
+    time.sleep(0.5)  # the kernel hands a pty's bytes over in a thread of its own
+    done = capture.run()
+    box.unplug()
+    assert done.frames == 30 and numbers(tmp_path)[0] == list(range(30))
+
+
+def test_a_ring_that_is_full_waits_and_goes_round(tmp_path, monkeypatch):
+    monkeypatch.setattr(landing_module, "SLOTS", 4)
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    ring = Landing(tmp_path / "ring")
+    found = []
+    for number in range(11):
+        os.write(write, b"%d" % number)
+        ring.land(read, number)
+        assert ring.full == (number % 4 == 3)
+        if ring.full:
+            found += ring.take()
+    with pytest.raises(BlockingIOError):
+        ring.land(read, 99)
+    ring.close(remove=False)
+    again = Landing(tmp_path / "ring")
+    found += again.take()
+    assert found == [(number, b"%d" % number) for number in range(11)]
+    again.close(remove=True)
+    os.close(write)
+    os.close(read)
+    assert not (tmp_path / "ring").exists()
+
+
 def test_an_unplugged_box_that_comes_back(tmp_path):
     one, two = (OmegawattBox(count=50, period_s=0.002) for _ in range(2))
     link = tmp_path / "ttyUSB0"
@@ -89,12 +191,12 @@ def test_an_unplugged_box_that_comes_back(tmp_path):
     process = start(link, tmp_path / "a")
     until(lambda: journals(tmp_path / "a"))
     one.start().wait(30)
-    until(lambda: journal_bytes(tmp_path / "a") > 50 * len(numbered(0)))
+    until(lambda: journal_rows(tmp_path / "a") == 50)
     one.unplug()
     link.unlink()
     link.symlink_to(two.path)
     two.start().wait(30)
-    until(lambda: journal_bytes(tmp_path / "a") > 100 * len(numbered(0)))
+    until(lambda: journal_rows(tmp_path / "a") == 100)
     process.send_signal(signal.SIGTERM)
     told = process.communicate(timeout=60)[1]
     two.unplug()
@@ -106,7 +208,7 @@ def test_text_from_a_pipe_rotated_within_a_line(boxes, tmp_path):
     capture = Capture("-", tmp_path, "box", "text", turn=None)
     data = boxes.text(200, 6).encode()
     for at in range(0, len(data), 997):
-        capture._take(data[at : at + 997])
+        capture._take(data[at : at + 997], time.time_ns())
         if at == 997 * 5:
             capture.rotate()
     capture._finish()
@@ -159,6 +261,35 @@ def test_a_torn_journal_goes_on_after_its_last_whole_record(tmp_path, cut):
         Journal(path, "serial")
     again.close()
     assert join(journal_blocks(path, Oddities())).watts[:, 0].tolist() == [0, 1, 2, 3, 7]
+
+
+def clocked(folder, steps):
+    """A capture of frames that are read at given instants, each with the number that it should have."""
+    capture = Capture("-", folder, "box", "serial", turn=None)
+    number = 0
+    for at_s, count, rotate in steps:
+        capture._take(b"".join(numbered(number + n) for n in range(count)), 1_700_000_000 * NS + round(at_s * NS))
+        number += count
+        if rotate:
+            capture.rotate()
+    capture._finish()
+    return number
+
+
+def test_frames_that_are_read_late_keep_their_times_also_across_a_rotation(tmp_path):
+    # Held up for 2 s: 200 frames at once, in three goes, and the port turned in between.
+    sent = clocked(tmp_path, [(0.0, 1, False), (2.0, 80, False), (2.0, 60, True), (2.001, 60, False), (2.01, 1, False)])
+    found, block = numbers(tmp_path)
+    assert found == list(range(sent))
+    steps_s = np.diff(block.utc_ns) / NS
+    assert np.allclose(steps_s[1:140], 0.01, atol=0.0001) and (steps_s > 0).all()
+
+
+def test_a_clock_that_is_set_back_starts_a_new_file_with_the_times_that_it_has_now(tmp_path):
+    sent = clocked(tmp_path, [(3600.0, 5, False), (3600.05, 5, False), (10.0, 5, False), (10.05, 5, False)])
+    found, block = numbers(tmp_path)
+    assert sorted(found) == list(range(sent)) and len(list((tmp_path / "raw").glob("*.parquet"))) == 2
+    assert np.allclose((block.utc_ns / NS - 1_700_000_000)[[9, 19]], [10.05, 3600.05], atol=0.001)
 
 
 def test_the_hour_of_the_rotation(monkeypatch):

@@ -1,6 +1,7 @@
 """Recordings of other tools become runs whose totals are sums that a reader can do by hand; all texts are ours."""
 
 import json
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +11,7 @@ from everywatt.api.run import load
 from everywatt.cli.group import dispatch
 from everywatt.core.errors import UsageError
 from everywatt.meters import aipowermeter, ipmi_log, sage, smi_monitor
+from everywatt.sensors.calibrations import Stored, save
 from everywatt.tape.importing import import_files
 
 FUZZ = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
@@ -51,7 +53,7 @@ def make(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        return load(import_files(kind, [path], tmp_path / f"{kind}.tape", options))
+        return load(import_files(kind, [path], path.parent / f"{kind}.tape", options))
 
     return write
 
@@ -98,6 +100,39 @@ def test_a_tree_of_jobs(tmp_path):
     assert len(run.tapes) == 2 and run.energy("job 102").joules == pytest.approx(200 + 20)
     assert run.energy().joules == pytest.approx(300 + 40)
     assert run.spans[0].attributes["user"] == "alice"
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A stored calibration: watts = 1.1 × reading + 5."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    save(Stored("GPU-1", 1.1, 5.0, 1.0, 0.5, time.time(), host="another", name="card"))
+
+
+def test_a_card_of_aipowermeter_uses_its_calibration(make, kept):
+    """0 stays at 20 W, 1 at 100 W: ten seconds of each."""
+    lines = [line(t, cpu(10.0), smi_card(100.0)) for t in range(11)]
+    plain = make("aipowermeter", "\n".join(lines))
+    run = make("aipowermeter", "\n".join(lines), "b/power_metrics.json", **{"uuid.1": "GPU-1"})
+    assert plain.energy(device="gpu.1").joules == pytest.approx(1000)
+    assert run.energy(device="gpu.1").joules == pytest.approx(1000 * 1.1 + 50)
+    assert run.energy(device="gpu.0").joules == pytest.approx(200), "nothing is known of this one"
+    other = make("aipowermeter", "\n".join(lines), "c/power_metrics.json", uuid="GPU-1")
+    assert other.energy(device="gpu.1").joules == pytest.approx(1000), "of two cards, one UUID says nothing"
+
+
+def test_the_one_card_of_a_recording_needs_no_number(make, kept):
+    lines = "\n".join(line(t, cpu(10.0), nvml_card(100.0)) for t in range(11))
+    run = make("aipowermeter", lines, uuid="GPU-1")
+    assert run.energy(device="gpu.0").joules == pytest.approx(1000 * 1.1 + 50), "its counter is calibrated too"
+    assert run.energy(device="cpu.0").joules == pytest.approx(100)
+
+
+def test_an_expired_calibration_is_not_used_and_said(make, kept):
+    save(Stored("GPU-1", 1.1, 5.0, 1.0, 0.5, time.time() - 400 * 86_400))
+    run = make("aipowermeter", "\n".join(line(t, cpu(10.0), nvml_card(100.0)) for t in range(11)), uuid="GPU-1")
+    assert run.energy(device="gpu.0").joules == pytest.approx(1000)
+    assert any("more than a year old" in group.info.label for tape in run.tapes for group in tape.groups)
 
 
 def test_written_for_aipowermeter_and_read_again(make, tmp_path, capsys):

@@ -17,7 +17,7 @@ from typing import Any, Final
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.meters.series import Part, Table, group, number, write_parts, zone_ns
+from everywatt.meters.series import Part, Table, calibrated_card, group, number, write_parts, zone_ns
 from everywatt.sensors.gpu_known import facts_for
 from everywatt.tape.importing import parse_utc_ns
 
@@ -49,7 +49,8 @@ class Log:
 
 
 def import_aipowermeter(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
-    """A tape from a recording's folder or its `power_metrics.json`. options: zone_h, card (name of the GPU), driver."""
+    """A tape from a recording's folder or its `power_metrics.json`. options: zone_h, card (name of the GPU), driver,
+    uuid (of the one card) or uuid.0, uuid.1 …: their calibrations are used."""
     files = [_file(path) for path in paths]
     parts = [_part(file, options) for file in files]
     return write_parts(out, parts, files, options)
@@ -148,7 +149,11 @@ def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]
     facts = facts_for(str(options.get("card", "")), str(options.get("driver", "")), None, "draw")
     counted = any(key in _section(line[1], "gpu") for line in log.lines if line for key in COUNTED)
     machine = Table(group("cpu", "aipowermeter", [_counter(*entry[1:]) for entry in CPU]))
-    tables = {card: Table(group(f"gpu.{card}", "aipowermeter", _card_channels(card, facts, counted))) for card in cards}
+    tables = {}
+    for card in cards:
+        known, why = calibrated_card(facts, card, cards, options)
+        channels = _card_channels(card, known, counted)
+        tables[card] = Table(group(f"gpu.{card}", "aipowermeter", channels, label=why or ""))
     whole, sums = [0.0] * len(CPU), {card: [0.0] for card in cards}
     last: int | None = None
     for line in log.lines:
@@ -204,7 +209,8 @@ def _power(name: str, device: str, domain: Domain, facts: Facts) -> Channel:
 
 def _card_channels(card: str, facts: Facts, counted: bool) -> list[Channel]:
     device = f"gpu.{card}"
-    plain = Facts(gain_pct=facts.gain_pct, offset_w=facts.offset_w, cards=facts.cards or None)
+    kept = ("gain_pct", "offset_w", "calibrated", "gain", "bias_w")
+    plain = Facts(cards=facts.cards or None, **{name: getattr(facts, name) for name in kept})
     return [
         replace(_counter(f"{device}.energy", device, Domain.GPU), facts=plain)
         if counted

@@ -13,15 +13,14 @@ from pathlib import Path
 
 from everywatt.core.clocks import NS
 from everywatt.meters.archive import safe_name
-from everywatt.meters.journal import Journal, journal_path, journals, kind_of
+from everywatt.meters.journal import Journal, head_of, journal_path, journals, kind_of, tail_of, whole_size
+from everywatt.meters.landing import SHARED, Landing, landing_path
 from everywatt.meters.omegawatt_csv import HEADER
-from everywatt.meters.omegawatt_serial import BAUD, Decoder
+from everywatt.meters.omegawatt_serial import BAUD, HELD_UP_NS, Decoder
 from everywatt.meters.pack import pack
-from everywatt.meters.port import FIRST_WAIT_S, LAST_WAIT_S, Port
+from everywatt.meters.reader import QUIET_S, Reader
 
 SYNC_EVERY_S = 30.0
-RETRY_EVERY_S = 1.0
-QUIET_S = 0.5
 
 
 @dataclass
@@ -79,9 +78,20 @@ class Capture:
         self._decoder = Decoder()
         self._line = b""
         self._header = b""
+        self._last_ns = 0
         self._packers: list[subprocess.Popen[str]] = []
         self._journal = self._take_up()
+        self._landing = Landing(landing_path(archive, self._meter) if SHARED.is_dir() else None)
+        self._landing.skip_written(self._journal_size)
         self._turn_ns = next_turn_ns(utc_ns(), turn) if turn else None
+
+    def _journal_size(self, began_ns: int) -> int:
+        if began_ns == self._journal.began_ns:
+            return self._journal.size
+        try:
+            return whole_size(journal_path(self._archive, self._meter, began_ns))
+        except OSError:
+            return 0
 
     def stop(self) -> None:
         """End soon: what was read is kept and packed."""
@@ -92,76 +102,94 @@ class Capture:
         self._turning = True
 
     def _take_up(self) -> Journal:
-        """The journal that a killed capture left, to go on with; older ones are packed. Else a new one."""
+        """The journal that a killed capture left, to go on with; older ones are packed. Else a new one.
+
+        A frame or line that was cut by the kill is carried on, also into a new journal.
+        """
         left = journals(self._archive, self._meter)
-        for _, _, path in left[:-1]:
-            self._pack_later(path)
         now_ns = self._utc_ns()
+        if left and left[-1][2].stat().st_size == 0:
+            left.pop()[2].unlink()  # killed between making it and its first line
         if not left:
             return Journal(journal_path(self._archive, self._meter, now_ns), self._kind)
         began_ns, _, path = left[-1]
         old = self._turn is not None and next_turn_ns(began_ns, self._turn) <= now_ns
-        if old or kind_of(path) != self._kind:
-            self._pack_later(path)
-            return Journal(journal_path(self._archive, self._meter, now_ns), self._kind)
-        self._tell(f"Going on with {path.name}.")
-        return Journal(path, self._kind)
+        goes_on = not old and kind_of(path) == self._kind
+        journal = Journal(path if goes_on else journal_path(self._archive, self._meter, now_ns), self._kind)
+        before = [older for _, _, older in left if older != journal.path]
+        if goes_on:
+            self._tell(f"Going on with {path.name}.")
+            self._look_back(path)
+        if journal.empty and before and kind_of(before[-1]) == self._kind:
+            self._look_back(before[-1])
+            self._carry(journal, now_ns)
+        for older in before:
+            self._pack_later(older)
+        return journal
+
+    def _look_back(self, path: Path) -> None:
+        """Know what a journal ends with, as if this capture had read it."""
+        self._last_ns, tail = tail_of(path)
+        if self._kind == "serial":
+            self._decoder.feed(tail)
+            self._decoder.bad_check = self._decoder.bad_frames = 0
+            return
+        self._line = tail.rpartition(b"\n")[2]
+        self._header = next((line for line in head_of(path).split(b"\n") if HEADER.search(line)), b"")
+
+    def _carry(self, journal: Journal, now_ns: int) -> None:
+        """Begin a journal with when the one before ended, and what it has of an unfinished frame or line."""
+        journal.append(self._last_ns, b"")
+        carried = self._decoder.pending if self._kind == "serial" else self._header + b"\n" + self._line
+        if carried.strip(b"\n"):
+            journal.append(now_ns, carried)
 
     def run(self, duration_s: float | None = None) -> Progress:
         """Capture until it ends."""
         until = None if duration_s is None else time.monotonic() + duration_s
+        reader = Reader(self._name, self._baud, self._landing, self._utc_ns)
         try:
-            self._loop(until)
+            self._take_all()  # what had landed when a capture before was killed
+            reader.start()
+            self._loop(reader, until)
         finally:
+            reader.stop()
+            reader.join()
+            self._take_all()
             self._finish()
         return self.progress
 
-    def _loop(self, until: float | None) -> None:
-        port: Port | None = None
-        wait_s, synced, out_since = FIRST_WAIT_S, time.monotonic(), None
-        while not self._stopping and (until is None or time.monotonic() < until):
-            if port is None:
-                try:
-                    port = Port(self._name, self._baud)
-                except OSError as error:
-                    if out_since is None:
-                        out_since = time.monotonic()
-                        self._tell(f"{self._name} cannot be opened: {error.strerror}. Waiting for it.")
-                    self._idle(wait_s, until)
-                    wait_s = min(wait_s * 2, LAST_WAIT_S)
-                    continue
-                if out_since is not None:
-                    self._tell(f"{self._name} is back after {time.monotonic() - out_since:.1f} s.")
-                wait_s, out_since = FIRST_WAIT_S, None
-            data = port.read(QUIET_S)
-            if data:
-                self._take(data)
-            elif data is None:
-                if port.ends:
-                    break
-                port.close()
-                port, out_since = None, time.monotonic()
-                self.progress.outages += 1
-                self._tell(f"{self._name} was unplugged. Waiting for it.")
+    def _loop(self, reader: Reader, until: float | None) -> None:
+        synced = time.monotonic()
+        while True:
+            if self._stopping or (until is not None and time.monotonic() > until):
+                reader.stop()
+            reading = reader.reading
+            self._landing.wait(QUIET_S if reading and not self._stopping else 0.0)
+            self._take_all()
+            while reader.told:
+                self._tell(reader.told.popleft())
+            self.progress.outages = reader.outages
             if time.monotonic() - synced > SYNC_EVERY_S:
                 synced = time.monotonic()
                 self._journal.sync()
             self._mind()
-        if port is not None:
-            port.close()
+            if not reading:
+                return
 
-    def _idle(self, seconds: float, until: float | None) -> None:
-        end = time.monotonic() + seconds
-        while not self._stopping and time.monotonic() < min(end, until or end):
-            time.sleep(0.05)
-            self._mind()
+    def _take_all(self) -> None:
+        for landed_ns, data in self._landing.take():
+            self._take(data, landed_ns)
 
-    def _take(self, data: bytes) -> None:
-        """To the journal first, in one call; then look at it."""
-        now_ns = self._utc_ns()
+    def _take(self, data: bytes, now_ns: int) -> None:
+        """To the journal first; then look at it."""
+        if self._last_ns - now_ns > HELD_UP_NS:  # the clock was set back: rows must not wait until it is there again
+            self._turning, self._last_ns = True, 0
         if self._turning or (self._turn_ns is not None and now_ns >= self._turn_ns):
             self._rotate(now_ns)
+        self._landing.goes_to(self._journal.began_ns, self._journal.size)
         self._journal.append(now_ns, data)
+        self._last_ns = max(self._last_ns, now_ns)
         self.progress.bytes += len(data)
         if self._kind == "serial":
             self.progress.frames += len(self._decoder.feed(data))
@@ -192,9 +220,7 @@ class Capture:
             return  # a full disk: the old one goes on
         old = self._journal
         fresh = Journal(journal_path(self._archive, self._meter, now_ns), self._kind)
-        carried = self._decoder.pending if self._kind == "serial" else self._header + b"\n" + self._line
-        if carried.strip(b"\n"):
-            fresh.append(now_ns, carried)
+        self._carry(fresh, now_ns)
         self._journal = fresh
         old.close()
         self.progress.rotations += 1
@@ -217,6 +243,7 @@ class Capture:
     def _finish(self) -> None:
         """Close and pack, also what is still being packed."""
         self._journal.close()
+        self._landing.close(remove=not self._journal.waiting_bytes)
         self.progress.lost_bytes = self._journal.lost_bytes + self._journal.waiting_bytes
         for packer in self._packers:
             packer.wait()

@@ -1,7 +1,7 @@
 """Cells with one decimal, as whole tenths, all of a text at once: by where its points are, not cell by cell.
 
 Every cell of a row that `wattmetre-read` printed is digits, a point, one digit and a separator. So the points say where
-each cell is and how long, and the digits of one place (the tenths, the ones, the tens …) of all cells are taken together.
+each cell is and how long, and the digits of one place (the tenths, the ones, the tens) of all cells are taken together.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _only_rows(raw: Bytes, points: Any, columns: int) -> bool:
     if not ((ends[:, -1] == _END).all() and (ends[:, :-1] == _COMMA).all()):
         return False
     digits = np.count_nonzero(raw - np.uint8(_ZERO) < 10)
-    return digits + 2 * len(points) == len(raw)
+    return bool(digits + 2 * len(points) == len(raw))
 
 
 def _turn(tenths: Tenths, text: bytes, points: Any) -> bool:

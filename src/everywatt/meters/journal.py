@@ -3,8 +3,9 @@
     EWJ1 serial\n            or `EWJ1 text`, then records:
     u64 UTC ns, u32 size, bytes
 
-A record is handed to the kernel by the same call that took it from the port, so a killed capture loses nothing that it
-had read; whoever captures next goes on with the same journal, also in the midst of a frame. Where the disk is full,
+A record without bytes says where the journal before ended: rows of this one are after that.
+What is read lands in shared memory before it comes here (see `landing`), so a killed capture loses nothing; whoever
+captures next goes on with the same journal, also in the midst of a frame. Where the disk is full,
 records wait in memory, and beyond a bound the oldest are dropped and counted.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 import re
 import struct
@@ -24,11 +26,12 @@ from typing import Final
 from everywatt.core.errors import TapeError, UsageError
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.omegawatt_csv import read_blocks
-from everywatt.meters.omegawatt_serial import Decoder, Frame, arrival_ns, block_of
+from everywatt.meters.omegawatt_serial import Decoder, Frame, block_of, settled_ns
 
 KINDS: Final = ("serial", "text")
 SUFFIX: Final = ".journal"
 MOST_WAITING_BYTES: Final = 64 << 20
+TAIL_BYTES: Final = 65_536
 _HEAD: Final = b"EWJ1 "
 _RECORD = struct.Struct("<QI")
 _NAME = re.compile(r"(?P<meter>.+)-(?P<at>\d{10,20})\.journal")
@@ -40,6 +43,8 @@ class Journal:
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path, self.kind = path, kind
+        named = _NAME.fullmatch(path.name)
+        self.began_ns = int(named["at"]) if named else 0
         self.waiting: deque[bytes] = deque()
         self.waiting_bytes = self.lost_bytes = 0
         self.trouble: str | None = None
@@ -51,11 +56,16 @@ class Journal:
             raise UsageError(f"{path} is being written by another capture.", cure="--meter with another name") from None
         except OSError as error:
             raise TapeError(f"{path} cannot be written: {error.strerror}.") from None
-        self._size = _whole_size(path)
-        os.ftruncate(self._fd, self._size)  # a record that a crash of the machine left half
+        self.size = whole_size(path)
+        os.ftruncate(self._fd, self.size)  # a record that a crash of the machine left half
         os.lseek(self._fd, 0, os.SEEK_END)
-        if self._size == 0:
+        if self.size == 0:
             self._put(_HEAD + kind.encode() + b"\n")
+
+    @property
+    def empty(self) -> bool:
+        """True where nothing of a meter is in it yet."""
+        return self.size <= len(_HEAD) + len(self.kind) + 1 and len(self.waiting) < 2
 
     def append(self, utc_ns: int, data: bytes) -> None:
         """Write what was read at an instant, after what waits."""
@@ -80,10 +90,10 @@ class Journal:
             except OSError as error:
                 self.trouble = error.strerror
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, self._size)
-                    os.lseek(self._fd, self._size, os.SEEK_SET)
+                    os.ftruncate(self._fd, self.size)
+                    os.lseek(self._fd, self.size, os.SEEK_SET)
                 return False
-            self._size += len(record)
+            self.size += len(record)
             self.waiting_bytes -= len(record)
             self.waiting.popleft()
         self.trouble = None
@@ -106,21 +116,45 @@ class Journal:
         os.close(self._fd)
 
 
-def _whole_size(path: Path) -> int:
-    """Where the last whole record ends."""
-    size = path.stat().st_size
+def whole_size(path: Path) -> int:
+    """Where the last whole record ends; 0 where it is no journal."""
+    return _scan(path)[0]
+
+
+def tail_of(path: Path) -> tuple[int, bytes]:
+    """When a journal ends (UTC ns), and the last bytes that it has from the meter: more than a frame or line has."""
+    _, at = _scan(path)
+    last = list(_records(path, at))
+    return max((utc_ns for utc_ns, _ in last), default=0), b"".join(data for _, data in last)
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes that a journal has from the meter: more than a header is long."""
+    found = b""
+    for _, data in records(path)[1]:
+        found += data
+        if len(found) > TAIL_BYTES:
+            break
+    return found
+
+
+def _scan(path: Path) -> tuple[int, int]:
+    """Where the last whole record ends, and where the last stretch of records begins."""
     with path.open("rb") as file:
-        head = file.readline(64)
+        head, size = file.readline(64), os.fstat(file.fileno()).st_size
         if not head.startswith(_HEAD) or not head.endswith(b"\n"):
-            return 0
+            return 0, 0
         at = len(head)
-        while at + _RECORD.size <= size:
-            file.seek(at)
-            _, length = _RECORD.unpack(file.read(_RECORD.size))
-            if at + _RECORD.size + length > size:
-                break
-            at += _RECORD.size + length
-    return at
+        tail: int | None = None
+        with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
+            while at + _RECORD.size <= size:
+                end = at + _RECORD.size + _RECORD.unpack_from(data, at)[1]
+                if end > size:
+                    break
+                if tail is None and at >= size - TAIL_BYTES:
+                    tail = at
+                at = end
+    return at, at if tail is None else tail
 
 
 def journals(folder: Path, meter: str | None = None) -> list[tuple[int, str, Path]]:
@@ -187,20 +221,22 @@ def _serial_blocks(found: Iterator[tuple[int, bytes]], odd: Oddities) -> Iterato
     frames: list[Frame] = []
     last_ns = 0
     for utc_ns, data in found:
+        if not data:  # where the journal before ended
+            last_ns = max(last_ns, utc_ns)
         fresh = [frame for frame, _ in decoder.feed(data)]
         if not fresh:
             continue
         if frames and (len(frames) >= _BLOCK_FRAMES or len(frames[0].watts) != len(fresh[0].watts)):
-            yield block_of(times, frames)
+            stamps = settled_ns(times, frames, last_ns)
+            last_ns = stamps[-1]
+            yield block_of(stamps, frames)
             times, frames = [], []
-        stamps = arrival_ns(utc_ns, fresh, last_ns)
-        last_ns = stamps[-1]
-        for stamp, frame in zip(stamps, fresh, strict=True):
+        for frame in fresh:
             if not frames or len(frame.watts) == len(frames[0].watts):
-                times.append(stamp)
+                times.append(utc_ns)
                 frames.append(frame)
             else:
                 odd.bad_frames += 1  # modules that came or went within one read
     odd.bad_frames += decoder.bad_check + decoder.bad_frames
     if frames:
-        yield block_of(times, frames)
+        yield block_of(settled_ns(times, frames, last_ns), frames)

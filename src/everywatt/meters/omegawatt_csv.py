@@ -172,9 +172,7 @@ def _by_tenths(text: bytes, layout: Layout, odd: Oddities) -> Block | None:
     others: list[tuple[int, bytes]] = []
     for place, line in enumerate(text.split(b"\n")[:-1]):
         (plain if _PLAIN.match(line) and line.count(b",") == layout.columns - 1 else others).append((place, line))
-    whole = (
-        read_tenths(b"".join(line + b"\n" for _, line in plain), layout.plugs) if len(plain) > len(others) else None
-    )
+    whole = read_tenths(b"".join(line + b"\n" for _, line in plain), layout.plugs) if len(plain) > len(others) else None
     return None if whole is None else _merged(whole, plain, others, layout, odd)
 
 

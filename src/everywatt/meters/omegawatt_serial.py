@@ -23,6 +23,7 @@ BAUD: Final = 921_600
 MODULE: Final = 6
 FIXED_BYTES: Final = 22
 MOST_MODULES: Final = 32
+HELD_UP_NS: Final = 30 * NS
 _HEAD = struct.Struct("<HHII3f")
 _LONGEST: Final = len(MAGIC) + 2 + FIXED_BYTES + 8 * MODULE * MOST_MODULES + 1
 
@@ -134,11 +135,20 @@ def arrival_ns(read_ns: int, frames: Sequence[Frame], last_ns: int) -> list[int]
 
     Times rise, also where a clock was set back: then by one nanosecond.
     """
-    times = [0] * len(frames)
-    at = read_ns
-    for place in range(len(frames) - 1, -1, -1):
-        times[place] = at
-        at -= round(frames[place].delta_s * NS)
+    return settled_ns([read_ns] * len(frames), frames, last_ns)
+
+
+def settled_ns(times_ns: Sequence[int], frames: Sequence[Frame], last_ns: int) -> list[int]:
+    """When frames were sent that were read at these instants: none after its follower began, and all after the last.
+
+    What a busy machine reads late it reads in several goes, all at one instant: those times are moved back. A step of
+    more than `HELD_UP_NS` is a clock that was set, and moves nothing.
+    """
+    times = list(times_ns)
+    for place in range(len(times) - 2, -1, -1):
+        began_ns = times[place + 1] - round(frames[place + 1].delta_s * NS)
+        if began_ns < times[place] < began_ns + HELD_UP_NS:
+            times[place] = began_ns
     for place, time_ns in enumerate(times):
         times[place] = last_ns = max(time_ns, last_ns + 1)
     return times

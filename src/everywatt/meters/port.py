@@ -9,17 +9,18 @@ import stat
 import sys
 import termios
 import tty
+from collections.abc import Callable
 from pathlib import Path
 
+from everywatt.meters.landing import Landing
 from everywatt.meters.omegawatt_serial import BAUD
 
-READ_BYTES = 65_536
 FIRST_WAIT_S = 0.2
 LAST_WAIT_S = 5.0
 
 
 class Port:
-    """An opened source. `read` gives bytes, b"" where nothing came in time, None where it ended or was unplugged."""
+    """An opened source. `land` gives 0 where nothing came in time, and None where it ended or was unplugged."""
 
     def __init__(self, name: str, baud: int = BAUD) -> None:
         self.name = name
@@ -34,15 +35,15 @@ class Port:
         """True where an end is the end: a file, or a pipe whose writer left."""
         return self.standard_input or stat.S_ISREG(os.fstat(self._fd).st_mode)
 
-    def read(self, timeout_s: float) -> bytes | None:
-        """What has come, waiting for some of it."""
+    def land(self, landing: Landing, timeout_s: float, utc_ns: Callable[[], int]) -> int | None:
+        """Let land what has come, waiting for some of it; how many bytes."""
         try:
             ready, _, _ = select.select([self._fd], [], [], timeout_s)
             if not ready:
-                return None if not self._there() else b""
-            return os.read(self._fd, READ_BYTES) or None
+                return 0 if self._there() else None
+            return landing.land(self._fd, utc_ns()) or None
         except BlockingIOError:
-            return b""
+            return 0
         except OSError:  # EIO: the adapter, or the other side of a pty, is gone
             return None
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from everywatt.core.channels import NAN, Channel, GroupInfo, Row
+from everywatt.core.channels import NAN, Channel, Facts, GroupInfo, Row
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.errors import UsageError
 from everywatt.core.spans import Span
+from everywatt.sensors.calibrations import calibrated
 from everywatt.tape.importing import Recording, usual_period_s, write_tape
 from everywatt.tape.run_store import slug
 
@@ -114,6 +115,17 @@ def _told(table: Table) -> Table | None:
 def group(name: str, sensor: str, channels: Sequence[Channel], label: str = "") -> GroupInfo:
     """A group of channels of imported values."""
     return GroupInfo(name, sensor, channels[0].device, tuple(channels), label=label)
+
+
+def calibrated_card(
+    facts: Facts, card: str, cards: Iterable[str], options: Mapping[str, Any]
+) -> tuple[Facts, str | None]:
+    """A card's facts with its stored calibration, and why there is one that is not used.
+
+    Recordings that name no cards are told which they were: `uuid` where there is one card, else `uuid.0`, `uuid.1` …
+    """
+    alone = options.get("uuid", "") if set(cards) == {card} else ""
+    return calibrated(facts, str(options.get(f"uuid.{card}", alone)), host="")
 
 
 def number(value: Any) -> float | None:

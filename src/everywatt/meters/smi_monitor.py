@@ -15,8 +15,7 @@ from typing import Any, Final
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.meters.series import Part, Table, group, number, write_parts, zone_ns
-from everywatt.sensors.calibrations import calibrated
+from everywatt.meters.series import Part, Table, calibrated_card, group, number, write_parts, zone_ns
 from everywatt.sensors.gpu_known import facts_for
 from everywatt.tape.importing import parse_utc_ns
 
@@ -43,8 +42,8 @@ class Line:
 
 
 def import_monitor(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
-    """A tape from logs of dmon or pmon. options: start, period_s, zone_h, card, driver, limit_w, uuid (of the
-    log's one card: its calibration is then used).
+    """A tape from logs of dmon or pmon. options: start, period_s, zone_h, card, driver, limit_w, and uuid (of the
+    log's one card) or uuid.0, uuid.1 …: calibrations of these are used.
     """
     lines: list[Line] = []
     for path in paths:
@@ -119,14 +118,13 @@ def _devices(lines: Sequence[Line], options: Mapping[str, Any]) -> list[Table]:
     facts = facts_for(
         str(options.get("card", "")), str(options.get("driver", "")), number(options.get("limit_w")), "draw"
     )
-    if len(seen) == 1:  # a log names no cards: a UUID that is given can be of one only
-        facts, _ = calibrated(facts, str(options.get("uuid", "")), host="")
     tables: dict[str, tuple[list[str], Table]] = {}
     for line, at in zip(lines, times, strict=True):
         card = line.cells["gpu"]
         if card not in tables:
             keys = [key for key in DMON if any(key in other.cells for other in lines)]
-            tables[card] = keys, Table(group(f"gpu.{card}", "nvidia-smi dmon", _channels(card, keys, facts)))
+            known, why = calibrated_card(facts, card, seen, options)
+            tables[card] = keys, Table(group(f"gpu.{card}", "nvidia-smi dmon", _channels(card, keys, known), why or ""))
         keys, table = tables[card]
         values = [number(line.cells.get(key)) for key in keys]
         table.add(at, [v if v is None or v >= 0 else None for v in values])
