@@ -15,6 +15,7 @@ from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import addable, sources
 from everywatt.slurm import scontrol
 from everywatt.slurm.booking import book, horizon_s, merge_hours, sensor_of
+from everywatt.slurm.cards import CardOrder, card_order
 from everywatt.slurm.node_jobs import NodeJob, NodeJobs
 from everywatt.slurm.record import record
 from everywatt.slurm.spool import Event, forget, read_events
@@ -70,6 +71,7 @@ class Node:
         self._taken: dict[Path, Event] = {}  # what they said is known and could not be kept yet
         self._hours_wait = False
         self._troubles: dict[str, str] = {}
+        self._orders: dict[str, CardOrder] = {}  # of cards, by the slurm.conf that numbers them
         self._path = spool / STATE
         self.state = State.read(self._path)
         self._jobs = NodeJobs(self.state.jobs, self.state.recorded)
@@ -135,6 +137,8 @@ class Node:
         ended = job.end_s is not None
         told = self._ask(job.job_id, self.name, job.conf)
         state = str(told.pop("state", ""))
+        if job.slices:
+            told.pop("gpus", None)  # numbers of slices, not of cards
         told.pop("restart", None)  # at the end of a run that is requeued it is of the next one already
         if ended:
             told = {key: value for key, value in told.items() if key not in ("cpus", "memory_bytes", "gpus")}
@@ -165,6 +169,7 @@ class Node:
                 devices[source.label] = (source.domain.value, sensor_of(source))
                 scope[source.family] = None
             self.state.uuids.update(gpu_uuids(tape))
+            self._place_cards(known)
             until_s = horizon_s(tape, now_s)
             if until_s > told_s:
                 self._find_processes(tape, until_s)
@@ -190,6 +195,16 @@ class Node:
         self._store_hours(told_s, all_of_it or bool(done))
         self._save()
         return len(rows)
+
+    def _place_cards(self, known: Iterable[NodeJob]) -> None:
+        """Say which cards of the tape jobs have, as soon as the tape has told its cards."""
+        for job in known if self.state.uuids else ():
+            if job.gpus and not job.cards:
+                order = self._orders.get(job.conf)
+                if order is None:
+                    order = self._orders[job.conf] = card_order(self.state.uuids, self.name, job.conf)
+                job.cards = order.of(job.gpus)
+                job.note = "; ".join(part for part in (job.note, order.doubt) if part)
 
     def _find_processes(self, tape: Tape, until_s: float) -> None:
         """Ask slurmd for the processes of jobs of which none was found for a while, once for each job."""
