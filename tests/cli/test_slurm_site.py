@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -218,6 +218,41 @@ def test_the_wall_of_a_meters_log(said: Any, own_site: Path, tmp_path: Path) -> 
     assert "not explained by the chips" in said("slurm", "job", "1", "--store", own_site)[1]
     assert said("slurm", "wall", "--store", own_site)[0] == 2
     assert said("slurm", "wall", tmp_path / "log.csv", "--store", own_site)[0] == 2
+
+
+def bmc_log(path: Path, minutes: Iterable[int]) -> Path:
+    """What a loop around `date +%s; ipmitool dcmi power reading` leaves: 2000 W, minutes after 9:58."""
+    start = int(known_site.T0 + 10 * 3600) - 120
+    text = "{}\n\n    Instantaneous power reading:                  2000 Watts\n    Minimum during sampling period: 9 Watts\n"
+    path.write_text("".join(text.format(start + n * 60) for n in minutes))
+    return path
+
+
+def test_the_wall_of_a_bmc(said: Any, own_site: Path, tmp_path: Path) -> None:
+    """The same as of a wattmeter, from a run that `import ipmi` made."""
+    log = bmc_log(tmp_path / "bmc.log", range(124))
+    assert said("import", "ipmi", log, "--out", tmp_path / "bmc")[0] == 0
+    words = ("slurm", "wall", "--run", f"n1={tmp_path / 'bmc'}", "--store", own_site, *SINCE)
+    (node,) = data(said, *words, "--dry")["nodes"]
+    assert (node["node"], node["hours"], node["jobs"]) == ("n1", 2, 1)
+    assert node["wall_j"] == pytest.approx(2 * 7.2e6, rel=1e-3)
+    assert data(said, *words)["changed"] == 1
+    assert data(said, *words)["changed"] == 0
+    wall_j = data(said, "slurm", "job", "1", "--store", own_site)["jobs"][0]["nodes"][0]["wall_uj"] / 1e6
+    assert wall_j == pytest.approx(4.0 / 4.6 * 7.2e6, rel=1e-3)
+    assert said("slurm", "wall", "--run", "n1=none-such", "--store", own_site)[0] == 2
+
+
+def test_a_bmc_that_was_silent_for_long_gives_no_figure(said: Any, own_site: Path, tmp_path: Path) -> None:
+    for name, minutes in (("half", [*range(10), *range(40, 124)]), ("most", [*range(10), *range(14, 124)])):
+        assert said("import", "ipmi", bmc_log(tmp_path / name, minutes), "--out", tmp_path / f"{name}.run")[0] == 0
+    words = ("slurm", "wall", "--store", own_site, *SINCE, "--run")
+    found = data(said, *words, f"n1={tmp_path / 'half.run'}")
+    assert (found["changed"], found["nodes"][0]["hours"]) == (0, 1)
+    # Of an hour that was nearly all seen the rest is taken to be like what was.
+    found = data(said, *words, f"n1={tmp_path / 'most.run'}")
+    assert (found["changed"], found["nodes"][0]["hours"]) == (1, 2)
+    assert found["nodes"][0]["wall_j"] == pytest.approx(2 * 7.2e6, rel=1e-3)
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """A node's jobs: who they are, what of the tape is theirs, and that nothing is lost when it is killed."""
 
+import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from machines import Process, write_machine
@@ -11,6 +13,7 @@ from tapes import UTC_NS
 from everywatt.core.clocks import NS
 from everywatt.slurm.account import Account
 from everywatt.slurm.booking import book
+from everywatt.slurm.cards import card_order, gres_numbers
 from everywatt.slurm.hooks import make_spool
 from everywatt.slurm.job_spans import shown
 from everywatt.slurm.node import Node, tapes_in
@@ -19,7 +22,8 @@ from everywatt.slurm.presence import AGENT, holder, leave, take_place
 from everywatt.slurm.record import record
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.scontrol import expand, parse_job, parse_pids
-from everywatt.slurm.spool import Event
+from everywatt.slurm.spool import Event, forget
+from everywatt.slurm.state import State
 from everywatt.slurm.store import Store
 from everywatt.tape.reader import Tape
 
@@ -90,6 +94,19 @@ def test_a_stretch_is_charged_to_jobs_idle_and_the_system(tape: Path) -> None:
     assert first.idle_uj["gpu.0"] == pytest.approx(400e6, rel=1e-2)
     assert "gpu.0" not in second.own_uj
     assert first.cpu_s == pytest.approx(20.0, rel=1e-2)
+
+
+def test_what_a_card_did_is_of_who_had_it_then(tape: Path) -> None:
+    """The card goes from 40 W to 160 W at 6 s; one job has it until then, another one from then on for three seconds."""
+    jobs = [NodeJob(1, 0, T0 + 3, T0 + 6, cpus=1.0, gpus=[0]), NodeJob(2, 0, T0 + 6, T0 + 9, cpus=1.0, gpus=[0])]
+    accounts: dict[str, Account] = {}
+    pieces = book(Tape.open(tape), "n1", jobs, accounts, T0 + 1, T0 + 11, {})
+    assert accounts["1/0"].own_uj.get("gpu.0", 0) == pytest.approx(0, abs=1e6)
+    assert accounts["2/0"].own_uj["gpu.0"] == pytest.approx(3 * 120e6, rel=0.01)
+    assert accounts["2/0"].idle_uj["gpu.0"] == pytest.approx(3 * 40e6, rel=0.01)
+    rows = [row for piece in pieces for row in piece.hours if row.device == "gpu.0"]
+    assert sum(row.total_uj for row in rows) == pytest.approx(5 * 40e6 + 5 * 160e6, rel=0.01)
+    assert sum(row.jobs_uj for row in rows) == sum(account.own_uj.get("gpu.0", 0) for account in accounts.values())
 
 
 def test_booking_in_pieces_is_booking_at_once(tape: Path) -> None:
@@ -185,6 +202,108 @@ def test_a_reboot_ends_what_ran(tape: Path, tmp_path: Path) -> None:
     assert stored(tmp_path)[1].note == record.note
 
 
+class Killed(BaseException):
+    """What a SIGKILL is to the test."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, place: int) -> list[int]:
+    """From now on the node dies at its `place`-th write: before it or after it, in turn. Gives a counter of them."""
+    seen = [0]
+
+    def dying(work: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*words: Any) -> Any:
+            for done in (False, True):
+                if seen[0] == place:
+                    seen[0] += 1
+                    raise Killed
+                seen[0] += 1
+                found = work(*words) if not done else found
+            return found
+
+        return write
+
+    monkeypatch.setattr(Store, "append", dying(Store.append))
+    monkeypatch.setattr(Store, "append_hours", dying(Store.append_hours))
+    monkeypatch.setattr(State, "write", dying(State.write))
+    monkeypatch.setattr("everywatt.slurm.node.forget", dying(forget))
+    return seen
+
+
+def through(tmp_path: Path) -> None:
+    """Two jobs from start to end, on a node that is started again wherever it dies."""
+    spool = tmp_path / "spool"
+    make_spool(spool)
+    news = {
+        3: [("start", 1, 1.0), ("start", 2, 2.0)],
+        8: [("end", 2, 7.0)],
+        12: [("end", 1, 10.0)],
+    }
+    node = None
+    for now, events in news.items():
+        for kind, job, at in events:
+            drop(spool, kind, job, at, node="n1", cpus=1, cluster="c", exit_code="0:0")
+        while True:
+            try:
+                node = node or node_at(tmp_path, now)
+                node._now_s = lambda now=now: T0 + now
+                node.listen()
+                node.settle()
+                break
+            except Killed:
+                node = None
+    assert node is not None and (node.running, node.waiting) == (0, 0)
+
+
+def balance_uj(tmp_path: Path) -> tuple[int, int]:
+    """What hours say that jobs had, and what the jobs' own records say."""
+    hours = Store(tmp_path / "store").query("SELECT * FROM nodes", [], 0, 1e11).to_pylist()
+    assert all(row["jobs_uj"] + row["idle_uj"] + row["system_uj"] == row["total_uj"] for row in hours)
+    return sum(row["jobs_uj"] for row in hours), sum(row.energy_uj or 0 for row in stored(tmp_path).values())
+
+
+def test_a_kill_at_any_write_leaves_hours_that_are_the_sum_of_jobs(tape: Path, tmp_path: Path) -> None:
+    true_uj, place, writes = None, -1, 1
+    while place < writes:
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        (folder / "tape").symlink_to(tmp_path / "tape")
+        with pytest.MonkeyPatch.context() as patch:
+            seen = killed_at(patch, place)
+            through(folder)
+        of_hours_uj, of_jobs_uj = balance_uj(folder)
+        assert of_hours_uj == of_jobs_uj > 0, f"killed at write {place}"
+        assert list((folder / "spool" / "events").iterdir()) == []
+        true_uj, writes = (of_jobs_uj, seen[0]) if true_uj is None else (true_uj, writes)
+        assert of_jobs_uj == pytest.approx(true_uj, rel=1e-6)
+        place += 1
+    assert writes > 20
+
+
+def test_a_full_disk_is_waited_out(tape: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the store nor the spool can be written for a while: events stay, and nothing is counted twice."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+
+    make_spool(tmp_path / "spool")
+    for kind, at in (("start", 1.0), ("end", 7.0)):
+        drop(tmp_path / "spool", kind, 1, at, node="n1", cpus=1, cluster="c", exit_code="0:0")
+    node = node_at(tmp_path, 8)
+    with monkeypatch.context() as patch:
+        for place in ((Store, "append"), (Store, "append_hours"), (State, "write")):
+            patch.setattr(*place, full)
+        for _ in range(3):
+            node.listen()
+            assert node.settle() == 0
+        assert "No space left" in node.trouble
+        assert len(list((tmp_path / "spool" / "events").iterdir())) == 2
+    assert (node.listen(), node.settle(), node.trouble) == (0, 1, "")
+    assert list((tmp_path / "spool" / "events").iterdir()) == []
+    of_hours_uj, of_jobs_uj = balance_uj(tmp_path)
+    assert of_hours_uj == of_jobs_uj > 0
+    assert stored(tmp_path)[1].coverage == pytest.approx(1.0, abs=0.01)
+
+
 def test_a_job_that_was_never_on_the_tape_is_refused(tape: Path, tmp_path: Path) -> None:
     make_spool(tmp_path / "spool")
     drop(tmp_path / "spool", "start", 9, 2.0, node="n1", cpus=1)
@@ -242,6 +361,53 @@ def test_what_scontrol_says() -> None:
     assert (facts["cpus"], facts["memory_bytes"], facts["gpus"]) == (2.0, 2 << 30, [1])
     assert (facts["array_job_id"], facts["array_task_id"], facts["nodes"]) == (5, 2, 2)
     assert parse_job("rubbish") == {}
+
+
+CARDS = {"gpu.0": "GPU-a", "gpu.1": "GPU-b", "gpu.2": "GPU-c"}
+
+
+def driver(proc: Path, minors: dict[str, int]) -> Path:
+    """What NVIDIA's driver tells of its cards."""
+    for uuid, minor in minors.items():
+        folder = proc / "driver/nvidia/gpus" / f"0000:0{minor}:00.0"
+        folder.mkdir(parents=True)
+        folder.joinpath("information").write_text(
+            f"Model: \t\t NVIDIA A100\nGPU UUID: \t {uuid}\nBus Location: \t {folder.name}\nDevice Minor: \t {minor}\n"
+        )
+    return proc
+
+
+def test_slurms_gpus_are_found_by_their_device_files(tmp_path: Path) -> None:
+    proc = driver(tmp_path / "proc", {"GPU-a": 2, "GPU-b": 0, "GPU-c": 1})
+    conf = tmp_path / "slurm.conf"
+    # Without files in gres.conf Slurm sorts cards by device file; with them it goes by the lines.
+    order = card_order(CARDS, "n1", str(conf), proc)
+    assert (order.of([0, 2]), order.doubt) == (["gpu.1", "gpu.0"], "")
+    gres = "NodeName=n2 Name=gpu File=/dev/nvidia7\nNodeName=n[1,3] Name=gpu Type=a File=/dev/nvidia{} # and more\n"
+    (tmp_path / "gres.conf").write_text(gres.format("[0-2]"))
+    assert card_order(CARDS, "n1", str(conf), proc) == order
+    (tmp_path / "gres.conf").write_text(gres.format("[1,0]"))
+    order = card_order(CARDS, "n1", str(conf), proc)
+    assert order.of([0, 1]) == ["gpu.2", "gpu.1"] and "out of order" in order.doubt
+    assert "driver does not tell" in card_order(CARDS, "n2", str(conf), proc).doubt
+
+
+def test_where_nobody_tells_device_numbers_that_is_said(tmp_path: Path) -> None:
+    order = card_order(CARDS, "n1", str(tmp_path / "slurm.conf"), tmp_path, {})
+    assert (order.of([2, 5]), "taken for the driver's" in order.doubt) == (["gpu.2", "gpu.5"], True)
+    assert card_order({"gpu.0": "GPU-a"}, "n1", "", tmp_path, {}).doubt == ""
+    (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-2]\n")
+    assert card_order(CARDS, "n1", str(tmp_path / "slurm.conf"), tmp_path, {}).doubt == ""
+    (tmp_path / "gres.conf").write_text("AutoDetect=nvml\nName=gpu Type=x\n")
+    assert gres_numbers((tmp_path / "gres.conf").read_text(), "n1") is None
+
+
+def test_parts_of_cards_are_not_numbers_of_cards() -> None:
+    jobs = NodeJobs()
+    take(jobs, [event("start", 1, 0, gpus="3", visible="MIG-1f,MIG-2e")])
+    job = jobs.jobs["1/0"]
+    assert (job.devices, job.slices) == ([], ["MIG-1f", "MIG-2e"])
+    assert record(job, None, {}, "").gpus == ("MIG-1f", "MIG-2e")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The store: appended by many, read as one, the same before and after it is compacted."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date
@@ -9,7 +11,7 @@ import pytest
 
 from everywatt.core.errors import UsageError
 from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, NodeHour, StepEnergy
-from everywatt.slurm.store import Store, connect, safe_node
+from everywatt.slurm.store import MOST_PARTS, Store, connect, safe_node
 
 MIDNIGHT = 1_794_700_800.0  # 2026-11-15T00:00Z
 DAY = date(2026, 11, 15)
@@ -57,7 +59,7 @@ def test_compaction_changes_no_answer(tmp_path: Path) -> None:
     assert store.compact(DAY) == 6
     assert store.compact(DAY) == 0
     assert store.jobs(MIDNIGHT, MIDNIGHT + 86_400).to_pylist() == before
-    assert [path.name for path in (tmp_path / "jobs" / "date=2026-11-15").iterdir()] == ["compact.parquet"]
+    assert [path.name for path in (tmp_path / "jobs" / "date=2026-11-15").glob("[!.]*")] == ["compact.parquet"]
 
 
 def test_a_later_record_replaces_and_a_torn_one_does_not(tmp_path: Path) -> None:
@@ -74,9 +76,31 @@ def test_a_later_record_replaces_and_a_torn_one_does_not(tmp_path: Path) -> None
 def test_a_locked_day_is_left_alone(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.append([job(1)], "n1")
-    (tmp_path / "jobs" / "date=2026-11-15" / ".compacting").touch()
-    assert store.compact(DAY) == 0
-    assert ids(store) == [1]
+    # A lock is a process's, so another one has to hold it.
+    held = "import sys; from everywatt.slurm.locks import exclusive; from pathlib import Path\n"
+    held += "with exclusive(Path(sys.argv[1])) as mine: print(mine, flush=True); sys.stdin.read()"
+    lock = tmp_path / "jobs" / "date=2026-11-15" / ".compacting"
+    words = [sys.executable, "-c", held, str(lock)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "True\n"
+        assert store.compact(DAY) == 0
+        assert ids(store) == [1]
+        other.stdin.close()
+        other.wait()
+    assert store.compact(DAY) == 1
+
+
+def test_a_node_that_appends_often_makes_one_file_of_its_own(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.append([job(900, "n1.a")], "n1.a")
+    for number in range(MOST_PARTS + 3):
+        store.append([job(number % 30, energy_uj=number, written_s=float(number + 1))], "n1")
+    files = [path.name for path in (tmp_path / "jobs" / "date=2026-11-15").glob("*.parquet")]
+    assert len([name for name in files if name.startswith("n1.a.")]) == 1
+    assert len(files) <= 4
+    rows = store.jobs(MIDNIGHT, MIDNIGHT + 86_400, "node = 'n1'").to_pylist()
+    latest = {n: max(m for m in range(MOST_PARTS + 3) if m % 30 == n) for n in range(30)}
+    assert {row["job_id"]: row["energy_uj"] for row in rows} == latest
 
 
 def test_days_are_by_the_end_and_others_are_not_read(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "setpriv")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacct", "sacctmgr")
+MANY = 50
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENDED = {
     "COMPLETED",
@@ -212,6 +213,7 @@ class SlurmCluster:
             "SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=2",
             "MpiDefault=none",
             "MailProg=/bin/true",
+            "MinJobAge=3600",  # what has ended is known until the cluster is stopped, also of a long array
             "ReturnToService=2",
             "SlurmdParameters=config_overrides",
             "SlurmdTimeout=5",
@@ -331,7 +333,12 @@ class SlurmCluster:
 
     def wait(self, job: int | str, timeout_s: float = 120) -> dict[str, str]:
         """Until the job and all its tasks have ended; their states."""
-        self.until(lambda: (found := self.states(job)) and set(found.values()) <= ENDED, f"{job} has ended", timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while len(found := self.states(job)) > MANY and not set(found.values()) <= ENDED:
+            assert time.monotonic() < deadline, f"never came: {job} has ended\n{self.logs()}"
+            time.sleep(2)  # to ask for hundreds of tasks ten times a second would be most of what the machine does
+        left_s = max(deadline - time.monotonic(), 1.0)
+        self.until(lambda: (found := self.states(job)) and set(found.values()) <= ENDED, f"{job} has ended", left_s)
         return self.states(job)
 
     def wait_for(self, job: int | str, state: str = "RUNNING", timeout_s: float = 60) -> None:

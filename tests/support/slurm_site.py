@@ -44,16 +44,19 @@ used = resource.getrusage(resource.RUSAGE_SELF)
 with open(name, "w") as file:
     json.dump(used.ru_utime + used.ru_stime, file)
 """
-# Keeps a card busy to some share for some seconds, and says in a file how long it was at last.
+# Keeps a card busy to some share for some seconds, and says in a file how long that was: at least, and at most.
 ON_GPU = """
 import json, sys, time
 from everywatt.sim.loads import use_gpu
 name, share, gpu, seconds = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-began = time.monotonic()
+before = time.monotonic()
 with use_gpu(share, memory_bytes=2**30, gpu=gpu):
+    began = time.monotonic()
     time.sleep(seconds)
+    ended = time.monotonic()
+after = time.monotonic()
 with open(name, "w") as file:
-    json.dump(time.monotonic() - began, file)
+    json.dump([ended - began, after - before], file)
 """
 
 
@@ -161,8 +164,23 @@ class SlurmSite:
 
     def records(self, job: int, count: int = 1, timeout_s: float = 45) -> list[JobOnNode]:
         """All records of a job, or of the tasks of an array, once there are so many."""
-        self.until(lambda: len(self._records(job)) >= count, f"{count} records of {job}", timeout_s)
+        self.until(lambda: self._are_there(job, count), f"{count} records of {job}", timeout_s)
         return self._records(job)
+
+    def _are_there(self, job: int, count: int) -> bool:
+        if len(self._records(job)) >= count:
+            return True
+        time.sleep(min(count / 100, 2))  # to read a store takes longer the more there is
+        return False
+
+    def settled(self, name: str) -> None:
+        """Wait until all jobs of a node are in the store: its hours have also what those drew that are not yet."""
+
+        def done() -> bool:
+            state = json.loads((self.folder / name / "node.json").read_text())
+            return not state["jobs"] and not self.spool(name)
+
+        self.until(done, f"all jobs of {name} are recorded", 120)
 
     def _records(self, job: int) -> list[JobOnNode]:
         return [row for row in self.everything() if job in (row.job_id, row.array_job_id, row.het_job_id)]

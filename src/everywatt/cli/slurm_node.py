@@ -21,8 +21,9 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.slurm.hooks import make_spool
 from everywatt.slurm.job_spans import JobSpans
 from everywatt.slurm.node import Node, tapes_in
-from everywatt.slurm.presence import AGENT, NODE, holder, leave, take_place
+from everywatt.slurm.presence import AGENT, NODE, alone, holder, leave, take_place
 from everywatt.slurm.state import STATE, State
+from everywatt.slurm.store import Store
 
 IDLE_S = 10.0
 
@@ -63,13 +64,28 @@ def command(
         raise UsageError("--once needs a tape to read.", cure="--tape STATE/tape of the agent")
     folder = spool_of(spool)
     make_spool(folder)
-    if not take_place(folder):
-        output.text("Another one records the jobs of this node.")
-        return 0
+    with alone(folder) as mine:
+        if not mine or not take_place(folder):
+            output.text("Another one records the jobs of this node.")
+            return 0
+        return _record(name, folder, store_of(store), tape, every, (once, until_idle), (settings, note), output)
+
+
+def _record(
+    name: str | None,
+    folder: Path,
+    store: Store,
+    tape: Path | None,
+    every_s: float,
+    how: tuple[bool, bool],
+    recording: tuple[Settings, str | None],
+    output: Output,
+) -> int:
+    """All of it, once the place is ours."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    meter = None if tape else meter_of(settings, note, "slurm", pids=(), everything=True)
+    meter = None if tape else meter_of(*recording, "slurm", pids=(), everything=True)
     spans = None
     try:
         earlier = State.read(folder / STATE).folder
@@ -78,10 +94,10 @@ def command(
             tape, spans = _start(meter), JobSpans(meter)
         assert tape is not None
         tapes = tapes_in(*dict.fromkeys([*([Path(earlier)] if earlier else []), tape.resolve()]))
-        node = Node(name or socket.gethostname(), folder, store_of(store), tapes, watch=spans)
+        node = Node(name or socket.gethostname(), folder, store, tapes, watch=spans)
         node.state.folder = str(tape.resolve())
         places = (NODE, AGENT) if meter is not None else (NODE,)
-        recorded = _loop(node, stop, every, places, once=once, until_idle=until_idle)
+        recorded = _loop(node, stop, every_s, places, output, once=how[0], until_idle=how[1])
         if meter is not None:
             meter.stop()
             recorded += node.settle(all_of_it=not node.running)
@@ -104,22 +120,28 @@ def _start(meter: Meter) -> Path:
 
 
 def _loop(
-    node: Node, stop: threading.Event, every_s: float, places: Sequence[str], *, once: bool, until_idle: bool
+    node: Node,
+    stop: threading.Event,
+    every_s: float,
+    places: Sequence[str],
+    output: Output,
+    *,
+    once: bool,
+    until_idle: bool,
 ) -> int:
     """Listen each second, book where a job has ended or it is time; gives how many jobs were recorded.
 
     Somebody may have removed the spool: it is made again, and our `places` in it with it.
     """
-    recorded, quiet_s, since_s = 0, 0.0, 0.0
+    recorded, quiet_s, since_s, told = 0, 0.0, 0.0, ""
     while True:
-        if any(holder(node.spool, name) != os.getpid() for name in places):
-            make_spool(node.spool)
-            for name in places:
-                take_place(node.spool, name)
+        _keep_places(node.spool, places)
         heard = node.listen()
         if once or since_s >= every_s:
             recorded += node.settle()
             since_s = 0.0
+        if node.trouble != told and (told := node.trouble):
+            output.error(f"{told}. It is tried again, and nothing is lost meanwhile.")
         if once:
             return recorded
         quiet_s = 0.0 if heard or node.running or node.waiting else quiet_s + 1.0
@@ -127,3 +149,13 @@ def _loop(
             return recorded
         stop.wait(1.0)
         since_s += 1.0
+
+
+def _keep_places(spool: Path, places: Sequence[str]) -> None:
+    try:
+        if any(holder(spool, name) != os.getpid() for name in places):
+            make_spool(spool)
+            for name in places:
+                take_place(spool, name)
+    except OSError:
+        pass  # a full disk: what is known is in memory, and the next round tries again

@@ -87,15 +87,18 @@ class RunWall:
     def seen(
         self, low_s: npt.NDArray[np.float64], high_s: npt.NDArray[np.float64]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Joules of stretches, scaled to their whole length, and the share of each inside of the recording."""
-        low, high = np.clip(low_s, self.origin_s, self.end_s), np.clip(high_s, self.origin_s, self.end_s)
-        share = (high - low) / np.maximum(high_s - low_s, 1e-9)
-        inside = high > low
-        joules = np.full(len(low), np.nan)
-        if inside.any():
-            windows = low[inside] - self.origin_s, high[inside] - self.origin_s
-            joules[inside] = sum(self.run.energies(*windows, device=device) for device in self.devices)
-        return joules / np.maximum(share, 1e-9), share
+        """Joules of stretches, scaled to their whole length, and the share of each that was observed."""
+        joules, share = np.full(len(low_s), np.nan), np.zeros(len(low_s))
+        for place, (low, high) in enumerate(zip(low_s.tolist(), high_s.tolist(), strict=True)):
+            between = max(low, self.origin_s) - self.origin_s, min(high, self.end_s) - self.origin_s
+            if between[1] <= between[0]:
+                continue
+            found = [self.run.energy(between=between, device=device) for device in self.devices]
+            inside = (between[1] - between[0]) / max(high - low, 1e-9)
+            share[place] = min(one.coverage for one in found) * inside
+            if all(one.joules is not None and one.coverage > 0 for one in found):
+                joules[place] = sum((one.joules or 0.0) / one.coverage for one in found) / inside
+        return joules, share
 
 
 def _walls(

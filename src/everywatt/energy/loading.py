@@ -19,6 +19,7 @@ from everywatt.energy.spacing import publishing_s, spacing_s
 from everywatt.energy.swing import Witness
 from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
 from everywatt.tape.columns import Columns, counted_line, load_columns
+from everywatt.tape.growing import grown_columns
 from everywatt.tape.reader import StoredGroup, Tape
 
 MARGIN_PERIODS = 64
@@ -35,7 +36,7 @@ class Asked(NamedTuple):
     also: Sequence[str] = ()
 
 
-_keeper: WeakKeyDictionary[Tape, dict[tuple[int, str], Ticks | None]] = WeakKeyDictionary()
+_keeper: WeakKeyDictionary[Tape, dict[tuple[int, str, tuple[int, int]], Ticks | None]] = WeakKeyDictionary()
 _newest: WeakKeyDictionary[Tape, tuple[tuple[int, int], dict[tuple[int, bool], list[Columns]]]] = WeakKeyDictionary()
 
 
@@ -148,10 +149,11 @@ def _small(tape: Tape, group: StoredGroup) -> bool:
 
 def _kept(tape: Tape, group: StoredGroup, channel: Channel) -> Ticks | None:
     """All ticks of a short tape, read once: publication times follow from all of them, so windows add up exactly."""
-    if not tape.sealed:
-        return _load(tape, group, channel, *tape.extent_ns(), False)
     known = _keeper.setdefault(tape, {})
-    key = (group.id, channel.name)
+    key = (group.id, channel.name, tape.version)
+    if not tape.sealed:
+        for old in [old for old in known if old[:2] == key[:2] and old != key]:
+            del known[old]
     if key not in known:
         known[key] = _load(tape, group, channel, *tape.extent_ns(), False)
     return known[key]
@@ -284,6 +286,8 @@ def _pieces(
 
 def _around(tape: Tape, group: StoredGroup, wanted: list[str], start_ns: int, end_ns: int) -> Columns:
     """Rows between two instants and one on either side: a frame may hold hours, and its rest is not looked at."""
+    if not tape.sealed:
+        return grown_columns(tape, group.id, wanted, start_ns, end_ns)
     return load_columns(tape, group.id, wanted, start_ns, end_ns, tight=True).between(start_ns, end_ns)
 
 

@@ -31,6 +31,7 @@ class TapeUse:
     """The decoded tables and use channels of a tape. `update` takes what was written since."""
 
     def __init__(self, tape: Tape) -> None:
+        self.version: tuple[int, int] | None = None  # of the tape that was read last
         self.period_s = 1.0
         self.processes: ProcessUse | None = None
         self.gpus: GpuUse | None = None
@@ -160,8 +161,10 @@ _kept = WeakKeyDictionary()
 def tape_use(tape: Tape) -> TapeUse:
     """The use of a tape as of now."""
     found = _kept.get(tape)
-    if found is None or not tape.sealed:
+    version = tape.version
+    if found is None or found.version != version:
         found = found or TapeUse(tape)
         found.update(tape)
+        found.version = version
         _kept[tape] = found
     return found

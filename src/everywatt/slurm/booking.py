@@ -29,6 +29,7 @@ from everywatt.slurm.tape_use import gpu_busy_s, gpu_memory_peak_bytes, step_tim
 from everywatt.tape.reader import Tape
 
 HOUR_S: Final = 3600
+SCRAP_S: Final = 0.25
 HOST_JOB: Final = "host"  # the ledger's owner of what is in no job
 
 
@@ -73,7 +74,7 @@ def book(
     pieces = []
     low_ns, high_ns = tape.extent_ns()
     start_s, end_s = max(start_s, tape.to_utc_ns(low_ns) / NS), min(end_s, tape.to_utc_ns(high_ns) / NS)
-    for low_s, high_s in _cuts(start_s, end_s, _again_s(jobs)):
+    for low_s, high_s in _cuts(start_s, end_s, [*_again_s(jobs), *_handed_s(jobs)]):
         window = max(tape.from_utc_ns(round(low_s * NS)), low_ns), min(tape.from_utc_ns(round(high_s * NS)), high_ns)
         if window[1] > window[0]:
             made = ledger([tape], [[window]], by="step", baseline=idle)
@@ -87,11 +88,16 @@ def _again_s(jobs: Sequence[NodeJob]) -> list[float]:
     return [job.start_s for job in jobs if runs[job.job_id] > 1]
 
 
+def _handed_s(jobs: Sequence[NodeJob]) -> list[float]:
+    """When GPUs were handed over: what a card did that nobody is listed for is of who had it just then."""
+    return [at_s for job in jobs if job.gpus for at_s in (job.start_s, job.end_s) if at_s is not None]
+
+
 def _cuts(start_s: float, end_s: float, at_s: Iterable[float]) -> Iterable[tuple[float, float]]:
-    """A stretch of time, cut at full hours and at these times."""
-    further = sorted(cut_s for cut_s in at_s if start_s < cut_s < end_s)
+    """A stretch of time, cut at full hours and at these times, but for scraps that no sensor could tell of."""
+    further = sorted(cut_s for cut_s in at_s if start_s < cut_s < end_s - SCRAP_S)
     while start_s < end_s:
-        while further and further[0] <= start_s:
+        while further and further[0] <= start_s + SCRAP_S:
             further.pop(0)
         cut_s = min((start_s // HOUR_S + 1) * HOUR_S, end_s, *further[:1])
         yield start_s, cut_s
@@ -251,7 +257,7 @@ def _inside(job: NodeJob, low_s: float, high_s: float) -> float:
 
 
 def _gpus(job: NodeJob) -> set[str]:
-    return {f"gpu.{index}" for index in job.gpus}
+    return set(job.devices)
 
 
 def _hour_rows(

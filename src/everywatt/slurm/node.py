@@ -15,9 +15,10 @@ from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import addable, sources
 from everywatt.slurm import scontrol
 from everywatt.slurm.booking import book, horizon_s, merge_hours, sensor_of
+from everywatt.slurm.cards import CardOrder, card_order
 from everywatt.slurm.node_jobs import NodeJob, NodeJobs
 from everywatt.slurm.record import record
-from everywatt.slurm.spool import forget, read_events
+from everywatt.slurm.spool import Event, forget, read_events
 from everywatt.slurm.state import STATE, State
 from everywatt.slurm.store import Store
 from everywatt.slurm.tape_use import gpu_uuids, name_processes
@@ -67,6 +68,10 @@ class Node:
         self._asked: set[str] = set()
         self._unknown: dict[str, None] = {}  # runs of jobs that scontrol is still to be asked of, oldest first
         self._heard_s: float | None = None
+        self._taken: dict[Path, Event] = {}  # what they said is known and could not be kept yet
+        self._hours_wait = False
+        self._troubles: dict[str, str] = {}
+        self._orders: dict[str, CardOrder] = {}  # of cards, by the slurm.conf that numbers them
         self._path = spool / STATE
         self.state = State.read(self._path)
         self._jobs = NodeJobs(self.state.jobs, self.state.recorded)
@@ -77,6 +82,11 @@ class Node:
         for job in self._jobs.jobs.values():
             if watch is not None and job.end_s is None:
                 watch.started(job)
+
+    @property
+    def trouble(self) -> str:
+        """What cannot be written at present, "" where all can. Nothing is lost by it: it is tried again."""
+        return "; ".join(dict.fromkeys(self._troubles.values()))
 
     @property
     def running(self) -> int:
@@ -91,16 +101,15 @@ class Node:
     def listen(self) -> int:
         """Take what the hooks said since; gives how many events there were."""
         heard_s = self._now_s()
-        events = read_events(self.spool)
-        ours = []
+        events = [event for event in read_events(self.spool) if event.path not in self._taken]
+        ours = 0
         for event in events:
-            if event.text("node") in ("", self.name) and self._jobs.is_late(event):
-                ours.append(event)
-                continue
-            job = self._jobs.take(event, self.name)
-            if job is None and event.kind != "task":
+            late = event.text("node") in ("", self.name) and self._jobs.is_late(event)
+            job = None if late else self._jobs.take(event, self.name)
+            if job is None and event.kind != "task" and not late:
                 continue  # another node's, on a host that plays several
-            ours.append(event)
+            self._taken[event.path] = event
+            ours += 1
             if job is not None:
                 job.node = job.node or self.name
                 if event.kind != "task" or not job.name:
@@ -109,9 +118,7 @@ class Node:
         self._ask_for_some()
         self.state.seen_s = self._now_s()
         self._save()
-        for event in ours:
-            forget(event)
-        return len(ours)
+        return ours
 
     def _ask_for_some(self) -> None:
         """Complete jobs that events told of, as many as there is time for: a slow controller must not hold us up."""
@@ -130,6 +137,8 @@ class Node:
         ended = job.end_s is not None
         told = self._ask(job.job_id, self.name, job.conf)
         state = str(told.pop("state", ""))
+        if job.slices:
+            told.pop("gpus", None)  # numbers of slices, not of cards
         told.pop("restart", None)  # at the end of a run that is requeued it is of the next one already
         if ended:
             told = {key: value for key, value in told.items() if key not in ("cpus", "memory_bytes", "gpus")}
@@ -160,6 +169,7 @@ class Node:
                 devices[source.label] = (source.domain.value, sensor_of(source))
                 scope[source.family] = None
             self.state.uuids.update(gpu_uuids(tape))
+            self._place_cards(known)
             until_s = horizon_s(tape, now_s)
             if until_s > told_s:
                 self._find_processes(tape, until_s)
@@ -176,8 +186,8 @@ class Node:
         rows = [
             record(job, self.state.accounts.get(job.key), devices, "+".join(scope), self.state.uuids) for job in done
         ]
-        if rows:
-            self.store.append(rows, self.name)
+        if rows and not self._kept("jobs", lambda: self.store.append(rows, self.name)):
+            done, rows = [], []
         for job in done:
             self._jobs.leave(job)
             self.state.accounts.pop(job.key, None)
@@ -185,6 +195,16 @@ class Node:
         self._store_hours(told_s, all_of_it or bool(done))
         self._save()
         return len(rows)
+
+    def _place_cards(self, known: Iterable[NodeJob]) -> None:
+        """Say which cards of the tape jobs have, as soon as the tape has told its cards."""
+        for job in known if self.state.uuids else ():
+            if job.gpus and not job.cards:
+                order = self._orders.get(job.conf)
+                if order is None:
+                    order = self._orders[job.conf] = card_order(self.state.uuids, self.name, job.conf)
+                job.cards = order.of(job.gpus)
+                job.note = "; ".join(part for part in (job.note, order.doubt) if part)
 
     def _find_processes(self, tape: Tape, until_s: float) -> None:
         """Ask slurmd for the processes of jobs of which none was found for a while, once for each job."""
@@ -198,13 +218,29 @@ class Node:
     def _store_hours(self, until_s: float, now: bool) -> None:
         """Hours that are over go into the store for good; the present one as it stands, to be replaced later."""
         over = [hour for hour in self.state.hours if hour.hour_s + 3600 <= until_s]
-        if over or (now and self.state.hours):
-            self.store.append_hours(self.state.hours, self.name)
-        self.state.hours = [hour for hour in self.state.hours if hour not in over]
+        self._hours_wait = self._hours_wait or bool(over) or (now and bool(self.state.hours))
+        if self._hours_wait and self._kept("hours", lambda: self.store.append_hours(self.state.hours, self.name)):
+            self._hours_wait = False
+            self.state.hours = [hour for hour in self.state.hours if hour not in over]
 
     def _save(self) -> None:
+        """Keep what is known; then the events that told it are forgotten."""
         self.state.jobs, self.state.recorded = list(self._jobs.jobs.values()), list(self._jobs.recorded)
-        self.state.write(self._path)
+        if self._kept("state", lambda: self.state.write(self._path)):
+            for event in self._taken.values():
+                forget(event)
+            self._taken.clear()
+
+    def _kept(self, what: str, write: Callable[[], object]) -> bool:
+        """Whether something could be written. A full disk or a filesystem that is away must not end the recording."""
+        try:
+            write()
+        except OSError as error:
+            place = self.spool if what == "state" else self.store.path
+            self._troubles[what] = f"{place} cannot be written: {error.strerror or error}"
+            return False
+        self._troubles.pop(what, None)
+        return True
 
 
 def boot_id(proc: Path = Path("/proc")) -> str:

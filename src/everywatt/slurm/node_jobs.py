@@ -12,6 +12,7 @@ from everywatt.slurm.spool import Event
 
 DEFAULT_PERIOD_S: Final = 2.0
 REMEMBERED: Final = 1000
+SLICES: Final = "it had parts of cards (MIG), of which no idle power is charged by allocation"
 
 
 @dataclass(slots=True)
@@ -32,7 +33,9 @@ class NodeJob:
     nodes: int = 1
     cpus: float | None = None
     memory_bytes: int | None = None
-    gpus: list[int] = field(default_factory=list)
+    gpus: list[int] = field(default_factory=list)  # as Slurm numbers them
+    cards: list[str] = field(default_factory=list)  # as the tape names them, once that is known
+    slices: list[str] = field(default_factory=list)  # UUIDs of parts of cards (MIG)
     array_job_id: int | None = None
     array_task_id: int | None = None
     het_job_id: int | None = None
@@ -51,6 +54,11 @@ class NodeJob:
     def key(self) -> str:
         """Which run of which job: a job that was requeued runs again under its number."""
         return f"{self.job_id}/{self.restart}"
+
+    @property
+    def devices(self) -> list[str]:
+        """The cards that it has, as the tape names them."""
+        return self.cards or [f"gpu.{number}" for number in self.gpus]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for the state on disk."""
@@ -138,6 +146,9 @@ def _describe(job: NodeJob, event: Event) -> None:
     job.tell({name: event.text(name) for name in ("node", "cluster", "user", "account", "partition", "sluid", "conf")})
     job.tell({"uid": event.number("uid"), "nodes": event.number("nodes"), "cpus": event.number("cpus")})
     job.tell({"gpus": indices(event.text("gpus")), **_numbers(event)})
+    job.tell({"slices": [name for name in event.text("visible").split(",") if name.startswith("MIG-")]})
+    if job.slices:
+        job.gpus, job.note = [], job.note or SLICES
     try:
         job.period_s = parse_duration_s(event.text("period") or f"{DEFAULT_PERIOD_S}s")
     except UsageError:

@@ -5,12 +5,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from everywatt.core.errors import EverywattError
+from everywatt.recorder.wire import own_folder
+from everywatt.slurm.locks import exclusive
+
 AGENT: Final = "agent.pid"
 NODE: Final = "node.pid"
+
+
+@contextmanager
+def alone(spool: Path) -> Iterator[bool]:
+    """Be the only one of this user that works on a spool; False where another does.
+
+    A lock outside of the spool: a place in it is gone when somebody removes the folder, and then a hook finds nobody
+    and starts a second one.
+    """
+    name = hashlib.sha256(os.fsencode(spool.resolve())).hexdigest()[:16]
+    with ExitStack() as held:
+        try:
+            mine = held.enter_context(exclusive(own_folder() / f"slurm-{name}.lock"))
+        except EverywattError:
+            mine = True  # where nothing can be locked the place in the spool has to do
+        yield mine
 
 
 def take_place(spool: Path, name: str = NODE, pid: int | None = None, proc: Path = Path("/proc")) -> bool:

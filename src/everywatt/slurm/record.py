@@ -39,7 +39,7 @@ def record(
     budget = sum(account.budgets.values(), Budget())
     below_j, above_j = budget.sides()
     own_uj = sum(account.own_uj.values())
-    cards = [f"gpu.{index}" for index in job.gpus]
+    cards = job.devices
     gpus = tuple(
         _gpu(card, uuids.get(card, card), account, length_s) for card in cards if account.gpu_known_s.get(card)
     )
@@ -66,7 +66,7 @@ def record(
         period_s=job.period_s,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
-        gpus=tuple(uuids.get(card, card) for card in cards),
+        gpus=(*(uuids.get(card, card) for card in cards), *job.slices),
         energy_uj=None if refused else own_uj,
         low_uj=None if refused else max(own_uj - round(below_j * UJ), 0),
         high_uj=None if refused else own_uj + round(above_j * UJ),

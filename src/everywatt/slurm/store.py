@@ -4,8 +4,8 @@
     STORE/jobs/date=2026-11-15/compact.parquet                     what `slurm daily` made of them
     STORE/nodes/date=2026-11-15/…                                  the hours of nodes, in the same way
 
-A file has one writer and gets its name when it is whole, so nodes never wait for one another. A job lies under the day
-of its end (UTC). Of two records of the same job on the same node the later one counts, so appending again is harmless.
+A file has one writer and gets its name when it is whole, so nodes never wait for one another; a node that has appended
+often in a day makes one file of its own. A job lies under the day of its end (UTC). Of two records of the same job on the same node the later one counts, so appending again is harmless.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core.errors import EverywattError, MissingExtra, UsageError
+from everywatt.slurm.locks import exclusive
 from everywatt.slurm.schema import HOUR_KEY, JOB_KEY, JobOnNode, NodeHour, arrow, hour_schema, job_schema
 
 COMPACT: Final = "compact.parquet"
+MOST_PARTS: Final = 32  # of a node and day; more are made into one by the node itself
+TRIES: Final = 3
 _LOCK: Final = ".compacting"
-_LOCK_STALE_S: Final = 3600.0
 _DAY = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
 
 
@@ -53,14 +54,16 @@ class Store:
 
         A file that is broken is left out, and is in `leave_out` from then on.
         """
-        try:
-            return self._query(sql, values, since_s, until_s)
-        except _duckdb().Error as error:
-            new = {path for path, _ in broken_files(self.path)} - self.leave_out
-            if not new:
-                raise EverywattError(f"The store cannot be read: {str(error).splitlines()[0][:300]}") from None
-            self.leave_out |= new
-            return self._query(sql, values, since_s, until_s)
+        for left in reversed(range(TRIES)):
+            try:
+                return self._query(sql, values, since_s, until_s)
+            except _duckdb().Error as error:
+                new = {path for path, _ in broken_files(self.path)} - self.leave_out
+                self.leave_out |= new
+                # A file that was there when we looked may be a part of a larger one by now.
+                if not left or not (new or isinstance(error, _duckdb().IOException)):
+                    raise EverywattError(f"The store cannot be read: {str(error).splitlines()[0][:300]}") from None
+        raise AssertionError
 
     def _query(self, sql: str, values: Sequence[Any], since_s: float, until_s: float) -> Any:
         connection = connect()
@@ -81,27 +84,7 @@ class Store:
     def compact(self, day: date, kind: str = "jobs") -> int:
         """Make one file of a day's; gives how many there were. 0 where there was nothing to do, or another does it."""
         folder = self.path / kind / f"date={day.isoformat()}"
-        parts = [path for path in _parts(folder) if _why_broken(path) is None]
-        if not parts:
-            return 0
-        with _alone(folder) as mine:
-            if not mine:
-                return 0
-            files = [*parts, *([folder / COMPACT] if (folder / COMPACT).exists() else [])]
-            key, schema = (JOB_KEY, job_schema()) if kind == "jobs" else (HOUR_KEY, hour_schema())
-            connection = connect()
-            try:
-                order = "end_s, job_id, node" if kind == "jobs" else "hour_s, node, device"
-                connection.register("nothing", schema.empty_table())
-                union = f"({_latest(files, key)}) UNION ALL BY NAME SELECT * FROM nothing"
-                sql = f"SELECT {_names(schema)} FROM ({union}) ORDER BY {order}"
-                table = connection.sql(sql).to_arrow_table().cast(schema)
-            finally:
-                connection.close()
-            _write(folder / COMPACT, table)
-            for part in parts:
-                part.unlink(missing_ok=True)
-        return len(files)
+        return _join(folder, kind, _parts, folder / COMPACT)
 
     def _append(self, kind: str, rows: Iterable[tuple[str, dict[str, Any]]], node: str, schema: Any) -> list[Path]:
         by_day: dict[str, list[dict[str, Any]]] = {}
@@ -115,6 +98,10 @@ class Store:
             path = folder / f"{safe_node(node)}.{time.time_ns()}.parquet"
             pa, _ = arrow()
             _write(path, pa.Table.from_pylist(of_day, schema=schema))
+            if len(mine := _parts_of(folder, node)) > MOST_PARTS:
+                path = folder / f"{safe_node(node)}.{time.time_ns()}.parquet"
+                _join(folder, kind, lambda where: _parts_of(where, node), path)
+                path = path if path.exists() else mine[-1]
             files.append(path)
         return files
 
@@ -182,6 +169,38 @@ def _parts(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.parquet") if path.name != COMPACT and not path.name.startswith("."))
 
 
+def _parts_of(folder: Path, node: str) -> list[Path]:
+    """What one node appended; a node's name may be the beginning of another's."""
+    name = re.compile(rf"{re.escape(node)}\.\d+\.parquet")
+    return [path for path in _parts(folder) if name.fullmatch(path.name)]
+
+
+def _join(folder: Path, kind: str, parts_in: Callable[[Path], list[Path]], into: Path) -> int:
+    """One file of several of a day's, and of the file itself; gives how many there were. One at a time a day."""
+    if not parts_in(folder):
+        return 0
+    with exclusive(folder / _LOCK) as mine:
+        # What there is is asked under the lock: another one may have made one file of it just now.
+        parts = [path for path in parts_in(folder) if _why_broken(path) is None] if mine else []
+        if not parts:
+            return 0
+        files = [*parts, *([into] if into.exists() else [])]
+        key, schema = (JOB_KEY, job_schema()) if kind == "jobs" else (HOUR_KEY, hour_schema())
+        connection = connect()
+        try:
+            order = "end_s, job_id, node" if kind == "jobs" else "hour_s, node, device"
+            connection.register("nothing", schema.empty_table())
+            union = f"({_latest(files, key)}) UNION ALL BY NAME SELECT * FROM nothing"
+            sql = f"SELECT {_names(schema)} FROM ({union}) ORDER BY {order}"
+            table = connection.sql(sql).to_arrow_table().cast(schema)
+        finally:
+            connection.close()
+        _write(into, table)
+        for part in parts:
+            part.unlink(missing_ok=True)
+    return len(files)
+
+
 def connect() -> Any:
     """A connection of DuckDB's that prints nothing: its bar of a long query would be in the midst of our JSON."""
     connection = _duckdb().connect()
@@ -224,22 +243,3 @@ def _write(path: Path, table: Any) -> None:
     finally:
         part.unlink(missing_ok=True)
 
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[bool]:
-    """Whether this is the only one that compacts a day: a lock file, which every filesystem has."""
-    lock = folder / _LOCK
-    try:
-        if time.time() - lock.stat().st_mtime > _LOCK_STALE_S:
-            lock.unlink(missing_ok=True)
-    except OSError:
-        pass
-    try:
-        os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640))
-    except FileExistsError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.unlink(missing_ok=True)

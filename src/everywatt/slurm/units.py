@@ -14,15 +14,18 @@ UNITS: Final = {
         "--state {state} --period {period} --jobs slurm,cgroup",
         user=None,  # the hooks' spool is root's, and users' files in it are their own
         capabilities="CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_NET_ADMIN CAP_PERFMON",
-        more="Environment=EVERYWATT_SLURM_SPOOL={spool}\nReadWritePaths={spool}\n",
+        more="Environment=EVERYWATT_SLURM_SPOOL={spool}\nExecStartPre=+/bin/mkdir -p {spool}\nReadWritePaths=-{spool}\n",
     ),
     "everywatt-slurm.service": """\
 [Unit]
 Description=everywatt: the jobs of this Slurm node
 After=everywatt-agent.service slurmd.service
 Wants=everywatt-agent.service
+RequiresMountsFor={store}
 
 [Service]
+# systemd refuses to start what may write to a folder that is not there, unless told so by the -.
+ExecStartPre=+/bin/mkdir -p {spool} {store}
 ExecStart={command} slurm node --tape {state}/tape --spool {spool} --store {store} --every 60s --quiet
 Restart=always
 RestartSec=10
@@ -30,7 +33,7 @@ MemoryMax=512M
 ProtectSystem=strict
 PrivateTmp=yes
 NoNewPrivileges=yes
-ReadWritePaths={spool} {store}
+ReadWritePaths=-{spool} -{store}
 
 [Install]
 WantedBy=multi-user.target

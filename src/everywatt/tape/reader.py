@@ -383,6 +383,11 @@ class Tape:
         ]
 
     @property
+    def version(self) -> tuple[int, int]:
+        """Which file this is, and a number that changes when somebody else has written to it."""
+        return self._inode, 0 if self.sealed else int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    @property
     def replaced(self) -> bool:
         """True where the file is another one now: the tape was sealed, or removed."""
         return not self._same_file()

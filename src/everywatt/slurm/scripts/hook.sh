@@ -22,7 +22,8 @@ tell() {
     new="$folder/.$event-$SLURM_JOB_ID-$$"
     printf '%s\n' "event=$event" "job_id=$SLURM_JOB_ID" "node=$SLURMD_NODENAME" "cluster=$SLURM_CLUSTER_NAME" \
         "user=$SLURM_JOB_USER" "uid=$SLURM_JOB_UID" "account=$SLURM_JOB_ACCOUNT" "partition=$SLURM_JOB_PARTITION" \
-        "cpus=$SLURM_JOB_CPUS_PER_NODE" "gpus=$SLURM_JOB_GPUS" "nodes=${SLURM_JOB_NUM_NODES:-$SLURM_NNODES}" \
+        "cpus=$SLURM_JOB_CPUS_PER_NODE" "gpus=$SLURM_JOB_GPUS" "visible=$CUDA_VISIBLE_DEVICES" \
+        "nodes=${SLURM_JOB_NUM_NODES:-$SLURM_NNODES}" \
         "nodelist=${SLURM_JOB_NODELIST:-$SLURM_NODELIST}" "restart=$SLURM_JOB_RESTART_COUNT" \
         "exit_code=$SLURM_JOB_EXIT_CODE2" "sluid=$SLURM_JOB_SLUID" "conf=$SLURM_CONF" "period=@PERIOD@" \
         "array_job_id=$SLURM_ARRAY_JOB_ID" "array_task_id=$SLURM_ARRAY_TASK_ID" \
