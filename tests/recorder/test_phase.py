@@ -279,3 +279,41 @@ def test_a_load_that_is_switched_every_seconds_is_no_slow_gauge() -> None:
     outcome = follow(publisher, declared_ms=100.0)
     assert outcome.tracker.trouble is None
     assert len(outcome.rows) >= 0.97 * 400
+
+
+@pytest.mark.parametrize("period", [1.0, 1.9])
+@pytest.mark.parametrize("late", [0.2, 1.5])
+def test_a_publisher_too_quick_to_be_placed_is_not_taken_for_one_as_slow_as_our_polls(
+    period: float, late: float
+) -> None:
+    """Every read of a burst sees a change, so a publication is never older than the longest time between two."""
+    publisher = Publisher(period, 0.3, seconds=10)
+    outcome = follow(publisher, late_ms=late)
+    rows = settled(outcome)
+    assert outcome.tracker.state is State.FREE and len(rows) > 80
+    inside = [row.early_ns <= publisher.times[index] <= row.late_ns for row, index in rows]
+    assert sum(inside) >= 0.99 * len(inside)
+    assert max(row.late_ns - row.early_ns for row, _ in rows) < 8 * MS
+
+
+def test_a_quick_publisher_that_stands_still_may_have_become_slow() -> None:
+    publisher = Publisher(1.0, seconds=10)
+    stop = publisher.newest(START + 5 * S)
+    publisher.values[stop:] = [publisher.values[stop]] * (len(publisher.values) - stop)
+    rows = settled(follow(publisher), 6.0)
+    assert rows and all(row.late_ns - row.early_ns >= 100 * MS for row, _ in rows)
+
+
+def test_a_quick_publisher_is_read_twice_where_a_span_starts_or_ends() -> None:
+    publisher = Publisher(1.0, 0.3, seconds=10)
+    tracker = follow(publisher).tracker
+    now = START + 10 * S + 30 * MS
+    assert tracker.edge(now - MS // 5, now)
+    reads = []
+    for _ in range(3):
+        wake = tracker.next().latest_ns
+        value = publisher.values[publisher.newest(wake)]
+        rows = tracker.feed(wake, wake + MS // 10, Row(wake, wake, wake, (value,)))
+        assert len(rows) == 1
+        reads.append(wake - now)
+    assert reads[0] == 0 and MS < reads[1] < 12 * MS and reads[2] > 20 * MS

@@ -169,7 +169,8 @@ class _Scene:
         rows = np.flatnonzero(self.late - self.early < WIDE * self.period)
         middle = (self.early + self.late) / 2
         breaks = np.flatnonzero(np.diff(middle[rows]) > LONGEST_SILENCE * self.period) + 1
-        return [part for part in np.split(rows, breaks) if len(part) >= FEWEST]
+        parts = np.split(rows, breaks) if len(breaks) else [rows]
+        return [part for part in parts if len(part) >= FEWEST]
 
 
 def _scene(rows: Rows, half: Floats) -> _Scene | None:

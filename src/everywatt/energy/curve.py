@@ -119,7 +119,7 @@ class Curve:
         t = np.atleast_1d(np.asarray(t_s, dtype=np.float64))
         c = self.cells
         k = self._cell(t)
-        x = np.clip((t - c.start_s[k]) / np.maximum(self._length[k], 1e-12), 0.0, 1.0)
+        x = np.minimum(np.maximum((t - c.start_s[k]) / np.maximum(self._length[k], 1e-12), 0.0), 1.0)
         room = x * (1 - x)
         change = 2 / np.sqrt(3) * c.swing_w[k] * room
         restless = c.restless_w[k] * np.sqrt(room)
@@ -139,7 +139,8 @@ class Curve:
         return np.minimum(left, most), np.minimum(right, most)
 
     def _cell(self, t: Array) -> npt.NDArray[np.intp]:
-        return np.clip(np.searchsorted(self.cells.end_s, t, side="left"), 0, len(self.cells.end_s) - 1)
+        ends = self.cells.end_s
+        return np.minimum(ends.searchsorted(t, side="left"), len(ends) - 1)
 
     def _power(self, t: Array) -> Array:
         return np.asarray(self.cells.mean_w[self._cell(t)])

@@ -1,9 +1,9 @@
 """A counter's ticks near the two ends of a window: all that its joules and their interval need, in less time.
 
 A counter says what was counted between the ends; only where in its cell an end lies is unsure, and that follows from a
-few ticks to either side. The ticks further away matter in three ways, each of which is looked at first: how closely
-they follow one another, whether the device was ever idle, and whether a clock passes through all of them. Where one of
-these could change the answer there is none from here, and all ticks are to be asked.
+few ticks to either side. The ticks further away matter in three ways: how closely they follow one another and whether a
+clock passes through all of them, which are looked at first (where one of these could change the answer there is none
+from here, and all ticks are to be asked), and what the device draws when it is idle, which is taken from all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from everywatt.energy.building import Raw, joined, kept_rows, moved, raw_of, tic
 from everywatt.energy.clockwork import Rows, retime_some
 from everywatt.energy.median import median
 from everywatt.energy.sampling import CLEAR
-from everywatt.energy.swing import IDLE, MOVED, WITNESS_S, Witness, toggling
+from everywatt.energy.swing import IDLE, MOVED, Witness
 from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Ticks
 from everywatt.tape.columns import Columns
 
@@ -39,13 +39,17 @@ _SD = 1 / np.sqrt(12)
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Rows of one channel around a window, and the utilisation of the same device."""
+    """Rows of one channel around a window, and the utilisation of the same device.
+
+    `wide` are the rows from further around of which `pieces` are a part.
+    """
 
     pieces: list[Columns]
     channel: Channel
     expected_s: float
     tracked: bool
     witness: Witness | None
+    wide: Sequence[Columns] = ()
 
 
 def ends_of(asked: Sequence[Around], asked_ns: tuple[int, int]) -> list[Ticks | None]:
@@ -117,14 +121,34 @@ def _finished(one: Around, parts: list[_Part], asked_ns: tuple[int, int]) -> Tic
         return None
     if one.witness is None:
         return near
-    state = toggling(one.witness, near.at_ns[1:] / NS)
-    if state is None:
+    if np.ptp(one.witness.share) < MOVED:
         # Whether utilisation that never moves says idle is told from all readings.
         idle = one.witness.share.max(initial=0.0) <= IDLE
         return None if idle and not _steady(raw) else replace(near, witness=one.witness)
-    if state.maybe.any() and _ever_idle(one.witness, least, most, one.expected_s):
-        return None
-    return replace(near, witness=one.witness)
+    return replace(near, witness=one.witness, low_w=idle_w(one))
+
+
+def idle_w(one: Around) -> float:
+    """The least power of a counter's device while utilisation said idle, by rows as they were recorded; 0 if never.
+
+    What a toggling load draws in its pauses: rows too far away to be ticks of a window know it as well.
+    """
+    witness, facts = one.witness, one.channel.facts
+    if witness is None or not len(witness.share) or witness.share.min() > IDLE:
+        return 0.0
+    least = math.inf
+    for columns in one.wide:
+        at_s = columns.published[1:] / NS
+        # The mean of three looks is idle only where the first of them nearly is: few ticks have to be looked at again.
+        maybe = np.flatnonzero(witness.at(at_s) <= 3.003 * IDLE)
+        idle = maybe[witness.about(at_s[maybe]).mean(axis=0) <= IDLE]
+        counted = columns.accumulated[one.channel.name]
+        joules = (counted[idle + 1] - counted[idle]) * (one.channel.scale * facts.gain)
+        seconds = (columns.published[idle + 1] - columns.published[idle]) / NS
+        # A row without a value, or of a publication that was lost, counts nothing.
+        watts = (joules / seconds)[joules > 0] + facts.bias_w
+        least = min(least, float(watts.min(initial=math.inf)))
+    return max(least, 0.0) if math.isfinite(least) else 0.0
 
 
 def _steady(raw: Raw) -> bool:
@@ -153,21 +177,3 @@ def _well_apart(near: Ticks, least: Floats, most: Floats) -> bool:
     brackets = np.concatenate((most - least, [2 * near.expected_s * NS] * 2))
     own = median(2 * near.half_ns) * _SD
     return bool(apart >= CLEAR * max(2 * median(brackets) * _SD, own))
-
-
-def _ever_idle(witness: Witness, least: Floats, most: Floats, expected_s: float) -> bool:
-    """True where a toggling load's lowest power may have to be taken from a tick far away."""
-    least, most = (np.append(side, side[-1] + expected_s * NS) for side in (least, most))
-    busy = np.zeros(len(least))
-    for look in range(3):
-        first, last = (
-            np.maximum(np.searchsorted(witness.t_s, side / NS + look * WITNESS_S, side="right") - 1, 0)
-            for side in (least, most)
-        )
-        if (last - first > 1).any():
-            return True
-        # Idle is a mean of three looks; the first leaves few ticks whose other looks have to be had.
-        busy = busy + np.minimum(witness.share[first], witness.share[last])
-        maybe = np.flatnonzero(busy <= 3.003 * IDLE)
-        least, most, busy = least[maybe], most[maybe], busy[maybe]
-    return len(busy) > 0

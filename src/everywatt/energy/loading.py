@@ -13,7 +13,7 @@ from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.energy.abreast import read_abreast
 from everywatt.energy.building import GAP_PERIODS, build_ticks, slopes
-from everywatt.energy.ends import REACH, Around, ends_of
+from everywatt.energy.ends import REACH, Around, ends_of, idle_w
 from everywatt.energy.median import median
 from everywatt.energy.spacing import publishing_s, spacing_s
 from everywatt.energy.swing import Witness
@@ -24,6 +24,8 @@ from everywatt.tape.reader import StoredGroup, Tape
 
 MARGIN_PERIODS = 64
 CONTEXT_PERIODS = 600  # ticks beside a window that tell how restless its power is
+# A counter's ends need less: one stretch of `clockwork` around each, whose middle half they are in.
+ENDS_PERIODS = 256
 SMALL_ROWS = 20_000
 
 
@@ -185,7 +187,10 @@ class _Loaded:
         ticks = build_ticks(
             rows.pieces, self.edges, rows.channel, rows.expected_s, tracked=rows.tracked, asked_ns=asked_ns
         )
-        return None if ticks is None else replace(ticks, witness=rows.witness, hole_ns=_hole(rows.pieces))
+        if ticks is None:
+            return None
+        low_w = idle_w(rows) if rows.wide else None
+        return replace(ticks, witness=rows.witness, hole_ns=_hole(rows.pieces), low_w=low_w)
 
 
 def _read(
@@ -218,7 +223,19 @@ def _read(
     edges = [
         edge for first, last in asked for edge in _edges(tape, group, channel, first - margin_ns, last + margin_ns)
     ]
-    return _Loaded(Around(pieces, channel, group.expected_period_s, group.info.tracked, witness), edges)
+    wide = pieces if ends else []
+    if ends:
+        pieces = _near(group, pieces, start_ns, end_ns)
+    return _Loaded(Around(pieces, channel, group.expected_period_s, group.info.tracked, witness, wide), edges)
+
+
+def _near(group: StoredGroup, wide: list[Columns], start_ns: int, end_ns: int) -> list[Columns]:
+    """Of rows around a window those that a counter's ends need."""
+    reach_ns = _ends_ns(group)
+    if len(wide) == 1:
+        return [wide[0].between(start_ns - reach_ns, end_ns + reach_ns)]
+    ends = zip(wide, (start_ns, end_ns), strict=True)
+    return [piece.between(edge_ns - reach_ns, edge_ns + reach_ns) for piece, edge_ns in ends]
 
 
 def _hole(pieces: list[Columns]) -> tuple[int, int]:
@@ -241,9 +258,14 @@ def _context_ns(group: StoredGroup) -> int:
     )
 
 
+def _ends_ns(group: StoredGroup) -> int:
+    """Time beside an end of a window whose rows a counter's joules need."""
+    return int(ENDS_PERIODS * group.expected_period_s * NS)
+
+
 def _long(group: StoredGroup, start_ns: int, end_ns: int) -> bool:
     """True where the rows around one end of a window are not those around the other."""
-    return end_ns - start_ns > 2 * _context_ns(group) + 8 * group.expected_period_s * NS
+    return end_ns - start_ns > 2 * _ends_ns(group) + 8 * group.expected_period_s * NS
 
 
 def _rows(group: StoredGroup, start_ns: int, end_ns: int) -> float:
@@ -271,24 +293,42 @@ def _pieces(
     kept = newest[1].get(key)
     if kept is not None and all(name in kept[0].values for name in wanted):
         return kept
-    context_ns = _context_ns(group)
     names = [*wanted, *(name for name in also if name not in wanted)]
-    if not (_long(group, start_ns, end_ns) if ends else _rows(group, start_ns, end_ns) >= WHOLE_ROWS):
-        spans = [(start_ns - context_ns, end_ns + context_ns)]
+    if ends:
+        pieces = _at_ends(tape, group, names, start_ns, end_ns)
     else:
-        spans = [(edge - context_ns, edge + context_ns) for edge in (start_ns, end_ns)]
-    pieces = [_around(tape, group, names, *span) for span in spans]
+        pieces = _throughout(tape, group, names, start_ns, end_ns)
     if also and tape.sealed:
         newest[1][key] = pieces
         _newest[tape] = newest
     return pieces
 
 
-def _around(tape: Tape, group: StoredGroup, wanted: list[str], start_ns: int, end_ns: int) -> Columns:
+def _around(tape: Tape, group: StoredGroup, names: list[str], start_ns: int, end_ns: int) -> Columns:
     """Rows between two instants and one on either side: a frame may hold hours, and its rest is not looked at."""
     if not tape.sealed:
-        return grown_columns(tape, group.id, wanted, start_ns, end_ns)
-    return load_columns(tape, group.id, wanted, start_ns, end_ns, tight=True).between(start_ns, end_ns)
+        return grown_columns(tape, group.id, names, start_ns, end_ns)
+    return load_columns(tape, group.id, names, start_ns, end_ns, tight=True).between(start_ns, end_ns)
+
+
+def _throughout(tape: Tape, group: StoredGroup, names: list[str], start_ns: int, end_ns: int) -> list[Columns]:
+    context_ns = _context_ns(group)
+    if _rows(group, start_ns, end_ns) < WHOLE_ROWS:
+        spans = [(start_ns - context_ns, end_ns + context_ns)]
+    else:
+        spans = [(edge - context_ns, edge + context_ns) for edge in (start_ns, end_ns)]
+    return [_around(tape, group, names, *span) for span in spans]
+
+
+def _at_ends(tape: Tape, group: StoredGroup, names: list[str], start_ns: int, end_ns: int) -> list[Columns]:
+    """Rows of the frames around the two ends of a window, or around it where they are the same."""
+    reach_ns, context_ns = _ends_ns(group), _context_ns(group)
+    edges = [(start_ns, start_ns), (end_ns, end_ns)] if _long(group, start_ns, end_ns) else [(start_ns, end_ns)]
+    if not tape.sealed:
+        return [_around(tape, group, names, a - context_ns, b + context_ns) for a, b in edges]
+    loaded = [load_columns(tape, group.id, names, a - reach_ns, b + reach_ns, tight=True) for a, b in edges]
+    # What else is in these frames says more of the device, up to where a gauge would look.
+    return [piece.between(a - context_ns, b + context_ns) for piece, (a, b) in zip(loaded, edges, strict=True)]
 
 
 def _utilisation(channel: Channel) -> list[str]:

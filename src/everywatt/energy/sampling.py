@@ -69,7 +69,7 @@ class _Beside:
     """What is known beside the readings: what utilisation says of the cells, the device's least and most power."""
 
     state: Toggling | None
-    low_w: float | None
+    low_w: float | Array | None
     high_w: float | None
 
 
@@ -127,6 +127,7 @@ class CounterCurve(Curve):
     """Energy of a counter that is exact at its publications; between them only the cell's mean power is known.
 
     t_s, joules    publication times and the unwrapped count in joules; the other arguments as for GaugeCurve
+    low_w          also one for each cell
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class CounterCurve(Curve):
         late_s: npt.ArrayLike | None = None,
         quantum_j: float = 0.0,
         witness: Witness | None = None,
-        low_w: float | None = None,
+        low_w: float | Array | None = None,
         high_w: float | None = None,
     ) -> None:
         t, count = np.asarray(t_s, dtype=np.float64), np.asarray(joules, dtype=np.float64)

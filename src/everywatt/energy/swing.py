@@ -27,6 +27,7 @@ SD_OF_MEDIAN_STEP = 1.05
 # A driver publishes utilisation every 170 to 200 ms, about the time before, so it speaks of a cell up to that much
 # later.
 WITNESS_S = 0.2
+_LOOKS_S = WITNESS_S * np.array([[0.0], [1.0], [2.0]])
 # At or below (above) this share the device was idle (busy) all the time; drivers round to whole percents.
 IDLE, BUSY = 0.02, 0.98
 # Looks that differ by more are of a load that toggles about as fast as they come.
@@ -51,11 +52,11 @@ class Witness:
 
     def at(self, t_s: Array) -> Array:
         """The share as it stood at these times (the last one read)."""
-        return self.share[np.clip(np.searchsorted(self.t_s, t_s, side="right") - 1, 0, len(self.share) - 1)]
+        return self.share[np.maximum(self.t_s.searchsorted(t_s, side="right") - 1, 0)]
 
     def about(self, end_s: Array) -> Array:
         """Three looks at each cell that ends at `end_s`: then, one and two publications of utilisation later."""
-        return np.stack([self.at(end_s + n * WITNESS_S) for n in (0, 1, 2)])
+        return self.at(end_s + _LOOKS_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class Ticks:
     observed_ns  accumulated time that was really observed
     watts        mean power of the cell that ends at the publication
     real         False for one that was put in: one period past the first and the last, where a cell may reach
+    low_w        what a counter's device draws at least, where more is known of it than these ticks (None: it is not)
     hole_ns      a stretch whose rows were not loaded, because only the two ends of a long window matter; (0, 0) if none
     """
 
@@ -63,6 +64,7 @@ class Ticks:
     real: Flags
     witness: Witness | None = None
     hole_ns: tuple[int, int] = (0, 0)
+    low_w: float | None = None
 
     @cached_property
     def period_s(self) -> float:
@@ -108,6 +110,7 @@ class Ticks:
                 late_s=t + half_s,
                 quantum_j=quantum_j,
                 witness=self._shifted_witness(),
+                low_w=self.low_w,
             )
         return GaugeCurve(
             t,

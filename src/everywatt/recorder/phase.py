@@ -120,10 +120,20 @@ class Tracker:
             self._target_ns = now_ns
             self._plan(now_ns)
 
-    def edge(self, at_ns: int, now_ns: int) -> None:
-        """A span starts or ends: where not every publication is read, those on both sides of the instant are."""
-        if self.line is None or self._dense or now_ns - at_ns > self.asked_ns:
-            return
+    def edge(self, at_ns: int, now_ns: int) -> bool:
+        """A span starts or ends: where not every publication is read, those on both sides of the instant are.
+
+        True where the next read is another one than was planned.
+        """
+        if now_ns - at_ns > self.asked_ns:
+            return False
+        if self.line is None:
+            if self.state is not State.FREE or self._seen.quick_ns is None:
+                return False
+            self._edge_ns, self.due = at_ns, Window(now_ns, now_ns)
+            return True
+        if self._dense:
+            return False
         self._edge_ns = at_ns
         self._probes.clear()
         if self.line.possible(now_ns) > self._index:
@@ -131,6 +141,7 @@ class Tracker:
             self.due = Window(now_ns, now_ns)
         else:
             self._plan(now_ns)
+        return True
 
     def feed(self, before_ns: int, after_ns: int, row: Row) -> list[Row]:
         """Take in one read that was made between `before_ns` and `after_ns`; gives the publications it shows."""
@@ -202,7 +213,10 @@ class Tracker:
         if searching and not changed and not first and (self._counter or after - self._told_ns < self.asked_ns):
             return []
         self._told_ns = after
-        age = self._seen.declared_ns or (after - since if changed else max(after - since, self.asked_ns))
+        quick = self._seen.quick_ns
+        if quick is not None and not changed and after - since > 2 * quick:
+            quick = self._seen.quick_ns = None  # it stands still, or has become slower
+        age = self._seen.declared_ns or quick or (after - since if changed else max(after - since, self.asked_ns))
         early = after - age
         return [Row(row.read_ns, max(early, since) if changed else early, after, row.values)]
 
@@ -212,6 +226,7 @@ class Tracker:
         self._probes.clear()
 
     def _end_burst(self, now: int) -> None:
+        self._seen.hurry()
         if self._seen.changes and not self._seen.everywhere and self._lock(now):
             return
         if self._seen.closer():
@@ -380,6 +395,11 @@ class Tracker:
             at = now + self._seen.spacing_ns
             self.due = Window(at, at)
         elif self.state is State.FREE:
+            if self._edge_ns is not None:
+                # One read was made at a span's edge; another one after the next publication shuts its cell.
+                at, self._edge_ns = now + 2 * (self._seen.quick_ns or 0), None
+                self.due = Window(at, at)
+                return
             step = max(self.asked_ns, self._seen.declared_ns or 0)
             if now < self._closer_ns:
                 step = (self._seen.declared_ns or step) // CLOSER

@@ -14,6 +14,8 @@ from everywatt.recorder.line import Line
 MS = 1_000_000
 BURST_READS = 60
 UNKNOWN_SPACING_NS = 4 * MS
+# So many reads in a row, each with a change, say that the publisher is not slower than they are, but for this factor.
+HASTY_READS, HASTY_SLACK = 8, 1.15
 
 
 class Search:
@@ -22,10 +24,11 @@ class Search:
     def __init__(self, declared_ns: int | None, counter: bool, now_ns: int) -> None:
         self.declared_ns = self.original_ns = declared_ns
         self.changes: list[tuple[int, int]] = []
+        self.quick_ns: int | None = None  # it publishes at least this often, which is too often to be placed
         self.again = False  # `lay` gave no line because what was declared does not fit: another burst may
         self._counter = counter
         self._breaks: set[int] = set()  # positions in `changes` before which a change could not be placed
-        self._blurred = self._reads = self._doubts = 0
+        self._blurred = self._reads = self._doubts = self._widest_ns = 0
         self._unknown_ns = UNKNOWN_SPACING_NS
         self._start_ns = now_ns
         self._faded: Line | None = None
@@ -34,7 +37,7 @@ class Search:
         """A burst begins."""
         self.changes.clear()
         self._breaks.clear()
-        self._reads = self._blurred = 0
+        self._reads = self._blurred = self._widest_ns = 0
         self._start_ns = now_ns
 
     def fade(self, line: Line) -> None:
@@ -49,6 +52,7 @@ class Search:
         """The value changed between two reads; one of a burst that were too far apart says nothing of the phase."""
         if certain or after_ns - since_ns <= self._narrow_ns():
             self.changes.append((since_ns, after_ns))
+            self._widest_ns = max(self._widest_ns, after_ns - since_ns)
         else:
             self._blurred += 1
             self._breaks.add(len(self.changes))
@@ -83,6 +87,12 @@ class Search:
     def everywhere(self) -> bool:
         """True where nearly every read of the burst saw a change: reads are too slow to place any."""
         return len(self.changes) >= 0.7 * self._reads and self._reads > 4
+
+    def hurry(self) -> None:
+        """Keep what a burst says where each of its reads saw a change: how long ago a publication is at most."""
+        if len(self.changes) >= HASTY_READS and len(self.changes) + self._blurred >= self._reads - 1:
+            most_ns = round(HASTY_SLACK * self._widest_ns)
+            self.quick_ns = most_ns if self.quick_ns is None else min(most_ns, self.quick_ns)
 
     def closer(self) -> bool:
         """True where a closer look is worth while, once: it publishes often, and nobody knows its period."""

@@ -100,6 +100,7 @@ class Server:
         self._last_ns = self._look_ns = now
         self._readers: list[Any] = []
         self._hurried: set[Source] = set()
+        self._pressing = False  # a span's edge wants a read that was not planned
 
     def run(self) -> None:
         """Serve until it is time to leave; then seal what is open."""
@@ -178,7 +179,7 @@ class Server:
     def _idle(self, until_ns: int) -> bool:
         """Sleep until then; True where something has happened that nobody could foresee, or the machine was suspended.
 
-        Spans and points that come meanwhile are no such thing.
+        Spans and points that come meanwhile are no such thing, unless a card is to be read where a span begins or ends.
         """
         while True:
             self._last_ns = now = self.clock.monotonic_ns()
@@ -196,7 +197,9 @@ class Server:
         light = messages is not None and all(str(message.get("op")) in LIGHT for message in messages)
         if not light:
             self.cruise.settle()
+        self._pressing = False
         self._respond(connection, messages)
+        light = light and not self._pressing
         return light and not connection.pending and not any(tape.session.full for tape in self.tapes.values())
 
     def _mind_pause(self, wake: int | None) -> None:
@@ -337,8 +340,8 @@ class Server:
             if op in ("span_open", "span_close"):
                 now = self.clock.monotonic_ns()
                 for source in tape.session.sources:
-                    if source.tracker is not None:
-                        source.tracker.edge(int(message["at_ns"]), now)
+                    if source.tracker is not None and source.tracker.edge(int(message["at_ns"]), now):
+                        self._pressing = True
                 if message.get("edges"):
                     self.cruise.settle_plain(tape.session.sources)
                     self.pinpoint.after_edge(tape.session.sources)

@@ -186,7 +186,8 @@ def _counts(values: Floats, start: float) -> Floats | None:
     # A frame fits in the processor's cache, a whole column does not.
     steps = np.empty(len(values))
     steps[0] = start
-    np.subtract(values[1:], values[:-1], out=steps[1:])
+    with np.errstate(invalid="ignore"):  # inf - inf: a NaN, which is seen in the next line
+        np.subtract(values[1:], values[:-1], out=steps[1:])
     rising = steps[1:].min(initial=0.0) >= 0.0 and np.isfinite(steps[1:].max(initial=0.0))
     return np.cumsum(steps, out=steps) if np.isfinite(values[0]) and rising else None
 
@@ -322,7 +323,8 @@ def _wraps(channel: Channel, steps: Floats, last: Floats, elapsed: Ints) -> tupl
 def _rising_steps(values: Floats, published: Ints, starts: Ints) -> tuple[Floats, Ints] | None:
     """The same where every value is there and none is below the one before: nearly always, and several times faster."""
     step = np.zeros(len(values))
-    np.subtract(values[1:], values[:-1], out=step[1:])
+    with np.errstate(invalid="ignore"):  # inf - inf: a NaN, for which the other way is taken below
+        np.subtract(values[1:], values[:-1], out=step[1:])
     step[starts] = 0.0  # the caller puts what the frame carries there
     least = float(step.min(initial=0.0))
     if not (least >= 0.0 and np.isfinite(values[starts]).all() and np.isfinite(step.max(initial=0.0))):
