@@ -45,7 +45,7 @@ class AgentProcess:
             if line.rstrip().endswith("/metrics"):
                 self.url = line.strip()
 
-    def until(self, ready, what: str, seconds: float = 30.0):
+    def until(self, ready, what: str, seconds: float = 120.0):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found = ready()
@@ -63,7 +63,7 @@ class AgentProcess:
     def values(self) -> dict[str, tuple[float, int | None]]:
         return parse(self.text())
 
-    def wait_for(self, head: str, seconds: float = 30.0) -> dict[str, tuple[float, int | None]]:
+    def wait_for(self, head: str, seconds: float = 120.0) -> dict[str, tuple[float, int | None]]:
         """Values, once a series that begins like this is told."""
 
         def look():

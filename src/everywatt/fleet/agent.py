@@ -29,6 +29,7 @@ from everywatt.fleet.options import RELOADABLE, AgentOptions
 from everywatt.fleet.owners import Accounts, Places
 from everywatt.fleet.share import Level
 from everywatt.fleet.watch import Watcher
+from everywatt.recorder.session import EARLY_NS
 from everywatt.recorder.source import Source
 from everywatt.sensors import registry
 from everywatt.sensors.base import Request
@@ -39,6 +40,7 @@ STATE_NS = 10 * NS
 SMALL_STATE_NS = 60 * NS
 SMALL_FLUSH_NS = 10 * NS
 PRUNE_NS = 60 * NS
+SHARED_NS = NS // 2  # what is read less often than this is flushed as soon as it is read
 Say = Callable[[str], None]
 
 
@@ -260,11 +262,21 @@ class Agent:
         assert self.exporter is not None
         self.exporter.registry.lock.release()
         self.snapshots += 1
+        self._flush_with_reads(now_ns)
         if self.sender is not None:
             self.sender.wake()
         if now_ns >= self._state_ns:
             self._state_ns = now_ns + (SMALL_STATE_NS if self.options.small else STATE_NS)
             self._save()
+
+    def _flush_with_reads(self, now_ns: int) -> None:
+        """Let the next flush share the wake-up in which everything is read."""
+        assert self.session is not None
+        period_ns = round(self.options.period_s * NS)
+        if period_ns >= SHARED_NS:
+            stop_ns = self.loop.stop_after(now_ns + self.session.flush_every_ns - period_ns // 2)
+            if stop_ns is not None:
+                self.session.flush_ns = stop_ns + EARLY_NS // 2
 
     def _round(self, now_ns: int) -> None:
         self.notifier.alive(now_ns / NS)

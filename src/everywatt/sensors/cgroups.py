@@ -99,13 +99,14 @@ class Counted:
         self._files: dict[str, procfs.KeptFile] = {}
         self._reads = 0
         self._cpus: float | None = None
+        self._outside = place.version == 2 and _inside(self._root, place.path) is None
 
     def read(self) -> dict[str, Any]:
         """{"cpu_s", "memory_bytes"}, "why" where one is None because the kernel does not count it, "cpus" where the
         group was given only so many. FileNotFoundError where the group is gone.
         """
         place = self._place
-        if place.version == 2 and _inside(self._root, place.path) is None:
+        if self._outside:
             return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside of this cgroup namespace"}
         reasons: dict[str, str] = {}
         if place.version == 2:
@@ -132,7 +133,7 @@ class Counted:
 
     def _value(self, name: str, place: str | None, file: str, parse: Any, reasons: dict[str, str]) -> float | None:
         kept = self._files.get(name)
-        if kept is None or not os.path.exists(kept.path):  # noqa: PTH110 - a group that went and came again is new
+        if kept is None or kept.removed:  # a group that went and came again is new
             folder = self._folder(name, place, reasons)
             if folder is None:
                 return None

@@ -51,6 +51,11 @@ class KeptFile:
         """Its first `limit` bytes as they are now."""
         return os.pread(self._fd, limit, 0)
 
+    @property
+    def removed(self) -> bool:
+        """Whether it was unlinked since (an entry of /proc or /sys that is gone may also fail to be read)."""
+        return os.fstat(self._fd).st_nlink == 0
+
     def close(self) -> None:
         """Let go of the descriptor; a second time does nothing."""
         if self._fd >= 0:

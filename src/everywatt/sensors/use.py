@@ -155,27 +155,36 @@ class CgroupUse:
         self._told: dict[cgroups.Place, dict[str, Any]] = {}
         self._counted: dict[cgroups.Place, cgroups.Counted] = {}
         self._made: dict[str, float | None] = {}
+        self._present: frozenset[cgroups.Place] = frozenset()
+        self._order: list[cgroups.Place] = []
         self._names = ContainerNames(machine.proc.parent, machine.proc, self._root)
 
     def read_table(self) -> tuple[int, list[dict[str, Any]]]:
         """When, and the groups that are new or changed, or gone."""
         rows: list[dict[str, Any]] = []
-        places = self._trees.places | self._told.keys()
-        for place in sorted(places, key=lambda place: (place.path, str(place.cpu), str(place.memory))):
-            name = {"cgroup": place.path, "version": place.version}
+        for place in self._in_order():
             try:
                 used = self._used(place)
             except FileNotFoundError:
                 if self._told.pop(place, None) is not None:
-                    rows.append({**name, "gone": True})
+                    rows.append({"cgroup": place.path, "version": place.version, "gone": True})
                 continue
             if self._told.get(place) != used:
                 self._told[place] = used
-                rows.append({**name, **used})
+                rows.append({"cgroup": place.path, "version": place.version, **used})
         for folder in list(self._made):
             rows += self._made_row(folder)
         rows += self._names.rows(place.path for place in self._told)
         return self._clock.monotonic_ns(), rows
+
+    def _in_order(self) -> list[cgroups.Place]:
+        """Groups to read, by path. Most of the time they are those of the last read: comparing them costs little."""
+        now = self._trees.places
+        if now != self._present or self._told.keys() - now:
+            self._present = now
+            places = now | self._told.keys()
+            self._order = sorted(places, key=lambda place: (place.path, str(place.cpu), str(place.memory)))
+        return self._order
 
     def watch(self, folder: str) -> None:
         """Tell of the group that was made for a command, by its folder, from now on."""
@@ -183,9 +192,11 @@ class CgroupUse:
 
     def _used(self, place: cgroups.Place) -> dict[str, Any]:
         counted = self._counted.get(place)
+        kept = counted is not None
         if counted is None:
             counted = cgroups.Counted(self._root, place)
-            if len(self._counted) < KEPT_GROUPS:
+            kept = len(self._counted) < KEPT_GROUPS
+            if kept:
                 self._counted[place] = counted
         try:
             return counted.read()
@@ -193,7 +204,7 @@ class CgroupUse:
             self._counted.pop(place, counted).close()
             raise
         finally:
-            if place not in self._counted:
+            if not kept:
                 counted.close()
 
     def _made_row(self, folder: str) -> list[dict[str, Any]]:
