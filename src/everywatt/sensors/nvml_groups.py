@@ -22,7 +22,7 @@ from everywatt.sensors.nvml_api import Fields, is_lost, words_for
 if TYPE_CHECKING:
     from everywatt.sensors.nvml_device import Device
     from everywatt.sensors.nvml_gpm import Gpm
-    from everywatt.sensors.nvml_samples import UtilisationSamples
+    from everywatt.sensors.nvml_samples import PowerSamples, UtilisationSamples
 
 FIELD_ENERGY = 83
 FIELD_AVERAGE = 185
@@ -78,6 +78,7 @@ class PowerGroup:
         sources: list[Source],
         closed: Callable[[], None],
         samples: UtilisationSamples | None = None,
+        power: PowerSamples | None = None,
     ) -> None:
         self._device = device
         self._closed = closed
@@ -110,6 +111,11 @@ class PowerGroup:
         whole = self._first > 0 and not self._calls and len(self._witnesses) == len(sources) - self._first < 2
         self._quick = self._fields.quick() if whole else None
         self.snap = self._snap if self._quick is not None else None
+        watts = [place for place, source in enumerate(sources) if source.field_id == FIELD_INSTANT]
+        self._power = power
+        # Utilisation has to come from a buffer too, where there is any: it is as often wanted as power.
+        kept = power is not None and self._quick is not None and bool(watts) and (samples or not self._witnesses)
+        self.keeps = watts[0] if kept else None
 
     def _snap(self) -> tuple[int, tuple[int, ...], float | None] | None:
         """The raw energy or power, all fields raw, and utilisation where it was asked for; None where the call failed.
@@ -131,11 +137,7 @@ class PowerGroup:
     def develop(self, taken: Sequence[tuple[int, int, tuple[int, tuple[int, ...], float | None]]]) -> list[Row]:
         """The rows of what was snapped, each with when its read began and ended."""
         samples = self._samples
-        if samples is not None:
-            now_ns = self._device.clock.monotonic_ns()
-            if now_ns - self._sampled_ns >= UTILISATION_NS:
-                self._sampled_ns = now_ns
-                self._device.call(samples.update)
+        self._look_at_samples()
         witness = len(self._last) > self._first
         busy = self._last[-1]
         rows = []
@@ -150,6 +152,35 @@ class PowerGroup:
             rows.append(Row((before_ns + after_ns) // 2, before_ns - self._age_ns, after_ns, tuple(values)))
         self._last = values
         return rows
+
+    def _look_at_samples(self) -> None:
+        now_ns = self._device.clock.monotonic_ns()
+        if self._samples is not None and now_ns - self._sampled_ns >= UTILISATION_NS:
+            self._sampled_ns = now_ns
+            self._device.call(self._samples.update)
+
+    def kept(self) -> tuple[list[int], list[float]]:
+        """When the driver itself took the power of the last seconds, and the raw values of the channel `keeps`.
+
+        The lists go on growing at their ends, and forget what is older than some seconds.
+        """
+        power = self._power
+        if power is None:
+            return [], []
+        self._device.call(power.update)
+        self._look_at_samples()
+        return power.times_ns, power.values
+
+    def filled(self, first: float, kept: float, read_ns: int) -> tuple[float, ...]:
+        """The values of a publication that was not read: its first channel, what the driver kept, and its utilisation
+        then; the others are not known."""
+        values = [NAN] * len(self._last)
+        values[0] = first
+        if self.keeps is not None:
+            values[self.keeps] = kept
+        if self._samples is not None and self._witnesses:
+            values[self._witnesses[0][0]] = self._samples.at(read_ns)
+        return tuple(values)
 
     def read(self) -> list[Row]:
         """One row. Raises SensorError where the GPU is lost or gives none of its values."""

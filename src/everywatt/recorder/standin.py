@@ -1,0 +1,181 @@
+"""Publications that the driver keeps itself stand in for reads of our own, where they have proved to say the same.
+
+A driver may keep the last power readings of a card, each with its time, and give all of them in one call. Where power
+is the mean over exactly the time between two publications of the energy counter, those readings say what the counter
+said at each publication: the counter itself then has to be read once a second only, and its joules are placed in
+between in proportion to the readings. That is never taken for granted. Many cards look at a part of each period only,
+or publish power at another instant than energy: for those every publication is read as ever. The proof is a row of
+publications that were read and in which every step of the counter is what the reading says, while power changed; and
+each later read of the counter is held against the sum of the readings since the one before. One that does not agree
+ends it for a while.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from everywatt.core.channels import Kind, Row
+from everywatt.core.clocks import NS
+from everywatt.core.errors import EverywattError
+from everywatt.recorder.ahead import PlannedTracker
+
+# A step of the counter may differ from its reading by this share, as if a publication were 0.2 ms early: less than its
+# bracket leaves open anyway; and by so many of its smallest steps.
+SHARE = 2e-3
+QUANTA = 2.0
+# So many steps in a row have to agree, and so many of them have to be unlike the one before: steady power proves little.
+AGREEING, UNLIKE = 20, 10
+EARLY_NS = 200_000  # a reading this much before the bracket of a publication is of this publication
+FIRST_PAUSE_NS = 10 * NS  # after a contradiction, twice as long each time
+LONGEST_PAUSE_NS = 600 * NS
+LEARN_NS = NS // 2  # a look costs a call into the driver
+
+Read = tuple[int, int, Row]
+
+
+class StandIn:
+    """What the driver of one group keeps, and whether it may stand in. `group` has `keeps`, `kept` and `filled`."""
+
+    def __init__(self, group: Any) -> None:
+        channels = group.info.channels
+        first, kept = channels[0], channels[group.keeps]
+        self._group = group
+        self._counts = first.kind is Kind.COUNTER
+        self._quantum = (first.facts.quantum or 0.0) / first.scale
+        self._unit = kept.scale / first.scale / NS if self._counts else 1.0
+        self.standing = False
+        self.filled = 0
+        self._agreed = self._unlike = 0
+        self._last: Row | None = None  # of the publications that were read or filled
+        self._step: float | None = None
+        self._index = -1
+        self._pause_ns = FIRST_PAUSE_NS
+        self._not_before_ns = 0
+
+    def feed(self, tracker: PlannedTracker, reads: Sequence[Read]) -> list[Row]:
+        """`feed_all`, with the publications since the read before that were not read themselves."""
+        if not self.standing:
+            rows = tracker.feed_all(reads)
+            self._learn(tracker, rows)
+            self._remember(tracker, rows)
+            return rows
+        rows = []
+        for read in reads:
+            found = self._fill(tracker, read)
+            if found is None:
+                found = tracker.feed_all([read])
+            rows += found
+            self._remember(tracker, found)
+        return rows
+
+    def lost(self) -> None:
+        """The device does not answer: what it keeps is proved anew."""
+        self.standing, self._last, self._step = False, None, None
+        self._agreed = self._unlike = 0
+
+    def _kept(self) -> tuple[Sequence[int], Sequence[float]]:
+        try:
+            kept: tuple[Sequence[int], Sequence[float]] = self._group.kept()
+        except EverywattError:
+            return (), ()  # the next read of the sensor tells what is wrong
+        return kept
+
+    def _remember(self, tracker: PlannedTracker, rows: Sequence[Row]) -> None:
+        if rows:
+            self._last, self._index = rows[-1], tracker.index
+
+    def _learn(self, tracker: PlannedTracker, rows: Sequence[Row]) -> None:
+        """Hold the publications that were read against what the driver kept of them."""
+        line = tracker.line
+        if not rows or line is None or not tracker.calm(rows[-1].read_ns):
+            self._step, self._agreed, self._unlike = None, 0, 0
+            return
+        now_ns = rows[-1].read_ns
+        if now_ns < self._not_before_ns:
+            return
+        self._not_before_ns = now_ns + LEARN_NS
+        times, values = self._kept()
+        known = [self._last, *rows] if self._last is not None else list(rows)
+        for before, row in pairwise(known):
+            reading = _reading(times, values, row.early_ns, row.early_ns + line.period_ns)
+            apart_ns = row.late_ns - before.late_ns
+            regular = abs(apart_ns - line.period_ns) < line.period_ns / 10
+            if reading is None or not regular or not self._count(before, row, reading, line.period_ns):
+                self._refuse(now_ns)
+                return
+        if self._agreed >= AGREEING and self._unlike >= UNLIKE:
+            self.standing, self._pause_ns = True, FIRST_PAUSE_NS
+
+    def _count(self, before: Row, row: Row, reading: float, period_ns: float) -> bool:
+        """Whether one publication agrees with its reading."""
+        step = row.values[0] - before.values[0] if self._counts else row.values[0]
+        said = reading * self._unit * (period_ns if self._counts else 1.0)
+        allowed = self._allowed(said, 1)
+        if not abs(step - said) <= allowed:
+            return False
+        self._agreed += 1
+        self._unlike += self._step is not None and abs(step - self._step) > 2 * allowed
+        self._step = step
+        return True
+
+    def _allowed(self, said: float, publications: int) -> float:
+        return (SHARE * abs(said) if self._counts else 0.0) + QUANTA * self._quantum * min(publications, 2)
+
+    def _refuse(self, now_ns: int) -> None:
+        self.standing, self._step = False, None
+        self._agreed = self._unlike = 0
+        self._not_before_ns = now_ns + self._pause_ns
+        self._pause_ns = min(2 * self._pause_ns, LONGEST_PAUSE_NS)
+
+    def _fill(self, tracker: PlannedTracker, read: Read) -> list[Row] | None:
+        """The publications up to this read; None where it has to be looked at by itself."""
+        before_ns, after_ns, row = read
+        line, last = tracker.line, self._last
+        if line is None or last is None or tracker.index != self._index or not tracker.locked:
+            return None
+        newest = line.sure(before_ns)
+        missing = newest - self._index
+        if missing < 2 or newest != line.possible(after_ns):
+            return None
+        times, values = self._kept()
+        bands = [line.band(k) for k in range(self._index + 1, newest + 2)]
+        readings = [_reading(times, values, one[0], two[0]) for one, two in pairwise(bands)]
+        if any(reading is None for reading in readings):
+            self._refuse(after_ns)
+            return None
+        firsts = self._firsts(last.values[0], row.values[0], readings, line.period_ns)  # type: ignore[arg-type]
+        if firsts is None:
+            self._refuse(after_ns)
+            return None
+        rows = []
+        for (early_ns, late_ns), first, reading in zip(bands[:-2], firsts, readings, strict=False):
+            values_then = self._group.filled(first, reading, late_ns)
+            rows.append(Row(late_ns, early_ns, late_ns, values_then))
+        self.filled += len(rows)
+        rows.append(Row(row.read_ns, *bands[-2], row.values))
+        tracker.jump(before_ns, after_ns, row.values[0], newest)
+        return rows
+
+    def _firsts(self, first: float, last: float, readings: Sequence[float], period_ns: float) -> list[float] | None:
+        """The first channel at each publication before the last one; None where the last one contradicts them."""
+        if not self._counts:
+            agrees = abs(last - readings[-1]) <= self._allowed(0.0, 1)
+            return list(readings[:-1]) if agrees else None
+        total = sum(readings)
+        said = total * self._unit * period_ns
+        if total <= 0 or not abs(last - first - said) <= self._allowed(said, len(readings)):
+            return None
+        each, sums, so_far = (last - first) / total, [], 0.0
+        for reading in readings[:-1]:
+            so_far += reading
+            sums.append(float(round(first + so_far * each)) if self._quantum >= 1 else first + so_far * each)
+        return sums
+
+
+def _reading(times_ns: Sequence[int], values: Sequence[float], early_ns: float, next_ns: float) -> float | None:
+    """What stood published from one publication to the next: the last reading between them, None where there is none."""
+    place = bisect_left(times_ns, next_ns - EARLY_NS) - 1
+    return values[place] if place >= 0 and times_ns[place] >= early_ns - EARLY_NS else None
