@@ -88,11 +88,11 @@ class PlannedTracker(Tracker):
         return windows
 
     def seldom(self, windows: list[Window], until_ns: int) -> list[Window]:
-        """Of an outlook only the last window before `until_ns`, and what follows; all of it where probes are due."""
-        if self._probes:
-            return windows
+        """Of an outlook the probes and the read that follows them, and the last window before `until_ns`."""
         last = max((place for place, window in enumerate(windows) if window.latest_ns < until_ns), default=0)
-        return windows[last:]
+        probes = sum(window.earliest_ns == window.latest_ns for window in windows)
+        first = probes + 1 if probes else 0
+        return windows[: min(first, last)] + windows[last:]
 
     def commit(self, last: Window) -> None:
         """The windows up to this one will be kept, and what was read in them is fed afterwards: only the read in the
