@@ -31,6 +31,7 @@ AGREEING, UNLIKE = 20, 10
 EARLY_NS = 200_000  # a reading this much before the bracket of a publication is of this publication
 FIRST_PAUSE_NS = 10 * NS  # after a contradiction, twice as long each time
 LONGEST_PAUSE_NS = 600 * NS
+MOST_MISSED = 8  # publications that were not read between two that were
 LEARN_NS = NS // 2  # a look costs a call into the driver
 
 Read = tuple[int, int, Row]
@@ -100,25 +101,36 @@ class StandIn:
         times, values = self._kept()
         known = [self._last, *rows] if self._last is not None else list(rows)
         for before, row in pairwise(known):
-            reading = _reading(times, values, row.early_ns, row.early_ns + line.period_ns)
-            apart_ns = row.late_ns - before.late_ns
-            regular = abs(apart_ns - line.period_ns) < line.period_ns / 10
-            if reading is None or not regular or not self._count(before, row, reading, line.period_ns):
+            if self._agrees(before, row, times, values, line.period_ns) is False:
                 self._refuse(now_ns)
                 return
         if self._agreed >= AGREEING and self._unlike >= UNLIKE:
             self.standing, self._pause_ns = True, FIRST_PAUSE_NS
 
-    def _count(self, before: Row, row: Row, reading: float, period_ns: float) -> bool:
-        """Whether one publication agrees with its reading."""
+    def _agrees(
+        self, before: Row, row: Row, times_ns: Sequence[int], values: Sequence[float], period_ns: float
+    ) -> bool | None:
+        """Whether a publication agrees with what was kept since the one before it; None where that cannot be told."""
+        self._step, step_before = None, self._step
+        count = round((row.late_ns - before.late_ns) / period_ns)
+        if not times_ns:
+            return False
+        if not 1 <= count <= MOST_MISSED or row.late_ns - row.early_ns > period_ns / 4:
+            return None
+        starts = [row.early_ns - period_ns * place for place in range(count)]
+        readings = [_reading(times_ns, values, start, start + period_ns) for start in starts]
+        found = [reading for reading in readings if reading is not None]
+        if len(found) < count:
+            return None
         step = row.values[0] - before.values[0] if self._counts else row.values[0]
-        said = reading * self._unit * (period_ns if self._counts else 1.0)
-        allowed = self._allowed(said, 1)
+        said = sum(found) * self._unit * period_ns if self._counts else found[0]
+        allowed = self._allowed(said, count)
         if not abs(step - said) <= allowed:
             return False
-        self._agreed += 1
-        self._unlike += self._step is not None and abs(step - self._step) > 2 * allowed
-        self._step = step
+        if count == 1:
+            self._agreed += 1
+            self._unlike += step_before is not None and abs(step - step_before) > 2 * allowed
+            self._step = step
         return True
 
     def _allowed(self, said: float, publications: int) -> float:
