@@ -54,8 +54,9 @@ class PlannedTracker(Tracker):
             return False
         return not (self._search or self._unreported or self._edge_ns is not None) and now_ns > self._locked_ns + CALM_NS
 
-    def jump(self, before_ns: int, after_ns: int, value: float, index: int) -> None:
-        """A read at a safe moment after publication `index`, all publications before it being known by other means."""
+    def jump(self, before_ns: int, after_ns: int, value: float, index: int, now_ns: int) -> None:
+        """A read at a safe moment after publication `index`, all publications before it being known by other means; what
+        comes next is planned from `now_ns` on."""
         line = self.line
         if line is None:
             return
@@ -65,7 +66,7 @@ class PlannedTracker(Tracker):
         self._awaited, self._stale, self._unreported = False, 0, False
         self._moved, self._chances = self._moved * 0.98 + 1, self._chances * 0.98 + 1
         self._index, self._told_ns = index, line.latest(index)
-        self._plan(after_ns)
+        self._plan(now_ns)
 
     def outlook(self, now_ns: int, until_ns: int) -> list[Window]:
         """When to read until `until_ns`, probes that are due first; the reads may then be fed later, all in one go.
@@ -82,17 +83,22 @@ class PlannedTracker(Tracker):
         if self._moved < 0.9 * self._chances:
             return []
         windows = [Window(at, at) for at in self._probes if at > now_ns]
+        if self.sparse:
+            k = max(k, line.sure(now_ns))
         while (late := line.latest(k)) < end_ns:
             windows.append(Window(late + guard, line.band(k + 1)[0] - guard))
             k += 1
         return windows
 
     def seldom(self, windows: list[Window], until_ns: int) -> list[Window]:
-        """Of an outlook the probes and the read that follows them, and the last window before `until_ns`."""
-        last = max((place for place, window in enumerate(windows) if window.latest_ns < until_ns), default=0)
-        probes = sum(window.earliest_ns == window.latest_ns for window in windows)
-        first = probes + 1 if probes else 0
-        return windows[: min(first, last)] + windows[last:]
+        """Of an outlook the probes and the last window before `until_ns`."""
+        probes = [window for window in windows if window.earliest_ns == window.latest_ns]
+        others = windows[len(probes) :]
+        last = max((place for place, window in enumerate(others) if window.latest_ns < until_ns), default=0)
+        if len(others) < last + 3 or (probes and probes[-1].latest_ns > others[last].earliest_ns):
+            return windows
+        # The one that `until_ns` falls into is left out: it would be read a moment after the last one.
+        return [*probes, others[last], *others[last + 2 :]]
 
     def commit(self, last: Window) -> None:
         """The windows up to this one will be kept, and what was read in them is fed afterwards: only the read in the

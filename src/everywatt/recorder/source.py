@@ -75,7 +75,7 @@ class Source:
         whole = self.group.read_table if self.info.table else self.group.read  # type: ignore[union-attr]
         quick = getattr(self.group, "snap", None)
         self._snap: Callable[[], Any] = quick or whole
-        self.standin = StandIn(self.group) if getattr(self.group, "keeps", None) is not None else None
+        self.standin = StandIn(self.group, self.clock) if getattr(self.group, "keeps", None) is not None else None
         self._develop: Callable[[Sequence[Any]], Sequence[Row]] | None = self.group.develop if quick else None  # type: ignore[union-attr]
 
     @property

@@ -18,9 +18,10 @@ from itertools import pairwise
 from typing import Any
 
 from everywatt.core.channels import Kind, Row
-from everywatt.core.clocks import NS
+from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
 from everywatt.recorder.ahead import PlannedTracker
+from everywatt.recorder.line import Line
 
 # A step of the counter may differ from its reading by this share, as if a publication were 0.2 ms early: less than its
 # bracket leaves open anyway; and by so many of its smallest steps.
@@ -33,6 +34,7 @@ FIRST_PAUSE_NS = 10 * NS  # after a contradiction, twice as long each time
 LONGEST_PAUSE_NS = 600 * NS
 MOST_MISSED = 8  # publications that were not read between two that were
 LEARN_NS = NS // 2  # a look costs a call into the driver
+WAIT_NS = 4 * NS  # for power that changes
 
 Read = tuple[int, int, Row]
 
@@ -40,10 +42,10 @@ Read = tuple[int, int, Row]
 class StandIn:
     """What the driver of one group keeps, and whether it may stand in. `group` has `keeps`, `kept` and `filled`."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, clock: Clock) -> None:
         channels = group.info.channels
         first, kept = channels[0], channels[group.keeps]
-        self._group = group
+        self._group, self._clock = group, clock
         self._counts = first.kind is Kind.COUNTER
         self._quantum = (first.facts.quantum or 0.0) / first.scale
         self._unit = kept.scale / first.scale / NS if self._counts else 1.0
@@ -62,14 +64,14 @@ class StandIn:
             rows = tracker.feed_all(reads)
             self._learn(tracker, rows)
             self._remember(tracker, rows)
+            tracker.sparse = self.standing
             return rows
         rows = []
         for read in reads:
-            found = self._fill(tracker, read)
-            if found is None:
-                found = tracker.feed_all([read])
+            found = self._look(tracker, read)
             rows += found
             self._remember(tracker, found)
+        tracker.sparse = self.standing
         return rows
 
     def lost(self) -> None:
@@ -97,7 +99,7 @@ class StandIn:
         now_ns = rows[-1].read_ns
         if now_ns < self._not_before_ns:
             return
-        self._not_before_ns = now_ns + LEARN_NS
+        self._not_before_ns = now_ns + (LEARN_NS if self._agreed < AGREEING else WAIT_NS)
         times, values = self._kept()
         known = [self._last, *rows] if self._last is not None else list(rows)
         for before, row in pairwise(known):
@@ -118,8 +120,8 @@ class StandIn:
         if not 1 <= count <= MOST_MISSED or row.late_ns - row.early_ns > period_ns / 4:
             return None
         starts = [row.early_ns - period_ns * place for place in range(count)]
-        readings = [_reading(times_ns, values, start, start + period_ns) for start in starts]
-        found = [reading for reading in readings if reading is not None]
+        places = [_place(times_ns, start, start + period_ns) for start in starts]
+        found = [values[place] for place in places if place is not None]
         if len(found) < count:
             return None
         step = row.values[0] - before.values[0] if self._counts else row.values[0]
@@ -142,34 +144,50 @@ class StandIn:
         self._not_before_ns = now_ns + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, LONGEST_PAUSE_NS)
 
-    def _fill(self, tracker: PlannedTracker, read: Read) -> list[Row] | None:
-        """The publications up to this read; None where it has to be looked at by itself."""
+    def _look(self, tracker: PlannedTracker, read: Read) -> list[Row]:
+        """The publications up to this read."""
         before_ns, after_ns, row = read
-        line, last = tracker.line, self._last
-        if line is None or last is None or tracker.index != self._index or not tracker.locked:
-            return None
+        line, last, index = tracker.line, self._last, self._index
+        if line is None or last is None or tracker.index != index or not tracker.locked:
+            return tracker.feed_all([read])
         newest = line.sure(before_ns)
-        missing = newest - self._index
-        if missing < 2 or newest != line.possible(after_ns):
-            return None
+        if newest < index + 2 or newest != line.possible(after_ns):
+            found = tracker.feed_all([read])
+            if len(found) != 1 or tracker.line is not line or tracker.index < index + 2:
+                return found
+            # The read before this one came too near to a publication to be of use.
+            filled = self._fill(line, index, last, tracker.index, found[0])
+            if filled is None:
+                self._refuse(after_ns)
+                return found
+            tracker.absent -= len(filled)
+            return filled + found
+        filled = self._fill(line, index, last, newest, row)
+        if filled is None:
+            # Which publication this read shows is not known then either: the next two tell.
+            self._refuse(after_ns)
+            tracker.absent += newest - index
+            tracker.lost(after_ns, after_ns)
+            return []
+        tracker.jump(before_ns, after_ns, row.values[0], newest, self._clock.monotonic_ns())
+        return [*filled, Row(row.read_ns, *line.band(newest), row.values)]
+
+    def _fill(self, line: Line, index: int, last: Row, newest: int, row: Row) -> list[Row] | None:
+        """The publications between number `index` and `newest`, both read; None where these contradict what was kept."""
         times, values = self._kept()
-        bands = [line.band(k) for k in range(self._index + 1, newest + 2)]
-        readings = [_reading(times, values, one[0], two[0]) for one, two in pairwise(bands)]
-        if any(reading is None for reading in readings):
-            self._refuse(after_ns)
+        bands = [line.band(k) for k in range(index + 1, newest + 2)]
+        places = [_place(times, one[0], two[0]) for one, two in pairwise(bands)]
+        readings = [values[place] for place in places if place is not None]
+        if len(readings) < newest - index:
             return None
-        firsts = self._firsts(last.values[0], row.values[0], readings, line.period_ns)  # type: ignore[arg-type]
+        firsts = self._firsts(last.values[0], row.values[0], readings, line.period_ns)
         if firsts is None:
-            self._refuse(after_ns)
             return None
-        rows = []
-        for (early_ns, late_ns), first, reading in zip(bands[:-2], firsts, readings, strict=False):
-            values_then = self._group.filled(first, reading, late_ns)
-            rows.append(Row(late_ns, early_ns, late_ns, values_then))
-        self.filled += len(rows)
-        rows.append(Row(row.read_ns, *bands[-2], row.values))
-        tracker.jump(before_ns, after_ns, row.values[0], newest)
-        return rows
+        self.filled += len(firsts)
+        return [
+            Row(late_ns, early_ns, late_ns, self._group.filled(first, reading, late_ns))
+            for (early_ns, late_ns), first, reading in zip(bands, firsts, readings, strict=False)
+        ]
 
     def _firsts(self, first: float, last: float, readings: Sequence[float], period_ns: float) -> list[float] | None:
         """The first channel at each publication before the last one; None where the last one contradicts them."""
@@ -187,7 +205,7 @@ class StandIn:
         return sums
 
 
-def _reading(times_ns: Sequence[int], values: Sequence[float], early_ns: float, next_ns: float) -> float | None:
-    """What stood published from one publication to the next: the last reading between them, None where there is none."""
+def _place(times_ns: Sequence[int], early_ns: float, next_ns: float) -> int | None:
+    """Where the last reading stands that was taken from one publication to the next, None where there is none."""
     place = bisect_left(times_ns, next_ns - EARLY_NS) - 1
-    return values[place] if place >= 0 and times_ns[place] >= early_ns - EARLY_NS else None
+    return place if place >= 0 and times_ns[place] >= early_ns - EARLY_NS else None
