@@ -278,3 +278,29 @@ def test_a_card_that_was_lost_proves_itself_anew(standing: Lab) -> None:
     since = lab.clock.now_ns
     lab.run(10)
     assert len(lab.check(since)) >= 95
+
+
+def test_a_phase_that_jumps_is_found_by_the_drivers_times(standing: Lab) -> None:
+    lab = standing
+    lab.run(20)
+    lab.card.phase_ns += 23 * MS
+    lab.run(9)
+    since = lab.clock.now_ns
+    lab.run(10)
+    assert len(lab.check(since)) >= 95
+
+
+@pytest.mark.parametrize("ppm", [0, 20, 200])
+def test_times_of_the_driver_that_drift_move_no_publication(ppm: int) -> None:
+    lab = Lab()
+    began, kept = lab.clock.now_ns, lab.card.kept
+
+    def late() -> tuple[list[int], list[float]]:
+        times, values = kept()
+        return [at + round(max(at - began, 0) * ppm * 1e-6) % (20 * MS) for at in times], values
+
+    lab.card.kept = late  # type: ignore[method-assign]
+    lab.run(14)
+    since = lab.clock.now_ns
+    lab.run(60)
+    assert len(lab.check(since)) >= 590

@@ -52,7 +52,9 @@ class PlannedTracker(Tracker):
         """True where a lock is old enough to be relied on, every publication is wanted, and nothing is searched for."""
         if self.line is None or self._last is None or self.state is not State.LOCKED or not self._dense:
             return False
-        return not (self._search or self._unreported or self._edge_ns is not None) and now_ns > self._locked_ns + CALM_NS
+        return (
+            not (self._search or self._unreported or self._edge_ns is not None) and now_ns > self._locked_ns + CALM_NS
+        )
 
     def jump(self, before_ns: int, after_ns: int, value: float, index: int, now_ns: int) -> None:
         """A read at a safe moment after publication `index`, all publications before it being known by other means; what
@@ -67,6 +69,10 @@ class PlannedTracker(Tracker):
         self._moved, self._chances = self._moved * 0.98 + 1, self._chances * 0.98 + 1
         self._index, self._told_ns = index, line.latest(index)
         self._plan(now_ns)
+
+    def doubt(self) -> None:
+        """The lock is to be checked as soon as possible."""
+        self._checked_ns = 0
 
     def outlook(self, now_ns: int, until_ns: int) -> list[Window]:
         """When to read until `until_ns`, probes that are due first; the reads may then be fed later, all in one go.

@@ -30,6 +30,8 @@ QUANTA = 2.0
 # So many steps in a row have to agree, and so many of them have to be unlike the one before: steady power proves little.
 AGREEING, UNLIKE = 20, 10
 EARLY_NS = 200_000  # a reading this much before the bracket of a publication is of this publication
+STRAY_NS = 3_000_000  # the driver's times have moved by as much against the publications: one of them has another phase
+LOOSE_NS = 500_000  # publications that stray by as much are read themselves
 FIRST_PAUSE_NS = 10 * NS  # after a contradiction, twice as long each time
 LONGEST_PAUSE_NS = 600 * NS
 MOST_MISSED = 8  # publications that were not read between two that were
@@ -55,6 +57,8 @@ class StandIn:
         self._last: Row | None = None  # of the publications that were read or filled
         self._step: float | None = None
         self._index = -1
+        self._lag_ns: int | None = None  # of the driver's time of a reading behind its publication
+        self._strayed = False
         self._pause_ns = FIRST_PAUSE_NS
         self._not_before_ns = 0
 
@@ -71,6 +75,9 @@ class StandIn:
             found = self._look(tracker, read)
             rows += found
             self._remember(tracker, found)
+        if self.standing and (self._strayed or _loose(tracker)):
+            self._refuse(reads[-1][1])
+            tracker.doubt()
         tracker.sparse = self.standing
         return rows
 
@@ -93,7 +100,7 @@ class StandIn:
     def _learn(self, tracker: PlannedTracker, rows: Sequence[Row]) -> None:
         """Hold the publications that were read against what the driver kept of them."""
         line = tracker.line
-        if not rows or line is None or not tracker.calm(rows[-1].read_ns):
+        if not rows or line is None or not tracker.calm(rows[-1].read_ns) or _loose(tracker):
             self._step, self._agreed, self._unlike = None, 0, 0
             return
         now_ns = rows[-1].read_ns
@@ -139,7 +146,7 @@ class StandIn:
         return (SHARE * abs(said) if self._counts else 0.0) + QUANTA * self._quantum * min(publications, 2)
 
     def _refuse(self, now_ns: int) -> None:
-        self.standing, self._step = False, None
+        self.standing, self._step, self._lag_ns, self._strayed = False, None, None, False
         self._agreed = self._unlike = 0
         self._not_before_ns = now_ns + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, LONGEST_PAUSE_NS)
@@ -183,6 +190,8 @@ class StandIn:
         firsts = self._firsts(last.values[0], row.values[0], readings, line.period_ns)
         if firsts is None:
             return None
+        lag_ns, before_ns = times[places[-1] or 0] - sum(bands[-2]) // 2, self._lag_ns
+        self._strayed, self._lag_ns = before_ns is not None and abs(lag_ns - before_ns) > STRAY_NS, lag_ns
         self.filled += len(firsts)
         return [
             Row(late_ns, early_ns, late_ns, self._group.filled(first, reading, late_ns))
@@ -203,6 +212,11 @@ class StandIn:
             so_far += reading
             sums.append(float(round(first + so_far * each)) if self._quantum >= 1 else first + so_far * each)
         return sums
+
+
+def _loose(tracker: PlannedTracker) -> bool:
+    """True where publications come at no regular times, or no longer at those that were known."""
+    return tracker.line is None or tracker.line.jitter_ns > LOOSE_NS
 
 
 def _place(times_ns: Sequence[int], early_ns: float, next_ns: float) -> int | None:

@@ -201,7 +201,9 @@ class Accumulator:
         after: list[Cum] = []
         for state in self._states:
             column = columns[state.index]
-            found = state.counted(column, before, ats_ns, longest_s) if state.counter else state.held(column, held, ats_ns)
+            found = (
+                state.counted(column, before, ats_ns, longest_s) if state.counter else state.held(column, held, ats_ns)
+            )
             if found is None:
                 return False
             after.append(found)
