@@ -27,13 +27,14 @@ from everywatt.recorder.line import Line
 # bracket leaves open anyway; and by so many of its smallest steps.
 SHARE = 2e-3
 QUANTA = 2.0
-# So many steps in a row have to agree, and so many of them have to be unlike the one before: steady power proves little.
+# So many steps in a row have to agree, and so many of them be unlike the one before: steady power proves little.
 AGREEING, UNLIKE = 20, 10
 EARLY_NS = 200_000  # a reading this much before the bracket of a publication is of this publication
 STRAY_NS = 3_000_000  # the driver's times have moved by as much against the publications: one of them has another phase
 LOOSE_NS = 500_000  # publications that stray by as much are read themselves
 FIRST_PAUSE_NS = 10 * NS  # after a contradiction, twice as long each time
 LONGEST_PAUSE_NS = 600 * NS
+MOST_PENDING = 8
 MOST_MISSED = 8  # publications that were not read between two that were
 LEARN_NS = NS // 2  # a look costs a call into the driver
 WAIT_NS = 4 * NS  # for power that changes
@@ -55,7 +56,8 @@ class StandIn:
         self.filled = 0
         self._agreed = self._unlike = 0
         self._last: Row | None = None  # of the publications that were read or filled
-        self._step: float | None = None
+        self._pending: list[Row] = []  # publications that were read and not yet compared
+        self._step: float | None = None  # of the counter at the publication before
         self._index = -1
         self._lag_ns: int | None = None  # of the driver's time of a reading behind its publication
         self._strayed = False
@@ -84,6 +86,7 @@ class StandIn:
     def lost(self) -> None:
         """The device does not answer: what it keeps is proved anew."""
         self.standing, self._last, self._step = False, None, None
+        self._pending.clear()
         self._agreed = self._unlike = 0
 
     def _kept(self) -> tuple[Sequence[int], Sequence[float]]:
@@ -100,27 +103,34 @@ class StandIn:
     def _learn(self, tracker: PlannedTracker, rows: Sequence[Row]) -> None:
         """Hold the publications that were read against what the driver kept of them."""
         line = tracker.line
-        if not rows or line is None or not tracker.calm(rows[-1].read_ns) or _loose(tracker):
+        if line is None or not tracker.locked or _loose(tracker):
+            self._pending.clear()
             self._step, self._agreed, self._unlike = None, 0, 0
             return
-        now_ns = rows[-1].read_ns
-        if now_ns < self._not_before_ns:
+        self._pending += rows
+        now_ns = self._pending[-1].read_ns if self._pending else 0
+        if now_ns < self._not_before_ns or len(self._pending) < 2:
+            del self._pending[:-MOST_PENDING]
             return
         self._not_before_ns = now_ns + (LEARN_NS if self._agreed < AGREEING else WAIT_NS)
         times, values = self._kept()
-        known = [self._last, *rows] if self._last is not None else list(rows)
-        for before, row in pairwise(known):
+        pending, self._pending = self._pending, self._pending[-1:]
+        for before, row in pairwise(pending):
             if self._agrees(before, row, times, values, line.period_ns) is False:
-                self._refuse(now_ns)
+                self._agreed = self._unlike = 0
+                if tracker.calm(now_ns):  # a young lock may be a wrong one
+                    self._refuse(now_ns)
                 return
         if self._agreed >= AGREEING and self._unlike >= UNLIKE:
             self.standing, self._pause_ns = True, FIRST_PAUSE_NS
+            self._pending.clear()
 
     def _agrees(
         self, before: Row, row: Row, times_ns: Sequence[int], values: Sequence[float], period_ns: float
     ) -> bool | None:
         """Whether a publication agrees with what was kept since the one before it; None where that cannot be told."""
-        self._step, step_before = None, self._step
+        step_before = self._step
+        self._step = None
         count = round((row.late_ns - before.late_ns) / period_ns)
         if not times_ns:
             return False
@@ -143,7 +153,8 @@ class StandIn:
         return True
 
     def _allowed(self, said: float, publications: int) -> float:
-        return (SHARE * abs(said) if self._counts else 0.0) + QUANTA * self._quantum * min(publications, 2)
+        share = SHARE * abs(said) if self._counts else 0.0
+        return float(share + QUANTA * self._quantum * min(publications, 2))
 
     def _refuse(self, now_ns: int) -> None:
         self.standing, self._step, self._lag_ns, self._strayed = False, None, None, False
@@ -180,7 +191,7 @@ class StandIn:
         return [*filled, Row(row.read_ns, *line.band(newest), row.values)]
 
     def _fill(self, line: Line, index: int, last: Row, newest: int, row: Row) -> list[Row] | None:
-        """The publications between number `index` and `newest`, both read; None where these contradict what was kept."""
+        """The publications between numbers `index` and `newest`, which were read; None where what was kept says else."""
         times, values = self._kept()
         bands = [line.band(k) for k in range(index + 1, newest + 2)]
         places = [_place(times, one[0], two[0]) for one, two in pairwise(bands)]
