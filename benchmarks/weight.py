@@ -34,6 +34,7 @@ from everywatt.sim.machine import Lab, SimMachine
 SENSOR = "call_cost=50us,process_cost=500us"
 SETTLE_S = 10.0
 WINDOW_S = 30.0  # what is buffered is written in full every 30 s: a shorter window would flatter the bytes
+PHASES_MS = (13, 91, 37, 4, 68, 52, 83, 25)
 PEERS = {
     "codecarbon": "CodeCarbon 10 Hz, its defaults",
     "codecarbon_quiet": "CodeCarbon 10 Hz, log_level=error",
@@ -78,11 +79,15 @@ def watch(lab: Lab, name: str, python: str, title: str, seconds: float, settle_s
     return Load(title, used / took, called / took, len(pids), sum(rss.values()), rss[extra[0]] if ours else 0, wrote)
 
 
-def machine() -> SimMachine:
-    """8 GPUs with varying loads and 2 packages."""
+def machine(together: bool = True) -> SimMachine:
+    """8 GPUs with varying loads and 2 packages.
+
+    `together`: a card publishes its power when it publishes its counter, as in the accuracy tables; else anywhere.
+    """
+    phases = [f"gpu.{i}.phase={p}ms,gpu.{i}.counter_phase={p}ms" for i, p in enumerate(PHASES_MS)] if together else []
     return SimMachine.of(
         gpus=["square:100W,300W,1.3s", "sine:200W,80W,3s"], replicate=8,
-        packages=["constant:50W", "square:40W,90W,2s"], sensor=[SENSOR],
+        packages=["constant:50W", "square:40W,90W,2s"], sensor=[SENSOR, *phases],
     )  # fmt: skip
 
 

@@ -43,6 +43,37 @@ class PlannedTracker(Tracker):
             self.due = Window(late + self._guard_ns, line.band(self._index + 2)[0] - self._guard_ns)
         return rows
 
+    @property
+    def index(self) -> int:
+        """The number of the newest publication that was told."""
+        return self._index
+
+    def calm(self, now_ns: int) -> bool:
+        """True where a lock is old enough to be relied on, every publication is wanted, and nothing is searched for."""
+        if self.line is None or self._last is None or self.state is not State.LOCKED or not self._dense:
+            return False
+        return (
+            not (self._search or self._unreported or self._edge_ns is not None) and now_ns > self._locked_ns + CALM_NS
+        )
+
+    def jump(self, before_ns: int, after_ns: int, value: float, index: int, now_ns: int) -> None:
+        """A read at a safe moment after publication `index`, all publications before it being known by other means; what
+        comes next is planned from `now_ns` on."""
+        line = self.line
+        if line is None:
+            return
+        for k in range(max(self._index + 1, index - 4), index + 1):
+            self._recent.append((line.latest(k - 1), line.latest(k)))
+        self._last = (before_ns, after_ns, value)
+        self._awaited, self._stale, self._unreported = False, 0, False
+        self._moved, self._chances = self._moved * 0.98 + 1, self._chances * 0.98 + 1
+        self._index, self._told_ns = index, line.latest(index)
+        self._plan(now_ns)
+
+    def doubt(self) -> None:
+        """The lock is to be checked as soon as possible."""
+        self._checked_ns = 0
+
     def outlook(self, now_ns: int, until_ns: int) -> list[Window]:
         """When to read until `until_ns`, probes that are due first; the reads may then be fed later, all in one go.
 
@@ -50,9 +81,7 @@ class PlannedTracker(Tracker):
         or what is published often stays the same.
         """
         line = self.line
-        if line is None or self._last is None or self.state is not State.LOCKED or not self._dense:
-            return []
-        if self._search or self._unreported or self._edge_ns is not None or now_ns <= self._locked_ns + CALM_NS:
+        if line is None or not self.calm(now_ns):
             return []
         end_ns, guard, k = until_ns + round(line.period_ns), guard_ns(line), self._index + 1
         if line.width(line.possible(end_ns)) > 2 * CALM_TARGET_NS + 4 * line.jitter_ns:
@@ -60,10 +89,22 @@ class PlannedTracker(Tracker):
         if self._moved < 0.9 * self._chances:
             return []
         windows = [Window(at, at) for at in self._probes if at > now_ns]
+        if self.sparse:
+            k = max(k, line.sure(now_ns))
         while (late := line.latest(k)) < end_ns:
             windows.append(Window(late + guard, line.band(k + 1)[0] - guard))
             k += 1
         return windows
+
+    def seldom(self, windows: list[Window], until_ns: int) -> list[Window]:
+        """Of an outlook the probes and the last window before `until_ns`."""
+        probes = [window for window in windows if window.earliest_ns == window.latest_ns]
+        others = windows[len(probes) :]
+        last = max((place for place, window in enumerate(others) if window.latest_ns < until_ns), default=0)
+        if len(others) < last + 3 or (probes and probes[-1].latest_ns > others[last].earliest_ns):
+            return windows
+        # The one that `until_ns` falls into is left out: it would be read a moment after the last one.
+        return [*probes, others[last], *others[last + 2 :]]
 
     def commit(self, last: Window) -> None:
         """The windows up to this one will be kept, and what was read in them is fed afterwards: only the read in the

@@ -81,6 +81,8 @@ def plan(schedule: Schedule, now_ns: int, until_ns: int) -> tuple[list[Stop], li
             fixed.append(_Fixed(source, slot, slot.deadline_ns))
             continue
         windows = tracker.outlook(now_ns, until_ns)
+        if windows and source.standin is not None and source.standin.standing:
+            windows = tracker.seldom(windows, until_ns)
         if windows:
             trains.append(_Train(source, tracker, windows, slot.period_ns))
         else:

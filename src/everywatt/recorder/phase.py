@@ -70,6 +70,7 @@ class Tracker:
         self.state = State.BURST
         self.line: Line | None = None
         self.absent = 0
+        self.sparse = False  # most publications are known by other means, and are not read
         self._counter = primary.kind is Kind.COUNTER
         declared_ns = None if declared is None else round(declared * 1e9)
         self._seen = Search(declared_ns, self._counter, now_ns)
@@ -437,7 +438,7 @@ class Tracker:
         guard = guard_ns(line)
         if not self._probes and now >= self._planned_ns:
             coming = line.possible(now + guard) + 1
-            if coming > self._index and (not self._dense or self._index == coming - 1):
+            if coming > self._index and (not self._dense or self.sparse or self._index == coming - 1):
                 self._probes = self._new_probes(line, coming, now)
         self._probing = bool(self._probes)
         if self._probes:
@@ -470,7 +471,8 @@ class Tracker:
         cost = 0 if self._last is None else self._last[1] - self._last[0]
         # One that comes late into the band does not show what was published before it.
         lead = cost + round(LEAD * self._late_ns)
-        around = [early - lead, late] if self._dense else [early - lead, late, late + 2 * guard_ns(line)]
+        alone = self.sparse or not self._dense  # no other read is near
+        around = [early - lead, late, late + 2 * guard_ns(line)] if alone else [early - lead, late]
         if self._search and self._tokens >= 6:
             side, self._search = self._search, 0
             self._tokens -= 6
@@ -483,6 +485,7 @@ class Tracker:
         most = (enough if calm else TARGET_NS) + 4 * line.jitter_ns + cost
         wide = late - early > most
         every = CALM_CHECK_NS if calm and line.settled else CHECK_NS if calm or line.settled else CHECK_NS // 6
+        every *= 1 + (calm and self.sparse)  # somebody else looks on, see `doubt`
         check = now - self._checked_ns > max(every, 5 * line.period_ns)
         if not wide and not check:
             ahead = coming + math.ceil(QUIET_NS / line.period_ns)
@@ -500,7 +503,7 @@ class Tracker:
             if not wide or self._tokens < 2 * FAN or coming % 7 not in (0, 3):
                 return []
         self._awaited = True
-        probes = around if check else [middle] if self._dense else [around[0], middle, around[2]]
+        probes = around if check else [around[0], middle, around[2]] if alone else [middle]
         if self._tokens < len(probes) or probes[0] <= now:
             return []
         self._tokens -= len(probes)

@@ -16,7 +16,7 @@ from everywatt.tape.writer import TapeWriter
 
 ANCHOR_NS = 60 * NS
 FLUSH_NS = NS
-EARLY_NS = NS // 20  # a flush joins a wake-up that happens anyway
+EARLY_NS = NS // 8  # a flush joins a wake-up that happens anyway, and one comes every 100 ms
 SMALL_FLUSH_NS = 10 * NS
 OTHERS_NS = 10 * NS  # what carries no energy is written this often: a frame of one row is mostly frame
 LIVE_OTHERS_NS = 2 * NS

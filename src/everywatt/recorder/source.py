@@ -11,6 +11,7 @@ from everywatt.core.channels import NAN, Cadence, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import SensorError
 from everywatt.recorder.ahead import PlannedTracker
+from everywatt.recorder.standin import StandIn
 from everywatt.sensors.base import Group, TableGroup
 
 SLOW_NS = NS
@@ -74,6 +75,7 @@ class Source:
         whole = self.group.read_table if self.info.table else self.group.read  # type: ignore[union-attr]
         quick = getattr(self.group, "snap", None)
         self._snap: Callable[[], Any] = quick or whole
+        self.standin = StandIn(self.group, self.clock) if getattr(self.group, "keeps", None) is not None else None
         self._develop: Callable[[Sequence[Any]], Sequence[Row]] | None = self.group.develop if quick else None  # type: ignore[union-attr]
 
     @property
@@ -227,7 +229,7 @@ class Source:
 
     def _track_all(self, tracker: PlannedTracker, reads: list[tuple[int, int, Row]]) -> list[Row]:
         absent = tracker.absent
-        rows = tracker.feed_all(reads)
+        rows = tracker.feed_all(reads) if self.standin is None else self.standin.feed(tracker, reads)
         self.count(0, tracker.absent - absent)
         self._tell_trouble(tracker, reads[-1][1])
         return rows
@@ -240,10 +242,8 @@ class Source:
 
     def _track(self, tracker: PlannedTracker, before: int, after: int, rows: list[Row]) -> list[Row]:
         if len(rows) == 1:
-            absent = tracker.absent
-            rows = tracker.feed(before, after, rows[0])
-            self.count(0, tracker.absent - absent)
-        elif rows:
+            return self._track_all(tracker, [(before, after, rows[0])])
+        if rows:
             self.tracker = None  # the driver keeps the publications itself
         else:
             tracker.lost(after, after + self.asked_ns())
@@ -268,6 +268,8 @@ class Source:
             self.outage.tries += 1
         if self.tracker is not None:
             self.tracker.lost(now_ns, now_ns + self.outage.wait_ns)
+        if self.standin is not None:
+            self.standin.lost()
 
     def _recovered(self, now_ns: int) -> None:
         outage, self.outage = self.outage, None
@@ -297,6 +299,7 @@ class Source:
             "publishes_s": None if period_ns is None else period_ns / NS,
             "phase": str(self.tracker.state),
             "jitter_s": None if line is None else round(line.jitter_ns / NS, 6),
+            "kept_by_driver": 0 if self.standin is None else self.standin.filled,
         }
 
     def count(self, late: int, missed: int) -> None:

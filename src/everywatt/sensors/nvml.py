@@ -26,7 +26,7 @@ from everywatt.sensors.nvml_groups import (
     without_counter,
 )
 from everywatt.sensors.nvml_processes import ProcessTable, probe_processes
-from everywatt.sensors.nvml_samples import UtilisationSamples
+from everywatt.sensors.nvml_samples import PowerSamples, UtilisationSamples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +46,7 @@ class _Card:
     gpm: Gpm | None
     processes: bool
     samples: UtilisationSamples | None = None
+    kept: PowerSamples | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -77,7 +78,7 @@ class Nvml:
             return ()
         groups: list[Group | TableGroup] = []
         for card in self._cards:
-            groups.append(PowerGroup(card.device, card.power.sources, self._one_closed, card.samples))
+            groups.append(PowerGroup(card.device, card.power.sources, self._one_closed, card.samples, card.kept))
             if card.state.sources or card.gpm:
                 groups.append(StateGroup(card.device, card.state.sources, card.gpm, self._one_closed))
         listed = [card.device for card in self._cards if card.processes]
@@ -179,6 +180,9 @@ class Nvml:
                 samples = UtilisationSamples(self._nvml, self._clock)
                 if samples.works(card.handle, self._nvml.nvmlDeviceGetUtilizationRates):
                     card.samples = samples
+            kept = PowerSamples(self._nvml, self._clock)
+            if kept.works(card.handle):
+                card.kept = kept
         except Exception as error:  # noqa: BLE001 - a driver's border
             card.missing[f"gpu.{card.device.index}.utilisation"] = words_for(error)
 

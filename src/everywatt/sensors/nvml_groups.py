@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
@@ -22,7 +22,7 @@ from everywatt.sensors.nvml_api import Fields, is_lost, words_for
 if TYPE_CHECKING:
     from everywatt.sensors.nvml_device import Device
     from everywatt.sensors.nvml_gpm import Gpm
-    from everywatt.sensors.nvml_samples import UtilisationSamples
+    from everywatt.sensors.nvml_samples import PowerSamples, UtilisationSamples
 
 FIELD_ENERGY = 83
 FIELD_AVERAGE = 185
@@ -33,6 +33,8 @@ SLOW_RATES_NS = NS // 2
 INERT_NS = 3 * NS // 2  # every other second
 RELATED_NS = 5 * NS
 SETTING_NS = 10 * NS
+OFTEN_NS = 9 * NS // 10  # how long the answer of a metric stands that is asked every second
+STILL, SELDOM_NS = 3, 7 * NS // 2  # after so many equal answers it is asked less often, at last every 4 s
 
 Call = Callable[[Any], Any]
 
@@ -78,6 +80,7 @@ class PowerGroup:
         sources: list[Source],
         closed: Callable[[], None],
         samples: UtilisationSamples | None = None,
+        power: PowerSamples | None = None,
     ) -> None:
         self._device = device
         self._closed = closed
@@ -110,6 +113,11 @@ class PowerGroup:
         whole = self._first > 0 and not self._calls and len(self._witnesses) == len(sources) - self._first < 2
         self._quick = self._fields.quick() if whole else None
         self.snap = self._snap if self._quick is not None else None
+        watts = [place for place, source in enumerate(sources) if source.field_id == FIELD_INSTANT]
+        self._power = power
+        # Utilisation has to come from a buffer too, where there is any: it is as often wanted as power.
+        kept = power is not None and self._quick is not None and bool(watts) and (samples or not self._witnesses)
+        self.keeps = watts[0] if kept else None
 
     def _snap(self) -> tuple[int, tuple[int, ...], float | None] | None:
         """The raw energy or power, all fields raw, and utilisation where it was asked for; None where the call failed.
@@ -131,11 +139,7 @@ class PowerGroup:
     def develop(self, taken: Sequence[tuple[int, int, tuple[int, tuple[int, ...], float | None]]]) -> list[Row]:
         """The rows of what was snapped, each with when its read began and ended."""
         samples = self._samples
-        if samples is not None:
-            now_ns = self._device.clock.monotonic_ns()
-            if now_ns - self._sampled_ns >= UTILISATION_NS:
-                self._sampled_ns = now_ns
-                self._device.call(samples.update)
+        self._look_at_samples()
         witness = len(self._last) > self._first
         busy = self._last[-1]
         rows = []
@@ -150,6 +154,35 @@ class PowerGroup:
             rows.append(Row((before_ns + after_ns) // 2, before_ns - self._age_ns, after_ns, tuple(values)))
         self._last = values
         return rows
+
+    def _look_at_samples(self) -> None:
+        now_ns = self._device.clock.monotonic_ns()
+        if self._samples is not None and now_ns - self._sampled_ns >= UTILISATION_NS:
+            self._sampled_ns = now_ns
+            self._device.call(self._samples.update)
+
+    def kept(self) -> tuple[list[int], list[float]]:
+        """When the driver itself took the power of the last seconds, and the raw values of the channel `keeps`.
+
+        The lists go on growing at their ends, and forget what is older than some seconds.
+        """
+        power = self._power
+        if power is None:
+            return [], []
+        self._device.call(power.update)
+        self._look_at_samples()
+        return power.times_ns, power.values
+
+    def filled(self, first: float, kept: float, read_ns: int) -> tuple[float, ...]:
+        """The values of a publication that was not read: its first channel, what the driver kept, and its utilisation
+        then; the others are not known."""
+        values = [NAN] * len(self._last)
+        values[0] = first
+        if self.keeps is not None:
+            values[self.keeps] = kept
+        if self._samples is not None and self._witnesses:
+            values[self._witnesses[0][0]] = self._samples.at(read_ns)
+        return tuple(values)
 
     def read(self) -> list[Row]:
         """One row. Raises SensorError where the GPU is lost or gives none of its values."""
@@ -201,7 +234,9 @@ class StateGroup:
 
     Each is a call into the driver. So the power limit, a setting, is asked every 10 s; memory clock and throttle
     reasons when the SM clock changed, else every 5 s; temperature and use of the memory's bandwidth every other second.
-    In between their last answer stands.
+    The SM clock, temperature and that use are asked ever less often while they stand still, at last every 4 s, until
+    they move, or the memory in use does, for then somebody came or left. In between their last answer stands. Memory is
+    asked every second.
     """
 
     def __init__(self, device: Device, sources: list[Source], gpm: Gpm | None, closed: Callable[[], None]) -> None:
@@ -209,8 +244,11 @@ class StateGroup:
         self._sources = sources
         self._gpm = gpm
         self._closed = closed
-        self._last: dict[str, tuple[int, float]] = {}
+        self._last: dict[str, _Asked] = {}
         index = device.index
+        self._memory = f"gpu.{index}.memory"
+        # Memory first: where it changed the others are asked.
+        self._order = sorted(range(len(sources)), key=lambda place: sources[place].channel.name != self._memory)
         channels = [source.channel for source in sources] + (gpm.channels if gpm else [])
         self.info = GroupInfo(
             f"nvml.gpu.{index}.state",
@@ -237,7 +275,9 @@ class StateGroup:
     def _read(self, handle: Any) -> list[float]:
         now_ns = self._device.clock.monotonic_ns()
         changed: set[str] = set()
-        values = [self._value(source, handle, now_ns, changed) for source in self._sources]
+        values = [NAN] * len(self._sources)
+        for place in self._order:
+            values[place] = self._value(self._sources[place], handle, now_ns, changed)
         values += self._gpm.read(handle) if self._gpm else []
         if all(value != value for value in values):
             raise SensorError("none of its state readings answers")
@@ -245,14 +285,30 @@ class StateGroup:
 
     def _value(self, source: Source, handle: Any, now_ns: int, changed: set[str]) -> float:
         name = source.channel.name
-        asked_ns, before = self._last.get(name, (0, NAN))
-        if now_ns - asked_ns < source.every_ns and before == before and source.follows not in changed:
-            return before
+        asked = self._last.get(name)
+        if asked is None:
+            asked = _Asked(NAN, now_ns, 0)
+        elif now_ns < asked.again_ns and source.follows not in changed:
+            if asked.still < STILL or self._memory not in changed:
+                return asked.value
+            asked = asked._replace(still=0)
         value = _raw(source.call, handle)
-        if value != before:
+        still = asked.still + 1 if value == asked.value else 0
+        if not still:
             changed.add(name)
-        self._last[name] = now_ns, value
+        every_ns = source.every_ns
+        if still >= STILL and name != self._memory:
+            every_ns = max(every_ns, min(max(every_ns, OFTEN_NS) * (still // STILL + 1), SELDOM_NS))
+        self._last[name] = _Asked(value, now_ns + (every_ns if value == value else 0), still)
         return value
+
+
+class _Asked(NamedTuple):
+    """A metric's last answer, when it is to be asked again, and how often it was the same."""
+
+    value: float
+    again_ns: int
+    still: int
 
 
 def _raw(call: Call | None, handle: Any) -> float:

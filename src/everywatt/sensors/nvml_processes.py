@@ -2,7 +2,7 @@
 
 A process list costs about 500 µs of a real driver. So a list is one call into a buffer that was made once, and a GPU
 that had no process is not asked again while its used memory, which the state group reads anyway, stays the same to
-the byte: whoever opens a context takes memory. All the same it is asked every 30 s. Graphics processes are looked for
+the byte: whoever opens a context takes memory. All the same it is asked every minute. Graphics processes are looked for
 then, and when memory has changed, while there are none.
 
 A run of a few seconds owes much to when exactly a process came and went, so a recorder may read this table more often
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from everywatt.sensors.nvml_device import Device
 
-ASK_ANYWAY_NS = 30 * NS
+ASK_ANYWAY_NS = 60 * NS
 USUAL_NS = 9 * NS // 10  # reads closer than this are hurried: used memory is then older than they are
 _UNKNOWN_ID = 0xFFFFFFFF
 _UNKNOWN_MEMORY = 0xFFFFFFFFFFFFFFFF

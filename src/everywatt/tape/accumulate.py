@@ -108,6 +108,28 @@ class _State:
         """True where a step ahead within this time cannot hide a wrap, by the rule of `core.counters`."""
         return self.wrap is None or self.most_per_s is None or self.most_per_s * seconds * 1.5 < self.wrap
 
+    def counted(self, column: Sequence[float], before_ns: int, ats_ns: Sequence[int], longest_s: float) -> Cum | None:
+        """Where a counter stands after these values; None where one of them needs a closer look."""
+        if self.last_ns != before_ns or not math.isfinite(sum(column)) or not self.surely_plain(longest_s):
+            return None
+        steps = list(map(sub, column, (self.last, *column)))
+        if not min(steps) >= 0:
+            return None
+        total = self.total
+        for step in steps:
+            total += step
+        return Cum(total, self.observed_ns + ats_ns[-1] - before_ns, column[-1], ats_ns[-1])
+
+    def held(self, column: Sequence[float], held: Sequence[int], ats_ns: Sequence[int]) -> Cum:
+        """Where a gauge stands after these values, each held for so long; those that are missing count for nothing."""
+        total, observed_ns, last, last_ns = self.total, self.observed_ns, self.last, self.last_ns
+        for value, ns, at_ns in zip(column, held, ats_ns, strict=True):
+            if value - value == 0:  # finite
+                total += value * ns
+                observed_ns += ns
+                last, last_ns = value, at_ns
+        return Cum(total, observed_ns, last, last_ns)
+
     def gauge_row(self, value: float, held_ns: int, at_ns: int) -> None:
         if math.isfinite(value):
             self.total += value * held_ns
@@ -166,8 +188,8 @@ class Accumulator:
     def add_all(self, columns: Sequence[Sequence[float]], ats_ns: Sequence[int]) -> bool:
         """Take many rows, given as columns of values and their publications, in few steps: the very additions of `add`.
 
-        False, and nothing was taken, where one of them needs a closer look: the first row, a gap, a missing value, a
-        counter that went back or may have wrapped.
+        False, and nothing was taken, where one of them needs a closer look: the first row, a gap, a counter that has no
+        value, went back or may have wrapped.
         """
         before = self.last_ns
         if before is None:
@@ -176,26 +198,18 @@ class Accumulator:
         if max(held) > GAP_PERIODS * self.expected_ns:
             return False
         longest_s = max(held) / NS
-        totals = []
+        after: list[Cum] = []
         for state in self._states:
-            column, total = columns[state.index], state.total
-            if state.last_ns != before or not math.isfinite(sum(column)):
+            column = columns[state.index]
+            found = (
+                state.counted(column, before, ats_ns, longest_s) if state.counter else state.held(column, held, ats_ns)
+            )
+            if found is None:
                 return False
-            if state.counter:
-                steps = list(map(sub, column, (state.last, *column)))
-                if not min(steps) >= 0 or not state.surely_plain(longest_s):
-                    return False
-                for step in steps:
-                    total += step
-            else:
-                for value, ns in zip(column, held, strict=True):
-                    total += value * ns
-            totals.append(total)
-        passed_ns, last_ns = ats_ns[-1] - before, ats_ns[-1]
-        for state, total in zip(self._states, totals, strict=True):
-            state.total, state.last, state.last_ns = total, columns[state.index][-1], last_ns
-            state.observed_ns += passed_ns
-        self.last_ns = last_ns
+            after.append(found)
+        for state, found in zip(self._states, after, strict=True):
+            state.total, state.observed_ns, state.last, state.last_ns = found
+        self.last_ns = ats_ns[-1]
         return True
 
     def cum(self) -> list[Cum]:
