@@ -18,7 +18,9 @@ PROC: Final = Path("/proc")
 DEFAULT_CONF: Final = Path("/etc/slurm/slurm.conf")
 GUESSED: Final = "Slurm's GPU numbers were taken for the driver's: nobody told the cards' device numbers"
 SHUFFLED: Final = "gres.conf lists cards out of order, and Slurm may number them by their files"
-STRANGE: Final = "gres.conf names device files that the driver does not tell of: GPU numbers were taken for the driver's"
+STRANGE: Final = (
+    "gres.conf names device files that the driver does not tell of: GPU numbers were taken for the driver's"
+)
 
 
 @dataclass(frozen=True, slots=True)

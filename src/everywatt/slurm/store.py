@@ -242,4 +242,3 @@ def _write(path: Path, table: Any) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
