@@ -1,4 +1,4 @@
-"""The figures of a load as rows of a table: what it is, the value, its interval, and the formula or why it is refused."""
+"""The figures of a load as rows of a table: the name, the value, its interval, and the formula or why it is refused."""
 
 from __future__ import annotations
 
