@@ -141,6 +141,10 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
             "sets it itself",
         ),
         (("--dataset", "arithmetic", "--goodput", "speed=3"), "is not a bound"),
+        (
+            ("--dataset", "arithmetic", "--model", "m", "--base-url", "http://h", "--set", "api_key=sk-1"),
+            "can be seen by everybody",
+        ),
     ],
 )
 def test_a_mistake_is_said(place, more, text):

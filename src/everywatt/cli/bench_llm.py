@@ -365,6 +365,7 @@ def _short(model: str) -> str:
 
 
 def _settings(sampling: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    clients.no_secrets(key for key, _ in sampling)
     for key, _ in sampling:
         if key in OURS:
             raise UsageError(f"--set {key}: that is not for sampling, and everywatt sets it itself.")

@@ -15,7 +15,13 @@ def test_a_bundled_set_has_a_thousand_items_and_is_always_the_same(name):
     assert len(one.items) == 1000 and one.fingerprint == again.fingerprint
     assert load_dataset(name, {"seed": "7"}).fingerprint != one.fingerprint
     assert load_dataset(name, {"n": "10"}).items == one.items[:10]
-    assert len({item.prompt for item in one.items}) > 300
+    # An item that is asked twice tells nothing new.
+    assert len({item.prompt for item in load_dataset(name, {"n": "3000"}).items}) == 3000
+
+
+def test_more_items_than_there_are_is_refused():
+    with pytest.raises(UsageError, match="no 20000 different items"):
+        load_dataset("instructions", {"n": "20000"})
 
 
 def test_answers_of_arithmetic_are_right():

@@ -13,7 +13,11 @@ from sse_server import running
 
 from everywatt.api.run import load
 from everywatt.bench.llm.energy import bill
-from everywatt.bench.llm.records import read_records
+from everywatt.bench.llm.records import Record, read_records
+from everywatt.bench.llm.values import OK, Answer
+from everywatt.core.channels import Channel, Domain, Kind
+from everywatt.core.clocks import NS
+from everywatt.meters.series import Part, Table, group, write_part
 from everywatt.sim.machine import SimMachine
 
 pytest.importorskip("httpx_sse")
@@ -54,13 +58,39 @@ def test_two_overlapping_queries_of_one_to_three(lab, tmp_path):
     owed = bill(run, records)
     assert owed.boundary == "server"
     short, long = (owed.queries[record.span] for record in sorted(records, key=lambda r: r.answer.output_tokens))
-    assert long.net_j / short.net_j == pytest.approx(3, rel=0.15)
+    # On a busy machine readings and tokens come late; what is exact is below, on a tape that is written by hand.
+    assert 2 < long.net_j / short.net_j < 4.5
     whole = short.energy.value + long.energy.value
     assert whole == pytest.approx(owed.gross.value, abs=2e-6)
     assert whole + owed.others.value == pytest.approx(run.energy(span="query").value, rel=0.02)
     # 1.6 s of CPU time at 55 W above idle for all CPUs, and what the server needs to send.
     assert owed.net.low < 1.6 * 55 / cores() * 1.15
     assert owed.net.value > 1.6 * 55 / cores() * 0.9
+
+
+def test_shares_are_exact_where_every_time_is_known(tmp_path):
+    """4 s of 100 W above an idle of 10 W, two queries all the while, 10 and 30 tokens evenly: idle is shared equally,
+    the rest by tokens."""
+    zero = 1_790_000_000 * NS
+    table = Table(group("host", "meter", [Channel("host.energy", "J", Kind.COUNTER, "host", Domain.NODE)]))
+    for n in range(101):
+        table.add(zero + n * NS // 10, [n + 10.0 * min(max(n - 20, 0), 40)])
+    spans = [("query", zero + 2 * NS, zero + 6 * NS, {"tokens": tokens}) for tokens in (10, 30)]
+    spans.append(("idle", zero, zero + 2 * NS, {"role": "idle"}))
+    path = tmp_path / "h-0001.tape"
+    write_part(path, Part([table], spans=spans), [path], {})
+    run = load(tmp_path)
+    records = []
+    for span in (one for one in run.spans if one.name == "query"):
+        each = (span.end_ns - span.start_ns) / span.attributes["tokens"]
+        pieces = tuple(round(span.start_ns + each * (k + 0.5)) for k in range(span.attributes["tokens"]))
+        answer = Answer(OK, "x", sent_ns=span.start_ns, ended_ns=span.end_ns, piece_ns=pieces)
+        records.append(Record(f"i{span.id}", "concurrency 2", span.id, answer))
+    owed = bill(run, records, "machine")
+    short, long = (owed.queries[record.span].energy.value for record in records)
+    assert (short, long) == (pytest.approx(120, rel=0.02), pytest.approx(320, rel=0.02))
+    assert short + long == pytest.approx(owed.gross.value, abs=1e-6)
+    assert owed.gross.value == pytest.approx(440, rel=1e-6)
 
 
 def cores():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from everywatt.api.run import load
+from everywatt.bench.llm.import_ipw import _told
 from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.errors import UsageError
 from everywatt.tape.importing import import_files
@@ -111,3 +112,18 @@ def test_no_profile_and_several_models_are_said(place):
     folder = profile(place / "p", [metrics(50.0, 2.0)])
     (folder / "summary.json").write_text("{}")
     assert evaluate_folder(imported(folder, place))[0]["model"] == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("told", "pedigree", "gain_pct"),
+    [
+        (None, "counter", None),
+        ({"joules": 72.0, "low": -34.0, "high": 178.0, "pedigree": "modelled"}, "modelled", 147.2),
+        ({"joules": 10.0, "low": 9.5, "high": 10.5, "pedigree": "counter"}, "counter", 5.0),
+        ({"joules": None, "refused": "nothing"}, "counter", None),
+    ],
+)
+def test_how_sure_our_own_joules_were_comes_back(told, pedigree, gain_pct):
+    found, facts = _told({} if told is None else {"energy": told})
+    assert found == pedigree
+    assert facts.gain_pct == (None if gain_pct is None else pytest.approx(gain_pct, abs=0.05))

@@ -1,5 +1,5 @@
-"""A server on one simulated machine, asked from another: each has its own recorder, tape and power, and the wall clock of
-the server's host is set wrong."""
+"""A server on one simulated machine, asked from another: each has its own recorder, tape and power, and the wall clock
+of the server's host is set wrong."""
 
 import json
 import signal
@@ -93,9 +93,9 @@ def asked_from_here(lab, far, folder, by_ms):
 @pytest.fixture(scope="module")
 def machines():
     """The machine that asks draws 500 W, the server's follows its CPU time."""
-    with SimMachine.of(packages=["constant:500W"]).start() as lab:
-        with SimMachine.of(packages=["load:5W,60W"]).start() as far:
-            yield lab, far
+    here, there = SimMachine.of(packages=["constant:500W"]), SimMachine.of(packages=["load:5W,60W"])
+    with here.start() as lab, there.start() as far:
+        yield lab, far
 
 
 @pytest.mark.serial

@@ -1,7 +1,8 @@
 """Three data sets that are made here, by code and a seed: arithmetic, multiple choice, instruction following.
 
 Made and not copied, so that they are nobody's property, are in nobody's training data, and need no network. 1,000
-items each: two models whose accuracy differs by 5 points around 70 % on the same items are told apart.
+items each: two models whose accuracy differs by 5 points around 70 % on the same items are told apart. No two items of
+a set have the same prompt: an item that is asked twice tells nothing new, and a server may remember its answer.
 """
 
 from __future__ import annotations
@@ -14,17 +15,35 @@ from everywatt.core.errors import UsageError
 
 SIZE = 1000
 SEED = 20261115
+MOST_DRAWS = 2000
 
 
 def arithmetic(n: int = SIZE, seed: int = SEED) -> Iterator[Item]:
     """Sums, differences, products, divisions and short stories with one number as the answer."""
     chance = random.Random(f"arithmetic {seed}")
     kinds = (_plus, _minus, _times, _divided, _shop, _fraction, _steps)
-    for number in range(n):
+
+    def make(number: int) -> Item:
         kind = kinds[number % len(kinds)]
         question, answer = kind(chance)
         prompt = f"{question}\nGive the number alone, without words."
-        yield Item(f"arithmetic-{number:04d}", prompt, answer, "numeric", kind.__name__.strip("_"))
+        return Item(f"arithmetic-{number:04d}", prompt, answer, "numeric", kind.__name__.strip("_"))
+
+    return _different(n, make)
+
+
+def _different(n: int, make: Callable[[int], Item]) -> Iterator[Item]:
+    """So many items, each drawn again until nobody has its prompt. UsageError where there are no more."""
+    seen: set[str] = set()
+    for number in range(n):
+        for _ in range(MOST_DRAWS):
+            item = make(number)
+            if item.prompt not in seen:
+                break
+        else:
+            raise UsageError(f"There are no {n} different items of this set.", cure=f"--dataset-param n={number}")
+        seen.add(item.prompt)
+        yield item
 
 
 def _plus(chance: random.Random) -> tuple[str, str]:
@@ -38,18 +57,18 @@ def _minus(chance: random.Random) -> tuple[str, str]:
 
 
 def _times(chance: random.Random) -> tuple[str, str]:
-    a, b = chance.randint(2, 99), chance.randint(2, 25)
+    a, b = chance.randint(2, 99), chance.randint(2, 49)
     return f"What is {a} times {b}?", str(a * b)
 
 
 def _divided(chance: random.Random) -> tuple[str, str]:
-    b, q = chance.randint(2, 25), chance.randint(2, 60)
+    b, q = chance.randint(2, 49), chance.randint(2, 99)
     return f"What is {b * q} divided by {b}?", str(q)
 
 
 def _fraction(chance: random.Random) -> tuple[str, str]:
-    b = chance.choice((2, 3, 4, 5, 8))
-    a, c = chance.randint(1, b - 1), chance.randint(2, 9)
+    b = chance.randint(2, 12)
+    a, c = chance.randint(1, b - 1), chance.randint(2, 60)
     return f"What is {a}/{b} + {c}? Give a fraction.", f"{a + c * b}/{b}"
 
 
@@ -72,7 +91,8 @@ def multiple_choice(n: int = SIZE, seed: int = SEED) -> Iterator[Item]:
     """Four choices with one right one: order, counting, calendars, opposites of a small code, odd ones out."""
     chance = random.Random(f"multiple-choice {seed}")
     kinds = (_largest, _weekday, _spelling, _pattern, _odd_one)
-    for number in range(n):
+
+    def make(number: int) -> Item:
         kind = kinds[number % len(kinds)]
         question, right, wrong = kind(chance)
         choices = [right, *wrong]
@@ -81,7 +101,9 @@ def multiple_choice(n: int = SIZE, seed: int = SEED) -> Iterator[Item]:
         listed = "\n".join(f"{name}. {choice}" for name, choice in zip("ABCD", choices, strict=True))
         prompt = f"{question}\n{listed}\nAnswer with the letter alone."
         group = kind.__name__.strip("_")
-        yield Item(f"multiple-choice-{number:04d}", prompt, letter, "letter", group, {"choices": 4})
+        return Item(f"multiple-choice-{number:04d}", prompt, letter, "letter", group, {"choices": 4})
+
+    return _different(n, make)
 
 
 def _largest(chance: random.Random) -> tuple[str, str, list[str]]:
@@ -95,13 +117,18 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 
 def _weekday(chance: random.Random) -> tuple[str, str, list[str]]:
-    start, later = chance.randrange(7), chance.randint(2, 30)
+    start, later = chance.randrange(7), chance.randint(2, 99)
     right = _DAYS[(start + later) % 7]
     wrong = chance.sample([day for day in _DAYS if day != right], 3)
     return f"Today is {_DAYS[start]}. Which day is it in {later} days?", right, wrong
 
 
-_WORDS = ("window", "energy", "planet", "silver", "garden", "bridge", "candle", "forest", "market", "pencil", "basket")
+_WORDS = (
+    *("window", "energy", "planet", "silver", "garden", "bridge", "candle", "forest", "market", "pencil", "basket"),
+    *("anchor", "bottle", "carpet", "desert", "engine", "farmer", "guitar", "hammer", "island", "jacket", "kettle"),
+    *("ladder", "magnet", "needle", "orange", "pepper", "rabbit", "saddle", "temple", "valley", "winter", "yellow"),
+    *("button", "castle", "dragon", "flower", "ginger", "helmet", "lizard", "mirror", "office", "pocket", "ribbon"),
+)
 
 
 def _spelling(chance: random.Random) -> tuple[str, str, list[str]]:
@@ -114,7 +141,7 @@ def _spelling(chance: random.Random) -> tuple[str, str, list[str]]:
 
 
 def _pattern(chance: random.Random) -> tuple[str, str, list[str]]:
-    start, step = chance.randint(1, 20), chance.randint(2, 12)
+    start, step = chance.randint(1, 60), chance.randint(2, 15)
     shown = [start + step * k for k in range(4)]
     right = start + step * 4
     wrong = [str(right + off) for off in chance.sample((-2, -1, 1, 2, step + 3), 3)]
@@ -134,19 +161,38 @@ def _odd_one(chance: random.Random) -> tuple[str, str, list[str]]:
     return "Which word does not belong with the others?", chance.choice(_KINDS[one]), chance.sample(_KINDS[many], 3)
 
 
-_TOPICS = ("rain", "bicycles", "the moon", "bread", "rivers", "libraries", "trains", "winter", "bees", "maps")
+_THINGS = (
+    *("rain", "bicycles", "bread", "bees", "libraries", "trains", "maps", "bridges", "gardens", "clocks", "boats"),
+    *("paper", "salt", "birds", "music", "lamps", "roads", "stones", "games", "tea", "letters", "trees", "horses"),
+)
+_PLACES = (
+    *("in the morning", "at night", "in winter", "in a small town", "by the sea", "on an island", "in the hills"),
+    *(
+        "a century ago",
+        "in ten years",
+        "for beginners",
+        "at school",
+        "in the kitchen",
+        "in old stories",
+        "at the market",
+    ),
+    *("in the desert", "in summer", "near a lake", "on a farm", "in the north", "in the south"),
+)
 
 
 def instructions(n: int = SIZE, seed: int = SEED) -> Iterator[Item]:
     """Short writing tasks with constraints that a program checks."""
     chance = random.Random(f"instructions {seed}")
     kinds = (_most_words, _in_capitals, _without, _with_word, _list_of, _bullets, _json, _ending)
-    for number in range(n):
+
+    def make(number: int) -> Item:
         kind = kinds[number % len(kinds)]
-        task, rules = kind(chance, chance.choice(_TOPICS))
+        task, rules = kind(chance, f"{chance.choice(_THINGS)} {chance.choice(_PLACES)}")
         checks = [{"check": name, "value": value} for name, value in rules.items()]
         group = kind.__name__.strip("_")
-        yield Item(f"instructions-{number:04d}", task, None, "constraints", group, {"constraints": checks})
+        return Item(f"instructions-{number:04d}", task, None, "constraints", group, {"constraints": checks})
+
+    return _different(n, make)
 
 
 Rules = Mapping[str, object]
@@ -166,7 +212,7 @@ def _in_capitals(chance: random.Random, topic: str) -> tuple[str, Rules]:
 def _without(chance: random.Random, topic: str) -> tuple[str, Rules]:
     if chance.random() < 0.5:
         return f"Write two sentences about {topic} without using any comma.", {"no_comma": None}
-    letter = chance.choice("qxzjv")
+    letter = chance.choice([one for one in "qxzjvpm" if one not in topic])
     return f"Write one sentence about {topic} without the letter '{letter}'.", {"lacks_letter": letter}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -81,12 +81,7 @@ class Connection:
     ) -> Connection:
         """From what the user gave: `params` may hold connect_timeout, timeout, total_timeout, retries, api_key_env."""
         left = dict(params or {})
-        for name in left:
-            if name.lower().replace("-", "_") in ("api_key", "key", "token", "authorization", "password"):
-                raise UsageError(
-                    f"A secret on the command line can be seen by everybody here: '{name}' is not taken.",
-                    cure=f"export {KEY_VARIABLE}=…, or --client-param api_key_env=NAME",
-                )
+        no_secrets(left)
         base_url = checked_url(base_url) if base_url else ""
         variable = left.pop("api_key_env", KEY_VARIABLE)
         env = os.environ if environ is None else environ
@@ -127,6 +122,16 @@ class Connection:
         if odd:
             common = "connect_timeout, timeout, total_timeout, retries, backoff, api_key_env"
             raise UsageError(f"This client has no parameter '{odd[0]}'; it has: {', '.join((*known, common))}.")
+
+
+def no_secrets(names: Iterable[str]) -> None:
+    """UsageError where a parameter is called like a secret: it would be seen by everybody, and written down."""
+    for name in names:
+        if name.lower().replace("-", "_") in ("api_key", "apikey", "key", "token", "authorization", "password"):
+            raise UsageError(
+                f"A secret on the command line can be seen by everybody here: '{name}' is not taken.",
+                cure=f"export {KEY_VARIABLE}=…, or --client-param api_key_env=NAME",
+            )
 
 
 def checked_url(text: str) -> str:

@@ -19,7 +19,7 @@ from everywatt.bench.llm.datasets import rows
 from everywatt.bench.llm.loads import Level
 from everywatt.bench.llm.records import Journal, Record, write_plan
 from everywatt.bench.llm.values import OK, Answer
-from everywatt.core.channels import Channel, Domain, Kind, Pedigree
+from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.meters.series import Part, Table, group, number, write_part
@@ -45,7 +45,7 @@ def import_ipw(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     if not queries:
         raise UsageError(f"{folder} holds no queries.")
     columns = _columns(queries, ours="everywatt" in (summary.get("versions") or {}))
-    part, places = _laid_out(queries, columns, _written(summary))
+    part, places = _laid_out(queries, columns, _written(summary), *_told(summary))
     warnings = [*_truncated(queries, summary), *_without_energy(queries, columns)]
     tape = write_part(out, part, paths, options)
     journal = Journal(tape.parent)
@@ -143,13 +143,30 @@ def _written(summary: Mapping[str, Any]) -> int:
     return int(when.timestamp()) * NS
 
 
+def _told(summary: Mapping[str, Any]) -> tuple[Pedigree, Facts]:
+    """What `export --to ipw` wrote down of how sure its joules are; of that tool's own profiles nothing is known."""
+    found = summary.get("energy")
+    if not isinstance(found, Mapping):
+        return Pedigree.COUNTER, Facts()
+    words = str(found.get("pedigree") or "")
+    pedigree = next((one for one in (Pedigree.MODELLED, Pedigree.INTEGRATED) if one in words), Pedigree.COUNTER)
+    joules, low, high = (number(found.get(name)) for name in ("joules", "low", "high"))
+    if not joules or low is None or high is None:
+        return pedigree, Facts()
+    return pedigree, Facts(gain_pct=100 * (high - low) / 2 / joules, offset_w=0.0)
+
+
 def _laid_out(
-    queries: Sequence[Query], columns: Sequence[tuple[str, str, str, Domain]], end_ns: int
+    queries: Sequence[Query],
+    columns: Sequence[tuple[str, str, str, Domain]],
+    end_ns: int,
+    pedigree: Pedigree,
+    facts: Facts,
 ) -> tuple[Part, list[tuple[int, int]]]:
     """The tape, and where on its clock each query lies."""
     lengths = [round((query.seconds or 0.0) * NS) for query in queries]
     start_ns = end_ns - sum(lengths) - PAUSE_NS * len(queries)
-    channels = [Channel(c[1], "J", Kind.COUNTER, c[2], c[3], pedigree=Pedigree.COUNTER) for c in columns]
+    channels = [Channel(c[1], "J", Kind.COUNTER, c[2], c[3], pedigree=pedigree, facts=facts) for c in columns]
     if not channels:
         # A tape needs something to tell: how many queries were done by when.
         channels = [Channel("queries.done", "", Kind.COUNTER, "queries")]

@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 _LISTEN = "0A"
 # Programs that hold a port for somebody else, by how the kernel calls them.
 TUNNELS = ("ssh", "autossh", "kubectl", "cloudflared")
-PROXIES = ("docker-proxy", "rootlesskit", "rootlessport", "slirp4netns", "pasta", "conmon", "gvproxy", "socat")
-PROXIES += ("nginx", "haproxy", "envoy", "caddy", "traefik", "systemd")
+PROXIES = (
+    *("docker-proxy", "rootlesskit", "rootlessport", "slirp4netns", "pasta", "conmon", "gvproxy", "socat"),
+    *("nginx", "haproxy", "envoy", "caddy", "traefik", "systemd"),
+)
 
 
 def is_here(url: str) -> bool:

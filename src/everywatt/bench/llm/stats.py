@@ -49,7 +49,8 @@ def wilson(right: int, n: int) -> Share | None:
     p, z2 = right / n, Z95**2
     middle = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    return Share(p, max(0.0, middle - half), min(1.0, middle + half), n)
+    # At the ends the bound is the share itself, but for the last digit of a sum.
+    return Share(p, max(0.0, middle - half) if right else 0.0, min(1.0, middle + half) if right < n else 1.0, n)
 
 
 def joint_bootstrap(

@@ -14,6 +14,7 @@ from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.leaderboard import leaderboard, model_name
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.result import evaluate_folder, knee, over_all_repeats
+from everywatt.bench.llm.rows import figure_rows
 from everywatt.core.errors import EverywattError
 
 MOST_POINTS = 1500
@@ -71,24 +72,12 @@ def models_view(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def _level(one: Metrics) -> dict[str, Any]:
-    rows = []
-    if one.accuracy is not None:
-        share = one.accuracy
-        interval = f"{share.low:.1%} … {share.high:.1%}"
-        rows.append(["accuracy", f"{share.value:.1%}", interval, "right / judged answers; Wilson"])
-    for name, figure in one.figures.items():
-        value, interval = _parts(figure)
-        rows.append([name.replace("_", " "), value, interval, figure.refused or figure.formula])
-    for name, seconds in one.latency.items():
-        if seconds is not None:
-            tail = f"p90 {seconds['p90'] * 1000:.4g}, p99 {seconds['p99'] * 1000:.4g} ms"
-            rows.append([name.removesuffix("_s"), f"{seconds['p50'] * 1000:.4g} ms", tail, "median over the queries"])
     return {
         "level": one.level,
         "queries": one.queries,
         "statuses": dict(one.statuses),
         "verdicts": dict(one.verdicts),
-        "rows": rows,
+        "rows": [list(row) for row in figure_rows(one)],
         "about": one.about,
         "notes": list(one.notes),
     }
