@@ -19,8 +19,6 @@ def written(tenths):
 def test_every_cell_is_the_number_that_was_printed(rows):
     text = "".join(",".join(map(written, row)) + "\n" for row in rows).encode()
     found = read_digits(text, len(rows[0]))
-    if any(-10 < tenths < 0 or tenths <= -(10**8) for row in rows for tenths in row):
-        return  # -0.5 is looked at below
     assert found is not None and found.dtype == np.int32
     assert found.T.tolist() == rows
 
