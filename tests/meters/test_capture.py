@@ -19,7 +19,7 @@ from everywatt.meters import landing as landing_module
 from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Oddities, join
 from everywatt.meters.capture import Capture, next_turn_ns
-from everywatt.meters.journal import Journal, journal_blocks, journals, kind_of, tail_of
+from everywatt.meters.journal import Journal, journal_blocks, journals, kind_of, tail_of, whole_size
 from everywatt.meters.landing import Landing, landing_path
 from everywatt.meters.omegawatt_serial import Decoder
 from everywatt.sim.omegawatt import OmegawattBox, numbered
@@ -300,6 +300,20 @@ def test_a_torn_journal_goes_on_after_its_last_whole_record(tmp_path, cut):
         Journal(path, "serial")
     again.close()
     assert join(journal_blocks(path, Oddities())).watts[:, 0].tolist() == [0, 1, 2, 3, 7]
+
+
+def test_a_journal_with_a_damaged_time_is_read_up_to_it(tmp_path):
+    path = tmp_path / "box-1700000000000000000.journal"
+    journal = Journal(path, "serial")
+    for number in range(5):
+        journal.append(10**18 + number * 10**7, numbered(number))
+    journal.close()
+    data = bytearray(path.read_bytes())
+    at = len(b"EWJ1 serial\n") + 3 * (12 + len(numbered(0)))
+    data[at : at + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    assert join(journal_blocks(path, Oddities())).watts[:, 0].tolist() == [0, 1, 2]
+    assert whole_size(path) == at
 
 
 def clocked(folder, steps):
