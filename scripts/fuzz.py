@@ -92,6 +92,35 @@ def _box_serial(data: bytes) -> object:
     return Decoder().feed(data)
 
 
+PLIST = b"""<?xml version="1.0" encoding="UTF-8"?>
+<plist version="1.0"><dict><key>timestamp</key><date>2025-11-07T16:15:01Z</date><key>elapsed_ns</key>
+<integer>1003250000</integer><key>processor</key><dict><key>cpu_power</key><real>52.5</real><key>package_watts</key>
+<real>3.5</real></dict></dict></plist>
+\0"""
+
+
+def _journal_bytes(kind: str, pieces: Sequence[bytes]) -> bytes:
+    start_ns = 1_700_000_000_000_000_000
+    found = [struct.pack("<QI", start_ns + n * 10**7, len(piece)) + piece for n, piece in enumerate(pieces)]
+    return f"EWJ1 {kind}\n".encode() + b"".join(found)
+
+
+def _journal(data: bytes) -> object:
+    import tempfile
+
+    from everywatt.meters.block import Oddities
+    from everywatt.meters.journal import head_of, journal_blocks, tail_of, whole_size
+
+    with tempfile.NamedTemporaryFile(suffix=".journal") as file:
+        file.write(data)
+        file.flush()
+        path = Path(file.name)
+        assert whole_size(path) <= len(data)
+        found = list(journal_blocks(path, Oddities()))
+        assert all((block.utc_ns[1:] > block.utc_ns[:-1]).all() for block in found) or data.startswith(b"EWJ1 text")
+        return found, tail_of(path), head_of(path)
+
+
 def _aipowermeter(data: bytes) -> object:
     from everywatt.meters.aipowermeter import read_log, segments_of, tables_of
 
@@ -164,7 +193,7 @@ def targets() -> dict[str, Target]:
         "dcmi": Target(_text(parse_dcmi), dcmi),
         "ipmi-log": Target(_text(lambda text: parse_log(text.splitlines())), [b"2026-11-15T10:00:00\n" + dcmi[0]]),
         "rocm-smi": Target(_text(parse_rocm), _parts(DATA / "meters" / "rocm_smi.json.txt", 3)),
-        "powermetrics": Target(parse_powermetrics, [f"{HEAD}CPU Power: 52 mW\nGPU Power: 8 mW\n".encode()]),
+        "powermetrics": Target(parse_powermetrics, [f"{HEAD}CPU Power: 52 mW\nGPU Power: 8 mW\n".encode(), PLIST * 2]),
         "pmic": Target(_text(parse_pmic), [b"VDD_CORE_A current(7)=2.0A\nVDD_CORE_V volt(15)=0.75V\n"]),
         "cray": Target(_text(parse_counter), [b"100 J 1734094386462336 us"]),
         "exec": Target(_text(lambda text: parse_number(text, "W")), [b"12.5 W\n", b"1e3"]),
@@ -194,6 +223,13 @@ def targets() -> dict[str, Target]:
         ),
         "omegawatt-text": Target(_box_text, [_box()]),
         "omegawatt-serial": Target(_box_serial, [_frame() * 3]),
+        "journal": Target(
+            _journal,
+            [
+                _journal_bytes("serial", [b"", _frame()[:50], _frame()[50:], _frame() * 2]),
+                _journal_bytes("text", [_box()]),
+            ],
+        ),
         "aipowermeter": Target(
             _aipowermeter,
             [

@@ -19,7 +19,7 @@ from everywatt.meters import landing as landing_module
 from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Oddities, join
 from everywatt.meters.capture import Capture, next_turn_ns
-from everywatt.meters.journal import Journal, journal_blocks, journals, tail_of
+from everywatt.meters.journal import Journal, journal_blocks, journals, kind_of, tail_of, whole_size
 from everywatt.meters.landing import Landing, landing_path
 from everywatt.meters.omegawatt_serial import Decoder
 from everywatt.sim.omegawatt import OmegawattBox, numbered
@@ -51,6 +51,9 @@ def journal_bytes(archive):
 
 
 def journal_rows(archive):
+    """Rows in journals; none yet where one has just been made."""
+    if any(kind_of(path) is None for _, _, path in journals(archive)):
+        return 0
     return sum(len(block) for _, _, path in journals(archive) for block in journal_blocks(path, Oddities()))
 
 
@@ -204,6 +207,42 @@ def test_an_unplugged_box_that_comes_back(tmp_path):
     assert numbers(tmp_path / "a")[0] == [*range(50), *range(50)]
 
 
+def test_a_named_pipe_whose_writers_come_and_go(boxes, tmp_path):
+    fifo = tmp_path / "meter"
+    os.mkfifo(fifo)
+    head, *rows = boxes.text(60, 6).splitlines(keepends=True)
+    process = start(fifo, tmp_path / "a", "--text")
+    until(lambda: journals(tmp_path / "a"))
+    for part in ([head, *rows[:20]], rows[20:40], rows[40:]):
+        with fifo.open("w") as file:
+            file.writelines(part)
+    until(lambda: journal_rows(tmp_path / "a") == 60)
+    process.send_signal(signal.SIGTERM)
+    told = process.communicate(timeout=60)[1]
+    assert process.returncode == 0 and "unplugged" not in told, told
+    assert join(read_archive(tmp_path / "a")).watts[:, 2].tolist() == [boxes.watts(3, row) for row in range(60)]
+
+
+def test_a_pipe_that_ends_ends_the_capture(boxes, tmp_path):
+    command = [sys.executable, "-m", "everywatt", "meter", "capture", "-", "--text", "--archive", str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(
+        [*command, "--meter", "box"],
+        env=environ,
+        input=boxes.text(5000, 6),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert join(read_archive(tmp_path)).watts[:, 2].tolist() == [boxes.watts(3, row) for row in range(5000)]
+
+
+def test_what_opens_and_gives_nothing_is_not_asked_all_the_time(tmp_path):
+    capture = Capture("/dev/null", tmp_path, "box", "serial", turn=None)
+    assert 1 <= capture.run(1.0).outages <= 10
+
+
 def test_text_from_a_pipe_rotated_within_a_line(boxes, tmp_path):
     capture = Capture("-", tmp_path, "box", "text", turn=None)
     data = boxes.text(200, 6).encode()
@@ -261,6 +300,20 @@ def test_a_torn_journal_goes_on_after_its_last_whole_record(tmp_path, cut):
         Journal(path, "serial")
     again.close()
     assert join(journal_blocks(path, Oddities())).watts[:, 0].tolist() == [0, 1, 2, 3, 7]
+
+
+def test_a_journal_with_a_damaged_time_is_read_up_to_it(tmp_path):
+    path = tmp_path / "box-1700000000000000000.journal"
+    journal = Journal(path, "serial")
+    for number in range(5):
+        journal.append(10**18 + number * 10**7, numbered(number))
+    journal.close()
+    data = bytearray(path.read_bytes())
+    at = len(b"EWJ1 serial\n") + 3 * (12 + len(numbered(0)))
+    data[at : at + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    assert join(journal_blocks(path, Oddities())).watts[:, 0].tolist() == [0, 1, 2]
+    assert whole_size(path) == at
 
 
 def clocked(folder, steps):

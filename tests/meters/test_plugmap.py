@@ -1,11 +1,13 @@
 """Plug to node: what a map says, and what cannot be right."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from everywatt.api.run import load
 from everywatt.cli.group import dispatch
 from everywatt.core.errors import UsageError
 from everywatt.meters.plugmap import labia_feeds, load_map
@@ -109,3 +111,50 @@ def test_any_table_is_feeds_or_an_error(table):
     except UsageError:
         return
     assert all(feed.plug >= 1 for feed in feeds)
+
+
+CHANGED = """
+[[plug]]
+plug = 1
+node = "n1"
+until = 2026-11-15T06:00:00
+[[plug]]
+plug = 2
+node = "n1"
+from = 2026-11-15T06:00:00
+"""
+
+
+def test_a_node_has_the_plugs_of_the_time_of_the_recording(map_file, boxes, tmp_path, capsys):
+    """Before its change a node was fed by plug 1, then by plug 2: a recording is of one or the other, never of both."""
+    log, text = tmp_path / "log.csv", boxes.text(200, 6)
+    log.write_text(text)
+    path = map_file(CHANGED)
+    words = ["meter", "stats", str(log), "--map", str(path), "--node", "n1"]
+    began_s = int(text.splitlines()[1].partition(".")[0])
+
+    def change(at_s):
+        path.write_text(CHANGED.replace("2026-11-15T06:00:00", datetime.fromtimestamp(at_s, UTC).strftime("%FT%TZ")))
+
+    for at_s, plug in ((began_s - 1000, "2"), (began_s + 1000, "1")):
+        change(at_s)
+        assert dispatch(words) == 0
+        rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+        assert rows == [plug, "n1"]
+        tape = tmp_path / f"{plug}.tape"
+        assert dispatch(["import", "omegawatt", str(log), "--set", f"map={path}", "--out", str(tape)]) == 0
+        assert list(load(tape).devices()) == [f"wall.n1.{plug}"]
+        capsys.readouterr()
+    change(began_s + 1)
+    assert dispatch(words) == 2
+    assert "change at" in capsys.readouterr().err
+    assert dispatch(["import", "omegawatt", str(log), "--set", f"map={path}", "--out", str(tmp_path / "x.tape")]) == 2
+    assert "change at" in capsys.readouterr().err
+
+
+def test_the_plug_of_a_wrong_phase_is_named_by_its_own_number(map_file, boxes, tmp_path, capsys):
+    log = tmp_path / "log.csv"
+    log.write_text(boxes.text(50, 6))
+    path = map_file('[[plug]]\nplug = 5\nnode = "n1"\nphase = 3\n')
+    assert dispatch(["meter", "stats", str(log), "--map", str(path), "--node", "n1"]) == 2
+    assert "plug 5 is mapped to phase 3, whose voltage is 0.0 V" in capsys.readouterr().err

@@ -50,6 +50,18 @@ def test_other_output_has_no_reading(word):
         parse_dcmi(answer(word))
 
 
+@pytest.mark.parametrize(
+    ("text", "watts"),
+    [
+        ("Power reading state is: deactivated\r\nInstantaneous power reading :   87 Watts\r\n", 87.0),
+        ("  Average power reading over sample period: 9 Watts\n  INSTANTANEOUS POWER READING: 215.5 watts\n", 215.5),
+        ("Get HPM.x Capabilities request failed\n\n  Current Power : 1190 W\n  Vendor field : 7 Watts\n", 1190.0),
+    ],
+)
+def test_fields_in_another_order_with_others_between(text, watts):
+    assert parse_dcmi(text) == watts
+
+
 def test_the_average_is_never_taken():
     text = answer("lovoo").replace("Instantaneous", "Something else")
     with pytest.raises(SensorError):

@@ -15,6 +15,7 @@ from everywatt.core.errors import SensorError
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Request, State
 from everywatt.sensors.redfish import Redfish, environment_w, find_power, power_w, sensor_w, supply_w
+from everywatt.sensors.web import Site
 
 CHASSIS = "/redfish/v1/Chassis"
 ONE = f"{CHASSIS}/1"
@@ -159,6 +160,60 @@ def test_a_bmc_that_tells_nothing_and_one_that_is_not_there(tmp_path, tls):
         assert report.state is State.UNUSABLE and "power of no chassis" in report.why
     report = sensor("https://127.0.0.1:9/", tmp_path).probe()
     assert report.state is State.UNUSABLE and "does not answer" in report.why
+
+
+LENOVO = {
+    "PowerControl": [
+        {"Name": "CPU Sub-system Power", "PhysicalContext": "CPU", "PowerConsumedWatts": 60},
+        {"Name": "Memory Sub-system Power", "PowerConsumedWatts": 12},
+        {"Name": "Server Power Control", "PowerConsumedWatts": 301, "PowerLimit": {"LimitInWatts": 700}},
+    ]
+}
+
+
+def test_a_control_of_processors_is_not_the_machine():
+    assert power_w(LENOVO) == 301
+    assert power_w({"PowerControl": LENOVO["PowerControl"][:2]}) is None
+
+
+def test_supplies_of_the_old_schema_where_there_is_no_control():
+    one, two = {"PowerInputWatts": 150, "LastPowerOutputWatts": 140}, {"PowerInputWatts": 162.5}
+    empty = {"PowerInputWatts": None, "Status": {"State": "Absent"}}
+    assert power_w({"PowerControl": [{"Name": "System"}], "PowerSupplies": [one, two, empty]}) == 312.5
+    assert power_w({"PowerSupplies": [one, {"LastPowerOutputWatts": 140}]}) is None, "one of two is no total"
+
+
+def test_boards_of_accelerators_are_not_the_machine():
+    """A list of chassis that starts with modules, has two pages, and one member that does not answer."""
+    gpu, machine, gone = f"{CHASSIS}/GPU_SXM_1", f"{CHASSIS}/System", f"{CHASSIS}/Gone"
+    objects = {
+        CHASSIS: {"Members": [link(gone), link(gpu)], "Members@odata.nextLink": f"{CHASSIS}?$skip=2"},
+        f"{CHASSIS}?$skip=2": {"Members": [link(machine)]},
+        gpu: {"ChassisType": "Module", "EnvironmentMetrics": link(f"{gpu}/E")},
+        f"{gpu}/E": {"PowerWatts": {"Reading": 71.5}},
+        machine: {"ChassisType": "RackMount", "Power": link(f"{machine}/Power")},
+        f"{machine}/Power": DELL,
+    }
+
+    def get(path):
+        if path not in objects:
+            raise SensorError(f"{path}: status 404")
+        return objects[path]
+
+    where, ask = find_power(get)
+    assert where == f"{machine}/Power" and ask() == 429
+    assert find_power(get, "GPU_SXM_1")[1]() == 71.5, "asked for by its id"
+    del objects[machine]
+    with pytest.raises(SensorError, match="404"):
+        find_power(get)
+
+
+def test_the_usual_port_may_be_written_out():
+    site = Site("https://bmc.example")
+    site._same_place("https://BMC.example:443/redfish/v1/")
+    for other in ("https://bmc.example:8443/", "http://bmc.example:443/", "https://bmc.example.evil/"):
+        with pytest.raises(SensorError, match="another place"):
+            site._same_place(other)
 
 
 def test_only_the_whole_machine_counts():

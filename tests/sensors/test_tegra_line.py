@@ -95,6 +95,23 @@ def test_other_fields():
     assert parse_line(THOR_72.replace("60.406C", "60.406C/61.5C")).temperatures_c["cpu"] == 60.406
 
 
+def test_the_first_generation_has_one_clock_for_all_cores():
+    line = parse_line("RAM 855/3995MB (lfb 586x4MB) cpu [3%,0%,off,7%]@102 EMC 7%@408 AVP 0%@12 GR3D 0%@76 EDP limit 0")
+    assert [core and (core.percent, core.clocks_mhz) for core in line.cores] == [
+        (3.0, (102,)),
+        (0.0, (102,)),
+        None,
+        (7.0, (102,)),
+    ]
+    assert line.gpu == Engine(0.0, (76,)) and line.emc == Engine(7.0, (408,))
+    assert list(line.engines) == ["AVP"], "a limit is no engine"
+
+
+def test_the_modes_of_denver_cores_are_no_engines():
+    line = parse_line("RAM 1/2MB CPU [1%@345,off] GR3D_FREQ 0%@114 APE 150 MTS fg 1% bg 2% VDD_IN 1985/1985")
+    assert list(line.engines) == ["APE"] and line.mts_percent == (1.0, 2.0)
+
+
 def test_negative_watts_are_kept():
     assert milliwatts("RAM 1/2MB VDD_GPU -392mW/-392mW VIN 19780mW/19780mW") == {"VDD_GPU": -392, "VIN": 19780}
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from everywatt.cli.meter_compare import make as make_compare
+from everywatt.cli.meter_compare import plugs_of
 from everywatt.cli.options import DURATION, TIME, Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.cli.progress import task
@@ -23,7 +24,7 @@ from everywatt.meters.block import Block, Oddities, forwards
 from everywatt.meters.capture import Capture
 from everywatt.meters.files import blocks_of
 from everywatt.meters.importing import plug_numbers
-from everywatt.meters.plugmap import check_against, load_map
+from everywatt.meters.plugmap import check_against, load_map, unchanged
 from everywatt.meters.stats import MeterStats, PlugStats, stats
 
 PATHS = click.argument("files", nargs=-1, metavar="FILE...", type=click.Path(path_type=Path))
@@ -69,16 +70,17 @@ def stats_command(
     FILE is what `wattmetre-read` printed (CSV, TSV, gzip, zip) or Parquet of an archive; files of one meter are taken
     together, in the order of their times. --archive reads a period of an archive instead.
     """
-    chosen, total = _chosen(plugs, node, map_file, meter, start, end)
-    odd = Oddities()
-    blocks = _recording(files, archive, meter, (start, end), chosen, odd)
+    odd, change_ns = Oddities(), None
+    chosen, total = _chosen(plugs, node)
+    if node is not None:
+        sample = next(_recording(files, archive, meter, (start, end), None, Oddities()), None)
+        if sample is None:
+            raise MeasurementRefused("There are no rows in that period.")
+        chosen, change_ns = plugs_of(map_file, node, meter, (start, end), sample)
+    blocks = unchanged(_recording(files, archive, meter, (start, end), chosen, odd), change_ns, f"'{node}'")
     first = next(blocks, None)
     if first is None:
         raise MeasurementRefused("There are no rows in that period.")
-    if node is not None and map_file is not None and chosen:
-        feeds = load_map(map_file).feeds_of(node, meter or "", start, end)
-        places = {plug: place for place, plug in enumerate(chosen, 1)}
-        check_against([replace(feed, plug=places[feed.plug]) for feed in feeds], first)
     if head:
         _head(first, chosen, output)
         return
@@ -88,19 +90,12 @@ def stats_command(
     _show(found, odd, output)
 
 
-def _chosen(
-    plugs: str | None, node: str | None, map_file: Path | None, meter: str | None, start: int | None, end: int | None
-) -> tuple[list[int] | None, str | None]:
-    """The plugs that are asked for, and what their sum is called."""
+def _chosen(plugs: str | None, node: str | None) -> tuple[list[int] | None, str | None]:
+    """The plugs that are asked for, None for all or for those of a node, and what their sum is called."""
     if plugs is not None and node is not None:
         raise UsageError("Ask for plugs or for a node, not both.")
-    if node is not None:
-        if map_file is None:
-            raise UsageError("A node needs a map of plugs.", cure="--map map.toml")
-        feeds = load_map(map_file).feeds_of(node, meter or "", start, end)
-        return [feed.plug for feed in feeds], node
     if plugs is None:
-        return None, None
+        return None, node
     numbers = plug_numbers(plugs)
     return numbers, "+".join(map(str, numbers)) if len(numbers) > 1 else None
 

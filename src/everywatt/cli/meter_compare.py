@@ -12,12 +12,14 @@ import numpy as np
 from everywatt.api.run import Run, load
 from everywatt.cli.options import DURATION, RUN, Verb, output_options
 from everywatt.cli.output import Output, write_text
-from everywatt.core.errors import UsageError
+from everywatt.core.clocks import NS
+from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.meters.block import Block, Oddities
-from everywatt.meters.plugmap import load_map
+from everywatt.meters.plugmap import check_against, load_map
 from everywatt.meters.power import line_of, line_of_blocks, meter_sources, single
 from everywatt.meters.wall import Node, compare_node, from_saved, saved
 
+AROUND_NS = 600 * NS
 Read = Callable[..., Iterator[Block]]
 
 
@@ -75,8 +77,9 @@ def make(read: Read) -> click.Command:
                 at_wall = run if wall in (run.name, str(run.path)) else load(wall)
                 line = line_of(at_wall, meter_sources(single(at_wall)))
             else:
-                plugs = [feed.plug for feed in load_map(map_file).feeds_of(name, meter or "")] if map_file else None
-                line = line_of_blocks(list(read(files, archive, meter, (None, None), plugs, Oddities())))
+                line = line_of_blocks(
+                    list(_beside(run, name, lambda *w: read(files, archive, meter, *w), map_file, meter))
+                )
             found.append(compare_node(name, run, line, every))
         if out is not None:
             write_text(out, json.dumps(saved(found), indent=1) + "\n")
@@ -84,6 +87,46 @@ def make(read: Read) -> click.Command:
         _show(found, output, plot)
 
     return command
+
+
+def _beside(
+    run: Run, node: str, read: Callable[..., Iterator[Block]], map_file: Path | None, meter: str | None
+) -> list[Block]:
+    """The rows of a node's plugs over the time of a run, and as long before and after as clocks may differ."""
+    begun_ns, ended_ns = (run.tapes[0].to_utc_ns(at) for at in run.tapes[0].extent_ns())
+    period, plugs = (begun_ns - AROUND_NS, ended_ns + AROUND_NS), None
+    sample = next(read(period, None, Oddities()), None)
+    if sample is None:
+        raise MeasurementRefused(f"{node}: the meter has no rows at the time of {run.name}.")
+    if map_file is not None:
+        table = load_map(map_file)
+        plugs, _ = plugs_of(map_file, node, meter, (begun_ns, ended_ns), sample)
+        # Before and after the run other plugs may feed the node: their rows are not its own.
+        turns = [
+            at for feed in table.feeds if feed.node == node for at in (feed.from_ns, feed.until_ns) if at is not None
+        ]
+        period = (
+            max([period[0], *(at for at in turns if at <= begun_ns)]),
+            min([period[1], *(at for at in turns if at >= ended_ns)]),
+        )
+    return list(read(period, plugs, Oddities()))
+
+
+def plugs_of(
+    map_file: Path | None, node: str, meter: str | None, period: tuple[int | None, int | None], sample: Block
+) -> tuple[list[int], int | None]:
+    """The plugs that feed a node at the time of a recording, and when that changes where no end was given.
+
+    sample  the first rows of the recording, with all plugs
+    """
+    if map_file is None:
+        raise UsageError("A node needs a map of plugs.", cure="--map map.toml")
+    table, first_ns = load_map(map_file), int(sample.utc_ns[0])
+    start_ns, end_ns = period
+    since_ns = first_ns if start_ns is None else start_ns
+    feeds = table.feeds_of(node, meter or "", since_ns, since_ns + 1 if end_ns is None else end_ns)
+    check_against(feeds, sample)
+    return [feed.plug for feed in feeds], table.changes_ns(node, meter or "", since_ns) if end_ns is None else None
 
 
 def _host(run: Run) -> str:

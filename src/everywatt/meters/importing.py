@@ -13,7 +13,7 @@ from everywatt.core.errors import UsageError
 from everywatt.meters.block import Block, Oddities, forwards
 from everywatt.meters.files import blocks_of
 from everywatt.meters.hold import usual_period_ns
-from everywatt.meters.plugmap import check_against, load_map
+from everywatt.meters.plugmap import check_against, load_map, unchanged
 from everywatt.tape.importing import Recording, parse_utc_ns, write_tape
 
 # Assumed where nothing is said: a meter of class 1 (IEC 62053-21, 1 % of the reading), and one step of what it prints.
@@ -50,14 +50,14 @@ def import_omegawatt(paths: Sequence[Path], out: Path, options: Mapping[str, Any
     first = next(iter(blocks), None)
     if first is None:
         raise UsageError(f"{paths[0]} holds no rows{' in that period' if start_ns or end_ns else ''}.")
-    names = _names(first, plugs, options)
+    names, change_ns = _names(first, plugs, options)
     period_ns = usual_period_ns(first)
     group, chosen = _group(names, period_ns, options), [plug - 1 for plug in names]
     zero_ns = int(first.utc_ns[0]) - NS
     last = [int(first.utc_ns[-1])]
 
     def rows() -> Iterator[Row]:
-        for block in _with(first, blocks):
+        for block in unchanged(_with(first, blocks), change_ns, "the meter"):
             last[0] = int(block.utc_ns[-1])
             yield from _rows(block, chosen, zero_ns)
 
@@ -85,8 +85,8 @@ def _with(first: Block, rest: Iterable[Block]) -> Iterator[Block]:
     yield from rest
 
 
-def _names(first: Block, plugs: list[int] | None, options: Mapping[str, Any]) -> dict[int, str]:
-    """The chosen plugs with the device each becomes: `wall.5`, or by a map `wall.n51.5`."""
+def _names(first: Block, plugs: list[int] | None, options: Mapping[str, Any]) -> tuple[dict[int, str], int | None]:
+    """The chosen plugs with the device each becomes: `wall.5`, or by a map `wall.n51.5`; and when the map changes."""
     if options.get("map"):
         table = load_map(Path(str(options["map"])))
         meter = str(options.get("meter", ""))
@@ -96,11 +96,12 @@ def _names(first: Block, plugs: list[int] | None, options: Mapping[str, Any]) ->
         check_against(feeds, first)
         if not feeds:
             raise UsageError("The map has no plug of this meter at that time.")
-        return {feed.plug: f"wall.{feed.node}.{feed.plug}" for feed in feeds}
+        names = {feed.plug: f"wall.{feed.node}.{feed.plug}" for feed in feeds}
+        return names, table.changes_ns(None, meter, at_ns)
     chosen = plugs or list(range(1, first.plugs + 1))
     if max(chosen) > first.plugs:
         raise UsageError(f"The meter has {first.plugs} plugs, and no plug {max(chosen)}.")
-    return {plug: f"wall.{plug}" for plug in chosen}
+    return {plug: f"wall.{plug}" for plug in chosen}, None
 
 
 def _group(names: Mapping[int, str], period_ns: int, options: Mapping[str, Any]) -> GroupInfo:

@@ -32,6 +32,7 @@ KINDS: Final = ("serial", "text")
 SUFFIX: Final = ".journal"
 MOST_WAITING_BYTES: Final = 64 << 20
 TAIL_BYTES: Final = 65_536
+_LATEST_NS: Final = 2**62  # of the year 2116: a later time is damage, and what follows it is no record
 _HEAD: Final = b"EWJ1 "
 _RECORD = struct.Struct("<QI")
 _NAME = re.compile(r"(?P<meter>.+)-(?P<at>\d{10,20})\.journal")
@@ -148,8 +149,9 @@ def _scan(path: Path) -> tuple[int, int]:
         tail: int | None = None
         with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
             while at + _RECORD.size <= size:
-                end = at + _RECORD.size + _RECORD.unpack_from(data, at)[1]
-                if end > size:
+                utc_ns, length = _RECORD.unpack_from(data, at)
+                end = at + _RECORD.size + length
+                if end > size or utc_ns > _LATEST_NS:
                     break
                 if tail is None and at >= size - TAIL_BYTES:
                     tail = at
@@ -197,7 +199,7 @@ def _records(path: Path, at: int) -> Iterator[tuple[int, bytes]]:
         while len(head := file.read(_RECORD.size)) == _RECORD.size:
             utc_ns, length = _RECORD.unpack(head)
             data = file.read(length)
-            if len(data) < length:
+            if len(data) < length or utc_ns > _LATEST_NS:
                 return
             yield utc_ns, data
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from itertools import combinations
@@ -81,6 +81,21 @@ class PlugMap:
             if end_ns is not None and feed.until_ns is not None and feed.until_ns < end_ns:
                 raise UsageError(f"{feed.label} feeds '{node}' for a part of the period.", cure="a shorter period")
         return found
+
+    def changes_ns(self, node: str | None, meter: str, after_ns: int) -> int | None:
+        """When the plugs of a node (None: of any) next change after an instant; None where they never do."""
+        feeds = [f for f in self.feeds if node in (None, f.node) and (not meter or f.meter in ("", meter))]
+        turns = [at for f in feeds for at in (f.from_ns, f.until_ns) if at is not None and at > after_ns]
+        return min(turns, default=None)
+
+
+def unchanged(blocks: Iterable[Block], change_ns: int | None, whose: str) -> Iterator[Block]:
+    """The same blocks; UsageError where they reach an instant at which the map changes."""
+    for block in blocks:
+        if change_ns is not None and len(block) and int(block.utc_ns[-1]) >= change_ns:
+            day = f"{datetime.fromtimestamp(change_ns / NS, UTC):%Y-%m-%d %H:%M:%S}"
+            raise UsageError(f"The plugs of {whose} change at {day} UTC, within the recording.", cure="--start, --end")
+        yield block
 
 
 def load_map(path: Path) -> PlugMap:
@@ -165,13 +180,17 @@ def _check_overlap(feeds: Sequence[Feed], path: Path) -> None:
             )
 
 
-def check_against(feeds: Sequence[Feed], block: Block) -> None:
-    """UsageError where a map cannot be right for what a meter measured: no such plug, or a phase without voltage."""
+def check_against(feeds: Sequence[Feed], block: Block, plugs: int | None = None) -> None:
+    """UsageError where a map cannot be right for what a meter measured: no such plug, or a phase without voltage.
+
+    plugs  how many the meter has, where the block has some of them only
+    """
+    plugs = plugs or block.plugs
     volts = np.nanmedian(block.volts[block.ok], axis=0) if block.ok.any() else np.full(3, np.nan)
     live = ", ".join(str(phase + 1) for phase in np.flatnonzero(volts >= LIVE_V)) or "none"
     for feed in feeds:
-        if feed.plug > block.plugs:
-            raise UsageError(f"Node '{feed.node}': {feed.label} does not exist, the meter has {block.plugs}.")
+        if feed.plug > plugs:
+            raise UsageError(f"Node '{feed.node}': {feed.label} does not exist, the meter has {plugs}.")
         if feed.phase is not None and volts[feed.phase - 1] < LIVE_V:
             raise UsageError(
                 f"Node '{feed.node}': {feed.label} is mapped to phase {feed.phase}, whose voltage is "

@@ -60,7 +60,9 @@ class Port:
 
 def _flags(name: str) -> int:
     mode = Path(name).stat().st_mode
-    return (os.O_RDWR if stat.S_ISCHR(mode) else os.O_RDONLY) | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
+    # A named pipe that is open for writing too has no end where its writer leaves: another may come.
+    both = stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+    return (os.O_RDWR if both else os.O_RDONLY) | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def _raw(fd: int, baud: int) -> None:

@@ -22,7 +22,7 @@ class Reader:
         self._name, self._baud, self._landing, self._utc_ns = name, baud, landing, utc_ns
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="everywatt-port", daemon=True)
-        self.outages = 0
+        self.outages = self._landed = 0
         self.told: deque[str] = deque()
 
     def start(self) -> None:
@@ -44,7 +44,8 @@ class Reader:
         return self._thread.is_alive()
 
     def _run(self) -> None:
-        wait_s, since = FIRST_WAIT_S, None
+        wait_s = FIRST_WAIT_S
+        since: float | None = None
         while not self._stopping.is_set():
             try:
                 port = Port(self._name, self._baud)
@@ -57,13 +58,18 @@ class Reader:
                 continue
             if since is not None:
                 self.told.append(f"{self._name} is back after {time.monotonic() - since:.1f} s.")
-            wait_s = FIRST_WAIT_S
+            before, since = self._landed, None
             try:
                 ended = self._read(port)
             finally:
                 port.close()
             if ended:
                 break
+            if self._landed > before:
+                wait_s = FIRST_WAIT_S
+            else:  # what opens and gives nothing is not asked all the time
+                self._stopping.wait(wait_s)
+                wait_s = min(wait_s * 2, LAST_WAIT_S)
             since = time.monotonic()
             self.outages += 1
             self.told.append(f"{self._name} was unplugged. Waiting for it.")
@@ -81,6 +87,7 @@ class Reader:
                 time.sleep(0.01)  # the disk is slow: the kernel holds what comes
                 continue
             got = port.land(self._landing, QUIET_S if until is None else 0.0, self._utc_ns)
+            self._landed += got or 0
             if got is None:
                 return port.ends or self._stopping.is_set()
             if not got and until is not None:

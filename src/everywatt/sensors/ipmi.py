@@ -19,7 +19,8 @@ from everywatt.sensors.web import login_of
 
 Run = Callable[[Sequence[str], Mapping[str, str], float], tuple[list[str], int | None]]
 _READING = re.compile(
-    r"^[ \t]*(?:Instantaneous power reading|Current Power)[ \t]*:[ \t]*(\d{1,6})[ \t]*watts?[ \t\r]*$",
+    r"^[ \t]*(?:Instantaneous power reading|Current Power)[ \t]*:[ \t]*"
+    r"(\d{1,6}(?:\.\d{1,6})?)[ \t]*(?:watts?|w)[ \t\r]*$",
     re.IGNORECASE | re.MULTILINE,
 )
 _COMMANDS = {
@@ -30,7 +31,7 @@ _COMMANDS = {
 
 def parse_dcmi(text: str) -> float:
     """Watts from the output of ipmitool, FreeIPMI or ipmiutil. SensorError where it holds no reading, or several."""
-    found = {int(match[1]) for match in _READING.finditer(text)}
+    found = {float(match[1]) for match in _READING.finditer(text)}
     if not found:
         said = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
         raise SensorError(f"The BMC gives no power reading: {said[:120]}.")
@@ -39,7 +40,7 @@ def parse_dcmi(text: str) -> float:
     (watts,) = found
     if watts == 0:
         raise SensorError("The BMC reads 0 W of a machine that runs: it does not measure.")
-    return float(watts)
+    return watts
 
 
 class Ipmi(SlowMeters):

@@ -5,6 +5,7 @@ The BMC is asked over verified TLS with a session, which is ended again. Credent
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +19,20 @@ ROOT = "/redfish/v1"
 SESSIONS = f"{ROOT}/SessionService/Sessions"
 MOST_MEMBERS = 64
 _TOTAL_WORDS = ("total", "system", "consum", "chassis", "input power", "pwr consumption")
+_PARTS = (
+    "cpu",
+    "memory",
+    "gpu",
+    "accelerator",
+    "processor",
+    "fan",
+    "storagedevice",
+    "networkingdevice",
+    "dimm",
+    "pcie",
+)
+# Chassis that are parts of a machine: boards of accelerators list dozens, each with a power of its own.
+_PART_TYPES = ("Component", "Module", "Card", "Cartridge", "StorageEnclosure", "Zone", "Expansion")
 Get = Callable[[str], Any]
 
 
@@ -69,10 +84,31 @@ def environment_w(data: Any) -> float | None:
 
 
 def power_w(data: Any) -> float | None:
-    """Watts of a Power object: what its first control consumes. Averages and limits are something else."""
+    """Watts of a Power object: what its first control of the whole consumes, else what goes into all its supplies.
+
+    Averages and limits are something else, and so is what supplies give out.
+    """
     controls = _table(data).get("PowerControl")
-    first = controls[0] if isinstance(controls, list) and controls else controls
-    return number(_table(first).get("PowerConsumedWatts"))
+    for control in map(_table, controls if isinstance(controls, list) else [controls]):
+        watts = number(control.get("PowerConsumedWatts"))
+        if watts is not None and not _of_a_part(control):
+            return watts
+    supplies = _table(data).get("PowerSupplies")
+    present = [one for one in map(_table, supplies if isinstance(supplies, list) else []) if not _absent(one)]
+    watts_in = [number(one.get("PowerInputWatts")) for one in present]
+    known = [value for value in watts_in if value is not None]
+    return sum(known) if known and len(known) == len(watts_in) else None
+
+
+def _of_a_part(control: Mapping[str, Any]) -> bool:
+    """True for a control of processors, memory and the like, which some vendors list beside that of the machine."""
+    context = str(control.get("PhysicalContext") or "").lower()
+    name = f"{control.get('Name', '')} {control.get('MemberId', '')}".lower()
+    return context in _PARTS or any(re.search(rf"\b{part}\b", name) for part in _PARTS)
+
+
+def _absent(thing: Mapping[str, Any]) -> bool:
+    return _table(thing.get("Status")).get("State") == "Absent"
 
 
 def supply_w(data: Any) -> float | None:
@@ -103,25 +139,44 @@ def _link(data: Any, name: str) -> str | None:
 
 
 def _members(get: Get, path: str | None) -> list[str]:
-    if path is None:
-        return []
-    entries = _table(get(path)).get("Members")
-    found = [_table(entry).get("@odata.id") for entry in (entries if isinstance(entries, list) else ())[:MOST_MEMBERS]]
-    return [place for place in found if isinstance(place, str) and place.startswith("/")]
+    """What a collection lists, over all its pages."""
+    found: list[str] = []
+    pages = 0
+    while path is not None and len(found) < MOST_MEMBERS and pages < MOST_MEMBERS:
+        page, pages = _table(get(path)), pages + 1
+        entries = page.get("Members")
+        places = [_table(entry).get("@odata.id") for entry in (entries if isinstance(entries, list) else ())]
+        found += [place for place in places if isinstance(place, str) and place.startswith("/")]
+        following = page.get("Members@odata.nextLink")
+        path = following if isinstance(following, str) and following.startswith("/") else None
+    return found[:MOST_MEMBERS]
 
 
 def find_power(get: Get, chassis: str | None = None) -> tuple[str, Callable[[], float | None]] | None:
-    """Where a BMC tells the power of its machine, and a function that asks there: the first that gives a number."""
+    """Where a BMC tells the power of its machine, and a function that asks there: the first that gives a number.
+
+    A chassis that is a part of the machine counts only where it is asked for by its id.
+    """
+    trouble: SensorError | None = None
     for place in _members(get, f"{ROOT}/Chassis"):
         if chassis is not None and place.rstrip("/").rpartition("/")[2] != chassis:
             continue
-        for where, ask in _ways(get, get(place)):
+        try:
+            about = get(place)
+        except SensorError as error:
+            trouble = error  # one that is listed and does not answer; another may
+            continue
+        if chassis is None and _table(about).get("ChassisType") in _PART_TYPES:
+            continue
+        for where, ask in _ways(get, about):
             try:
                 watts = ask()
             except SensorError:
                 continue  # a schema that is listed and not there
             if watts is not None and watts > 0:
                 return where, ask
+    if trouble is not None:
+        raise trouble
     return None
 
 

@@ -20,9 +20,10 @@ _TIME = re.compile(r"(\d\d)-(\d\d)-(\d{4}) (\d\d):(\d\d):(\d\d)(?=\s|$)")
 _SIZE = r"(\d{1,9})/(\d{1,9})([kMG]?)B"
 _RAM = re.compile(rf"(?<!\w)RAM {_SIZE}(?:\s*\(lfb (\d{{1,9}})x(\d{{1,9}})([kMG]?)B\))?")
 _SWAP = re.compile(rf"(?<!\w)SWAP {_SIZE}(?:\s*\(cached (\d{{1,9}})([kMG]?)B\))?")
-_CORES = re.compile(r"(?<!\w)CPU \[([^\]]{1,4000})\]")
+_CORES = re.compile(r"(?<!\w)(?:CPU|cpu) \[([^\]]{1,4000})\](?:@(\d{1,6}))?")  # until L4T 28 one clock for all
 _CORE = re.compile(r"(\d{1,3})%(?:@(\d{1,6}))?")
 _MTS = re.compile(r"(?<!\w)MTS fg (\d{1,3})% bg (\d{1,3})%")
+_LIMIT = re.compile(r"(?<!\w)EDP limit \d{1,9}")
 _ENGINE = re.compile(
     r"(?<![\w@])([A-Za-z][A-Za-z0-9_]*)\s+"
     r"(?:(off)|(\d{1,3})%(?:@(?:\[([\d,\s]{1,200})\]|(\d{1,6})))?|@(?:\[([\d,\s]{1,200})\]|(\d{1,6}))|(\d{1,6}))(?=\s|$)"
@@ -91,14 +92,14 @@ def parse_line(text: str) -> TegraLine | None:
     if ram is None and cores is None and not (rails and _TEMPERATURE.search(text)):
         return None
     # Only now the words: inside brackets and parentheses stand others that look like them.
-    bare = re.sub(r"\([^)]{0,200}\)", " ", text)
+    bare = _MTS.sub(" ", _LIMIT.sub(" ", re.sub(r"\([^)]{0,200}\)", " ", text)))
     engines = dict(_engines(bare))
     mts = _MTS.search(text)
     return TegraLine(
         time=_time(text),
         rails=rails,
         temperatures_c={match[1]: float(match[2]) for match in _TEMPERATURE.finditer(text) if float(match[2]) > _OFF_C},
-        cores=_cores(cores[1]) if cores else (),
+        cores=_cores(cores[1], cores[2]) if cores else (),
         gpu=engines.pop("GR3D_FREQ", None) or engines.pop("GR3D", None),
         emc=engines.pop("EMC_FREQ", None) or engines.pop("EMC", None),
         engines=engines,
@@ -138,14 +139,15 @@ def _swap(text: str) -> Memory | None:
     return Memory(int(match[1]) * scale, int(match[2]) * scale, cached_bytes=cached_bytes)
 
 
-def _cores(text: str) -> tuple[Engine | None, ...]:
+def _cores(text: str, shared_mhz: str | None) -> tuple[Engine | None, ...]:
     found: list[Engine | None] = []
     for word in text.split(","):
         match = _CORE.fullmatch(word.strip())
         if match is None:
             found.append(None)
         else:
-            found.append(Engine(float(match[1]), (int(match[2]),) if match[2] else ()))
+            clock = match[2] or shared_mhz
+            found.append(Engine(float(match[1]), (int(clock),) if clock else ()))
     return tuple(found)
 
 

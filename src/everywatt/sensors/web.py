@@ -95,7 +95,9 @@ class Site:
 
     def _same_place(self, url: str) -> None:
         own, other = urlsplit(self.url), urlsplit(url)
-        if (own.scheme, own.hostname, own.port) != (other.scheme, other.hostname, other.port):
+        usual = {"http": 80, "https": 443}
+        there = [(one.scheme, one.hostname, one.port or usual.get(one.scheme)) for one in (own, other)]
+        if there[0] != there[1]:
             raise SensorError(f"{self.host} redirects to another place ({other.scheme}://{other.hostname}): refused.")
 
     def _once(self, method: str, url: str, body: Any, headers: Mapping[str, str]) -> Answer:
