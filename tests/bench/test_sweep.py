@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -70,13 +71,17 @@ def test_an_undecided_choice_says_so():
 
 
 def test_the_first_setting_may_be_the_best():
-    assert choose(measured([(50, 1.0), (80, 1.2)])).why == "no lower setting uses less energy"
+    assert choose(measured([(50, 1.0), (90, 1.1), (80, 1.2)])).why.startswith("s2 uses 60")
+    noisy = measured([(50, 1.0), (80, 1.2)])
+    open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))
+    assert choose([noisy[0], open_]).why == "the lowest mean, but undecided: about 9 more trials to tell it from s1"
+    assert choose(noisy[:1]).why == "the only setting with a figure"
 
 
 @pytest.fixture(scope="module")
 def machine():
     sensor = ["power_limit=300W,power_limit_min=100W,power_limit_max=300W"]
-    with SimMachine.of(gpus=["load:40W,300W"], sensor=sensor).start() as lab:
+    with SimMachine.of(gpus=["load:10W,300W"], sensor=sensor).start() as lab:
         yield lab
 
 
@@ -94,7 +99,12 @@ def sweep(*more):
     return [*words, *more]
 
 
-WORK = [sys.executable, "-c", "from everywatt.testing import gpu_work; gpu_work(0.5)"]
+WORK = [
+    sys.executable,
+    "-c",
+    "import os; from everywatt.testing import gpu_work; took_s = gpu_work(0.5)\n"
+    "with open(os.path.expanduser('~/took'), 'a') as file: print(took_s, file=file)",
+]
 
 
 def test_a_lower_limit_is_slower_and_the_limit_is_restored(place):
@@ -110,10 +120,13 @@ def test_a_lower_limit_is_slower_and_the_limit_is_restored(place):
     assert found["kind"] == "sweep"
     high, low = found["candidates"]
     assert (high["label"], low["label"]) == ("300 W", "100 W")
-    # The quickest of each: other programs only ever make a trial slower.
-    quickest = [min(trial["seconds"] for trial in one["trials"]) for one in (low, high)]
-    assert quickest[0] > quickest[1]
-    assert low["energy"]["value"] < high["energy"]["value"]
+    # At 100 W the card has (90 / 290)^(1/3) of its speed; a busy machine only ever makes the work longer.
+    took_s = [float(line) for line in (Path(place["HOME"]) / "took").read_text().split()]
+    slow_s = [seconds for seconds, label in zip(took_s, found["order"], strict=True) if label == "100 W"]
+    assert len(slow_s) == 3 and min(slow_s) >= 0.5 / (90 / 290) ** (1 / 3) - 0.02
+    # Of 145 J above idle at full speed and 66 J at 100 W; how long Python takes to start is idle, and not in it.
+    least = [min(trial["energy_net"]["joules"] for trial in one["trials"]) for one in (low, high)]
+    assert least[0] < least[1]
     assert found["choice"]["recommended"] == "100 W"
     assert limit_mw(place) == 300_000
 
@@ -175,7 +188,7 @@ def test_parameters_can_be_swept_too(place):
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert [one["label"] for one in json.loads(done.stdout)["candidates"]] == ["A n=0.1", "A n=0.2"]
+    assert [one["label"] for one in json.loads(done.stdout)["candidates"]] == ["n=0.1", "n=0.2"]
 
 
 def test_a_sweep_whose_every_trial_fails_ends_with_3(tmp_path):

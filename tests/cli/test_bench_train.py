@@ -38,7 +38,7 @@ def place(tmp_path_factory):
 
 def train(place, *more, code=0):
     words = [sys.executable, "-m", "everywatt", "bench", "train", "--data", "data.npz", "--idle", "0.2", "--json"]
-    done = subprocess.run([*words, *more], env=place, cwd=place["HOME"], capture_output=True, text=True, timeout=200)
+    done = subprocess.run([*words, *more], env=place, cwd=place["HOME"], capture_output=True, text=True, timeout=280)
     assert done.returncode == code, done.stderr + done.stdout
     return json.loads(done.stdout)
 
@@ -110,5 +110,5 @@ def test_epochs_as_a_table_and_as_notes(place):
     train(place, *few, "-o", "t.md")
     assert (Path(place["HOME"]) / "t.md").read_text().startswith("| precision | epoch | energy |")
     words = [sys.executable, "-m", "everywatt", "bench", "train", "-o", "t.html"]
-    done = subprocess.run(words, env=place, cwd=place["HOME"], capture_output=True, text=True, timeout=200)
+    done = subprocess.run(words, env=place, cwd=place["HOME"], capture_output=True, text=True, timeout=280)
     assert done.returncode == 2 and "t.html ends with none of .json, .csv, .md" in done.stderr

@@ -69,7 +69,7 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
     best = min(usable, key=lambda one: one.energy.value if one.energy else 0.0)
     first = found[0]
     if best is first or best.gross is None:
-        return Choice(pareto, best.candidate.label, "no lower setting uses less energy")
+        return Choice(pareto, best.candidate.label, _beside_next(best, usable))
     slower = best.seconds.value / first.seconds.value - 1
     pace = f"{percent(slower)} slower" if slower >= 0 else f"{percent(-slower)} faster"
     words = best.gross.text(best.candidate.label)
@@ -80,6 +80,21 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
     else:
         words = f"{words} than {first.candidate.label}"
     return Choice(pareto, best.candidate.label, f"{words}, and is {pace}")
+
+
+def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
+    """Why the first setting is the one to take: what is known of the next cheapest beside it."""
+    others = [one for one in usable if one is not best and one.gross is not None and one.energy is not None]
+    if not others:
+        return "the only setting with a figure"
+    following = min(others, key=lambda one: one.energy.value if one.energy else 0.0)
+    gross, label = following.gross, following.candidate.label
+    assert gross is not None
+    if gross.answer is Answer.UNDECIDED:
+        return f"the lowest mean, but {gross.text(label)} to tell it from {label}"
+    if gross.answer is Answer.SAME:
+        return f"{gross.text(label)} beside {label}"
+    return gross.text(label)
 
 
 def _beats(one: Figures, other: Figures) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from everywatt.core.errors import UsageError
 from everywatt.tape.run_store import find_run, list_runs
 
 WORDS = "everywatt.batch.words"
+TWINS_S = 0.5
 gpus_option = click.option("--gpus", metavar="0,1", help="Only these GPUs, by index or UUID; none: the CPU alone.")
 
 
@@ -83,11 +86,20 @@ def batch_meter(
 
 @contextmanager
 def stopping(how: str, output: Output) -> Iterator[tuple[Callable[[Stoppable], None], list[int]]]:
-    """Ctrl-C and SIGTERM stop the batch as asked; gives what takes the runner, and the signals that came."""
+    """Ctrl-C and SIGTERM stop the batch as asked; gives what takes the runner, and the signals that came.
+
+    Two SIGTERM in one moment are one: `timeout` sends it to its command and to its group.
+    """
     runners: list[Stoppable] = []
     caught: list[int] = []
+    last_s = [-math.inf]
 
     def stop(number: int, frame: object) -> None:
+        now_s = time.monotonic()
+        twin = number == signal.SIGTERM and now_s - last_s[0] < TWINS_S
+        last_s[0] = now_s
+        if twin:
+            return
         caught.append(number)
         for runner in runners:
             runner.stop(how)

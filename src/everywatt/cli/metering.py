@@ -13,12 +13,16 @@ from everywatt.core.config import Settings
 
 @contextmanager
 def terminable() -> Iterator[Callable[[], int]]:
-    """SIGTERM inside ends the work as Ctrl-C does, so that what there is is kept; gives the exit code to end with."""
+    """SIGTERM inside ends the work as Ctrl-C does, so that what there is is kept; gives the exit code to end with.
+
+    `timeout` sends it twice, to its command and to its group: the second must not break into keeping what there is.
+    """
     came: list[int] = []
 
     def end(number: int, _: object) -> None:
         came.append(number)
-        raise KeyboardInterrupt
+        if len(came) == 1:
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, end)
     try:

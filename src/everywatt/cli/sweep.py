@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -86,7 +87,8 @@ def command(
         else:
             assert param is not None
             name, text = param
-            chosen = candidates([shlex.join(words)], params={name: parse_values(text)})
+            found = candidates([shlex.join(words)], params={name: parse_values(text)})
+            chosen = tuple(replace(one, label=f"{name}={one.params[name]}") for one in found)
             result = compare(chosen, plan, settings, note, resume, output, name="sweep")
     choice = choose(result.found, ignore_failure=ignore_failure)
     _show(result, choice, out, settings, output)
