@@ -117,12 +117,14 @@ def widths_without(found: Score, y: Floats, rows: Ints, level: float, place: Map
 
 
 def caution(found: Score, y: Floats, level: float, but: Ints = NO_ROWS) -> float:
-    """How much wider new rows must be, so that nine of ten parts hold nearly as many of their rows as was asked for.
+    """How much wider new rows must be, so that the loads together hold as many of their rows as was asked for, and nine
+    of ten parts nearly as many.
 
     Parts are blocks and loads, each judged by intervals that were made without it. Rows outside of the training range
     are left to `widened`, and the rows of `but` out of it all.
     """
-    needs = []
+    needs: list[float] = []
+    loads: list[Floats] = []
     for held in (found.blocked, found.loaded):
         for number in np.unique(held.fold):
             part = held.rows[held.fold == number]
@@ -132,7 +134,10 @@ def caution(found: Score, y: Floats, level: float, but: Ints = NO_ROWS) -> float
             widths = widths_without(found, y, np.concatenate([part, but]), level)
             each = factors(widths, held.novelty[mine], np.log(y[held.rows[mine]] / held.watts[mine]))
             needs.append(float(np.quantile(each, level - NEARLY)))
-    return min(max(1.0, float(np.quantile(needs, level))), MOST_CAUTION) if needs else 1.0
+            loads += [each] if held is found.loaded else []
+    together = float(np.quantile(np.concatenate(loads), level)) if loads else 1.0
+    parts = float(np.quantile(needs, level)) if needs else 1.0
+    return min(max(1.0, together, parts), MOST_CAUTION)
 
 
 def checked_coverage(found: Score, y: Floats, level: float) -> float:
