@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from everywatt.models.form import Widths
-from everywatt.models.intervals import Map, cautious, covered, factors, graded, quantile, widths_of
+from everywatt.models.intervals import Map, cautious, covered, factors, graded, widths_of
 from everywatt.models.learners import Candidate
 from everywatt.models.validation import MOST_CAUTION, Held, Score, caution, checked_coverage
 
@@ -34,7 +34,6 @@ def test_the_factor_of_a_row_puts_it_just_inside():
         row = slice(place, place + 1)
         assert covered(cautious(STEPS, factor + 1e-9), novelty[row], errors[row]).all()
         assert not covered(cautious(STEPS, factor - 1e-6), novelty[row], errors[row]).any()
-    assert quantile(np.arange(1.0, 10.0), 0.9) == 9.0
 
 
 def held(fold, off, novelty):

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from everywatt.cli.options import DURATION
+from everywatt.cli.model_stored import LAST_HOUR, SCHEMES, Stored, stored_table
+from everywatt.cli.options import DURATION, TIME
 from everywatt.core.errors import RunNotFound, UsageError
 from everywatt.models.table import Table, join
 
@@ -28,14 +29,15 @@ ENDINGS = (
     ".json.gz",
 )
 
+FILE = click.Path(dir_okay=False, path_type=Path)
 target_option = click.option("--target", required=True, metavar="COLUMN", help="The column of watts to learn.")
 model_argument = click.argument("model", type=click.Path(dir_okay=False, path_type=Path))
 
 
 def table_options(function: F) -> F:
-    """Adds SOURCES… and --time, --load, --join, --tolerance; the function gets `table`."""
+    """Adds SOURCES…, --time, --load, --join, --tolerance and what a time-series engine is asked; it gets `table`."""
 
-    @click.argument("sources", nargs=-1, required=True, metavar="TABLE|RUN…")
+    @click.argument("sources", nargs=-1, required=True, metavar="TABLE|RUN|URL…")
     @click.option("--time", "time_column", metavar="COLUMN", help="The column of times, where its name does not tell.")
     @click.option("--load", "load_column", metavar="COLUMN", help="The column that names the load of a row.")
     @click.option(
@@ -46,17 +48,28 @@ def table_options(function: F) -> F:
         help="A table of the same time, joined by time (nearest row).",
     )
     @click.option("--tolerance", type=DURATION, help="How far apart joined rows may be; half a period unless set.")
+    @click.option("--start", type=TIME, help="Of a URL: from this time on (an hour before the end).")
+    @click.option("--end", type=TIME, help="Of a URL: up to this time (now).")
+    @click.option("--filter", "filter_file", type=FILE, help="Of a URL: which series, as in `import prometheus`.")
+    @click.option("--step", type=DURATION, help="Of a URL: values on a grid, instead of the samples themselves.")
+    @click.option("--token-file", type=FILE, help="Of a URL: a token to send, in a file.")
     @functools.wraps(function)
     def wrapped(
         *args: Any,
         sources: tuple[str, ...],
+        start: int | None,
+        end: int | None,
+        filter_file: Path | None,
+        step: float | None,
+        token_file: Path | None,
         time_column: str | None,
         load_column: str | None,
         beside: tuple[Path, ...],
         tolerance: float | None,
         **values: Any,
     ) -> Any:
-        table = table_of(sources, time=time_column, load=load_column, beside=beside, tolerance_s=tolerance)
+        which = Stored(start, end, filter_file, step, token_file)
+        table = table_of(sources, time=time_column, load=load_column, beside=beside, tolerance_s=tolerance, which=which)
         return function(*args, table=table, **values)
 
     return wrapped  # type: ignore[return-value]
@@ -69,11 +82,19 @@ def table_of(
     load: str | None = None,
     beside: Sequence[Path] = (),
     tolerance_s: float | None = None,
+    which: Stored = LAST_HOUR,
 ) -> Table:
-    """One table from files or from runs, with others joined to it by time."""
+    """One table from files, from runs or from a time-series engine, with others joined to it by time."""
     from everywatt.models.reading import read_table, read_tables
     from everywatt.models.runs import run_table
 
+    if any(source.startswith(SCHEMES) for source in sources):
+        if len(sources) > 1:
+            raise UsageError("A URL stands alone.", cure="--join TABLE beside it")
+        table = stored_table(sources[0], which)
+        return join([table, *(read_table(path, time=time) for path in beside)], tolerance_s) if beside else table
+    if which:
+        raise UsageError("--start, --end, --filter, --step and --token-file are for a URL.", cure="http://…:9090")
     if any(source.lower().endswith(ENDINGS) for source in sources):
         if not all(source.lower().endswith(ENDINGS) for source in sources):
             raise UsageError("Tables and runs do not go together.", cure="--join TABLE beside runs")

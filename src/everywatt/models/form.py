@@ -133,11 +133,11 @@ def rank_in(knots: Sequence[float], value: float) -> float:
 
 
 def along(at: Sequence[float], values: Sequence[float], where: float) -> float:
-    """A line through points; beyond the last one it rises in proportion to how far it is."""
+    """A line through points; beyond the last one it rises with the logarithm of how far it is."""
     if where <= at[0]:
         return values[0]
     if where >= at[-1]:
-        return values[-1] * (1.0 + (where - at[-1]) / max(at[-1], 0.1)) if at[-1] > 0 else values[-1]
+        return values[-1] * (1.0 + math.log1p((where - at[-1]) / max(at[-1], 0.1))) if at[-1] > 0 else values[-1]
     place = bisect_right(at, where) - 1
     step = at[place + 1] - at[place]
     share = (where - at[place]) / step if step > 0 else 1.0

@@ -68,8 +68,8 @@ def widths_of(place: Map, novelty: Floats, errors: Floats, level: float = LEVEL)
     at, below, above = [], [], []
     for part in np.array_split(order, count):
         at.append(float(np.median(novelty[part])))
-        below.append(max(0.0, -quantile(errors[part], (1 - level) / 2)))
-        above.append(max(0.0, quantile(errors[part], (1 + level) / 2)))
+        below.append(max(0.0, -_quantile(errors[part], (1 - level) / 2)))
+        above.append(max(0.0, _quantile(errors[part], (1 + level) / 2)))
     below, above = np.maximum.accumulate(below).tolist(), np.maximum.accumulate(above).tolist()
     at = np.maximum.accumulate(at).tolist()
     centres = tuple(tuple(float(f"{v:.4g}") for v in centre) for centre in place.centres)
@@ -115,13 +115,13 @@ def widened(widths: Widths, folds: Sequence[tuple[Floats, Floats, Floats]]) -> W
             inner = np.array([widths.logs(new, 0.0) for new in novelty[out].tolist()])
             far = np.array([distance(value) for value in excess[out].tolist()])
             lacking = np.maximum(-errors[out] - inner[:, 0], errors[out] - inner[:, 1])
-            needs.append(quantile(lacking / far, widths.level))
+            needs.append(_quantile(lacking / far, widths.level))
     if not needs:
         return widths
-    return replace(widths, out=max(quantile(np.array(needs), widths.level), LEAST_WIDENING))
+    return replace(widths, out=max(_quantile(np.array(needs), widths.level), LEAST_WIDENING))
 
 
-def quantile(values: Floats, share: float) -> float:
+def _quantile(values: Floats, share: float) -> float:
     """The conformal quantile: of n values and one more that is to come."""
     n = len(values)
     ordered = np.sort(values)

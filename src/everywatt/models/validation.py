@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from everywatt.models.form import OUTSIDE, Form, Widths
-from everywatt.models.intervals import Map, cautious, covered, factors, map_of, quantile, widths_of
+from everywatt.models.intervals import Map, cautious, covered, factors, map_of, widths_of
 from everywatt.models.learners import Candidate, fit_form, predict_form
 from everywatt.models.loads import Ints
 from everywatt.models.table import Floats
 
 MOST_CAUTION = 2.0
+NEARLY = 0.07  # of the rows: what a part may hold less than was asked for
+LEAST_PART = 10
 NOWHERE = Map((), (), (), np.zeros((0, 0)))
 NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 
@@ -115,19 +117,27 @@ def widths_without(found: Score, y: Floats, rows: Ints, level: float, place: Map
 
 
 def caution(found: Score, y: Floats, level: float, but: Ints = NO_ROWS) -> float:
-    """How much wider new rows must be for the loads to hold: each judged by intervals that were made without it.
+    """How much wider new rows must be, so that the loads together hold as many of their rows as was asked for, and nine
+    of ten parts nearly as many.
 
-    Rows outside of the training range are left to `widened`, and the rows of `but` out of it all.
+    Parts are blocks and loads, each judged by intervals that were made without it. Rows outside of the training range
+    are left to `widened`, and the rows of `but` out of it all.
     """
-    held = found.loaded
-    needs = []
-    for number in np.unique(held.fold):
-        load = held.rows[held.fold == number]
-        widths = widths_without(found, y, np.concatenate([load, but]), level)
-        mine = (held.fold == number) & (held.excess <= 0) & ~np.isin(held.rows, but)
-        needs.append(factors(widths, held.novelty[mine], np.log(y[held.rows[mine]] / held.watts[mine])))
-    every = np.concatenate(needs)
-    return min(max(1.0, quantile(every, level)), MOST_CAUTION) if len(every) else 1.0
+    needs: list[float] = []
+    loads: list[Floats] = []
+    for held in (found.blocked, found.loaded):
+        for number in np.unique(held.fold):
+            part = held.rows[held.fold == number]
+            mine = (held.fold == number) & (held.excess <= 0) & ~np.isin(held.rows, but)
+            if int(mine.sum()) < LEAST_PART:
+                continue
+            widths = widths_without(found, y, np.concatenate([part, but]), level)
+            each = factors(widths, held.novelty[mine], np.log(y[held.rows[mine]] / held.watts[mine]))
+            needs.append(float(np.quantile(each, level - NEARLY)))
+            loads += [each] if held is found.loaded else []
+    together = float(np.quantile(np.concatenate(loads), level)) if loads else 1.0
+    parts = float(np.quantile(needs, level)) if needs else 1.0
+    return min(max(1.0, together, parts), MOST_CAUTION)
 
 
 def checked_coverage(found: Score, y: Floats, level: float) -> float:
