@@ -60,3 +60,9 @@ def test_sensors_of_the_environment_are_listed(monkeypatch, capsys):
     (row,) = [row for row in json.loads(capsys.readouterr().out)["plugins"] if row["name"] == "mine"]
     assert (row["distribution"], row["target"]) == (None, "no_such_module_here:Mine")
     assert "no_such_module_here" in row["error"]
+
+
+def test_a_sensor_that_is_named_wrongly_says_how(capsys, monkeypatch):
+    monkeypatch.setenv("EVERYWATT_PLUGINS", "weird")
+    assert main(["plugins"]) == 1
+    assert "name=module:Class" in capsys.readouterr().out

@@ -53,6 +53,9 @@ def test_list_and_sum_by_tag(two_runs, capsys):
     sums = run_json(capsys, "list", "--sum", "project=alpha")["sums"]
     assert len(sums) == 1 and sums[0]["runs"] == 2
     assert sums[0]["energy"]["joules"] == pytest.approx(400)
+    assert run_json(capsys, "list", "--sum", "tag=project")["sums"] == sums
+    assert run_json(capsys, "list", "--sum", "tag=project=alpha")["sums"] == sums
+    assert run_json(capsys, "list", "--sum", "tag=alpha")["sums"] == []
     assert run_json(capsys, "list", "--sum", "project=beta")["sums"] == []
     assert run_json(capsys, "list", "--tag", "project=beta")["runs"] == []
 
@@ -124,3 +127,16 @@ def test_a_net_figure_without_a_baseline_tells_how_to_get_one(own_home, capsys):
     )
     assert main(["why", "--net"]) == 3
     assert "--idle 10s" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_import_goes_into_a_folder_that_is_there(two_runs, capsys):
+    assert main(["export", "last", "--to", "csv", "-o", "out.csv"]) == 0
+    (two_runs / "mine").mkdir()
+    capsys.readouterr()
+    assert main(["import", "csv", "out.csv", "--out", "mine"]) == 0
+    (run,) = (two_runs / "mine").iterdir()
+    assert capsys.readouterr().out.strip() == str(run.relative_to(two_runs))
+    assert run_json(capsys, "show", str(run))["energy"]["joules"] == pytest.approx(300)
+    (two_runs / "empty.csv").touch()
+    assert main(["import", "csv", "empty.csv", "--out", "mine"]) == 2
+    assert list((two_runs / "mine").iterdir()) == [run]

@@ -22,21 +22,23 @@ MANY = 10  # a summary looks at every device of every tape, several times
 def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator[tuple[Path, Tell]]:
     """Gives where to write a tape, and by what to tell how far it is; then says what the run has.
 
-    Without `out` it is a new run of that name. Where nothing comes of it, no empty run is left.
+    Without `out` it is a new run of that name, in a folder `out` that is there too. Where nothing comes of it, no
+    empty run is left.
     """
+    made = out is None or out.is_dir()
     if out is None:
         home = runs_home(resolve().home)
         if home.why:
             output.warn(home.why)
         folder = new_run(home.path, name, SystemClock.utc_ns())
-        target = folder / "import-0001.tape"
     else:
-        folder = target = out
+        folder = new_run(out, name, SystemClock.utc_ns()) if made else out
+    target = folder / "import-0001.tape" if made else folder
     try:
         with task(output, what) as tell:
             yield target, tell
     except BaseException:
-        if out is None:
+        if made:
             folder.rmdir()  # nothing came of it, and an empty run would be `last`
         raise
     run = load(folder)

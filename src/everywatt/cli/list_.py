@@ -25,7 +25,7 @@ from everywatt.tape.run_store import existing_home, list_runs
 @click.option("--limit", type=int, default=50, show_default=True, help="At most this many, the newest.")
 @output_options
 def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, output: Output) -> None:
-    """List the runs, or add them up: `list --sum project=alpha`, `list --sum project`."""
+    """List the runs, or add them up: `list --sum project=alpha`, `list --sum project` (or `--sum tag=project`)."""
     empty_spool()
     home = existing_home(resolve().home)
     runs, broken = _open(list_runs(home))
@@ -78,9 +78,18 @@ def _row(run: Run) -> dict[str, Any]:
     }
 
 
+def _meant(tags: list[dict[str, Any]], wanted: str) -> str:
+    """The tag that is asked for. `tag=project` may name a tag with that value, the tag `project`, or a bare word."""
+    key, _, rest = wanted.partition("=")
+    if key != "tag" or not rest or any("tag" in own for own in tags):
+        return wanted
+    known = any(rest.partition("=")[0] in own for own in tags)
+    return rest if known else f"name={rest}"
+
+
 def _sums(runs: list[Run], wanted: str, output: Output) -> None:
     """One row for each value of the tag and for each scope and pedigree: those are never added."""
-    key, equals, value = wanted.partition("=")
+    key, equals, value = _meant([run.meta.get("tags", {}) for run in runs], wanted).partition("=")
     sums: dict[tuple[str, str, str], list[Run]] = {}
     figures: dict[str, Energy] = {}
     for run in runs:

@@ -66,7 +66,10 @@ def find_plugins(environ: Mapping[str, str]) -> list[Plugin]:
     ]
     for item in filter(None, (part.strip() for part in environ.get("EVERYWATT_PLUGINS", "").split(","))):
         name, _, target = item.partition("=")
-        found.append(_load(EntryPoint(name, target, "everywatt.sensors")))
+        if ":" in target:
+            found.append(_load(EntryPoint(name, target, "everywatt.sensors")))
+        else:
+            found.append(Plugin("everywatt.sensors", item, target, None, None, "it is not name=module:Class"))
     return found
 
 

@@ -134,9 +134,19 @@ class Curve:
         left, right = self.edge_half_width(a), self.edge_half_width(b)
         c = self.cells
         k = self._cell(a)
-        most = Z95_EDGE * (c.swing_w[k] + c.restless_w[k] + c.toggle_w[k]) * np.maximum(b - a, 0.0) / np.sqrt(2)
-        most = np.where(b - a < self._length[k], np.hypot(most, Z95_EDGE * c.slip_j[k]), np.inf)
+        length = np.maximum(self._length[k], 1e-12)
+        # Of what jitter moves over the ends of a cell, a part of the cell has its part.
+        start = c.slip_j[k] if c.slip_start_j is None else c.slip_start_j[k]
+        slip = np.hypot(start, c.slip_j[k]) / length
+        most = np.hypot(c.swing_w[k] + c.restless_w[k] + c.toggle_w[k], slip)
+        most = Z95_EDGE * most * np.maximum(b - a, 0.0) / np.sqrt(2)
+        most = np.where(self.inside(a, b), most, np.inf)
         return np.minimum(left, most), np.minimum(right, most)
+
+    def inside(self, a_s: npt.ArrayLike, b_s: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Which windows are shorter than the cell in which they start."""
+        a, b = np.atleast_1d(np.asarray(a_s, dtype=np.float64)), np.atleast_1d(np.asarray(b_s, dtype=np.float64))
+        return np.asarray(b - a < self._length[self._cell(a)])
 
     def _cell(self, t: Array) -> npt.NDArray[np.intp]:
         ends = self.cells.end_s
