@@ -143,7 +143,9 @@ def test_ten_minutes_at_once_keep_the_law(tmp_path):
 
 
 def test_all_that_is_read_in_a_second_is_read_and_written_in_one_go(tmp_path):
-    lab = Lab(tmp_path, lambda clock: Meter(clock, "gpu.0", Domain.GPU), lambda clock: Meter(clock, "gpu.1", Domain.GPU))
+    lab = Lab(
+        tmp_path, lambda clock: Meter(clock, "gpu.0", Domain.GPU), lambda clock: Meter(clock, "gpu.1", Domain.GPU)
+    )
     slots = lab.agent.loop.schedule.slots.values()
     assert len(slots) == 4 and {slot.deadline_ns for slot in slots} == {lab.clock.now_ns + NS}
     for _ in range(3):
