@@ -22,6 +22,9 @@ from everywatt.slurm.agent_unit import NAME, agent_unit
 yaml = pytest.importorskip("yaml")
 pytestmark = pytest.mark.timeout(900)  # a play starts some dozens of programs, whatever else the machine does
 ROOT = Path(__file__).resolve().parents[2]
+PLAIN_PYTHON = getattr(
+    sys, "_base_executable", sys.executable
+)  # modules start it dozens of times, and need no packages
 ANSIBLE = ROOT / "deploy" / "ansible"
 COLLECTION = ANSIBLE / "ansible_collections" / "everywatt" / "fleet"
 ROLE = COLLECTION / "roles" / "node"
@@ -42,7 +45,7 @@ class Fleet:
         root = self.folder / name
         self.hosts[name] = {
             "ansible_connection": "local",
-            "ansible_python_interpreter": sys.executable,
+            "ansible_python_interpreter": PLAIN_PYTHON,
             "everywatt_root": str(root),
             **variables,
         }
@@ -102,13 +105,14 @@ def test_a_play_mends_what_is_missing_and_nothing_else(fleet, command, tmp_path)
         everywatt_prometheus=True, everywatt_prometheus_rules=[str(rules)],
         everywatt_scrape=[{"targets": ["gpu01:9876"], "ca": "/etc/everywatt/ca.pem", "token_file": "/etc/token"}],
     )  # fmt: skip
-    assert fleet.play()["node"] >= 8
+    other = fleet.add("other", **command, everywatt_slurm=False)
+    first = fleet.play()
+    assert first["node"] >= 8 and first["other"] >= 5
     check_node(root)
     check_store(root, tmp_path)
-    assert fleet.play() == {"node": 0}
-    (root / "etc" / UDEV_PATH).unlink()
-    assert fleet.play() == {"node": 1}
-    assert (root / "etc" / UDEV_PATH).read_text() == UDEV_TEXT
+    (other / "etc" / UDEV_PATH).unlink()
+    assert fleet.play() == {"node": 0, "other": 1}, "one file was deleted on one of them"
+    assert (other / "etc" / UDEV_PATH).read_text() == UDEV_TEXT
 
 
 def check_node(root: Path) -> None:

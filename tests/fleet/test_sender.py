@@ -64,7 +64,7 @@ def test_every_sample_goes_once_and_in_order_over_segments(tmp_path):
 def test_a_receiver_that_is_down_for_an_hour_loses_nothing(tmp_path):
     # 3,600 s at full rate are written before the receiver answers again; time is the samples' own.
     write_segment(tmp_path / "tape", 1, 3600, 10)
-    left = [400]
+    left = [140]
 
     def answer(series):
         left[0] -= 1

@@ -19,6 +19,7 @@ from everywatt.fleet import segments, state
 from everywatt.fleet.agent import Agent
 from everywatt.fleet.options import AgentOptions
 from everywatt.fleet.share import Owner
+from everywatt.recorder.session import EARLY_NS
 from everywatt.sensors.base import Report, State
 
 WATTS = 100.0
@@ -139,6 +140,18 @@ def test_ten_minutes_at_once_keep_the_law(tmp_path):
     lab.agent.finish()
     again = state.recover(state.read(tmp_path), tmp_path / "tape")
     assert again.devices["cpu.0|package"] == lab.energy_uj
+
+
+def test_all_that_is_read_in_a_second_is_read_and_written_in_one_go(tmp_path):
+    lab = Lab(
+        tmp_path, lambda clock: Meter(clock, "gpu.0", Domain.GPU), lambda clock: Meter(clock, "gpu.1", Domain.GPU)
+    )
+    slots = lab.agent.loop.schedule.slots.values()
+    assert len(slots) == 4 and {slot.deadline_ns for slot in slots} == {lab.clock.now_ns + NS}
+    for _ in range(3):
+        lab.tick()
+    assert lab.agent.session.flush_ns == lab.clock.now_ns + NS + EARLY_NS // 2, "a flush joins reads just before it"
+    lab.agent.finish()
 
 
 def test_segments_join_without_overlap_and_add_up(tmp_path):

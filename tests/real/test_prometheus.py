@@ -56,16 +56,17 @@ def test_scraped_every_second_it_is_the_truth(engines, lab, tmp_path):
     prometheus, _, port = engines
     env = home_of(tmp_path, lab.environment())
     with AgentProcess(env, "--state", str(tmp_path / "s"), "--listen", f"127.0.0.1:{port}", listen=False) as agent:
-        agent.until(lambda: prometheus.raw(f'{ENERGY}{{device="gpu.0"}}'), "the first scrape")
-        time.sleep(25)
-        for device in ("gpu.0", "cpu.0"):
-            ((labels, samples),) = [
-                entry for entry in prometheus.raw(f'{ENERGY}{{device="{device}",job="scraped"}}').items()
-                if dict(entry[0])["domain"] in ("gpu", "package")
-            ]  # fmt: skip
+
+        def scraped(device: str) -> dict[int, float]:
+            """Samples from the fourth on, once they are of more than 12 s."""
+            found = prometheus.raw(f'{ENERGY}{{device="{device}",domain=~"gpu|package",job="scraped"}}')
+            samples = next(iter(found.values()), {})
             times = sorted(samples)[3:]
-            first, last = times[0], times[-1]
-            assert last - first > 12_000, labels
+            return {at: samples[at] for at in times} if times and times[-1] - times[0] > 12_000 else {}
+
+        for device in ("gpu.0", "cpu.0"):
+            samples = agent.until(lambda device=device: scraped(device), "twelve seconds of scrapes")
+            first, last = min(samples), max(samples)
             truth = lab.truth(device, monotonic_ns(first), monotonic_ns(last))
             assert samples[last] - samples[first] == pytest.approx(truth, rel=0.005), device
         up = prometheus.ask("/api/v1/query", query="sum(everywatt_power_watts) and on() (up == 1)")
@@ -88,13 +89,12 @@ def test_what_is_written_is_the_tape_to_the_last_sample(engines, lab, tmp_path, 
         "--period",
         "0.5s",
     )
-    words = (*words, "--rotate", "3s", "--retention", "1h")
+    words = (*words, "--rotate", "2s", "--retention", "1h")
     with AgentProcess(env, *words) as agent:
         agent.wait_for(ENERGY)
-        time.sleep(7)
+        agent.until(lambda: len(segments(tmp_path / "s" / "tape")) >= 3, "three segments")
         assert agent.end() == 0
     told = told_on(segments(tmp_path / "s" / "tape"))
-    assert len(segments(tmp_path / "s" / "tape")) >= 2
     time.sleep(1.5)  # VictoriaMetrics shows what it took after a second
     quoted = f'n\\"o\\\\de\\n{name}'
     for metric in (ENERGY, "everywatt_owner_energy_joules_total", "everywatt_power_watts"):

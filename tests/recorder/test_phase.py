@@ -204,6 +204,22 @@ def test_reads_no_more_often_than_asked_and_still_knows_the_time() -> None:
     assert len([t for t in outcome.reads if t > START + 2 * S]) / 28 <= 13
 
 
+@pytest.mark.parametrize("phase_ms", [120, 420, 820])
+def test_reads_are_where_they_are_aimed_at(phase_ms: int) -> None:
+    publisher = Publisher(100.0, 41.7, seconds=30.0)
+    tracker = follow(Publisher(100.0, 41.7, seconds=20.0), declared_ms=100.0, asked_ms=1000.0).tracker
+    assert tracker.locked
+    at = START + 22 * S + phase_ms * MS
+    tracker.aim(at)
+    found = []
+    while (window := tracker.next()).latest_ns < at + 3 * S:
+        found += [window] if window.latest_ns - window.earliest_ns > 50 * MS else []  # the others are probes
+        now = sum(window) // 2
+        tracker.feed(now, now, Row(now, now, now, (publisher.values[publisher.newest(now)],)))
+    shares = [w.earliest_ns - 3 * MS <= at + k * S <= w.latest_ns + 3 * MS for k, w in enumerate(found[-3:])]
+    assert shares == [True] * 3, "within one publication of the instant, a second apart"
+
+
 def test_a_sensor_that_answers_every_five_seconds_is_named() -> None:
     publisher = Publisher(5000.0, 700.0, seconds=60)
     outcome = follow(publisher, declared_ms=None, asked_ms=100.0)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from everywatt.core.channels import GroupInfo, Kind
+from everywatt.core.channels import NAN, GroupInfo, Kind
 from everywatt.fleet.query import Series
 from everywatt.fleet.translate import Told, own_labels, translate
 from everywatt.meters.series import Part, Table, write_parts
@@ -26,21 +28,29 @@ class Target:
     labels: Mapping[str, str]
     told: dict[str, Told] = field(default_factory=dict)
     info: list[Series] = field(default_factory=list)
+    _counting: list[str] | None = None
 
     def same(self, other: Target) -> bool:
         """Whether both tell the very same joules: counters of one name have one value at one time, and did count.
 
         States do not tell nodes apart: two idle nodes may well say the same.
         """
-        common = [name for name in self.told if name in other.told and _counts(self.told[name])]
+        common = [name for name in self._counters() if name in other.told]
         return (
             bool(common)
             and _may_agree(self.told[common[0]].series, other.told[common[0]].series)
             and all(_agree(self.told[name].series, other.told[name].series) for name in common)
         )
 
+    def _counters(self) -> list[str]:
+        """Energy counters that did count. Every target is compared with every node, so they are looked for once."""
+        if self._counting is None:
+            self._counting = [name for name, told in self.told.items() if _counts(told)]
+        return self._counting
+
     def take(self, other: Target) -> None:
         """Add what another tells of the same node."""
+        self._counting = None
         for name, told in other.told.items():
             mine = self.told.get(name)
             self.told[name] = told if mine is None else Told(mine.channel, _merged(mine.series, told.series))
@@ -179,12 +189,14 @@ def part_of(node: Target) -> Part:
         channels = tuple(told.named(name) for name, told in members)
         info = GroupInfo(f"{device}.{number}", "prometheus", device, channels)
         times = members[0][1].series.at_ms
-        columns = zip(*(told.series.values for _, told in members), strict=True)
-        table = Table(info)
-        for at_ms, values in zip(times, columns, strict=True):
-            table.add(at_ms * 1_000_000, values)
-        tables.append(table)
+        columns = zip(*(_clean(told.series.values) for _, told in members), strict=True)
+        tables.append(Table(info, list(zip([at_ms * 1_000_000 for at_ms in times], columns, strict=True))))
     return Part(tables, host=node.host, spans=list(_jobs(node)), meta={"labels": dict(node.labels)})
+
+
+def _clean(values: array[float]) -> Sequence[float]:
+    """The same, without infinities: those are no measurements."""
+    return values if math.isfinite(sum(values)) else [value if math.isfinite(value) else NAN for value in values]
 
 
 def _is_ours(told: Told) -> bool:

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from operator import lt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +51,19 @@ class Series:
         if not self.at_ms or at_ms > self.at_ms[-1]:
             self.at_ms.append(at_ms)
             self.values.append(value)
+
+    def take(self, at_ms: array[int], values: array[float], piece: Piece) -> None:
+        """Those of these samples that are in a piece and new; NaN says that a series has ended, and is none."""
+        if not at_ms:
+            return
+        in_order = all(map(lt, at_ms, at_ms[1:])) and (not self.at_ms or at_ms[0] > self.at_ms[-1])
+        if in_order and piece.after_ms < at_ms[0] and at_ms[-1] <= piece.end_ms and not math.isnan(sum(values)):
+            self.at_ms.extend(at_ms)  # all of them, as it is nearly always
+            self.values.extend(values)
+            return
+        for at, value in zip(at_ms, values, strict=True):
+            if piece.after_ms < at <= piece.end_ms and not math.isnan(value):
+                self.add(at, value)
 
     def extend(self, later: Series) -> None:
         """Samples of the same series, all of them after the last."""
@@ -222,10 +236,12 @@ def _take(answer: Mapping[str, Any], piece: Piece, found: Found) -> None:
         name = labels.pop("__name__", "") or piece.wanted.promql
         key = (name, tuple(sorted(labels.items())))
         series = found.get(key) or found.setdefault(key, Series(name, labels))
-        for at_s, text in entry.get("values") or ():
-            at_ms, value = round(float(at_s) * 1000), float(text)
-            if piece.after_ms < at_ms <= piece.end_ms and not math.isnan(value):  # a series that ended is a NaN
-                series.add(at_ms, value)
+        samples = entry.get("values") or ()
+        series.take(
+            array("q", [round(float(at_s) * 1000) for at_s, _ in samples]),
+            array("d", [float(text) for _, text in samples]),
+            piece,
+        )
 
 
 def range_frame(

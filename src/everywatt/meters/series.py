@@ -106,9 +106,9 @@ def _told(table: Table) -> Table | None:
         return None
     channels = tuple(table.info.channels[place] for place in places)
     info = GroupInfo(table.info.name, table.info.sensor, table.info.device, channels, label=table.info.label)
-    kept: dict[int, tuple[float, ...]] = {}
-    for at, values in rows:
-        kept[at] = tuple(values[place] for place in places)
+    kept = dict(rows)
+    if len(places) < len(table.info.channels):
+        kept = {at: tuple([values[place] for place in places]) for at, values in kept.items()}
     return Table(info, list(kept.items()), table.period_s)
 
 

@@ -25,7 +25,6 @@ SETTLE_NS = 1_000 * MS
 CALM_NS = 6_000 * MS
 CALM_TARGET_NS = 1.6 * MS
 CALM_CHECK_NS = 8_000 * MS
-SPARSE_SHARE = 400  # where few publications are read, an instant is known well enough to this part of their distance
 QUIET_NS = 900 * MS  # how long a calm lock that needs no probe is left alone
 SLOW_FACTOR = 5
 PROBES_AT_START = 40.0
@@ -480,16 +479,15 @@ class Tracker:
             fan = [late + step for step in steps] if side > 0 else [early - lead - step for step in reversed(steps)]
             return [at for at in fan if abs(at - late) < line.period_ns / 3 and at > now]
         # Each probe is a wake-up of its own, so they are frequent only while the lock is young.
-        calm = now > self._locked_ns + CALM_NS
-        enough = CALM_TARGET_NS if self._dense else max(CALM_TARGET_NS, self.asked_ns / SPARSE_SHARE)
-        most = (enough if calm else TARGET_NS) + 4 * line.jitter_ns + cost
+        calm = self._dense and now > self._locked_ns + CALM_NS
+        most = (CALM_TARGET_NS if calm else TARGET_NS) + 4 * line.jitter_ns + cost
         wide = late - early > most
         every = CALM_CHECK_NS if calm and line.settled else CHECK_NS if calm or line.settled else CHECK_NS // 6
         every *= 1 + (calm and self.sparse)  # somebody else looks on, see `doubt`
         check = now - self._checked_ns > max(every, 5 * line.period_ns)
         if not wide and not check:
             ahead = coming + math.ceil(QUIET_NS / line.period_ns)
-            if calm and self._dense and line.width(ahead) <= most and line.period_ns <= 1.5 * self.asked_ns:
+            if calm and line.width(ahead) <= most and line.period_ns <= 1.5 * self.asked_ns:
                 self._quiet_ns, self._guard_ns = now + QUIET_NS, guard_ns(line)
             return []
         middle = (early + late - cost) // 2
