@@ -42,7 +42,11 @@ def grown_columns(tape: Tape, group_id: int, channels: Sequence[str], start_ns: 
     if there is None or there.file != file or start_ns < there.since_ns:
         there = known[key] = _Grown(file, start_ns, -1, columns_of(tape, tape.group(group_id), (), key[1]))
     _grow(tape, group_id, key[1], there)
-    return there.columns.between(start_ns, end_ns)
+    found = there.columns.between(start_ns, end_ns)
+    if len(there.columns) > MOST_ROWS:
+        there.since_ns = int(there.columns.published[-KEPT_ROWS])
+        there.columns = there.columns.between(there.since_ns, int(there.columns.published[-1]))
+    return found
 
 
 def _grow(tape: Tape, group_id: int, channels: Sequence[str], there: _Grown) -> None:
@@ -53,22 +57,17 @@ def _grow(tape: Tape, group_id: int, channels: Sequence[str], there: _Grown) -> 
         return
     there.last = frames[-1].id
     there.columns = _joined(there.columns, columns_of(tape, tape.group(group_id), frames, channels))
-    if len(there.columns) > MOST_ROWS:
-        there.since_ns = int(there.columns.published[-KEPT_ROWS])
-        there.columns = there.columns.between(there.since_ns, int(there.columns.published[-1]))
 
 
 def _joined(first: Columns, then: Columns) -> Columns:
     if not len(first):
         return then
-    return Columns(
-        *(np.concatenate((getattr(first, name), getattr(then, name))) for name in _TIMES),
-        *(
-            {key: np.concatenate((column, getattr(then, name)[key])) for key, column in getattr(first, name).items()}
-            for name in ("values", "accumulated", "observed_ns")
-        ),
-        first.carried,
-    )
+    times = [np.concatenate((getattr(first, name), getattr(then, name))) for name in _TIMES]
+    more = [
+        {key: np.concatenate((column, getattr(then, name)[key])) for key, column in getattr(first, name).items()}
+        for name in ("values", "accumulated", "observed_ns")
+    ]
+    return Columns(times[0], times[1], times[2], times[3], times[4], more[0], more[1], more[2], first.carried)
 
 
 _TIMES: Final = ("read", "early", "late", "published", "breaks")
