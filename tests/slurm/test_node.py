@@ -302,6 +302,25 @@ def test_a_full_disk_is_waited_out(tape: Path, tmp_path: Path, monkeypatch: pyte
     assert stored(tmp_path)[1].coverage == pytest.approx(1.0, abs=0.01)
 
 
+def test_a_controller_that_is_busy_is_asked_again(tape: Path, tmp_path: Path) -> None:
+    spool, asked = tmp_path / "spool", []
+    make_spool(spool)
+    for job in (1, 2):
+        for kind, at in (("start", 1.0), ("end", 5.0)):
+            drop(spool, kind, job, at, node="n1", cpus=1, cluster="c", exit_code="0:0")
+    node = node_at(tmp_path, 8)
+
+    def ask(job: int, *_: str) -> dict[str, Any]:
+        asked.append(job)
+        return {"name": "told"} if job == 1 and len(asked) > 2 else {}
+
+    node._ask = ask
+    rounds = [(node.listen(), node.settle()) for _ in range(4)]
+    assert rounds == [(4, 0), (0, 1), (0, 1), (0, 0)]
+    assert asked == [1, 2, 1, 2, 2]
+    assert {key: row.name for key, row in stored(tmp_path).items()} == {1: "told", 2: ""}
+
+
 def test_a_job_that_was_never_on_the_tape_is_refused(tape: Path, tmp_path: Path) -> None:
     make_spool(tmp_path / "spool")
     drop(tmp_path / "spool", "start", 9, 2.0, node="n1", cpus=1)
