@@ -251,7 +251,7 @@ def test_a_recorder_that_is_killed_costs_coverage_and_nothing_else(site):
     assert site.recorder("node1") is None
     again = site.sbatch("sleep 4", options=["-w", "node1"])
     assert site.cluster.wait(again)[str(again)] == "COMPLETED"
-    site.until(lambda: site.recorder("node1") not in (None, killed), "the Prolog's recorder")
+    site.until(lambda: site.recorder("node1") not in (None, killed), "the Prolog's recorder", 240)
     assert site.cluster.wait(job)[str(job)] == "COMPLETED"
     assert site.cluster.node_state("node1") == "IDLE"
     (record,) = site.records(job)
