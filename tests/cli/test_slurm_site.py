@@ -223,7 +223,7 @@ def test_the_wall_of_a_meters_log(said: Any, own_site: Path, tmp_path: Path) -> 
 def bmc_log(path: Path, minutes: Iterable[int]) -> Path:
     """What a loop around `date +%s; ipmitool dcmi power reading` leaves: 2000 W, minutes after 9:58."""
     start = int(known_site.T0 + 10 * 3600) - 120
-    text = "{}\n\n    Instantaneous power reading:                  2000 Watts\n    Minimum during sampling period: 9 Watts\n"
+    text = "{}\n\n    Instantaneous power reading:      2000 Watts\n    Minimum during sampling period: 9 Watts\n"
     path.write_text("".join(text.format(start + n * 60) for n in minutes))
     return path
 

@@ -37,11 +37,13 @@ def balanced(site, node):
     assert sum(hour.jobs_uj for hour in hours) == of_jobs
 
 
-def near(record, true_j, most=0.10, device="cpu.0", unsure_j=0.0):
-    """A job's share of a device is about the truth, and the truth, as far as that is known, is in its interval."""
+def near(site, record, true_j, most=0.10, device="cpu.0"):
+    """A job's share of a device is about the truth, and the truth is in its interval."""
     found = {part.device: part for part in record.devices}[device]
-    assert found.energy_uj / 1e6 == pytest.approx(true_j, rel=most, abs=1.0)
-    assert found.low_uj - unsure_j * 1e6 <= true_j * 1e6 <= found.high_uj + unsure_j * 1e6
+    # Idle power is found on a machine that others keep busy: what it is off by, all jobs together are off by.
+    off_j = abs(site.idle_w(record.node, device) - IDLE_W) * (record.end_s - record.start_s)
+    assert found.energy_uj / 1e6 == pytest.approx(true_j, rel=most, abs=1.0 + off_j)
+    assert found.low_uj <= true_j * 1e6 <= found.high_uj
 
 
 def test_an_array_of_known_shares(site):
@@ -53,7 +55,7 @@ def test_an_array_of_known_shares(site):
     assert sorted(record.array_task_id for record in records) == [1, 2, 3, 4]
     assert {record.shown_id for record in records} == {f"{job}_{task}" for task in DUTIES}
     for record in records:
-        near(record, site.true_j(f"array-{record.array_task_id}"))
+        near(site, record, site.true_j(f"array-{record.array_task_id}"))
         about = (record.user, record.account, record.partition, record.cluster, record.state, record.cpus)
         assert about == ("root", "phys", "main", "test", "COMPLETED", 1.0)
         assert record.coverage == pytest.approx(1.0, abs=0.01)
@@ -76,8 +78,8 @@ def test_steps_of_a_job_on_two_nodes(site):
     assert site.cluster.wait(job)[str(job)] == "COMPLETED"
     first, second = site.records(job, 2)
     assert (first.node, second.node, first.nodes, second.nodes) == ("node1", "node2", 2, 2)
-    near(first, site.true_j("wide-node1") + site.true_j("narrow"), 0.15)
-    near(second, site.true_j("wide-node2"), 0.15)
+    near(site, first, site.true_j("wide-node1") + site.true_j("narrow"), 0.15)
+    near(site, second, site.true_j("wide-node2"), 0.15)
     by_step = {step.step: step.energy_uj / 1e6 for step in first.steps}
     assert by_step["0"] == pytest.approx(site.true_j("wide-node1"), rel=0.15, abs=1.5)
     assert by_step["1"] == pytest.approx(site.true_j("narrow"), rel=0.15, abs=1.5)
@@ -115,7 +117,7 @@ def test_cards_by_uuid_and_use(site):
 def test_salloc_and_a_job_of_several_parts(site):
     site.cluster.run("salloc", "-n1", "srun", "-n1", *site.burn("inside", 0.5, 3).split())
     (record,) = [row for row in _named(site, "interactive", "salloc", "srun") if row.state == "COMPLETED"][-1:]
-    near(record, site.true_j("inside"), 0.2)
+    near(site, record, site.true_j("inside"), 0.2)
     job = site.sbatch(
         "#SBATCH -n1 -w node1", "#SBATCH hetjob", "#SBATCH -n1 -w node2",
         f"srun --het-group=0,1 sh -c '{site.burn('part-$SLURMD_NODENAME', 0.5, 4)}'",
@@ -125,7 +127,7 @@ def test_salloc_and_a_job_of_several_parts(site):
     assert {record.shown_id for record in records} == {f"{job}+0", f"{job}+1"}
     assert {record.het_job_id for record in records} == {job}
     for record in records:
-        near(record, site.true_j(f"part-{record.node}"), 0.2)
+        near(site, record, site.true_j(f"part-{record.node}"), 0.2)
 
 
 def _named(site, *words):
@@ -155,13 +157,13 @@ def test_cancelled_requeued_and_suspended(site):
     assert (record.state, record.complete) == ("CANCELLED", True)
     assert record.energy_uj > 0
     (record,) = site.records(suspended)
-    near(record, site.true_j("suspended"), 0.15)
+    near(site, record, site.true_j("suspended"), 0.15)
     ran_s = record.end_s - record.start_s - 6
     assert record.idle_uj / 1e6 == pytest.approx((IDLE_W / 2 + 0) * ran_s, rel=0.25), "suspended it holds nothing"
     site.cluster.wait(requeued)
     first, second = site.records(requeued, 2)
     assert (first.restart, second.restart, first.state, second.state) == (0, 1, "REQUEUED", "COMPLETED")
-    near(second, site.true_j("run-1"), 0.2)
+    near(site, second, site.true_j("run-1"), 0.2)
     assert first.end_s <= second.start_s
 
 
@@ -223,13 +225,13 @@ def test_hooks_harm_no_node(site):
     finally:
         os.kill(hung, signal.SIGCONT)
     (record,) = site.records(first)
-    near(record, site.true_j("while-hung"), 0.2)
+    near(site, record, site.true_j("while-hung"), 0.2)
     shutil.rmtree(site.folder / "node1")
     lost = site.sbatch("sleep 1", options=["-w", "node1"])
     assert site.cluster.wait(lost)[str(lost)] == "COMPLETED"
     site.until(lambda: site.recorder("node1") == hung, "the recorder's place is there again")
     (record,) = site.records(site.sbatch(f"exec {site.burn('after-all', 0.5, 3)}", options=["-w", "node1"]))
-    near(record, site.true_j("after-all"), 0.2)
+    near(site, record, site.true_j("after-all"), 0.2)
     assert [site.cluster.node_state(node) for node in site.names] == ["IDLE", "IDLE"]
 
 
@@ -249,7 +251,7 @@ def test_a_recorder_that_is_killed_costs_coverage_and_nothing_else(site):
     assert site.recorder("node1") is None
     again = site.sbatch("sleep 4", options=["-w", "node1"])
     assert site.cluster.wait(again)[str(again)] == "COMPLETED"
-    site.until(lambda: site.recorder("node1") not in (None, killed), "the Prolog's recorder")
+    site.until(lambda: site.recorder("node1") not in (None, killed), "the Prolog's recorder", 240)
     assert site.cluster.wait(job)[str(job)] == "COMPLETED"
     assert site.cluster.node_state("node1") == "IDLE"
     (record,) = site.records(job)
@@ -272,4 +274,4 @@ def test_a_node_that_goes_down_leaves_an_incomplete_record(site):
     assert 2 < record.end_s - record.start_s < 30
     after = site.sbatch(f"exec {site.burn('after', 0.5, 4)}", options=["-w", "node2"])
     site.cluster.wait(after)
-    near(site.records(after)[0], site.true_j("after"), 0.25)
+    near(site, site.records(after)[0], site.true_j("after"), 0.25)

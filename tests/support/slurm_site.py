@@ -198,6 +198,10 @@ class SlurmSite:
 
     # Nodes.
 
+    def idle_w(self, name: str, device: str = "cpu.0") -> float:
+        """What a node takes for the idle power of a device."""
+        return float(json.loads((self.folder / name / "node.json").read_text())["idle"][device]["watts"])
+
     def recorder(self, name: str, place: str = NODE) -> int | None:
         """The process that records the jobs of a node."""
         return holder(self.folder / name, place)

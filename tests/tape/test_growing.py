@@ -1,6 +1,6 @@
-"""Windows of a tape that is being written are those of the whole tape, in whatever order they are asked for."""
+"""What is read of a tape while it is written is what is read of it afterwards."""
 
-import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,31 +8,40 @@ from tapes import at, counter_group, rows
 
 from everywatt.core.clocks import FakeClock
 from everywatt.tape import growing
-from everywatt.tape.columns import load_columns
+from everywatt.tape.columns import Columns, load_columns
 from everywatt.tape.growing import grown_columns
 from everywatt.tape.reader import Tape
 from everywatt.tape.writer import TapeWriter
 
 
-@pytest.mark.parametrize("most", [30, 200, 60_000])
-def test_every_window_is_that_of_the_tape(tmp_path, monkeypatch, most):
-    monkeypatch.setattr(growing, "MOST_ROWS", most)
-    monkeypatch.setattr(growing, "KEPT_ROWS", most // 3)
-    writer = TapeWriter(tmp_path / "live.tape", {}, clock=FakeClock())
+def same(one: Columns, other: Columns) -> None:
+    for name in ("read", "early", "late", "published", "breaks"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    for name in ("values", "accumulated", "observed_ns"):
+        assert getattr(one, name).keys() == getattr(other, name).keys()
+        for key, column in getattr(one, name).items():
+            assert np.array_equal(column, getattr(other, name)[key], equal_nan=True), (name, key)
+    assert one.carried == other.carried
+
+
+@pytest.mark.parametrize("kept", [20_000, 40, 10])
+def test_a_live_tape_is_read_as_if_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
+    monkeypatch.setattr(growing, "MOST_ROWS", kept * 2)
+    monkeypatch.setattr(growing, "KEPT_ROWS", kept)
+    writer = TapeWriter(tmp_path / "live.tape", {"host": {"name": "box"}}, clock=FakeClock())
     group = writer.add_group(counter_group(), 0.1)
-    ticks, chance, names = rows(lambda t: 30 * t, 0, 99.9, 0.1), random.Random(5), None
-    tape = None
-    for start in range(0, len(ticks), 20):
-        writer.append(group, ticks[start : start + 20])
+    ticks = rows(lambda t: 30 * t, 0, 19.9, 0.1)
+    tape, names = None, [channel.name for channel in counter_group().channels]
+    versions = set()
+    for start in range(0, len(ticks), 10):
+        writer.append(group, ticks[start : start + 10])
         writer.flush()
         tape = tape or Tape.open(writer.path)
-        names = names or [channel.name for channel in tape.group(group).info.channels]
-        for first in (0, max(start - 15, 0), chance.randrange(start + 20)):
-            begin, end = at(first / 10), at((first + chance.randrange(1, 60)) / 10)
-            found = grown_columns(tape, group, names, begin, end)
-            wanted = load_columns(tape, group, names, begin, end, tight=True).between(begin, end)
-            assert found.published.tolist() == wanted.published.tolist() and len(found) > 0
-            for name in names:
-                np.testing.assert_array_equal(found.values[name], wanted.values[name])
-                np.testing.assert_array_equal(found.accumulated[name], wanted.accumulated[name])
+        tape.refresh()
+        versions.add(tape.version)
+        for window in ((0.0, 25.0), (max(start / 10 - 2.0, 0.0), start / 10 + 1.0), (0.31, 0.75)):
+            low, high = map(at, window)
+            found = grown_columns(tape, tape.groups[0].id, names, low, high)
+            same(found, load_columns(tape, tape.groups[0].id, names, low, high, tight=True).between(low, high))
+    assert len(versions) == 20
     writer.abandon()

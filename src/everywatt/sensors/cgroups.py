@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from everywatt.core.cgroup_names import place
+from everywatt.core.cgroup_names import PlaceKind, place
 from everywatt.sensors import procfs
 
 MADE = "everywatt-run-"  # how the names of groups begin that `everywatt run` makes for its command
@@ -56,7 +56,8 @@ def parse_place(data: bytes) -> Place:
         own = unified or None
         return Place(unified or "/", 2, own, own, own, own)
     by_controller = {name: (joint, without_made(own)) for name, (joint, own) in by_controller.items()}
-    names = ("cpuacct", "memory", "cpu", "pids", "name=systemd")
+    # Slurm's own process tracking has a group of the freezer and, unless told to limit jobs, no other.
+    names = ("cpuacct", "memory", "cpu", "pids", "name=systemd", "freezer", "cpuset", "devices")
     paths = [by_controller[name][1] for name in names if name in by_controller] + [unified]
     path = _telling(frozenset(text.rstrip("/") for text in paths) - {""})
     return Place(path, 1, *(_folder(by_controller, name, path) for name in ("cpuacct", "memory", "cpu", "cpuset")))
@@ -67,7 +68,12 @@ def _telling(paths: frozenset[str]) -> str:
     """Hierarchies may differ: the path that names a container, a job or a unit, else the deepest one."""
     if len(paths) < 2:
         return next(iter(paths), "/")
-    return max(paths, key=lambda text: (place(text) is not None, text.count("/"), text))
+    return max(paths, key=lambda text: (_tells(text), text.count("/"), text))
+
+
+def _tells(path: str) -> int:
+    found = place(path)
+    return 0 if found is None else 1 if found.kind is PlaceKind.UNIT else 2
 
 
 def without_made(path: str) -> str:

@@ -56,6 +56,8 @@ class EventLog(Sequence[Event]):
         self.curve = curve
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._map = mmap.mmap(self._fd, 0)
+        # One store of eight bytes: struct writes them one by one, and a reader in between would find no event at all.
+        self._count = memoryview(self._map)[: _COUNT.size].cast("Q")
 
     @classmethod
     def create(cls, path: Path, curve: Curve, limit_w: float) -> EventLog:
@@ -68,7 +70,7 @@ class EventLog(Sequence[Event]):
         return cls(path, curve)
 
     def __len__(self) -> int:
-        return int(_COUNT.unpack_from(self._map, 0)[0])
+        return int(self._count[0])
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         """One event, or a list of them for a slice."""
@@ -95,12 +97,13 @@ class EventLog(Sequence[Event]):
             if where + _EVENT.size > len(self._map):
                 raise SimError(f"The simulated device of {self.path.name} changed more often than its file can hold.")
             _EVENT.pack_into(self._map, where, at, self.joules(at), raw, limit)
-            _COUNT.pack_into(self._map, 0, count + 1)
+            self._count[0] = count + 1
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Let go of the file."""
+        self._count.release()
         self._map.close()
         os.close(self._fd)
 

@@ -1,4 +1,4 @@
-"""Which card is meant when Slurm says GPU 0: it numbers cards by gres.conf or by their device files, NVML by PCI address.
+"""Which card is meant when Slurm says GPU 0: it goes by gres.conf or by device files, NVML by PCI address.
 
 Nearly always that is the same. Where it is not, a job would be charged with its neighbour's card.
 """
@@ -38,7 +38,7 @@ class CardOrder:
 def card_order(
     uuids: Mapping[str, str], node: str, conf: str = "", proc: Path = PROC, minors: Mapping[str, int] | None = None
 ) -> CardOrder:
-    """How Slurm numbers the cards of a tape (`gpu.0`: its UUID). `minors` are device numbers by UUID, else asked for."""
+    """How Slurm numbers the cards of a tape (`gpu.0`: its UUID). `minors`: device numbers by UUID."""
     plain = tuple(sorted(uuids, key=lambda card: int(re.sub(r"\D", "", card) or 0)))
     if len(plain) < 2:
         return CardOrder(plain)

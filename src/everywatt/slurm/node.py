@@ -28,6 +28,7 @@ WENT_DOWN: Final = "the node went down while it ran"
 UNSEEN_S: Final = 5.0
 HOOK_S: Final = 1.0
 SLOW_S: Final = 3.0  # asking takes so long at most before the spool is looked at again
+RETRIES: Final = 2  # a controller that is busy answers the next time
 LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not told of its end for so long
 
 
@@ -67,6 +68,7 @@ class Node:
         self._watch = watch
         self._asked: set[str] = set()
         self._unknown: dict[str, None] = {}  # runs of jobs that scontrol is still to be asked of, oldest first
+        self._tried: dict[str, int] = {}
         self._heard_s: float | None = None
         self._taken: dict[Path, Event] = {}  # what they said is known and could not be kept yet
         self._hours_wait = False
@@ -123,19 +125,25 @@ class Node:
     def _ask_for_some(self) -> None:
         """Complete jobs that events told of, as many as there is time for: a slow controller must not hold us up."""
         began = time.monotonic()
+        later = []
         while self._unknown and time.monotonic() - began < SLOW_S:
             key = next(iter(self._unknown))
             del self._unknown[key]
             job = self._jobs.jobs.get(key)
-            if job is not None:
-                self._complete(job)
-                if self._watch is not None:
-                    (self._watch.started if job.end_s is None else self._watch.ended)(job)
+            if job is None:
+                continue
+            if not self._complete(job) and self._tried.get(key, 0) < RETRIES:
+                self._tried[key] = self._tried.get(key, 0) + 1
+                later.append(key)
+            if self._watch is not None:
+                (self._watch.started if job.end_s is None else self._watch.ended)(job)
+        self._unknown |= dict.fromkeys(later)
 
-    def _complete(self, job: NodeJob) -> None:
-        """Ask scontrol for what hooks do not know: once at the start, and how it ended."""
+    def _complete(self, job: NodeJob) -> bool:
+        """Ask scontrol for what hooks do not know: at the start, and how it ended. False where it did not answer."""
         ended = job.end_s is not None
         told = self._ask(job.job_id, self.name, job.conf)
+        answered = bool(told)
         state = str(told.pop("state", ""))
         if job.slices:
             told.pop("gpus", None)  # numbers of slices, not of cards
@@ -149,6 +157,7 @@ class Node:
             elif state in ("PENDING", "REQUEUED"):
                 job.state = "REQUEUED"
         job.tell(told)
+        return answered
 
     def settle(self, *, all_of_it: bool = False) -> int:
         """Book the tape up to now, record the jobs that have ended; gives how many were.
@@ -192,6 +201,7 @@ class Node:
             self._jobs.leave(job)
             self.state.accounts.pop(job.key, None)
             self._asked.discard(job.key)
+            self._tried.pop(job.key, None)
         self._store_hours(told_s, all_of_it or bool(done))
         self._save()
         return len(rows)

@@ -5,7 +5,8 @@
     STORE/nodes/date=2026-11-15/…                                  the hours of nodes, in the same way
 
 A file has one writer and gets its name when it is whole, so nodes never wait for one another; a node that has appended
-often in a day makes one file of its own. A job lies under the day of its end (UTC). Of two records of the same job on the same node the later one counts, so appending again is harmless.
+often in a day makes one file of its own. A job lies under the day of its end (UTC). Of two records of the same job on
+the same node the later one counts, so appending again is harmless.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ UNITS: Final = {
         "--state {state} --period {period} --jobs slurm,cgroup",
         user=None,  # the hooks' spool is root's, and users' files in it are their own
         capabilities="CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_NET_ADMIN CAP_PERFMON",
-        more="Environment=EVERYWATT_SLURM_SPOOL={spool}\nExecStartPre=+/bin/mkdir -p {spool}\nReadWritePaths=-{spool}\n",
+        more="Environment=EVERYWATT_SLURM_SPOOL={spool}\n"
+        "ExecStartPre=+/bin/mkdir -p {spool}\nReadWritePaths=-{spool}\n",
     ),
     "everywatt-slurm.service": """\
 [Unit]

@@ -78,14 +78,12 @@ def _trim(there: _Grown) -> None:
 def _joined(first: Columns, then: Columns) -> Columns:
     if not len(first):
         return then
-    return Columns(
-        *(np.concatenate((getattr(first, name), getattr(then, name))) for name in _TIMES),
-        *(
-            {key: np.concatenate((column, getattr(then, name)[key])) for key, column in getattr(first, name).items()}
-            for name in ("values", "accumulated", "observed_ns")
-        ),
-        first.carried,
-    )
+    times = [np.concatenate((getattr(first, name), getattr(then, name))) for name in _TIMES]
+    more = [
+        {key: np.concatenate((column, getattr(then, name)[key])) for key, column in getattr(first, name).items()}
+        for name in ("values", "accumulated", "observed_ns")
+    ]
+    return Columns(times[0], times[1], times[2], times[3], times[4], more[0], more[1], more[2], first.carried)
 
 
 _TIMES: Final = ("read", "early", "late", "published", "breaks")
