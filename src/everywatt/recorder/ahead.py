@@ -57,8 +57,10 @@ class PlannedTracker(Tracker):
         )
 
     def jump(self, before_ns: int, after_ns: int, value: float, index: int, now_ns: int) -> None:
-        """A read at a safe moment after publication `index`, all publications before it being known by other means; what
-        comes next is planned from `now_ns` on."""
+        """A read at a safe moment after publication `index`, all before it being known by other means.
+
+        What comes next is planned from `now_ns` on.
+        """
         line = self.line
         if line is None:
             return
@@ -69,6 +71,11 @@ class PlannedTracker(Tracker):
         self._moved, self._chances = self._moved * 0.98 + 1, self._chances * 0.98 + 1
         self._index, self._told_ns = index, line.latest(index)
         self._plan(now_ns)
+
+    def probed(self, before_ns: int, after_ns: int) -> None:
+        """A probe was made whose value somebody else looks at: the next one is due."""
+        self._mind_lateness(before_ns)
+        self._plan(after_ns)
 
     def doubt(self) -> None:
         """The lock is to be checked as soon as possible."""
