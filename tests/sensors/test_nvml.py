@@ -482,6 +482,42 @@ def test_one_failed_metric_is_nan_and_the_others_stay():
     assert values["gpu.0.clock_sm"] == 1410.0
 
 
+def _calls_in(fake, state, clock, seconds):
+    fake.calls.clear()
+    for _ in range(seconds):
+        clock.advance(1.0)
+        state.read()
+    return {name: fake.calls.count(name) for name in set(fake.calls)}
+
+
+def test_a_metric_that_stands_still_is_asked_less_often_until_memory_changes():
+    card = Card()
+    sensor, fake, clock = _sensor([card])
+    state = _by_name(sensor)["nvml.gpu.0.state"]
+    first = _calls_in(fake, state, clock, 20)
+    calls = _calls_in(fake, state, clock, 40)
+    assert first["nvmlDeviceGetMemoryInfo"] == 20 and calls["nvmlDeviceGetMemoryInfo"] == 40
+    assert calls["nvmlDeviceGetTemperature"] == 10  # every 4 s
+    assert calls["nvmlDeviceGetEnforcedPowerLimit"] == 4
+    assert 18 <= calls["nvmlDeviceGetClockInfo"] <= 19  # SM every 4 s, memory every 5 s
+    card.memory += 1
+    fake.calls.clear()
+    clock.advance(1.0)
+    state.read()
+    assert {"nvmlDeviceGetTemperature", "nvmlDeviceGetClockInfo"} <= set(fake.calls)
+
+
+def test_a_metric_that_moves_is_asked_as_ever():
+    sensor, fake, clock = _sensor([Card()])
+    state = _by_name(sensor)["nvml.gpu.0.state"]
+    values = []
+    for number in range(40):
+        fake.nvmlDeviceGetTemperature = lambda card, kind, number=number: 40 + number
+        clock.advance(1.0)
+        values.append(_values(state)["gpu.0.temperature"])
+    assert len(set(values)) == 20  # every other second
+
+
 def test_older_drivers_call_the_reasons_throttle():
     sensor, _, _ = _sensor([Card(broken={"nvmlDeviceGetCurrentClocksEventReasons"})])
     assert sensor.probe().samples["gpu.0.throttle"] == 8.0

@@ -7,7 +7,7 @@ from types import SimpleNamespace as Box
 import pytest
 
 from everywatt.core.clocks import NS, FakeClock
-from everywatt.sensors.nvml_samples import UtilisationSamples
+from everywatt.sensors.nvml_samples import PowerSamples, UtilisationSamples
 
 US = 1000
 
@@ -32,7 +32,7 @@ class Driver:
         self.clock, self.step_ns, self.keeps, self.cost_ns, self.code, self.kind = (
             clock, step_ns, keeps, cost_ns, code, kind,
         )  # fmt: skip
-        self.calls = 0
+        self.calls, self.asked = 0, 1
 
     def _nvmlGetFunctionPointer(self, name):
         assert name == "nvmlDeviceGetSamples"
@@ -41,7 +41,7 @@ class Driver:
     def fill(self, handle, kind, since, value_type, count, into):
         self.calls += 1
         self.clock.now_ns += self.cost_ns
-        assert (handle, kind.value) == ("card", 1)
+        assert (handle, kind.value) == ("card", self.asked)
         if self.code:
             return self.code
         value_type._obj.value = self.kind
@@ -111,3 +111,27 @@ def test_an_error_of_the_driver_is_the_drivers():
     with pytest.raises(NVMLError):
         samples.update("card")
     assert samples.at(0) != samples.at(0)
+
+
+def _power(**changes):
+    clock = FakeClock()
+    driver = Driver(clock, **changes)
+    driver.asked = 0
+    return driver, PowerSamples(driver, clock), clock
+
+
+@pytest.mark.parametrize("step_ns", [NS // 50, NS // 10])  # a driver's own polls, and publications
+def test_power_is_kept_with_its_times(step_ns):
+    driver, samples, clock = _power(step_ns=step_ns)
+    assert samples.works("card")
+    clock.advance(1.0)
+    samples.update("card")
+    stamps = [(at_ns + clock.utc_offset_ns) // step_ns for at_ns in samples.times_ns]
+    assert stamps == list(range(stamps[0], clock.utc_ns() // step_ns + 1))
+    assert samples.values == [k % 10 * 10 for k in stamps]
+
+
+@pytest.mark.parametrize("odd", [{"code": 3}, {"step_ns": NS // 100}, {"keeps": 3}, {"kind": 0}])
+def test_power_that_is_not_kept_for_two_seconds_is_no_use(odd):
+    _, samples, _ = _power(**odd)
+    assert not samples.works("card")

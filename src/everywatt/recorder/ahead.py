@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from everywatt.core.channels import Row
 from everywatt.recorder.phase import CALM_NS, CALM_TARGET_NS, State, Tracker, Window, guard_ns
+from everywatt.recorder.search import MS
+
+LONGEST_NS = 1_600 * MS  # without a read, where others know the publications: drivers keep them for 2 s
 
 
 class PlannedTracker(Tracker):
@@ -57,8 +60,10 @@ class PlannedTracker(Tracker):
         )
 
     def jump(self, before_ns: int, after_ns: int, value: float, index: int, now_ns: int) -> None:
-        """A read at a safe moment after publication `index`, all publications before it being known by other means; what
-        comes next is planned from `now_ns` on."""
+        """A read at a safe moment after publication `index`, all before it being known by other means.
+
+        What comes next is planned from `now_ns` on.
+        """
         line = self.line
         if line is None:
             return
@@ -69,6 +74,11 @@ class PlannedTracker(Tracker):
         self._moved, self._chances = self._moved * 0.98 + 1, self._chances * 0.98 + 1
         self._index, self._told_ns = index, line.latest(index)
         self._plan(now_ns)
+
+    def probed(self, before_ns: int, after_ns: int) -> None:
+        """A probe was made whose value somebody else looks at: the next one is due."""
+        self._mind_lateness(before_ns)
+        self._plan(after_ns)
 
     def doubt(self) -> None:
         """The lock is to be checked as soon as possible."""
@@ -102,6 +112,8 @@ class PlannedTracker(Tracker):
         others = windows[len(probes) :]
         last = max((place for place, window in enumerate(others) if window.latest_ns < until_ns), default=0)
         if len(others) < last + 3 or (probes and probes[-1].latest_ns > others[last].earliest_ns):
+            return windows
+        if until_ns - self._told_ns > LONGEST_NS:  # stretches before this one ended early: it is high time
             return windows
         # The one that `until_ns` falls into is left out: it would be read a moment after the last one.
         return [*probes, others[last], *others[last + 2 :]]

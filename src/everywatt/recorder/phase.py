@@ -156,8 +156,7 @@ class Tracker:
             steady = self._steady(before_ns, after_ns, value, row)
             if steady is not None:
                 return [steady]
-        if self._probing:
-            self._late_ns += (min(max(before_ns - self.due.latest_ns, 0), MS) - self._late_ns) / 8
+        self._mind_lateness(before_ns)
         last, self._last = self._last, (before_ns, after_ns, value)
         missing = value != value or (last is not None and last[2] != last[2])
         changed = last is not None and not missing and value != last[2]
@@ -170,6 +169,10 @@ class Tracker:
             rows = self._unlocked(since, after_ns, row, changed, first=last is None)
         self._plan(after_ns)
         return rows
+
+    def _mind_lateness(self, before_ns: int) -> None:
+        if self._probing:
+            self._late_ns += (min(max(before_ns - self.due.latest_ns, 0), MS) - self._late_ns) / 8
 
     def _steady(self, before: int, after: int, value: float, row: Row) -> Row | None:
         """The row of a calm lock where all is as predicted, in few steps; None where it has to be looked at closely.
@@ -470,8 +473,7 @@ class Tracker:
         cost = 0 if self._last is None else self._last[1] - self._last[0]
         # One that comes late into the band does not show what was published before it.
         lead = cost + round(LEAD * self._late_ns)
-        alone = self.sparse or not self._dense  # no other read is near
-        around = [early - lead, late, late + 2 * guard_ns(line)] if alone else [early - lead, late]
+        around = [early - lead, late] if self._dense else [early - lead, late, late + 2 * guard_ns(line)]
         if self._search and self._tokens >= 6:
             side, self._search = self._search, 0
             self._tokens -= 6
@@ -501,7 +503,7 @@ class Tracker:
             if not wide or self._tokens < 2 * FAN or coming % 7 not in (0, 3):
                 return []
         self._awaited = True
-        probes = around if check else [around[0], middle, around[2]] if alone else [middle]
+        probes = around if check else [middle] if self._dense else [around[0], middle, around[2]]
         if self._tokens < len(probes) or probes[0] <= now:
             return []
         self._tokens -= len(probes)

@@ -268,6 +268,7 @@ class Source:
             self.outage.tries += 1
         if self.tracker is not None:
             self.tracker.lost(now_ns, now_ns + self.outage.wait_ns)
+            self.tracker.sparse = False
         if self.standin is not None:
             self.standin.lost()
 

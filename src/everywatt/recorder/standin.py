@@ -22,6 +22,7 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
 from everywatt.recorder.ahead import PlannedTracker
 from everywatt.recorder.line import Line
+from everywatt.recorder.phase import guard_ns
 
 # A step of the counter may differ from its reading by this share, as if a publication were 0.2 ms early: less than its
 # bracket leaves open anyway; and by so many of its smallest steps.
@@ -59,8 +60,8 @@ class StandIn:
         self._pending: list[Row] = []  # publications that were read and not yet compared
         self._step: float | None = None  # of the counter at the publication before
         self._index = -1
+        self._probes: list[tuple[int, int, int, float]] = []  # number, began, ended, first channel
         self._lag_ns: int | None = None  # of the driver's time of a reading behind its publication
-        self._strayed = False
         self._pause_ns = FIRST_PAUSE_NS
         self._not_before_ns = 0
 
@@ -77,7 +78,7 @@ class StandIn:
             found = self._look(tracker, read)
             rows += found
             self._remember(tracker, found)
-        if self.standing and (self._strayed or _loose(tracker)):
+        if self.standing and _loose(tracker):
             self._refuse(reads[-1][1])
             tracker.doubt()
         tracker.sparse = self.standing
@@ -85,8 +86,9 @@ class StandIn:
 
     def lost(self) -> None:
         """The device does not answer: what it keeps is proved anew."""
-        self.standing, self._last, self._step = False, None, None
+        self.standing, self._last, self._step, self._lag_ns = False, None, None, None
         self._pending.clear()
+        self._probes.clear()
         self._agreed = self._unlike = 0
 
     def _kept(self) -> tuple[Sequence[int], Sequence[float]]:
@@ -157,7 +159,8 @@ class StandIn:
         return float(share + QUANTA * self._quantum * min(publications, 2))
 
     def _refuse(self, now_ns: int) -> None:
-        self.standing, self._step, self._lag_ns, self._strayed = False, None, None, False
+        self.standing, self._step, self._lag_ns = False, None, None
+        self._probes.clear()
         self._agreed = self._unlike = 0
         self._not_before_ns = now_ns + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, LONGEST_PAUSE_NS)
@@ -169,45 +172,65 @@ class StandIn:
         if line is None or last is None or tracker.index != index or not tracker.locked:
             return tracker.feed_all([read])
         newest = line.sure(before_ns)
-        if newest < index + 2 or newest != line.possible(after_ns):
-            found = tracker.feed_all([read])
-            if len(found) != 1 or tracker.line is not line or tracker.index < index + 2:
-                return found
-            # The read before this one came too near to a publication to be of use.
-            filled = self._fill(line, index, last, tracker.index, found[0])
-            if filled is None:
-                self._refuse(after_ns)
-                return found
-            tracker.absent -= len(filled)
-            return filled + found
+        if newest != line.possible(after_ns):
+            # A probe. Whether this publication had happened is told by the next read at a safe moment.
+            self._probes = [*self._probes[-5:], (newest + 1, before_ns, after_ns, row.values[0])]
+            tracker.probed(before_ns, after_ns)
+            return []
+        if newest < index + 2:
+            if newest == index + 1:
+                self._settle_probes(line, index, [last.values[0], row.values[0]])
+            return tracker.feed_all([read])
         filled = self._fill(line, index, last, newest, row)
         if filled is None:
             # Which publication this read shows is not known then either: the next two tell.
             self._refuse(after_ns)
+            tracker.doubt()
             tracker.absent += newest - index
             tracker.lost(after_ns, after_ns)
             return []
+        self._settle_probes(line, index, [one.values[0] for one in (last, *filled, row)])
         tracker.jump(before_ns, after_ns, row.values[0], newest, self._clock.monotonic_ns())
         return [*filled, Row(row.read_ns, *line.band(newest), row.values)]
 
+    def _settle_probes(self, line: Line, index: int, firsts: Sequence[float]) -> None:
+        """Tell the line what probes saw, now that the values before and after are known (from number `index` on)."""
+        probes, self._probes = self._probes, []
+        for k, before_ns, after_ns, value in probes:
+            if not index < k < index + len(firsts):
+                continue
+            old, new = firsts[k - 1 - index], firsts[k - index]
+            if abs(new - old) <= 2 * self._allowed(new - old, 1):
+                continue  # a gauge that stands still shows nothing
+            early_ns, late_ns = line.band(k)
+            if abs(value - new) < abs(value - old):
+                line.add(k, min(early_ns, after_ns) - guard_ns(line), after_ns)
+            else:
+                line.add(k, before_ns, max(late_ns, before_ns) + guard_ns(line))
+
     def _fill(self, line: Line, index: int, last: Row, newest: int, row: Row) -> list[Row] | None:
-        """The publications between numbers `index` and `newest`, which were read; None where what was kept says else."""
+        """The publications between numbers `index` and `newest`, which were read; None where what was kept differs."""
         times, values = self._kept()
         bands = [line.band(k) for k in range(index + 1, newest + 2)]
         places = [_place(times, one[0], two[0]) for one, two in pairwise(bands)]
-        readings = [values[place] for place in places if place is not None]
-        if len(readings) < newest - index:
+        known = [place for place in places if place is not None]
+        readings = [values[place] for place in known]
+        if len(known) < newest - index or self._strays([times[place] for place in known], bands):
             return None
         firsts = self._firsts(last.values[0], row.values[0], readings, line.period_ns)
         if firsts is None:
             return None
-        lag_ns, before_ns = times[places[-1] or 0] - sum(bands[-2]) // 2, self._lag_ns
-        self._strayed, self._lag_ns = before_ns is not None and abs(lag_ns - before_ns) > STRAY_NS, lag_ns
         self.filled += len(firsts)
         return [
             Row(late_ns, early_ns, late_ns, self._group.filled(first, reading, late_ns))
             for (early_ns, late_ns), first, reading in zip(bands, firsts, readings, strict=False)
         ]
+
+    def _strays(self, times_ns: Sequence[int], bands: Sequence[tuple[int, int]]) -> bool:
+        """True where readings come sooner or later after their publications than they did: one has another phase."""
+        lags = [at - (early + late) // 2 for at, (early, late) in zip(times_ns, bands, strict=False)]
+        usual, self._lag_ns = self._lag_ns, lags[-1]
+        return usual is not None and any(abs(lag - usual) > STRAY_NS for lag in lags)
 
     def _firsts(self, first: float, last: float, readings: Sequence[float], period_ns: float) -> list[float] | None:
         """The first channel at each publication before the last one; None where the last one contradicts them."""

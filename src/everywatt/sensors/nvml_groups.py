@@ -233,7 +233,8 @@ class StateGroup:
     """Memory, temperature, clocks, limit and GPM metrics of one GPU, once a second, each on its own.
 
     Each is a call into the driver. So the power limit, a setting, is asked every 10 s; memory clock and throttle
-    reasons when the SM clock changed, else every 5 s; temperature and use of the memory's bandwidth every other second.
+    reasons every 5 s, and every other second while the SM clock changes; temperature and use of the memory's bandwidth
+    every other second.
     The SM clock, temperature and that use are asked ever less often while they stand still, at last every 4 s, until
     they move, or the memory in use does, for then somebody came or left. In between their last answer stands. Memory is
     asked every second.
@@ -287,8 +288,8 @@ class StateGroup:
         name = source.channel.name
         asked = self._last.get(name)
         if asked is None:
-            asked = _Asked(NAN, now_ns, 0)
-        elif now_ns < asked.again_ns and source.follows not in changed:
+            asked = _Asked(NAN, now_ns, now_ns, 0)
+        elif now_ns < asked.again_ns and (source.follows not in changed or now_ns < asked.asked_ns + INERT_NS):
             if asked.still < STILL or self._memory not in changed:
                 return asked.value
             asked = asked._replace(still=0)
@@ -299,14 +300,15 @@ class StateGroup:
         every_ns = source.every_ns
         if still >= STILL and name != self._memory:
             every_ns = max(every_ns, min(max(every_ns, OFTEN_NS) * (still // STILL + 1), SELDOM_NS))
-        self._last[name] = _Asked(value, now_ns + (every_ns if value == value else 0), still)
+        self._last[name] = _Asked(value, now_ns, now_ns + (every_ns if value == value else 0), still)
         return value
 
 
 class _Asked(NamedTuple):
-    """A metric's last answer, when it is to be asked again, and how often it was the same."""
+    """A metric's last answer, when it was asked, when it is to be asked again, and how often it was the same."""
 
     value: float
+    asked_ns: int
     again_ns: int
     still: int
 
