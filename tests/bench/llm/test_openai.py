@@ -148,9 +148,9 @@ def test_a_stream_without_an_end_is_broken(server):
 
 def test_silence_ends_at_the_time_out(server):
     began = time.monotonic()
-    (answer,) = ask(server, {"tokens": 5, "silent_after": 2}, timeout="300ms")
+    (answer,) = ask(server, {"tokens": 5, "silent_after": 2}, timeout="3s")
     assert (answer.status, len(answer.piece_ns)) == ("timeout", 2)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 300  # of the ten minutes that the server says nothing
 
 
 def test_invalid_utf8_is_replaced(server):
