@@ -45,7 +45,7 @@ def captured(boxes, folder, rows=350):
     capture = Capture("-", folder, "usb1", "text", turn=(7, 0), zips=True)
     data = boxes.text(rows, 6).encode()
     for at in range(0, len(data), 4096):
-        capture._take(data[at : at + 4096])
+        capture._take(data[at : at + 4096], time.time_ns())
     capture._finish()
     return capture.progress.packed
 
