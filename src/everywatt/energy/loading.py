@@ -232,9 +232,9 @@ def _read(
 def _near(group: StoredGroup, wide: list[Columns], start_ns: int, end_ns: int) -> list[Columns]:
     """Of rows around a window those that a counter's ends need."""
     reach_ns = _ends_ns(group)
-    if len(wide) == 1:
+    if end_ns - start_ns <= 2 * reach_ns:
         return [wide[0].between(start_ns - reach_ns, end_ns + reach_ns)]
-    ends = zip(wide, (start_ns, end_ns), strict=True)
+    ends = ((wide[0], start_ns), (wide[-1], end_ns))
     return [piece.between(edge_ns - reach_ns, edge_ns + reach_ns) for piece, edge_ns in ends]
 
 
@@ -265,7 +265,7 @@ def _ends_ns(group: StoredGroup) -> int:
 
 def _long(group: StoredGroup, start_ns: int, end_ns: int) -> bool:
     """True where the rows around one end of a window are not those around the other."""
-    return end_ns - start_ns > 2 * _ends_ns(group) + 8 * group.expected_period_s * NS
+    return end_ns - start_ns > 2 * _context_ns(group) + 8 * group.expected_period_s * NS
 
 
 def _rows(group: StoredGroup, start_ns: int, end_ns: int) -> float:
