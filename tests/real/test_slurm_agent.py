@@ -30,11 +30,13 @@ def metrics(site):
 
 def test_jobs_are_owners_of_the_agent_and_records_of_its_tape(site):
     assert len({site.recorder("node1", AGENT), site.recorder("node1", NODE), None}) == 3
+    agent = site.folder / "node1.agent"
+    site.until(lambda: "/metrics" in agent.read_text(), "the agent says where it listens", 180)
     job = site.sbatch(
         f"exec {site.burn('told', 0.6, 10)}", options=["--account=phys", "--uid=0", "--job-name=told"]
     )  # fmt: skip
     site.cluster.wait_for(job)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while f'owner="{job}"' not in (text := metrics(site)) and time.monotonic() < deadline:
         time.sleep(0.5)
     (info,) = [line for line in text.splitlines() if line.startswith("everywatt_job_info{")]
