@@ -51,6 +51,11 @@ class PlannedTracker(Tracker):
         """The number of the newest publication that was told."""
         return self._index
 
+    @property
+    def wants_all(self) -> bool:
+        """True where every publication is to be told."""
+        return self.line is not None and self._dense
+
     def calm(self, now_ns: int) -> bool:
         """True where a lock is old enough to be relied on, every publication is wanted, and nothing is searched for."""
         if self.line is None or self._last is None or self.state is not State.LOCKED or not self._dense:
