@@ -81,8 +81,10 @@ class PlannedTracker(Tracker):
         self._plan(now_ns)
 
     def probed(self, before_ns: int, after_ns: int) -> None:
-        """A probe was made whose value somebody else looks at: the next one is due."""
+        """A probe was made whose value somebody else looks at, after a read at a safe moment: that one comes first."""
         self._mind_lateness(before_ns)
+        if self.line is not None:
+            self._planned_ns = max(self._planned_ns, after_ns + round(self.line.period_ns))
         self._plan(after_ns)
 
     def doubt(self) -> None:
