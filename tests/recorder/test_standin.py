@@ -305,3 +305,15 @@ def test_times_of_the_driver_that_drift_move_no_publication(ppm: int) -> None:
     since = lab.clock.now_ns
     lab.run(60)
     assert len(lab.check(since)) >= 590
+
+
+def test_without_planned_stretches_publications_are_told_at_once(standing: Lab) -> None:
+    lab = standing
+    for _ in range(30):  # at the end of a run, with probes due or not
+        lab.run(1.3)
+        end_ns = lab.clock.now_ns + 6 * S // 10
+        while lab.clock.now_ns < end_ns:
+            lab.wait(lab.schedule.wake_ns() or 0)
+            for source in lab.schedule.due(lab.clock.now_ns):
+                lab.read(source)  # type: ignore[arg-type]
+        assert lab.clock.now_ns - lab.rows_of["gpu.0"][-1].late_ns < 3 * STEP_NS

@@ -51,6 +51,11 @@ class PlannedTracker(Tracker):
         """The number of the newest publication that was told."""
         return self._index
 
+    @property
+    def wants_all(self) -> bool:
+        """True where every publication is to be told."""
+        return self.line is not None and self._dense
+
     def calm(self, now_ns: int) -> bool:
         """True where a lock is old enough to be relied on, every publication is wanted, and nothing is searched for."""
         if self.line is None or self._last is None or self.state is not State.LOCKED or not self._dense:
@@ -76,8 +81,10 @@ class PlannedTracker(Tracker):
         self._plan(now_ns)
 
     def probed(self, before_ns: int, after_ns: int) -> None:
-        """A probe was made whose value somebody else looks at: the next one is due."""
+        """A probe was made whose value somebody else looks at, after a read at a safe moment: that one comes first."""
         self._mind_lateness(before_ns)
+        if self.line is not None:
+            self._planned_ns = max(self._planned_ns, after_ns + round(self.line.period_ns))
         self._plan(after_ns)
 
     def doubt(self) -> None:

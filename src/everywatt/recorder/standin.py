@@ -105,7 +105,7 @@ class StandIn:
     def _learn(self, tracker: PlannedTracker, rows: Sequence[Row]) -> None:
         """Hold the publications that were read against what the driver kept of them."""
         line = tracker.line
-        if line is None or not tracker.locked or _loose(tracker):
+        if line is None or not tracker.locked or not tracker.wants_all or _loose(tracker):
             self._pending.clear()
             self._step, self._agreed, self._unlike = None, 0, 0
             return
