@@ -42,9 +42,11 @@ class Outside:
     def _look(self, seconds: float) -> None:
         time.sleep(SETTLE_S)
         pids = [pid for pid in tree(os.getpid()) if pid != os.getpid()]
-        began, before = time.monotonic(), sum(map(cpu_s, pids))
+        began, before = time.monotonic(), [cpu_s(pid) for pid in pids]
         time.sleep(seconds - 2 * SETTLE_S)
-        self.percent = 100 * (sum(map(cpu_s, pids)) - before) / (time.monotonic() - began)
+        passed_s, spent = time.monotonic() - began, [cpu_s(pid) - s for pid, s in zip(pids, before, strict=True)]
+        if pids and min(spent) >= 0:  # else a worker had ended before this thread got a core again
+            self.percent = 100 * sum(spent) / passed_s
 
 
 def one(kind: str, percent: float, seconds: float, engine: str = "own") -> tuple[StepResult, float | None]:

@@ -74,6 +74,13 @@ def test_the_file_is_small_readable_and_whole(data, tmp_path):
         (("interval", "below"), [-1]),
         (("interval", "novelty"), []),
         (("interval", "level"), 2),
+        (("about",), []),
+        (("about",), {"watts": [1, 2]}),
+        (("about",), {"watts": {"low": "1"}}),
+        (("about",), {"rows": 3, "seconds": "long"}),
+        (("about",), {"load_out_error_pct": float("nan")}),
+        (("about",), {"importance": {"cpu": None}}),
+        (("errors",), [{"model": "x", "blocked_pct": "small"}]),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -20,6 +20,8 @@ MOST_FEATURES = 512
 MOST_TREES = 2000
 MOST_NODES = 1024
 MOST_NAME = 200
+ABOUT_NUMBERS = ("rows", "seconds", "loads", "blocked_error_pct", "load_out_error_pct", "coverage_in_blocks")
+ABOUT_TABLES = ("watts", "importance")
 
 
 def to_dict(model: Model) -> dict[str, Any]:
@@ -129,9 +131,28 @@ def from_dict(data: Any, where: str = "the model") -> Model:
         host=str(whole.get("host", ""))[:MOST_NAME],
         gain=check.number(whole.get("gain", 1.0), "gain", 1e-6, 1e6),
         offset_w=check.number(whole.get("offset_w", 0.0), "offset_w", -1e6, 1e6),
-        errors=[dict(check.table(entry, "errors")) for entry in check.items(whole.get("errors", []), "errors", 1000)],
-        about=check.table(whole.get("about", {}), "about"),
+        errors=[_error(check, entry) for entry in check.items(whole.get("errors", []), "errors", 1000)],
+        about=_about(check, check.table(whole.get("about", {}), "about")),
     )
+
+
+def _error(check: _Check, entry: Any) -> dict[str, Any]:
+    data = check.table(entry, "errors")
+    for key in ("blocked_pct", "blocked_w", "load_out_pct"):
+        if data.get(key) is not None:
+            check.number(data[key], key)
+    return dict(data)
+
+
+def _about(check: _Check, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is for people: figures are numbers, since they are counted with where they are told."""
+    for key in ABOUT_NUMBERS:
+        if data.get(key) is not None:
+            check.number(data[key], key)
+    for key in ABOUT_TABLES:
+        for name, value in check.table(data.get(key, {}), key).items():
+            check.number(value, name[:MOST_NAME])
+    return data
 
 
 def _feature(check: _Check, entry: Any, columns: Mapping[str, Range]) -> Feature:
