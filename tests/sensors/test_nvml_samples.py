@@ -122,7 +122,7 @@ def _power(**changes):
 
 @pytest.mark.parametrize("step_ns", [NS // 50, NS // 10])  # a driver's own polls, and publications
 def test_power_is_kept_with_its_times(step_ns):
-    driver, samples, clock = _power(step_ns=step_ns)
+    _, samples, clock = _power(step_ns=step_ns)
     assert samples.works("card")
     clock.advance(1.0)
     samples.update("card")

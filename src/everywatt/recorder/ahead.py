@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everywatt.core.channels import Row
-from everywatt.recorder.phase import CALM_NS, CALM_TARGET_NS, State, Tracker, Window, guard_ns
+from everywatt.recorder.line import Window, guard_ns
+from everywatt.recorder.phase import CALM_NS, CALM_TARGET_NS, State, Tracker
 from everywatt.recorder.search import MS
 
 LONGEST_NS = 1_600 * MS  # without a read, where others know the publications: drivers keep them for 2 s

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from everywatt.core.clocks import Clock
 from everywatt.recorder.ahead import PlannedTracker
-from everywatt.recorder.phase import Window
+from everywatt.recorder.line import Window
 from everywatt.recorder.schedule import SLACK, Schedule, Slot
 from everywatt.recorder.source import Source
 

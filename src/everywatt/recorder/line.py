@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 KEPT = 32
 CALM = 6
@@ -21,6 +22,7 @@ CONFIRMS = 1.5  # a bracket up to so many times as wide as the band shows a publ
 MOST_JITTER = 20  # a 1/20 of the period; what strays further has another phase
 FIRST_MOST = 30  # while there are few brackets
 FEW = 6
+SAFE_NS = 1_000_000  # from a predicted publication, at most
 DECAY = 0.993  # so that one publication in a hundred outside of its band keeps the jitter where it is
 
 
@@ -134,3 +136,26 @@ class Line:
     def possible(self, t_ns: int) -> int:
         """The newest publication that may have happened by then."""
         return math.floor((t_ns - self._low) / self._step_low)
+
+
+class Window(NamedTuple):
+    """When the next read may happen; any moment within is as good."""
+
+    earliest_ns: int
+    latest_ns: int
+
+
+def guard_ns(line: Line) -> int:
+    """How far from a predicted publication a read is safe."""
+    return min(SAFE_NS, round(line.period_ns / 10))
+
+
+def safe_window(line: Line, k: int, now: int) -> Window:
+    """When publication k can be read safely, before the next one comes."""
+    guard = guard_ns(line)
+    earliest, latest = line.band(k)[1] + guard, line.band(k + 1)[0] - guard
+    if earliest > latest:
+        earliest = latest = (earliest + latest) // 2
+    if latest <= now:
+        earliest = latest = now
+    return Window(earliest, latest)

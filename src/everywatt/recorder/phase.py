@@ -13,10 +13,9 @@ import math
 from collections import deque
 from enum import StrEnum
 from itertools import pairwise
-from typing import NamedTuple
 
 from everywatt.core.channels import GroupInfo, Kind, Row
-from everywatt.recorder.line import Line
+from everywatt.recorder.line import Line, Window, guard_ns, safe_window
 from everywatt.recorder.search import MS, Search
 
 TARGET_NS = 1.0 * MS
@@ -40,18 +39,6 @@ class State(StrEnum):
     BURST = "burst"  # looking for a change
     LOCKED = "locked"  # publications are predicted
     FREE = "free"  # no change to lock on: plain polls
-
-
-class Window(NamedTuple):
-    """When the next read may happen; any moment within is as good."""
-
-    earliest_ns: int
-    latest_ns: int
-
-
-def guard_ns(line: Line) -> int:
-    """How far from a predicted publication a read is safe."""
-    return min(MS, round(line.period_ns / 10))
 
 
 class Tracker:
@@ -428,7 +415,7 @@ class Tracker:
         self._settling = now < self._locked_ns + SETTLE_NS
         if self._edge_ns is not None and self._index <= line.possible(self._edge_ns):
             self._probing = False
-            self.due = self._between(line, max(line.possible(self._edge_ns) + 1, line.sure(now)), now)
+            self.due = safe_window(line, max(line.possible(self._edge_ns) + 1, line.sure(now)), now)
             return
         self._edge_ns = None
         waiting = bool(self._probes)
@@ -452,17 +439,7 @@ class Tracker:
             while self._target_ns <= now or line.sure(self._target_ns) <= self._index:
                 self._target_ns += self.asked_ns
             k = line.sure(self._target_ns)
-        self.due = self._between(line, k, now)
-
-    def _between(self, line: Line, k: int, now: int) -> Window:
-        """When publication k can be read safely, before the next one comes."""
-        guard = guard_ns(line)
-        earliest, latest = line.band(k)[1] + guard, line.band(k + 1)[0] - guard
-        if earliest > latest:
-            earliest = latest = (earliest + latest) // 2
-        if latest <= now:
-            earliest = latest = now
-        return Window(earliest, latest)
+        self.due = safe_window(line, k, now)
 
     def _new_probes(self, line: Line, coming: int, now: int) -> list[int]:
         """Instants at which a read halves or checks the bracket of the coming publication."""

@@ -21,8 +21,7 @@ from everywatt.core.channels import Kind, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
 from everywatt.recorder.ahead import PlannedTracker
-from everywatt.recorder.line import Line
-from everywatt.recorder.phase import guard_ns
+from everywatt.recorder.line import Line, guard_ns
 
 # A step of the counter may differ from its reading by this share, as if a publication were 0.2 ms early: less than its
 # bracket leaves open anyway; and by so many of its smallest steps.
