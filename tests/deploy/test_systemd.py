@@ -32,7 +32,7 @@ def test_there_is_one_text():
     assert HARDENING in slurm and HARDENING in agent_unit()
     differ = set(slurm.splitlines()) ^ set(agent_unit().splitlines())
     assert {line.partition("=")[0] for line in differ} == {
-        "ExecStart", "User", "Group", "CapabilityBoundingSet", "Environment", "ReadWritePaths",
+        "ExecStart", "ExecStartPre", "User", "Group", "CapabilityBoundingSet", "Environment", "ReadWritePaths",
     }  # fmt: skip
     assert "{" not in slurm
 
