@@ -77,7 +77,7 @@ def test_paths_of_version_2_and_of_sluids(tmp_path: Path) -> None:
         for name, group in groups.items():
             group.mkdir(parents=True)
             (tmp_path / "work.py").write_text(WORK)
-            amount = 0.6 if name == SLUID else 1.2
+            amount = 2.0 if name == SLUID else 3.0
             commands.append(f"{sys.executable} {tmp_path}/work.py {group} {amount} >{tmp_path}/{name}.used &")
         words = [sys.executable, "-m", "everywatt"]
         script = " ".join(commands) + " wait; sleep 1.5"

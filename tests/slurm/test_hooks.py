@@ -134,6 +134,24 @@ def test_without_an_agent_a_recorder_is_started_and_not_waited_for(site: Site, w
     assert not started.exists()
 
 
+def test_what_is_started_outlives_the_end_of_the_hooks_group(site: Site) -> None:
+    """Slurm kills the process group of a hook when the hook ends."""
+    site.command.write_text("#!/bin/sh\nsleep 0.2\necho $$ >> " + str(site.spool.parent / "alive") + "\n")
+    site.command.chmod(0o755)
+    path = site.spool.parent / "start.sh"
+    path.write_text(hook("start", site))
+    for _ in range(20):
+        started = subprocess.Popen(["/bin/sh", str(path)], env=JOB, process_group=0)
+        os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+    deadline, alive = time.monotonic() + 10, site.spool.parent / "alive"
+    while time.monotonic() < deadline and not (alive.exists() and len(alive.read_text().split()) == 20):
+        time.sleep(0.05)
+    assert len(alive.read_text().split()) == 20
+
+
 def test_an_agent_that_died_and_was_not_waited_for_is_dead(site: Site) -> None:
     agent = subprocess.Popen(["sleep", "60"])
     began = Path(f"/proc/{agent.pid}/stat").read_text().rsplit(") ", 1)[1].split()[19]

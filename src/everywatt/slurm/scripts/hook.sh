@@ -37,7 +37,9 @@ tell() {
     case $event in task) folder=$spool/tasks ;; *) folder=$spool/events ;; esac
     [ -n "$SLURM_JOB_ID" ] && [ -d "$folder" ] && tell
     if [ "$event" = start ] && [ -x "$command" ] && ! alive agent && ! alive node; then
-        setsid "$command" slurm node --spool "$spool" --until-idle &
+        # Slurm ends a hook's process group when the hook ends, so this waits until there is a session of its own.
+        # shellcheck disable=SC2016 # expanded in there
+        setsid sh -c '"$@" &' sh "$command" slurm node --spool "$spool" --until-idle
     fi
 } </dev/null >/dev/null 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
 exit 0
