@@ -31,14 +31,14 @@ def record(
     uuids = uuids or {}
     end_s = job.end_s if job.end_s is not None else job.start_s
     length_s = max(end_s - job.start_s, 0.0)
+    own_uj = sum(account.own_uj.values())
     refused = None
-    if not account.observed_s:
-        refused = NOTHING
+    if not account.observed_s and not own_uj:
+        refused = NOTHING  # what its processes were charged with is its own, also where its start was not told
     elif not account.own_uj:
         refused = NOT_SEEN
     budget = sum(account.budgets.values(), Budget())
     below_j, above_j = budget.sides()
-    own_uj = sum(account.own_uj.values())
     cards = job.devices
     gpus = tuple(
         _gpu(card, uuids.get(card, card), account, length_s) for card in cards if account.gpu_known_s.get(card)
