@@ -76,8 +76,6 @@ def python(code: str) -> list[str]:
         (["--", "sh", "-c", "exit 7"], 7),
         (["--", "sh", "-c", "kill -TERM $$"], 128 + signal.SIGTERM),
         (["--", "sh", "-c", "kill -KILL $$"], 128 + signal.SIGKILL),
-        (["--", "no-such-command-anywhere"], 127),
-        (["--", "/"], 126),
     ],
 )
 def test_the_exit_code_is_the_commands_own(place, words, code) -> None:
@@ -85,6 +83,33 @@ def test_the_exit_code_is_the_commands_own(place, words, code) -> None:
     (path,) = place.tapes()
     (span,) = [span for span in Tape.open(path).spans() if span.name == "run"]
     assert span.attributes["exit_code"] == code and span.end_ns is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "why"),
+    [
+        ("no-such-command-anywhere", 127, b"No such file or directory"),
+        ("./none", 127, b"No such file or directory"),
+        ("", 127, b"No such file or directory"),
+        ("/", 126, b"Permission denied"),
+        ("./text", 126, b"Permission denied"),
+    ],
+)
+def test_a_command_that_cannot_start_leaves_no_run(place, name, code, why) -> None:
+    (place.folder / "text").write_text("words")
+    done = place.run("--idle", "1h", "--json=out.json", "--", name, check=code)
+    assert why in done.stderr and b" J" not in done.stderr
+    out = json.loads((place.folder / "out.json").read_text())
+    assert (out["name"], out["exit_code"], out["energy"]["joules"]) == (None, code, None)
+    assert out["energy"]["refused"] == f"{name} could not be started"
+    assert place.tapes() == []
+
+
+def test_a_command_whose_interpreter_is_missing(place) -> None:
+    script = place.folder / "script"
+    script.write_text("#!/no/such/interpreter")
+    script.chmod(0o755)
+    place.run("--", "./script", check=127)
 
 
 def test_a_peak_of_memory_is_told_where_it_can_be(place) -> None:

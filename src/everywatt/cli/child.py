@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from everywatt.core.memory import own_peak_bytes
 
@@ -55,6 +58,15 @@ def adopt_orphans() -> bool:
         return bool(ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
+
+
+def cannot_start(name: str) -> OSError | None:
+    """Why a command cannot be started, as far as that is known before it is tried."""
+    if shutil.which(name) is not None:
+        return None
+    places = [Path(name)] if "/" in name else [Path(folder, name) for folder in os.get_exec_path() if name]
+    code = errno.EACCES if any(place.exists() for place in places) else errno.ENOENT
+    return OSError(code, os.strerror(code))  # Python makes the right kind of it
 
 
 def spawn(words: Sequence[str], mask: set[int], *, to_stderr: bool, join: Callable[[], None] | None = None) -> int:

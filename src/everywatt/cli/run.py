@@ -18,6 +18,7 @@ from everywatt.cli.metering import meter_of
 from everywatt.cli.options import DURATION, RUN, Verb, output_options, settings_options
 from everywatt.cli.output import STDOUT, Output
 from everywatt.core.config import Settings
+from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, MeasurementRefused
 from everywatt.core.units import format_duration
 
@@ -57,6 +58,12 @@ def command(
     """
     for warning in settings.warnings:
         output.warn(warning)
+    unable = child.cannot_start(words[0])
+    if unable is not None:  # nothing would be measured: no run is made of it
+        code = _not_started(words[0], unable, output)
+        refused = Energy.refuse(f"{words[0]} could not be started").to_dict()
+        output.json("run", {"energy": refused, "name": None, "exit_code": code})
+        return code
     if strict:
         found = preflight.look(settings.sensors, options=settings.options)
         if found.refusal:
@@ -107,8 +114,7 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
                     words, before, to_stderr=output.json_to == STDOUT, join=group.join if group is not None else None
                 )
             except OSError as error:
-                code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-                output.error(f"{words[0]}: {error.strerror}")
+                code = _not_started(words[0], error, output)
                 if recording is not None and uid is not None:
                     recording.span_close(uid, attributes={"exit_code": code, "error": str(error.strerror)})
                 return code
@@ -123,6 +129,11 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
         if group is not None and not group.remove():
             output.detail(f"everywatt: processes that the command left behind still run in {group.folder}")
     return ended.code
+
+
+def _not_started(name: str, error: OSError, output: Output) -> int:
+    output.error(f"{name}: {error.strerror}")
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
 def _settle(
