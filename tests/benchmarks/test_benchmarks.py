@@ -120,7 +120,6 @@ def test_stress_duty_in_short():
 
 @pytest.mark.serial
 def test_the_energy_of_single_queries_in_short():
-    pytest.importorskip("httpx_sse")
     done = _bench("llm_energy", "--quick")
     assert done.returncode == 0, done.stderr
     errors = {

@@ -16,7 +16,6 @@ from sse_server import running
 from everywatt.bench.llm.datasets import load_dataset
 from everywatt.sim.machine import SimMachine
 
-pytest.importorskip("httpx_sse")
 KEY = "sk-0123456789-secret"
 
 

@@ -79,7 +79,6 @@ def everywatt(*words):
 
 
 def ask(server, *more):
-    pytest.importorskip("httpx_sse")
     url, model = server
     words = ["bench", "llm", "--base-url", url, "--model", model, "--dataset", "arithmetic", "--warmup", "1"]
     return everywatt(*words, "--set", "temperature=0", "--idle", "1", *more)

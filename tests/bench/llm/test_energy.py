@@ -20,7 +20,6 @@ from everywatt.core.clocks import NS
 from everywatt.meters.series import Part, Table, group, write_part
 from everywatt.sim.machine import SimMachine
 
-pytest.importorskip("httpx_sse")
 BURN = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: pass"
 
 

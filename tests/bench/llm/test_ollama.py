@@ -10,8 +10,6 @@ from everywatt.bench.llm.clients import Connection, make
 from everywatt.bench.llm.values import Ask
 from everywatt.core.errors import MeasurementRefused, UsageError
 
-pytest.importorskip("httpx")
-
 TAGS = {
     "models": [
         {

@@ -153,7 +153,6 @@ def judged(url, params=None):
 
 
 def test_a_judge_judges_and_is_named():
-    pytest.importorskip("httpx_sse")
     with judge_says("The same.\nCORRECT") as (url, asked):
         score = judged(url)
     assert (score.verdict, score.how) == (RIGHT, "judge wise")
@@ -164,7 +163,6 @@ def test_a_judge_judges_and_is_named():
 
 
 def test_a_judge_that_is_down_or_says_nothing_leaves_it_unevaluated():
-    pytest.importorskip("httpx_sse")
     with judge_says("", status=500) as (url, asked):
         score = judged(url)
         assert score.verdict == UNEVALUATED and "HTTP 500" in score.how
@@ -175,7 +173,6 @@ def test_a_judge_that_is_down_or_says_nothing_leaves_it_unevaluated():
 
 
 def test_the_key_of_the_measured_server_is_not_shown_to_the_judge(monkeypatch):
-    pytest.importorskip("httpx_sse")
     monkeypatch.setenv("EVERYWATT_LLM_API_KEY", "sk-of-the-model")
     monkeypatch.setenv("JUDGE_KEY", "sk-of-the-judge")
     with judge_says("CORRECT") as (url, asked):
@@ -209,7 +206,6 @@ def delta(content, **more):
 
 
 def test_reasoning_inside_of_the_text_is_taken_apart():
-    pytest.importorskip("httpx_sse")
     answer, _ = asked_once(
         *(delta(one) for one in ("<thi", "nk>2 + 2", " is 4</think>", "\n\n")), delta("4", finish_reason="stop")
     )
@@ -220,7 +216,6 @@ def test_reasoning_inside_of_the_text_is_taken_apart():
 
 
 def test_log_probabilities_and_parameters_are_taken_from_the_server():
-    pytest.importorskip("httpx_sse")
     chat = {"content": [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.5}]}
     answer, parameters = asked_once(delta("ab", logprobs=chat, finish_reason="stop"), parameters=134515008)
     assert (answer.logprob_sum, answer.logprob_tokens) == (-2.0, 2)
@@ -231,6 +226,5 @@ def test_log_probabilities_and_parameters_are_taken_from_the_server():
 
 
 def test_timings_of_the_server_are_kept():
-    pytest.importorskip("httpx_sse")
     answer, _ = asked_once({**delta("x", finish_reason="stop"), "timings": {"prompt_ms": 12.5}})
     assert json.loads(json.dumps(answer.to_dict()))["server"] == {"prompt_ms": 12.5}

@@ -15,7 +15,6 @@ from everywatt.bench.llm.records import read_records
 from everywatt.sim.build import compiler
 from everywatt.sim.machine import SimMachine
 
-pytest.importorskip("httpx_sse")
 AHEAD_MS = 250  # the wall clock of the server's host
 SCRIPT = {"tokens": 15, "burn_ms": 20, "gap_ms": 0, "first_ms": 1}
 WRONG_CLOCK = """

@@ -87,6 +87,9 @@ class Connection:
         env = os.environ if environ is None else environ
         if variable != KEY_VARIABLE and not env.get(variable):
             raise UsageError(f"The environment has no {variable}, which api_key_env names.")
+        key = env.get(variable, "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise UsageError(f"The key in {variable} has characters that cannot be sent.", cure=f"look at {variable}")
         retries = left.pop("retries", "3")
         if not retries.isdecimal():
             raise UsageError(f"retries={retries} is not a whole number.")
@@ -100,7 +103,7 @@ class Connection:
             left,
             backoff=Backoff(retries=int(retries), first_s=_seconds("backoff", left.pop("backoff", None)) or 0.5),
             concurrency=concurrency,
-            key=env.get(variable) or None,
+            key=key or None,
             **{name: value for name, value in times.items() if value is not None},
         )
 

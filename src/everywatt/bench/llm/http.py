@@ -1,25 +1,23 @@
-"""One HTTP client with keep-alive for streamed answers: time-outs, retries with backoff, and raw times of arrival."""
+"""Questions over HTTP: streamed answers with raw times of arrival, time-outs, retries with backoff."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everywatt.bench.llm.clients import Connection
+from everywatt.bench.llm.http1 import ConnectTimeout, Exchange, Head, Server, Sink
 from everywatt.bench.llm.values import OK, Answer
 from everywatt.bench.llm.wire import whole
-from everywatt.core.errors import MissingExtra
-
-if TYPE_CHECKING:
-    import httpx
 
 AGAIN = (408, 409, 425, 429, 500, 502, 503, 504)
 MOST_ERROR_BYTES = 2000
-LINGER_S = 0.05
+MOST_BYTES = 1 << 26
+LINGER_S = 0.05  # so long the end of a complete answer is waited for: then its connection can be used again
 THINK, NO_MORE = "<think>", "</think>"
 
 
@@ -41,20 +39,16 @@ class Stream:
     logprob_tokens: int = 0
     server: Mapping[str, Any] = field(default_factory=dict)
     ended_ns: int | None = None
-    limit: asyncio.Timeout | None = None
+    _begun: str = ""  # as much of the text as it takes to see where the answer itself begins
 
-    def end(self, at_ns: int) -> bool:
-        """The answer is complete. True where the rest, in which nothing is said, should be heard for a moment: a
-        connection that is read to its end can be used again."""
+    def end(self, at_ns: int) -> None:
+        """The answer is complete."""
         self.done, self.ended_ns = True, at_ns
-        if self.limit is not None:
-            self.limit.reschedule(asyncio.get_running_loop().time() + LINGER_S)
-        return self.limit is not None
 
-    async def trace(self, event: str, info: Any) -> None:
-        """httpx tells what it does: the first byte of the request goes out here, on a connection that stands."""
-        if event.endswith("send_request_headers.started"):
-            self.sent_ns = time.monotonic_ns()
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is expected."""
+        return self.done or self.error is not None
 
     def piece(self, at_ns: int, text: str = "", reasoning: str = "") -> None:
         """A piece of text arrived."""
@@ -65,8 +59,19 @@ class Stream:
             self.reasoning.append(reasoning)
         if text:
             self.text.append(text)
-            if self.first_answer_ns is None and _spoken("".join(self.text)):
+            if self.first_answer_ns is None and self._spoken(text):
                 self.first_answer_ns = at_ns
+
+    def _spoken(self, text: str) -> bool:
+        """Whether this piece has something of the answer itself; a beginning of <think> may become one."""
+        self._begun += text
+        body = self._begun.lstrip()
+        if not body.startswith(THINK):
+            return bool(body) and not THINK.startswith(body)
+        thought, ended, rest = body.removeprefix(THINK).partition(NO_MORE)
+        if not ended:
+            self._begun = THINK + thought[-len(NO_MORE) :]
+        return bool(rest.strip())
 
     def logprob(self, value: Any) -> None:
         """A token's log-probability; what is no number (the first token of an echoed prompt has none) is left out."""
@@ -107,132 +112,170 @@ def _apart(text: str) -> tuple[str, str]:
     return thought, rest.lstrip()
 
 
-def _spoken(text: str) -> bool:
-    """Whether a text so far has something of the answer itself; a beginning of <think> may become one."""
-    body = text.lstrip()
-    return bool(_apart(text)[1].strip()) if body.startswith(THINK) else bool(body) and not THINK.startswith(body)
-
-
 class Refused(Exception):
     """The server answered with an error. `again` tells whether a further attempt makes sense."""
 
-    def __init__(self, code: int, text: str, after_s: float | None) -> None:
+    def __init__(self, head: Head, text: str) -> None:
+        code, where = head.status, head.headers.get("location")
+        text = f"it points to {where}" if where and code < 400 else text
         super().__init__(f"HTTP {code}: {text}" if text else f"HTTP {code}")
         self.again = code in AGAIN
         self.status = "failed" if code >= 500 or code == 429 else "refused"
-        self.after_s = after_s
+        after = head.headers.get("retry-after", "")
+        self.after_s = float(after) if after.isdecimal() else None
+
+
+@dataclass(slots=True)
+class Reply(Sink):
+    """A small document, as a whole."""
+
+    head: Head = field(default_factory=lambda: Head(0))
+    data: bytearray = field(default_factory=bytearray)
+    most: int = MOST_BYTES
+
+    @property
+    def status(self) -> int:
+        """The code of HTTP."""
+        return self.head.status
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return self.data.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """What it says, as JSON; ValueError where it is none."""
+        try:
+            return json.loads(self.text)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+    def begin(self, head: Head) -> None:
+        """The head is there."""
+        self.head = head
+
+    def feed(self, at_ns: int, data: bytes) -> bool:
+        """A piece came."""
+        self.data += data[: self.most - len(self.data)]
+        return len(self.data) >= self.most
+
+    def end(self, at_ns: int) -> None:
+        """It is complete."""
+
+
+@dataclass(slots=True)
+class Reading(Sink):
+    """An answer on its way into its stream; what a server says that refuses is kept in a few words."""
+
+    reader: Sink
+    got: Stream
+    refusal: Reply | None = None
+
+    def begin(self, head: Head) -> None:
+        """The head is there."""
+        if head.status >= 300:
+            self.refusal = Reply(head, most=MOST_ERROR_BYTES)
+        else:
+            self.reader.begin(head)
+
+    def feed(self, at_ns: int, data: bytes) -> bool:
+        """A piece came."""
+        if self.refusal is not None:
+            return self.refusal.feed(at_ns, data)
+        return self.reader.feed(at_ns, data)
+
+    def end(self, at_ns: int) -> None:
+        """It is complete."""
+        if self.refusal is None:
+            self.reader.end(at_ns)
 
 
 class Http:
     """Requests to one server."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self._client: httpx.AsyncClient | None = None
-        self._lingers = True  # until a server keeps a stream open after its last event
+    def __init__(self, connection: Connection, root: str) -> None:
+        self._of, self._root = connection, root
+        self._server: Server | None = None
+        self._linger_s = LINGER_S  # until a server keeps a stream open after its last event
 
     @property
-    def client(self) -> httpx.AsyncClient:
-        """The client, made when it is first needed: inside of the running event loop."""
-        if self._client is None:
-            try:
-                import httpx
-            except ImportError:
-                raise MissingExtra("httpx", "llm") from None
-            of = self.connection
-            headers = {"Authorization": f"Bearer {of.key}"} if of.key else {}
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=max(of.concurrency, 20))
-            self._client = httpx.AsyncClient(
-                headers=headers,
-                limits=limits,
-                trust_env=False,
-                timeout=httpx.Timeout(of.silence_s, connect=of.connect_s, pool=None),
-            )
-        return self._client
+    def server(self) -> Server:
+        """The server's address, which is looked at when it is first needed."""
+        if self._server is None:
+            key = self._of.key
+            self._server = Server(self._root, self._of.connect_s, {"Authorization": f"Bearer {key}"} if key else {})
+        return self._server
 
-    async def get(self, url: str, timeout_s: float = 10.0) -> httpx.Response:
-        """A small document; httpx.HTTPError where there is none."""
-        return await self.client.get(url, timeout=timeout_s)
+    async def get(self, path: str, timeout_s: float = 10.0) -> Reply:
+        """A small document; OSError or ValueError where there is none."""
+        reply = Reply()
+        async with asyncio.timeout(timeout_s):
+            await self._exchange("GET", path, None, reply)
+        return reply
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
-    async def stream(self, url: str, body: Mapping[str, Any], read: Callable[[Any, Stream], Any]) -> Answer:
+    async def stream(self, path: str, body: Mapping[str, Any], reader: Callable[[Stream], Sink]) -> Answer:
         """POST and read the answer as it comes. Tried again only as long as nothing of an answer has arrived."""
         began_ns = time.monotonic_ns()
-        waits = self.connection.backoff.delays()
+        waits = self._of.backoff.delays()
+        data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         attempts = 0
         while True:
             attempts += 1
             got, asked_ns = Stream(), time.monotonic_ns()
-            status, error, again, after_s = await self._attempt(url, body, read, got)
+            status, error, again, after_s = await self._attempt(path, data, Reading(reader(got), got))
             wait_s = next(waits, None) if again and not got.piece_ns else None
             if wait_s is None:
                 break
-            await asyncio.sleep(self.connection.backoff.at_least(wait_s, after_s))
+            await asyncio.sleep(self._of.backoff.at_least(wait_s, after_s))
         made = got.answer(status, began_ns, got.sent_ns or asked_ns, attempts=attempts, error=error)
-        return self.connection.without_key_in(made)
+        return self._of.without_key_in(made)
 
-    async def _attempt(
-        self, url: str, body: Mapping[str, Any], read: Callable[[Any, Stream], Any], got: Stream
-    ) -> tuple[str, str | None, bool, float | None]:
+    async def _attempt(self, path: str, data: bytes, into: Reading) -> tuple[str, str | None, bool, float | None]:
         """Status, what went wrong, whether to try again, and how long the server asks to wait."""
-        import httpx
-
+        got = into.got
         try:
-            request = self.client.build_request("POST", url, json=body, extensions={"trace": got.trace})
-            async with asyncio.timeout(self.connection.total_s) as limit, _streamed(self.client, request) as response:
-                if response.status_code >= 400:
-                    raise Refused(response.status_code, await _said(response), _after(response))
-                got.limit = limit if self._lingers else None
-                await read(response, got)
+            async with asyncio.timeout(self._of.total_s):
+                await self._exchange("POST", path, data, into)
+            if into.refusal is not None:
+                raise Refused(into.refusal.head, into.refusal.text.strip())
         except Refused as error:
             return error.status, str(error), error.again, error.after_s
-        except (httpx.HTTPError, httpx.StreamError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             if not got.done:
                 return (*_trouble(error, got), None)
-            self._lingers = False
         if got.error is not None:
             return "broken" if got.piece_ns else "failed", got.error, not got.piece_ns, None
         if not got.done and got.finish is None:
             return "broken", "the stream ended before the answer did", not got.piece_ns, None
         return OK, None, False, None
 
+    async def _exchange(self, method: str, path: str, data: bytes | None, sink: Sink) -> None:
+        """Ask, and wait for the end of the answer."""
+        server = self.server
+        wire = await server.wire()
+        exchange = Exchange(sink, self._of.silence_s, self._linger_s)
+        try:
+            sent_ns = server.send(wire, exchange, method, path, data)
+            if isinstance(sink, Reading):
+                sink.got.sent_ns = sent_ns
+            await exchange.over
+            if exchange.left_open:
+                self._linger_s = 0.0
+        finally:
+            server.give_back(wire)
+
 
 def _trouble(error: Exception, got: Stream) -> tuple[str, str, bool]:
     """Status, what went wrong and whether to try again, where an answer did not come to its end."""
-    import httpx
-
-    if isinstance(error, TimeoutError | httpx.TimeoutException):
-        why = f"nothing for too long ({type(error).__name__})"
-        return "timeout", why, isinstance(error, httpx.ConnectTimeout)
+    why = f"{type(error).__name__}: {error}".removesuffix(": ")
+    if isinstance(error, TimeoutError):
+        return "timeout", why, isinstance(error, ConnectTimeout)
     if isinstance(error, ValueError):
         return "broken", f"what the server sent cannot be read: {error}", False
-    return ("broken" if got.piece_ns else "failed"), f"{type(error).__name__}: {error}", True
-
-
-@asynccontextmanager
-async def _streamed(client: httpx.AsyncClient, request: httpx.Request) -> AsyncIterator[httpx.Response]:
-    response = await client.send(request, stream=True)
-    try:
-        yield response
-    finally:
-        await response.aclose()
-
-
-async def _said(response: httpx.Response) -> str:
-    """The beginning of what the server said about its error."""
-    data = b""
-    async for part in response.aiter_bytes():
-        data += part
-        if len(data) >= MOST_ERROR_BYTES:
-            break
-    return data[:MOST_ERROR_BYTES].decode("utf-8", "replace").strip()
-
-
-def _after(response: httpx.Response) -> float | None:
-    text = response.headers.get("retry-after", "")
-    return float(text) if text.isdecimal() else None
+    return ("broken" if got.piece_ns else "failed"), why, True

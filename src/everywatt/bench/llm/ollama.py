@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.compute import parse_count
-from everywatt.bench.llm.http import Http, Stream
+from everywatt.bench.llm.http import Http
+from everywatt.bench.llm.streams import Lines
 from everywatt.bench.llm.values import Answer, Ask
 from everywatt.bench.llm.wire import count, document, numbers, part, words
-from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
-
-if TYPE_CHECKING:
-    import httpx
+from everywatt.core.errors import MeasurementRefused, UsageError
 
 USUAL_URL = "http://127.0.0.1:11434"
 
@@ -27,8 +24,8 @@ class Ollama:
     def __init__(self, connection: Connection) -> None:
         connection.only()
         self._of = connection
-        self._http = Http(connection)
         self._root = connection.base_url or USUAL_URL
+        self._http = Http(connection, self._root)
         self.parameters: float | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -38,14 +35,11 @@ class Ollama:
     async def health(self) -> list[str]:
         """The server answers and has the model."""
         try:
-            import httpx
-        except ImportError:
-            raise MissingExtra("httpx", "llm") from None
-        try:
-            response = await self._http.get(f"{self._root}/api/tags")
-            models = {str(one["name"]): one for one in response.json()["models"]}
-        except httpx.HTTPError as error:
+            reply = await self._http.get("/api/tags")
+        except (OSError, ValueError) as error:
             raise MeasurementRefused(f"No Ollama answers at {self._root}: {error}.", cure="ollama serve") from None
+        try:
+            models = {str(one["name"]): one for one in reply.json()["models"]}
         except (ValueError, KeyError, TypeError):
             raise MeasurementRefused(f"What answers at {self._root} is not Ollama.", cure="--client openai") from None
         found = models.get(self._of.model) or models.get(f"{self._of.model}:latest")
@@ -64,19 +58,19 @@ class Ollama:
             "stream": True,
             "options": dict(ask.settings),
         }
-        return await self._http.stream(f"{self._root}/api/chat", body, _read)
+        return await self._http.stream("/api/chat", body, _Lines)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._http.close()
 
 
-async def _read(response: httpx.Response, got: Stream) -> None:
-    async for line in response.aiter_lines():
-        at_ns = time.monotonic_ns()
-        if got.done or not line.strip():
-            continue
-        data = document(line)
+class _Lines(Lines):
+    def line(self, at_ns: int, line: bytes) -> None:
+        """A piece of the answer, or its end."""
+        if not line.strip():
+            return
+        got, data = self.got, document(line.decode("utf-8", "replace"))
         if data.get("error"):
             got.error = str(data["error"])
             return
@@ -86,5 +80,4 @@ async def _read(response: httpx.Response, got: Stream) -> None:
             got.finish = words(data, "done_reason") or "stop"
             got.input_tokens, got.output_tokens = count(data.get("prompt_eval_count")), count(data.get("eval_count"))
             got.server = {name: value for name, value in numbers(data).items() if name.endswith("_duration")}
-            if not got.end(at_ns):
-                return
+            got.end(at_ns)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everywatt.bench.llm.clients import KEY_VARIABLE, Connection
-from everywatt.bench.llm.http import Http, Stream
+from everywatt.bench.llm.http import Http, Reply, Stream
+from everywatt.bench.llm.streams import Events
 from everywatt.bench.llm.tokens import Counter, counter
 from everywatt.bench.llm.values import Answer, Ask
 from everywatt.bench.llm.wire import count, document, numbers, part, parts, words
-from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
-
-if TYPE_CHECKING:
-    import httpx
+from everywatt.core.errors import MeasurementRefused, UsageError
 
 
 class OpenAI:
@@ -31,8 +28,8 @@ class OpenAI:
         if not connection.base_url:
             raise UsageError("The client 'openai' needs --base-url.", cure="--base-url http://127.0.0.1:8000")
         self._of = connection
-        self._http = Http(connection)
         self._root = connection.base_url if connection.base_url.endswith("/v1") else f"{connection.base_url}/v1"
+        self._http = Http(connection, self._root)
         self._endpoint = connection.params.get("endpoint", "chat")
         if self._endpoint not in ("chat", "completions"):
             raise UsageError(f"endpoint={self._endpoint} is not chat or completions.")
@@ -53,23 +50,23 @@ class OpenAI:
     async def health(self) -> list[str]:
         """The server answers and has the model. MeasurementRefused where it does not."""
         try:
-            import httpx
-            import httpx_sse  # noqa: F401 - better now than at the first answer
-        except ImportError as error:
-            raise MissingExtra(error.name or "httpx", "llm") from None
-        try:
-            response = await self._http.get(f"{self._root}/models")
-        except httpx.HTTPError as error:
-            why = self._of.without_key(f"{type(error).__name__}: {error}".rstrip(": "))
+            reply = await self._http.get("/models")
+        except (OSError, ValueError) as error:
+            why = self._of.without_key(f"{type(error).__name__}: {error}".removesuffix(": "))
             raise MeasurementRefused(f"No server answers at {self._root}: {why}.", cure="start it first") from None
-        if response.status_code in (401, 403):
+        if reply.status in (401, 403):
             raise MeasurementRefused(
-                f"{self._root} wants a key (HTTP {response.status_code}).", cure=f"export {KEY_VARIABLE}=…"
+                f"{self._root} wants a key (HTTP {reply.status}).", cure=f"export {KEY_VARIABLE}=…"
             )
-        if response.status_code >= 500:
-            raise MeasurementRefused(f"{self._root} is not ready: HTTP {response.status_code}.", cure="wait for it")
-        names = _models(response)
-        self.parameters = _parameters(response, self._of.model)
+        if reply.status >= 500:
+            raise MeasurementRefused(f"{self._root} is not ready: HTTP {reply.status}.", cure="wait for it")
+        if 300 <= reply.status < 400:
+            where = self._of.without_key(reply.head.headers.get("location", "elsewhere"))
+            raise MeasurementRefused(
+                f"{self._root} points to {where} (HTTP {reply.status}).", cure="name that server with --base-url"
+            )
+        names = _models(reply)
+        self.parameters = _parameters(reply, self._of.model)
         if names is None:
             return [f"{self._root}/models gives no list, so nobody knows whether '{self._of.model}' is there"]
         if names and self._of.model not in names:
@@ -85,10 +82,10 @@ class OpenAI:
         if self._endpoint == "chat":
             system = [{"role": "system", "content": ask.system}] if ask.system else []
             body["messages"] = [*system, {"role": "user", "content": ask.prompt}]
-            answer = await self._http.stream(f"{self._root}/chat/completions", body, _read)
+            answer = await self._http.stream("/chat/completions", body, _Events)
         else:
             body["prompt"] = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
-            answer = await self._http.stream(f"{self._root}/completions", body, _read)
+            answer = await self._http.stream("/completions", body, _Events)
         if answer.output_tokens is None and self._counter is not None:
             asked = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
             counts = self._counter.count(asked), self._counter.count(answer.reasoning + answer.text)
@@ -102,20 +99,13 @@ class OpenAI:
         await self._http.close()
 
 
-async def _read(response: httpx.Response, got: Stream) -> None:
-    from httpx_sse import EventSource, SSEError
-
-    try:
-        source = EventSource(response)
-        async for event in source.aiter_sse():
-            at_ns = time.monotonic_ns()
-            if event.data == "[DONE]":
-                if not got.end(at_ns):
-                    return
-            elif event.data and not got.done:
-                _take(document(event.data), at_ns, got)
-    except SSEError as error:
-        raise ValueError(f"not a stream of events: {error}") from None
+class _Events(Events):
+    def event(self, at_ns: int, text: str) -> None:
+        """A piece of the answer, or its end."""
+        if text == "[DONE]":
+            self.got.end(at_ns)
+        elif text:
+            _take(document(text), at_ns, self.got)
 
 
 def _take(data: dict[str, Any], at_ns: int, got: Stream) -> None:
@@ -149,17 +139,17 @@ def _logprobs(found: Any) -> list[Any]:
     return [token.get("logprob") for token in tokens]
 
 
-def _parameters(response: httpx.Response, model: str) -> int | None:
+def _parameters(reply: Reply, model: str) -> int | None:
     """How many parameters the model has, where the server tells (llama.cpp does)."""
     try:
-        counts = [one["meta"]["n_params"] for one in response.json()["data"] if one["id"] == model]
+        counts = [one["meta"]["n_params"] for one in reply.json()["data"] if one["id"] == model]
     except (ValueError, KeyError, TypeError):
         return None
     return count(counts[0]) or None if counts else None
 
 
-def _models(response: httpx.Response) -> list[str] | None:
+def _models(reply: Reply) -> list[str] | None:
     try:
-        return [str(one["id"]) for one in response.json()["data"]]
+        return [str(one["id"]) for one in reply.json()["data"]]
     except (ValueError, KeyError, TypeError):
         return None

@@ -31,7 +31,7 @@ def counter(path: str | None) -> Counter | None:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise MissingExtra("tokenizers", "hf") from None
+        raise MissingExtra("tokenizers", "llm") from None
     try:
         return Counter(str(file), Tokenizer.from_file(str(file)))
     except Exception as error:  # noqa: BLE001 - the library raises plain Exception

@@ -1,0 +1,295 @@
+"""HTTP/1.1 by hand: whatever way the bytes come in, the same answer comes out."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everywatt.bench.llm.clients import Connection, make
+from everywatt.bench.llm.http import Http, Reply
+from everywatt.bench.llm.http1 import Exchange, Parser
+from everywatt.bench.llm.values import Ask
+from everywatt.core.errors import MeasurementRefused, UsageError
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Two:  a b \r\n\r\n"
+WORLD = b"world" * 9
+EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def chunk(data: bytes, extension: bytes = b"") -> bytes:
+    return b"%x%s\r\n%s\r\n" % (len(data), extension, data)
+
+
+def parsed(pieces):
+    parser = Parser()
+    found = b"".join(piece for data in pieces for piece in parser.feed(data))
+    return parser, found
+
+
+ANSWERS = {
+    "chunked": (CHUNKED + chunk(b"hello ") + chunk(WORLD, b";a=b") + b"0\r\n\r\n", b"hello " + WORLD, True),
+    "trailers": (CHUNKED + chunk(b"x") + b"0\r\nDigest: 1\r\nMore: 2\r\n\r\n", b"x", True),
+    "length": (b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\nnever", b"never", True),
+    "empty": (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b"", True),
+    "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", b"", True),
+    "interim": (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", b"ok", True),
+    "closes": (b"HTTP/1.1 200 OK\r\nConnection: Close\r\ncontent-length: 2\r\n\r\nok", b"ok", False),
+    "old": (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok", b"ok", False),
+    "more than asked": (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokHTTP", b"ok", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_any_cut_gives_the_same_answer(name):
+    data, body, keeps = ANSWERS[name]
+    for at in range(len(data) + 1):
+        parser, found = parsed([data[:at], data[at:]])
+        assert (found, parser.done, parser.keeps) == (body, True, keeps)
+    parser, found = parsed([data[at : at + 1] for at in range(len(data))])
+    assert (found, parser.done, parser.keeps) == (body, True, keeps)
+
+
+def test_head():
+    parser, _ = parsed([CHUNKED])
+    assert (parser.head.status, parser.head.headers["x-two"], parser.done) == (200, "a b", False)
+
+
+def test_an_answer_without_a_length_ends_with_its_connection():
+    parser, found = parsed([b"HTTP/1.1 200 OK\r\n\r\nas much", b" as there is"])
+    assert (found, parser.done) == (b"as much as there is", False)
+    assert parser.closed() and not parser.keeps
+    for torn in (CHUNKED, CHUNKED + b"5\r\nab", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab", b"HTTP/1.1 20", b""):
+        assert not parsed([torn])[0].closed()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/2 200\r\n\r\n",
+        b"HTTP/1.1 many\r\n\r\n",
+        b"x" * 70_000,
+        CHUNKED + b"zz\r\n",
+        CHUNKED + b"-5\r\nabc",
+        CHUNKED + b"ffffffffffffffff\r\n",
+        CHUNKED + b"2\r\nabc\r\n",
+        CHUNKED + b"1" * 70_000,
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_said(data):
+    with pytest.raises(ValueError, match=r"it is|its head|chunk|literal"):
+        parsed([data])
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(0, 300), max_size=6))
+def test_no_bytes_do_more_than_a_value_error(data, cuts):
+    places = [0, *sorted(cuts), len(data)]
+    for start in (b"", CHUNKED):
+        with contextlib.suppress(ValueError):
+            parsed([start, *(data[low:high] for low, high in itertools.pairwise(places))])
+
+
+class Talker:
+    """A server that says what it is told, connection by connection, and keeps what it heard."""
+
+    def __init__(self, *says, context=None):
+        self._says, self._context = says, context
+        self.heard: list[bytes] = []
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._talk, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._socket.close()
+        self._thread.join(30)
+
+    def _talk(self):
+        for says in self._says:
+            try:
+                wire, _ = self._socket.accept()
+                wire.settimeout(30)
+                if self._context is not None:
+                    wire = self._context.wrap_socket(wire, server_side=True)
+                with wire:
+                    for words in says:
+                        self.heard.append(self._request(wire))
+                        wire.sendall(words)
+            except OSError:
+                continue
+
+    @staticmethod
+    def _request(wire):
+        data = b""
+        while b"\r\n\r\n" not in data:
+            more = wire.recv(65536)
+            if not more:
+                return data
+            data += more
+        head, _, body = data.partition(b"\r\n\r\n")
+        sizes = [line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
+        while sizes and len(body) < int(sizes[0]):
+            body += wire.recv(65536)
+        return head + b"\r\n\r\n" + body
+
+
+def says(text="ok", end=True):
+    piece = {"choices": [{"delta": {"content": text}, "finish_reason": "stop"}]}
+    data = f"data: {json.dumps(piece)}\n\ndata: [DONE]\n\n".encode()
+    return EVENTS + chunk(data) + (b"0\r\n\r\n" if end else b"")
+
+
+def asked(url, count=1, *, pause_s=0.0, environ=None, **params):
+    async def all_of_them():
+        client = make("openai", Connection.of("m", url, {"backoff": "10ms", **params}, environ=environ or {}))
+        answers = []
+        try:
+            for number in range(count):
+                if number:
+                    await asyncio.sleep(pause_s)
+                answers.append(await client.ask(Ask(f"question {number}")))
+        finally:
+            await client.close()
+        return answers
+
+    return asyncio.run(all_of_them())
+
+
+def test_the_request():
+    with Talker([says()]) as server:
+        (answer,) = asked(f"http://127.0.0.1:{server.port}/a b/v1", environ={"EVERYWATT_LLM_API_KEY": "k-1"})
+    assert (answer.status, answer.text) == ("ok", "ok")
+    head, _, body = server.heard[0].partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    assert lines[0] == "POST /a%20b/v1/chat/completions HTTP/1.1"
+    assert f"Host: 127.0.0.1:{server.port}" in lines and "Authorization: Bearer k-1" in lines
+    assert f"Content-Length: {len(body)}" in lines
+    assert json.loads(body)["messages"] == [{"role": "user", "content": "question 0"}]
+
+
+def test_a_connection_is_used_again():
+    with Talker([says("one"), says("two"), says("three")]) as server:
+        answers = asked(f"http://127.0.0.1:{server.port}", 3)
+    assert [one.text for one in answers] == ["one", "two", "three"]
+    assert {(one.status, one.attempts) for one in answers} == {("ok", 1)}
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_not():
+    with Talker([says("one")], [says("two")]) as server:
+        answers = asked(f"http://127.0.0.1:{server.port}", 2, pause_s=0.3)
+    assert [(one.status, one.text) for one in answers] == [("ok", "one"), ("ok", "two")]
+
+
+def test_a_connection_that_broke_before_an_answer_is_tried_again():
+    with Talker([b""], [says("later")]) as server:
+        (answer,) = asked(f"http://127.0.0.1:{server.port}")
+    assert (answer.status, answer.text, answer.attempts) == ("ok", "later", 2)
+
+
+def test_one_that_broke_in_the_middle_is_not():
+    with Talker([EVENTS + chunk(b'data: {"choices": [{"delta": {"content": "ha"}}]}\n\n')]) as server:
+        (answer,) = asked(f"http://127.0.0.1:{server.port}")
+    assert (answer.status, answer.text, answer.attempts) == ("broken", "ha", 1)
+    assert "closed the connection" in answer.error
+
+
+def test_a_server_that_points_elsewhere():
+    there = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: https://other/v1\r\nContent-Length: 0\r\n\r\n"
+    with Talker([there, there]) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        (answer,) = asked(url)
+        assert (answer.status, answer.error) == ("refused", "HTTP 307: it points to https://other/v1")
+    with Talker([there]) as server, pytest.raises(MeasurementRefused, match=r"points to https://other/v1 \(HTTP 307\)"):
+        asyncio.run(make("openai", Connection.of("m", f"http://127.0.0.1:{server.port}", environ={})).health())
+
+
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\nhey", "but text/html"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhey", "of no type"),
+        (b"nonsense\r\n\r\n", "not HTTP/1.1"),
+    ],
+)
+def test_what_is_no_stream_of_events(head, why):
+    with Talker([head]) as server:
+        (answer,) = asked(f"http://127.0.0.1:{server.port}")
+    assert answer.status == "broken" and why in answer.error
+
+
+def test_a_time_out_of_the_whole():
+    with Talker([EVENTS, b""]) as server:
+        (answer,) = asked(f"http://127.0.0.1:{server.port}", total_timeout="200ms")
+    assert (answer.status, answer.attempts) == ("timeout", 1)
+
+
+def test_a_document_that_never_ends_is_cut_short():
+    async def read():
+        loop = asyncio.get_running_loop()
+        reply = Reply(most=10)
+        exchange = Exchange(reply, 5.0, 0.0)
+        for _ in range(3):
+            exchange.came(0, b"HTTP/1.1 200 OK\r\n\r\n12345678" if reply.status == 0 else b"12345678")
+        await asyncio.wait_for(exchange.over, 5)
+        assert loop is asyncio.get_running_loop()
+        return reply.text, exchange.keeps, exchange.left_open
+
+    assert asyncio.run(read()) == ("1234567812", False, True)
+
+
+def test_a_key_that_no_header_can_carry():
+    with pytest.raises(UsageError, match="key in EVERYWATT_LLM_API_KEY has characters") as refused:
+        Connection.of("m", "http://h", environ={"EVERYWATT_LLM_API_KEY": "sec\nret"})
+    assert "sec" not in str(refused.value)
+    # `export KEY=$(cat file)` keeps no line end, a file that is sourced may.
+    assert Connection.of("m", "http://h", environ={"EVERYWATT_LLM_API_KEY": "secret\r\n"}).key == "secret"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+def test_tls_and_a_certificate_that_nobody_signed(tmp_path, monkeypatch):
+    words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*words.split(), "-keyout", "key", "-out", "cert"], cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    with Talker([says("hidden"), says("again")], context=context) as server:
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert"))
+        answers = asked(f"https://127.0.0.1:{server.port}", 2)
+        assert [(one.status, one.text) for one in answers] == [("ok", "hidden"), ("ok", "again")]
+    with Talker([says()], context=context) as server:
+        monkeypatch.delenv("SSL_CERT_FILE")
+        client = make("openai", Connection.of("m", f"https://127.0.0.1:{server.port}", environ={}))
+        with pytest.raises(MeasurementRefused, match="CERTIFICATE_VERIFY_FAILED"):
+            asyncio.run(client.health())
+
+
+def test_an_idle_connection_is_not_kept_for_long(monkeypatch):
+    monkeypatch.setattr("everywatt.bench.llm.http1.KEEP_S", 0.0)
+    with Talker([says("one"), says("never")], [says("two")]) as server:
+        answers = asked(f"http://127.0.0.1:{server.port}", 2)
+    assert [one.text for one in answers] == ["one", "two"]
+
+
+def test_closing_lets_go_of_connections():
+    async def open_and_close(url):
+        http = Http(Connection.of("m", url, environ={}), url)
+        await http.get("/")
+        (wire,) = http.server._idle
+        await http.close()
+        await asyncio.sleep(0)
+        return wire.stands
+
+    with Talker([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]) as server:
+        assert asyncio.run(open_and_close(f"http://127.0.0.1:{server.port}")) is False
