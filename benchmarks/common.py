@@ -40,6 +40,7 @@ def environment(base: Mapping[str, str] | None = None, *, ours: bool = True) -> 
     env = dict(os.environ if base is None else base)
     path = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry and Path(entry).resolve() != SOURCE]
     env["PYTHONPATH"] = os.pathsep.join([str(SOURCE), *path] if ours else path)
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start would compile what it imports
     return env
 
 
