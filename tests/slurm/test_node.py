@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def node_at(tmp_path: Path, now: float, boot: str = "b") -> Node:
         spool,
         Store(tmp_path / "store"),
         tapes_in(tmp_path / "tape"),
-        ask=lambda job, node, conf: {"account": "phys", "name": f"job {job}"},
+        ask=lambda jobs, node, conf: {job: {"account": "phys", "name": f"job {job}"} for job in jobs},
         now_s=lambda: T0 + now,
         boot=boot,
     )
@@ -303,21 +303,22 @@ def test_a_full_disk_is_waited_out(tape: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_controller_that_is_busy_is_asked_again(tape: Path, tmp_path: Path) -> None:
-    spool, asked = tmp_path / "spool", []
+    spool = tmp_path / "spool"
+    asked: list[list[int]] = []
     make_spool(spool)
     for job in (1, 2):
         for kind, at in (("start", 1.0), ("end", 5.0)):
             drop(spool, kind, job, at, node="n1", cpus=1, cluster="c", exit_code="0:0")
     node = node_at(tmp_path, 8)
 
-    def ask(job: int, *_: str) -> dict[str, Any]:
-        asked.append(job)
-        return {"name": "told"} if job == 1 and len(asked) > 2 else {}
+    def ask(jobs: Sequence[int], *_: str) -> dict[int, dict[str, Any]]:
+        asked.append(list(jobs))
+        return {1: {"name": "told"}} if 1 in jobs and len(asked) > 1 else {}
 
     node._ask = ask
     rounds = [(node.listen(), node.settle()) for _ in range(4)]
     assert rounds == [(4, 0), (0, 1), (0, 1), (0, 0)]
-    assert asked == [1, 2, 1, 2, 2]
+    assert asked == [[1, 2], [1], [2], [2]]
     assert {key: row.name for key, row in stored(tmp_path).items()} == {1: "told", 2: ""}
 
 

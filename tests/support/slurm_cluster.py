@@ -405,7 +405,7 @@ class SlurmCluster:
         while time.monotonic() < deadline:
             if true():
                 return
-            for name, daemon in self._daemons.items():
+            for name, daemon in list(self._daemons.items()):  # another thread may stop one of them
                 assert daemon.poll() is None, f"{name} has ended with {daemon.returncode}:\n{self.logs()}"
             time.sleep(0.1)
         raise AssertionError(f"never came: {what}\n{self.logs()}")

@@ -7,7 +7,7 @@ said is there. So a kill at any moment loses nothing, and does nothing twice tha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -28,6 +28,7 @@ WENT_DOWN: Final = "the node went down while it ran"
 UNSEEN_S: Final = 5.0
 HOOK_S: Final = 1.0
 SLOW_S: Final = 3.0  # asking takes so long at most before the spool is looked at again
+AT_ONCE: Final = 64  # jobs that one call asks for
 RETRIES: Final = 2  # a controller that is busy answers the next time
 LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not told of its end for so long
 
@@ -57,7 +58,7 @@ class Node:
         store: Store,
         tapes: Callable[[float, float], Iterable[Tape]],
         *,
-        ask: Callable[[int, str, str], dict[str, Any]] = scontrol.show_job,
+        ask: Callable[[Sequence[int], str, str], Mapping[int, dict[str, Any]]] = scontrol.show_jobs,
         pids: Callable[[int, str, str], dict[int, tuple[int, str]]] = scontrol.list_pids,
         watch: Watch | None = None,
         now_s: Callable[[], float] = time.time,
@@ -127,23 +128,37 @@ class Node:
         began = time.monotonic()
         later = []
         while self._unknown and time.monotonic() - began < SLOW_S:
-            key = next(iter(self._unknown))
-            del self._unknown[key]
-            job = self._jobs.jobs.get(key)
-            if job is None:
-                continue
-            if not self._complete(job) and self._tried.get(key, 0) < RETRIES:
-                self._tried[key] = self._tried.get(key, 0) + 1
-                later.append(key)
-            if self._watch is not None:
-                (self._watch.started if job.end_s is None else self._watch.ended)(job)
+            jobs = self._next_unknown()
+            told = self._ask([job.job_id for job in jobs], self.name, jobs[0].conf) if jobs else {}
+            for job in jobs:
+                facts = told.get(job.job_id)
+                if facts is not None:
+                    self._complete(job, facts)
+                elif self._tried.get(job.key, 0) < RETRIES:
+                    self._tried[job.key] = self._tried.get(job.key, 0) + 1
+                    later.append(job.key)
+                if self._watch is not None:
+                    (self._watch.started if job.end_s is None else self._watch.ended)(job)
         self._unknown |= dict.fromkeys(later)
 
-    def _complete(self, job: NodeJob) -> bool:
-        """Ask scontrol for what hooks do not know: at the start, and how it ended. False where it did not answer."""
+    def _next_unknown(self) -> list[NodeJob]:
+        """Jobs to ask for in one call: the oldest and those of the same cluster; what did not answer is asked alone."""
+        taken: dict[str, NodeJob] = {}
+        for key in list(self._unknown):
+            job = self._jobs.jobs.get(key)
+            if job is None:
+                del self._unknown[key]
+            elif not taken or (job.conf == next(iter(taken.values())).conf and not self._tried.get(key)):
+                taken[key] = job
+                del self._unknown[key]
+            if len(taken) == AT_ONCE or any(map(self._tried.get, taken)):
+                break
+        return list(taken.values())
+
+    def _complete(self, job: NodeJob, answer: Mapping[str, Any]) -> None:
+        """Add what scontrol says and hooks do not know: at the start, and how it ended."""
         ended = job.end_s is not None
-        told = self._ask(job.job_id, self.name, job.conf)
-        answered = bool(told)
+        told = dict(answer)
         state = str(told.pop("state", ""))
         if job.slices:
             told.pop("gpus", None)  # numbers of slices, not of cards
@@ -157,7 +172,6 @@ class Node:
             elif state in ("PENDING", "REQUEUED"):
                 job.state = "REQUEUED"
         job.tell(told)
-        return answered
 
     def settle(self, *, all_of_it: bool = False) -> int:
         """Book the tape up to now, record the jobs that have ended; gives how many were.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from everywatt.slurm.node_jobs import indices
@@ -15,18 +15,31 @@ _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)")
 _UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def show_job(job_id: int, node: str = "", conf: str = "") -> dict[str, Any]:
-    """Facts of a job for `NodeJob.tell`; {} where scontrol is missing, slow or knows nothing of it."""
-    for line in _ask(["show", "job", "-d", "-o", str(job_id)], conf).splitlines():
-        facts = parse_job(line, node)
-        if facts.pop("job_id", None) == job_id:
-            return facts
-    return {}
+def show_jobs(job_ids: Sequence[int], node: str = "", conf: str = "") -> dict[int, dict[str, Any]]:
+    """Facts of jobs for `NodeJob.tell`, by id, from one call; those of which scontrol knows or says nothing are absent.
+
+    `scontrol show job` takes one id, or tells of every job of the site. Several are asked for in its interactive mode,
+    which all versions have: one process, and a small question to the controller for each.
+    """
+    if len(job_ids) == 1:
+        _, said = _ask(["show", "job", "-d", "-o", str(job_ids[0])], conf)
+    else:
+        code, said = _ask(["-d", "-o"], conf, "".join(f"show job {job_id}\n" for job_id in job_ids))
+        if code:
+            return {}  # a user's line may stand for a job that Slurm has forgotten
+    lines: dict[int, dict[str, None]] = {}
+    for line in said.split("\n"):
+        found = re.match(r"(?:scontrol: )?(JobId=(\d{1,18}) .*)", line)
+        if found is not None:
+            lines.setdefault(int(found[2]), {})[found[1]] = None
+    told = {job_id: lines[job_id] for job_id in job_ids if job_id in lines}
+    # A name may have lines that look like another job's. Of one job alone the first line is Slurm's own.
+    return {job_id: parse_job(next(iter(of)), node) for job_id, of in told.items() if len(of) == 1 or len(job_ids) == 1}
 
 
 def list_pids(job_id: int, node: str = "", conf: str = "") -> dict[int, tuple[int, str]]:
     """Job and step of each process of a job that slurmd knows on this node, by pid; {} where it cannot be asked."""
-    return parse_pids(_ask(["listpids", str(job_id), *([node] if node else [])], conf))
+    return parse_pids(_ask(["listpids", str(job_id), *([node] if node else [])], conf)[1])
 
 
 def parse_pids(text: str) -> dict[int, tuple[int, str]]:
@@ -39,21 +52,22 @@ def parse_pids(text: str) -> dict[int, tuple[int, str]]:
     return found
 
 
-def _ask(words: list[str], conf: str) -> str:
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C", **({"SLURM_CONF": conf} if conf else {})}
+def _ask(words: list[str], conf: str, lines: str = "") -> tuple[int, str]:
+    """How scontrol ended and what it printed; 1 and nothing where it is missing or slow."""
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C", "TERM": "dumb"}
     try:
         done = subprocess.run(
             ["scontrol", *words],
+            input=lines,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
-            env=environment,
-            stdin=subprocess.DEVNULL,
+            env={**environment, **({"SLURM_CONF": conf} if conf else {})},
             errors="replace",
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout
+        return 1, ""
+    return done.returncode, done.stdout
 
 
 def parse_job(line: str, node: str = "") -> dict[str, Any]:
@@ -62,7 +76,6 @@ def parse_job(line: str, node: str = "") -> dict[str, Any]:
     fields = dict(_FIELD.findall(line.partition(" Command=")[0]))
     user, _, uid = fields.get("UserId", "").partition("(")
     facts: dict[str, Any] = {
-        "job_id": _number(fields.get("JobId")),
         "array_job_id": _number(fields.get("ArrayJobId")),
         "array_task_id": _number(fields.get("ArrayTaskId")),
         "het_job_id": _number(fields.get("HetJobId")),
