@@ -77,7 +77,7 @@ def test_an_outage_is_two_notes_and_one_gap_however_many_reads_fail(tmp_path: Pa
     assert source.read()
     assert session.finish({}) is None
     assert [text for _, text in select(tmp_path / "a.tape", "select kind, text from note where kind='sensor'")] == [
-        "c cannot be read: SensorError: lost",
+        "c cannot be read: lost",
         "c is back after 10.1 s (100 failed reads).",
     ]
     (gap,) = select(tmp_path / "a.tape", "select start_ns, end_ns from gap where kind='lost'")

@@ -284,7 +284,7 @@ def test_a_child_that_does_not_loop_is_replaced_by_polls(smi, mode, monkeypatch)
     assert sensor._feed.polling
     assert {row.values[0] for row in rows["gpu.0"]} == {100.5}
     assert "asked for a line every 0.1 s, gave no line for" in group.trouble
-    assert group.trouble.startswith("nvidia-smi -lms 100, ")
+    assert group.trouble.startswith("nvidia-smi --loop-ms=100, ")
     assert "single polls are used instead" in group.trouble
 
 

@@ -7,13 +7,15 @@ from typing import Any
 
 from everywatt.sensors.base import State
 
+MASK = "CUDA_VISIBLE_DEVICES"
 _INSTEAD = {"rapl": "perf", "nvml": "nvidia-smi"}
 
 
 def missed(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     """One sentence for each broken sensor, with the cure; none for one whose stand-in works, or that is just absent.
 
-    A device that works may have a note: what its figure does not cover.
+    A device that works may have a note: what its figure does not cover. A mask that names a card that is not there is
+    told too.
     """
     states = {report["sensor"]: report["state"] for report in reports}
     found = []
@@ -32,7 +34,9 @@ def missed(reports: Sequence[Mapping[str, Any]]) -> list[str]:
             found += [f"{device.get('device', sensor)} is not measured: {device['error']}" for device in lost]
             noted = [device for device in report.get("devices", ()) if device.get("note")]
             found += [f"{device.get('device', sensor)}: {device['note']}" for device in noted]
-    return found
+        if MASK in report.get("missing", {}):
+            found.append(report["missing"][MASK])
+    return list(dict.fromkeys(found))
 
 
 def _closed(text: str) -> str:

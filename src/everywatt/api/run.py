@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -123,7 +124,7 @@ class Run:
             if not windows:
                 continue
             gross = windows_energy(found, windows)
-            idle = idle_energy(found, baseline, sum(end - start for start, end in windows) / NS)
+            idle = idle_energy(found, baseline, sum(end - start for start, end in windows) / NS, gross)
             if gross.joules is None or idle.joules is None:
                 return gross if gross.joules is None else idle
             net = gross - idle
@@ -212,6 +213,8 @@ class Run:
         return found
 
     def _between(self, tape: Tape, start_s: float, end_s: float) -> list[tuple[int, int]]:
+        if not (math.isfinite(start_s) and math.isfinite(end_s)):
+            raise UsageError(f"A window is two times in seconds, not {start_s} and {end_s}.")
         origin_utc = self.tapes[0].to_utc_ns(self.tapes[0].extent_ns()[0])
         start = tape.from_utc_ns(origin_utc + round(start_s * NS))
         end = tape.from_utc_ns(origin_utc + round(end_s * NS))

@@ -42,8 +42,6 @@ def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note
     each ends with the summary. The processes are only looked at. Where nothing measures power and --no-estimate forbids
     a model, the exit code is 4.
     """
-    for warning in settings.warnings:
-        output.warn(warning)
     machine = Machine.here()
     _check(pids, machine.proc)
     load = preflight.CpuLoad(machine)

@@ -155,8 +155,6 @@ def command(
     and any {column} are replaced. An item that fails does not stop the others: the batch then ends with 1. --resume RUN
     goes on, and needs neither items nor command again.
     """
-    for warning in settings.warnings:
-        output.warn(warning)
     words = words_of()
     if timeout_s is not None and timeout_s <= 0:
         raise UsageError("--timeout wants a time above zero.")

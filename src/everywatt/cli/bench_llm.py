@@ -139,8 +139,6 @@ def command(
 
     Ends with 0 also where answers are wrong, with 3 where no query was answered, with 4 where nothing measures.
     """
-    for warning in settings.warnings:
-        output.warn(warning)
     bounds = parse_bounds(goodput) if goodput else None
     factors = factors_of(resolve({"country": country, "intensity": intensity, "pue": pue, "price": price}))
     compared = None if reference is None else read_records(folder_of(load(reference, home=settings.home)))

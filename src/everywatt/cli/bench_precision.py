@@ -109,8 +109,6 @@ def command(
     is the MiniLM sentence encoder on SST-2. -o writes .json, .csv, .md or .html. Ctrl-C keeps what there is: --resume
     RUN goes on with the same request, and does nothing again that was finished.
     """
-    for warning in settings.warnings:
-        output.warn(warning)
     if old:
         return _old(old, output)
     if old_format is not None and (out is None or out.suffix != ".csv"):

@@ -75,8 +75,6 @@ def command(
     Half of the data trains, the other half validates. Epochs add up to the training. With --trials N each precision is
     trained so often, interleaved, and a verdict follows. -o writes .json, .csv or .md.
     """
-    for warning in settings.warnings:
-        output.warn(warning)
     check_ending(out, ENDINGS)
     require_torch()
     items = limit or (QUICK_ITEMS if quick else None)

@@ -108,8 +108,6 @@ def command(
     compared; runs of `bench llm` item by item. -o writes .json, .csv, .md or .html. Ctrl-C keeps what there is, and
     --resume goes on.
     """
-    for warning in settings.warnings:
-        output.warn(warning)
     gate = [parse_rule(rule) for rule in rules]
     runs = _runs(commands, settings)
     if runs and all(is_llm(run) for run in runs):

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from everywatt.cli.options import Verb, output_options
+from everywatt.cli.options import Verb, output_options, settings_here
 from everywatt.cli.output import Output
-from everywatt.core.config import SETTINGS, Settings, resolve
+from everywatt.core.config import SETTINGS, Settings
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,9 +21,7 @@ def command() -> None:
 @output_options
 def show(output: Output) -> None:
     """Print every setting with its value and its origin: flag, environment, project file, user file or default."""
-    settings = resolve()
-    for warning in settings.warnings:
-        output.warn(warning)
+    settings = settings_here(quiet=output.quiet)
     rows = setting_rows(settings)
     output.json("config", {"settings": rows, "warnings": settings.warnings})
     if output.json_to is None:

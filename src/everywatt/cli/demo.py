@@ -9,9 +9,8 @@ import click
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.cli.options import DURATION, Verb, output_options
+from everywatt.cli.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.output import Output, write_text
-from everywatt.core.config import resolve
 from everywatt.core.errors import MeasurementRefused
 from everywatt.core.jsonio import dumps
 from everywatt.core.units import format_duration
@@ -30,7 +29,7 @@ def command(work_s: float, output: Output) -> int:
     Uses the sensors of this machine, or, where there are none, a modelled estimate that is labelled so. The run is kept
     like any other, with its report beside the tape.
     """
-    settings = resolve()
+    settings = settings_here(quiet=output.quiet)
     home = runs_home(settings.home)
     if home.why:
         output.warn(home.why)

@@ -12,10 +12,9 @@ import click
 
 from everywatt.api.checkup import check_up
 from everywatt.api.provenance import user_name
-from everywatt.cli.options import DURATION, Verb, output_options
+from everywatt.cli.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.output import Output
 from everywatt.cli.sensors import report_row
-from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report
@@ -54,7 +53,7 @@ def command(
         return _characterise(source, marks, column, time_s, load, output)
     machine = Machine.here()
     fixed = _fix(machine, output) if mend else []
-    settings = resolve()
+    settings = settings_here(quiet=output.quiet)
     diagnosis = check_up(machine, settings.home, options=settings.options)
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     if output.json_to is None:

@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from everywatt.api.run import Run, load
-from everywatt.cli.options import TAG, Verb, output_options
+from everywatt.cli.options import TAG, Verb, output_options, settings_here
 from everywatt.cli.output import Output
-from everywatt.core.config import resolve
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError
 from everywatt.core.units import format_duration
@@ -27,7 +26,7 @@ from everywatt.tape.run_store import existing_home, list_runs
 def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, output: Output) -> None:
     """List the runs, or add them up: `list --sum project=alpha`, `list --sum project` (or `--sum tag=project`)."""
     empty_spool()
-    home = existing_home(resolve().home)
+    home = existing_home(settings_here(quiet=output.quiet).home)
     runs, broken = _open(list_runs(home))
     for name, error in broken:
         output.warn(f"{name}: {error}")

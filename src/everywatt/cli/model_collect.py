@@ -63,8 +63,6 @@ def command(
     unknown = [kind for kind in chosen if kind not in KINDS]
     if unknown or not chosen:
         raise UsageError(f"There is no kind of work {unknown[0] if unknown else kinds!r}.", cure=", ".join(KINDS))
-    for warning in settings.warnings:
-        output.warn(warning)
     load = Load(
         cpu_cores=cores or os.cpu_count() or 1,
         cpu_kinds=chosen,

@@ -98,8 +98,6 @@ def command(
     if source is None and (token_file or ca):
         raise UsageError("--token-file and --ca are for an agent.", cure="everywatt monitor https://host:port")
     plan = Plan(interval_s, for_s, once, csv, ascii_only, by, source is None, tail, token_file, ca)
-    for warning in settings.warnings:
-        output.warn(warning)
     face = _face(plan, record, output)
     if face == "screen":
         need_textual()

@@ -14,7 +14,8 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ import click
 
 from everywatt.cli.output import STDOUT, Output
 from everywatt.core.clocks import NS
-from everywatt.core.config import parse_tag, resolve
+from everywatt.core.config import Settings, parse_tag, resolve
 from everywatt.core.errors import EverywattError
 from everywatt.core.units import parse_duration_s, parse_energy_j, parse_power_w
 
@@ -195,6 +196,18 @@ power_model_option = click.option("--power-model", **_POWER_MODEL)
 note_option = click.option("--note", metavar="TEXT", help="Keep a sentence with the run.")
 
 
+def settings_here(flags: Mapping[str, Any] | None = None, *, quiet: bool = False) -> Settings:
+    """The settings that hold here (`core.config.resolve`); what is odd about them is told, sensors that are not there
+    too, and is in its `warnings`."""
+    from everywatt.sensors.registry import odd_tables
+
+    settings = resolve(flags)
+    settings = replace(settings, warnings=(*settings.warnings, *odd_tables(settings.options)))
+    for warning in settings.warnings:
+        Output(quiet=quiet).warn(warning)
+    return settings
+
+
 def output_options(function: F) -> F:
     """Adds --json, --quiet and --verbose; the function gets `output`."""
 
@@ -212,7 +225,7 @@ def settings_options(function: F) -> F:
     """Adds --period, --sensors, --no-estimate, --memory, --model, --tag and --note.
 
     The function gets `note` and `settings`, a `core.config.Settings`: what the flags say, else the environment, the
-    files, the defaults; the file of --model is among its options of sensors. The verb prints its `warnings`.
+    files, the defaults; the file of --model is among its options of sensors. What is odd about them has been told.
     """
     return _settings_options(function, model_option)
 
@@ -249,7 +262,7 @@ def _settings_options(function: F, model: Callable[[Callable[..., Any]], Callabl
             "tag": dict(tags) or None,
             "sensor": None if power_model is None else {"model": {"file": str(power_model)}},
         }
-        return function(*args, settings=resolve(flags), **values)
+        return function(*args, settings=settings_here(flags, quiet=values.get("quiet", False)), **values)
 
     return wrapped  # type: ignore[return-value]
 
@@ -282,7 +295,8 @@ def carbon_options(function: F) -> F:
         **values: Any,
     ) -> Any:
         flags = {"country": country, "intensity": intensity, "intensity-file": intensity_file, "pue": pue}
-        return function(*args, settings=resolve({**flags, "price": price}), **values)
+        settings = settings_here({**flags, "price": price}, quiet=values.get("quiet", False))
+        return function(*args, settings=settings, **values)
 
     return wrapped  # type: ignore[return-value]
 

@@ -56,8 +56,6 @@ def command(
     stderr, so that the command's stdout stays its own. With --json the object goes to stdout and the command's stdout
     to stderr; --json=FILE leaves both alone.
     """
-    for warning in settings.warnings:
-        output.warn(warning)
     unable = child.cannot_start(words[0])
     if unable is not None:  # nothing would be measured: no run is made of it
         code = _not_started(words[0], unable, output)

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from everywatt.cli.options import Verb, estimate_option, output_options, sensors_option
+from everywatt.cli.options import Verb, estimate_option, output_options, sensors_option, settings_here
 from everywatt.cli.output import Output
-from everywatt.core.config import resolve
-from everywatt.core.errors import NoSensor, UsageError
+from everywatt.core.errors import NoSensor
+from everywatt.core.units import format_bytes
 from everywatt.sensors.base import Report, Request
-from everywatt.sensors.registry import known, probe
+from everywatt.sensors.registry import known, must_be_known, probe
+
+# Samples are in SI units, whatever the hardware counts in.
+UNITS = (
+    ("energy", "J"),
+    ("power", "W"),
+    ("power_average", "W"),
+    ("power_limit", "W"),
+    ("utilisation", "%"),
+    ("active", "%"),
+    ("occupancy", "%"),
+    ("temperature", "°C"),
+    ("clock_sm", "MHz"),
+    ("clock_memory", "MHz"),
+    ("_time", "s"),
+)
 
 
 @click.command(cls=Verb)
@@ -24,14 +40,14 @@ def command(sensors: str | None, estimate: bool | None, output: Output) -> int:
 
     Ends with 4 where nothing delivers power and --no-estimate rules the modelled sensor out.
     """
-    settings = resolve({"sensors": sensors, "estimate": estimate})
-    for warning in settings.warnings:
-        output.warn(warning)
-    reports = probe_all(
-        known(),
-        Request(estimate=settings.estimate, options=settings.options, sensors=settings.sensors),
-        settings.sensors,
+    settings = settings_here({"sensors": sensors, "estimate": estimate}, quiet=output.quiet)
+    request = Request(
+        devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        estimate=settings.estimate,
+        options=settings.options,
+        sensors=settings.sensors,
     )
+    reports = probe_all(known(), request, settings.sensors)
     power = any(report.usable and report.power for report in reports)
     output.json("sensors", {"sensors": [report_row(report) for report in reports], "power": power})
     if output.json_to is None:
@@ -44,9 +60,7 @@ def command(sensors: str | None, estimate: bool | None, output: Output) -> int:
 
 def probe_all(targets: Mapping[str, str], request: Request, wanted: Sequence[str] | None = None) -> list[Report]:
     """What each sensor says of itself. `wanted` limits them by name. Replay has no hardware to probe."""
-    unknown = [name for name in wanted or () if name not in targets]
-    if unknown:
-        raise UsageError(f"There is no sensor '{unknown[0]}'.", cure=f"one of: {', '.join(targets)}")
+    must_be_known(wanted or (), targets)
     names = wanted or [name for name in targets if name != "replay"]
     return [probe(name, targets[name], request)[1] for name in names]
 
@@ -66,11 +80,17 @@ def report_row(report: Report) -> dict[str, Any]:
 
 
 def show(reports: Sequence[Report], output: Output) -> None:
-    """Tables for a person: the sensors, then the channels of those that work."""
+    """Tables for a person: the sensors, the cards, then the channels of those that work."""
     rows = [[r.sensor, r.state, len(r.samples) or None, r.why or None, r.cure] for r in reports]
     output.table(["SENSOR", "STATE", "CHANNELS", "WHY", "TRY"], rows, right=[2])
+    cards = {str(device["uuid"]): device for report in reports for device in report.devices if device.get("uuid")}
+    if cards:
+        output.text()
+        output.table(
+            ["CARD", "NAME", "MEMORY", "MEASURED", "UUID"], [_card(card) for card in cards.values()], right=[2]
+        )
     values = [
-        [report.sensor, channel, None if value is None else f"{value:.6g}", report.missing.get(channel)]
+        [report.sensor, channel, shown(channel, value), report.missing.get(channel)]
         for report in reports
         if report.usable
         for channel, value in _channels(report).items()
@@ -78,6 +98,29 @@ def show(reports: Sequence[Report], output: Output) -> None:
     if values:
         output.text()
         output.table(["SENSOR", "CHANNEL", "VALUE", "MISSING BECAUSE"], values, right=[2])
+
+
+def _card(card: Mapping[str, Any]) -> list[str | None]:
+    memory = card.get("memory_bytes")
+    measured = "yes" if card.get("selected", True) else "no: CUDA_VISIBLE_DEVICES"
+    return [
+        str(card["device"]),
+        str(card.get("name") or "") or None,
+        None if memory is None else format_bytes(float(memory)),
+        measured,
+        str(card["uuid"]),
+    ]
+
+
+def shown(channel: str, value: float | None) -> str | None:
+    """A value with the unit of its channel, which a channel's last word tells; None where there is no value."""
+    if value is None:
+        return None
+    word = channel.rpartition(".")[2]
+    if word == "memory":
+        return format_bytes(value)
+    unit = next((unit for ending, unit in UNITS if word.endswith(ending)), "")
+    return f"{value:.6g} {unit}".rstrip()
 
 
 def _channels(report: Report) -> dict[str, float | None]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.cli.options import Verb, output_options
+from everywatt.cli.options import Verb, output_options, settings_here
 from everywatt.cli.output import Output
-from everywatt.core.config import Settings, resolve
+from everywatt.core.config import Settings
 from everywatt.core.errors import MissingExtra
 from everywatt.fleet.address import DEFAULT
 
@@ -51,15 +51,13 @@ def command(
     from everywatt.fleet import address
 
     need_libraries()
-    settings = resolve()
+    settings = settings_here(quiet=output.quiet)
     place = address.parse_listen(listen_on)
     secret = address.read_token(token, token_file)
     tls = address.check_tls(cert, key)
     address.check_open(place, token=secret, tls=tls)
     if secret is not None and len(secret) < SHORT_TOKEN:
         output.warn(f"a token of less than {SHORT_TOKEN} letters can be guessed.")
-    for warning in settings.warnings:
-        output.warn(warning)
     site_home = _home(home, settings)
     sock = address.listen(place)
     with sock:

@@ -72,8 +72,6 @@ def command(
     The program is a TOML file, or options. Each step is a span of a recorded run, with what was asked and what was
     reached; the table shows both. Everything ends with this command: Ctrl-C leaves no process and no file behind.
     """
-    for warning in settings.warnings:
-        output.warn(warning)
     chosen = _program(program, words)
     if plan:
         _show_plan(chosen, output)

@@ -65,10 +65,14 @@ class Energy:
         return dict(self.parts)[name]
 
     def __add__(self, other: Energy) -> Energy:
-        return self._combine(other, 1.0)
+        return self._combine(other, 1.0) if isinstance(other, Energy) else NotImplemented
+
+    def __radd__(self, other: int) -> Energy:
+        # `sum(energies)` starts with 0, which has every scope.
+        return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __sub__(self, other: Energy) -> Energy:
-        return self._combine(other, -1.0)
+        return self._combine(other, -1.0) if isinstance(other, Energy) else NotImplemented
 
     def __mul__(self, factor: float) -> Energy:
         parts = tuple((name, part * factor) for name, part in self.parts if part.joules is not None)
@@ -98,7 +102,8 @@ class Energy:
     def _combine(self, other: Energy, sign: float) -> Energy:
         self._same_scope(other, "add" if sign > 0 else "subtract")
         mine, theirs = dict(self.parts), dict(other.parts)
-        parts = tuple((n, mine[n]._combine(theirs[n], sign)) for n in mine if n in theirs and _both(mine[n], theirs[n]))
+        names = dict.fromkeys((*mine, *theirs))
+        parts = tuple((name, _joined(mine.get(name), theirs.get(name), sign)) for name in names)
         return Energy(
             self.value + sign * other.value,
             self.budget + other.budget.scaled(sign),
@@ -165,8 +170,12 @@ class Ratio:
         return f"{self.value:.3f} ({self.low:.3f} … {self.high:.3f})"
 
 
-def _both(one: Energy, other: Energy) -> bool:
-    return one.joules is not None and other.joules is not None
+def _joined(mine: Energy | None, theirs: Energy | None, sign: float) -> Energy:
+    """A device of a sum or difference; what only one of the two has a figure for is all that the whole has of it."""
+    if theirs is None or (mine is not None and theirs.joules is None):
+        assert mine is not None
+        return mine
+    return theirs * sign if mine is None or mine.joules is None else mine._combine(theirs, sign)
 
 
 def join_labels(labels: Iterable[str]) -> str:

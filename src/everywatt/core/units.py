@@ -90,7 +90,7 @@ def format_quantity(value: float, unit: str, below: float = 0.0, above: float = 
     factor, prefix = _scale(size)
     value, below, above = value / factor, below / factor, above / factor
     decimals = min(_digits(value, max(below, above)), 6)
-    head = f"{value:.{decimals}f} {prefix}{unit}"
+    head = f"{round(value, decimals) + 0.0:.{decimals}f} {prefix}{unit}"  # + 0.0: no "-0"
     if below <= 0 and above <= 0:
         return head
     if below == above or abs(below - above) <= 0.05 * max(below, above) < math.inf:

@@ -18,6 +18,7 @@ from everywatt.energy.window import source_energy
 QUIET_S = 2.0
 RESTLESS = 0.2
 BLOCKS = 8
+WHOLE = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,10 @@ class Baseline:
 
 
 def quietest(candidates: Sequence[Source], start_ns: int, end_ns: int) -> Baseline | None:
-    """The stretch of 2 s (or a tenth of a long tape) with the least power, None on a tape too short to have one."""
+    """The stretch of 2 s (or a tenth of a long tape) with the least power, None on a tape too short to have one.
+
+    One that was not observed as a whole has the least joules, and says nothing of idle: it is left out.
+    """
     length_s = max(QUIET_S, min(10.0, (end_ns - start_ns) / NS / 10))
     starts = np.arange(start_ns, end_ns - int(length_s * NS), int(length_s * NS / 4), dtype=np.int64)
     if len(starts) < 4:
@@ -63,27 +67,30 @@ def quietest(candidates: Sequence[Source], start_ns: int, end_ns: int) -> Baseli
         ticks = load_ticks(source.tape, source.group, source.channel, start_ns, end_ns)
         if ticks is None:
             return None
-        joules += ticks.many(starts, starts + int(length_s * NS))[0]
+        found, coverage = ticks.many(starts, starts + int(length_s * NS))
+        joules += np.where(coverage >= WHOLE, found, np.nan)
     if not np.isfinite(joules).any():
         return None
     best = int(starts[int(np.nanargmin(joules))])
     return Baseline(best, best + int(length_s * NS), "quietest")
 
 
-def idle_energy(candidates: Sequence[Source], baseline: Baseline, duration_s: float) -> Energy:
+def idle_energy(candidates: Sequence[Source], baseline: Baseline, duration_s: float, gross: Energy) -> Energy:
     """What the devices would have used in `duration_s` at the baseline's power, its spread carried along.
 
-    Gain and offset keep the keys of the sensor, so that in a net figure the offset cancels and the gain does not.
+    Of a device that `gross` saw a part of the time only, that part: its joules are of no more. Gain and offset keep the
+    keys of the sensor, so that in a net figure the offset cancels and the gain does not.
     """
     parts = addable(candidates)
-    factor = duration_s / baseline.duration_s
+    seen = {name: part.coverage for name, part in gross.parts}
     scaled = {}
     for source in parts:
         energy = source_energy(source, baseline.start_ns, baseline.end_ns)
         if energy.joules is not None:
             spread = Term("baseline", f"baseline:{source.label}:{baseline.start_ns}", _spread_w(source, baseline))
             budget = energy.budget + Budget((replace(spread, joules=spread.joules * baseline.duration_s),))
-            energy = replace(energy, budget=budget) * factor
+            share = seen.get(source.label, gross.coverage) / max(energy.coverage, WHOLE / 100)
+            energy = replace(energy, budget=budget) * (share * duration_s / baseline.duration_s)
         scaled[source.label] = energy
     return total(scaled, scope=scope_of(parts))
 

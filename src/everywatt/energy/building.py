@@ -246,6 +246,7 @@ def _extended(ticks: Ticks) -> Ticks:
 
 def _end_w(ticks: Ticks, side: int) -> float:
     """Watts near one end: the median of a few cells, because two reads close together give a wild slope."""
-    few = ticks.watts[:4] if side > 0 else ticks.watts[-4:]
+    few = ticks.watts[ticks.real]
+    few = few[:4] if side > 0 else few[-4:]
     few = few[np.isfinite(few)]
     return median(few) if len(few) else 0.0

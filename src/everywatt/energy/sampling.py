@@ -79,7 +79,8 @@ class GaugeCurve(Curve):
     t_s, values    publication times (best estimates, ascending seconds) and readings in watts
     early_s, late_s  earliest and latest possible publication times (default: exact)
     period_s       publication period
-    gap_s          a cell that is longer than this is a gap, and its reading speaks for one period (default: 3 periods)
+    gap_s          a cell that is longer than this is a gap (default: 3 periods), and its reading speaks for `reach_s`
+                   before it (default: a period)
     window_s       averaging window; where it is not known the period, or a quarter of it where readings betray that
     quantum_w      smallest step of a reading
     witness        utilisation of the same device
@@ -97,6 +98,7 @@ class GaugeCurve(Curve):
         *,
         period_s: float,
         gap_s: float | None = None,
+        reach_s: float | None = None,
         window_s: float | None = None,
         early_s: npt.ArrayLike | None = None,
         late_s: npt.ArrayLike | None = None,
@@ -109,7 +111,8 @@ class GaugeCurve(Curve):
         if len(t) == 0:
             raise ValueError("a gauge's curve needs at least one publication")
         unsure = _unsure_s(t, early_s, late_s)
-        start = _starts(t, period_s, GAP_PERIODS * period_s if gap_s is None else gap_s)
+        reach = period_s if reach_s is None else reach_s
+        start = _starts(t, reach, GAP_PERIODS * period_s if gap_s is None else gap_s)
         beside = _Beside(toggling(witness, t), low_w, high_w)
         window = _likely_window(y, period_s, beside.state) if window_s is None else window_s
         if window > 1.2 * period_s:

@@ -61,14 +61,18 @@ def power_samples(source: Source, start_ns: int, end_ns: int) -> npt.NDArray[np.
     ticks = load_ticks(source.tape, source.group, source.channel, start_ns, end_ns, whole=True)
     if ticks is None or len(ticks.at_ns) < 2:
         return np.array([])
-    at_ns, joules = ticks.at_ns, ticks.joules
+    at_ns, joules, observed_ns = ticks.at_ns, ticks.joules, ticks.observed_ns
     if source.channel.kind is Kind.COUNTER:
         kept = _comparable(at_ns, ticks.half_ns, ticks.real)
-        at_ns, joules = at_ns[kept], joules[kept]
+        at_ns, joules, observed_ns = at_ns[kept], joules[kept], observed_ns[kept]
     seconds = np.diff(at_ns) / NS
     with np.errstate(divide="ignore", invalid="ignore"):
         watts = np.diff(joules) / seconds if source.channel.kind is Kind.COUNTER else ticks.watts[1:]
     inside = (at_ns[1:] > start_ns) & (at_ns[:-1] < end_ns) & (seconds > 0)
+    if source.channel.kind is Kind.GAUGE:
+        inside &= ticks.real[1:]  # where a gap ends nobody read 0 W
+    else:
+        inside &= np.diff(observed_ns) > 0  # a counter that started again counted nothing, and drew something
     if source.channel.kind is Kind.COUNTER and inside.any():
         # Two reads close together (an inline read beside a scheduled one) divide a quantum by almost nothing.
         inside &= seconds >= 0.5 * median(seconds[inside])

@@ -49,7 +49,8 @@ class Ticks:
     joules       accumulated joules, gain and bias of a calibration applied
     observed_ns  accumulated time that was really observed
     watts        mean power of the cell that ends at the publication
-    real         False for one that was put in: one period past the first and the last, where a cell may reach
+    real         False for one that was put in: one period past the first and the last, where a cell may reach, and
+                 where a gauge's first reading after a gap begins to speak
     low_w        what a counter's device draws at least, where more is known of it than these ticks (None: it is not)
     hole_ns      a stretch whose rows were not loaded, because only the two ends of a long window matter; (0, 0) if none
     """
@@ -112,15 +113,20 @@ class Ticks:
                 witness=self._shifted_witness(),
                 low_w=self.low_w,
             )
+        # A tick that ends a gap is no reading of 0 W: power did not step there, nobody looked. And the first reading
+        # speaks for the period before it by itself.
+        read = self.real.copy()
+        read[-1] = True
         return GaugeCurve(
-            t,
-            self.watts,
+            t[read],
+            self.watts[read],
             period_s=self.spacing_s,
             # The tape's rule: a stretch of close reads (a search for the schedule) makes no gaps of the others.
-            gap_s=GAP_PERIODS * max(self.expected_s, self.spacing_s),
+            gap_s=GAP_PERIODS * self.expected_s,
+            reach_s=self.expected_s,
             window_s=self.window_s,
-            early_s=t - half_s,
-            late_s=t + half_s,
+            early_s=(t - half_s)[read],
+            late_s=(t + half_s)[read],
             quantum_w=facts.quantum or 0.0,
             witness=self._shifted_witness(),
         )

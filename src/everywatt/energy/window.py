@@ -180,9 +180,10 @@ def _gaps(
         bounds += bound
         notes += note
     unseen_s = (1 - reading.coverage) * whole_s
-    if unseen_s > 0.001 and reading.coverage < 0.9995:
-        above = (most_w or reading.most_w or 0.0) * unseen_s
+    above = (most_w or reading.most_w or 0.0) * unseen_s
+    if unseen_s > 0:
         bounds.append(Bound("gap", f"gap:{name}:{start_ns}", 0.0, above))
+    if unseen_s > 0.001 and reading.coverage < 0.9995:
         notes.append(
             f"{source.channel.device}: {unseen_s:.2f} s of {whole_s:.2f} s were not observed; the figure is of the "
             f"observed part, at most {format_joules(above)} more"

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from everywatt.core.channels import NAN, Cadence, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
-from everywatt.core.errors import SensorError
+from everywatt.core.errors import EverywattError, SensorError
 from everywatt.recorder.ahead import PlannedTracker
 from everywatt.recorder.standin import StandIn
 from everywatt.sensors.base import Group, TableGroup
@@ -76,6 +76,7 @@ class Source:
         quick = getattr(self.group, "snap", None)
         self._snap: Callable[[], Any] = quick or whole
         self.standin = StandIn(self.group, self.clock) if getattr(self.group, "keeps", None) is not None else None
+        self._troubled = hasattr(type(self.group), "trouble")
         self._develop: Callable[[Sequence[Any]], Sequence[Row]] | None = self.group.develop if quick else None  # type: ignore[union-attr]
 
     @property
@@ -114,7 +115,16 @@ class Source:
         return max(period_ns, SLOW_NS if self.slow else 0, round((declared or 0.0) * NS)) / NS
 
     def read(self) -> bool:
-        """Read once and hand on what came. False where the sensor failed."""
+        """Read once and hand on what came. False where the sensor failed.
+
+        A group may have a property `trouble`: a sentence about how it is read, which the tapes are told.
+        """
+        done = self._read()
+        if self._troubled:
+            self._tell_trouble(self.group.trouble, self.clock.monotonic_ns(), "trouble")  # type: ignore[union-attr]
+        return done
+
+    def _read(self) -> bool:
         before = self.clock.monotonic_ns()
         try:
             if self.info.table:
@@ -231,14 +241,14 @@ class Source:
         absent = tracker.absent
         rows = tracker.feed_all(reads) if self.standin is None else self.standin.feed(tracker, reads)
         self.count(0, tracker.absent - absent)
-        self._tell_trouble(tracker, reads[-1][1])
+        self._tell_trouble(tracker.trouble, reads[-1][1])
         return rows
 
-    def _tell_trouble(self, tracker: PlannedTracker, at_ns: int) -> None:
-        if tracker.trouble != self._trouble:
-            self._trouble = tracker.trouble
-            if self._trouble:
-                self._remark(at_ns, "slow-sensor", self._trouble)
+    def _tell_trouble(self, trouble: str | None, at_ns: int, kind: str = "slow-sensor") -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            if trouble:
+                self._remark(at_ns, kind, trouble)
 
     def _track(self, tracker: PlannedTracker, before: int, after: int, rows: list[Row]) -> list[Row]:
         if len(rows) == 1:
@@ -248,7 +258,7 @@ class Source:
         else:
             tracker.lost(after, after + self.asked_ns())
         if self.tracker is not None:
-            self._tell_trouble(tracker, after)
+            self._tell_trouble(tracker.trouble, after)
         return rows
 
     def hand_on(self, rows: list[Row]) -> None:
@@ -259,7 +269,7 @@ class Source:
                 listener.rows(self, rows)
 
     def _failed(self, now_ns: int, error: Exception) -> None:
-        why = f"{type(error).__name__}: {error}"
+        why = str(error) if isinstance(error, EverywattError) else f"{type(error).__name__}: {error}"
         self.reads += 1
         if self.outage is None:
             self.outage = Outage(self._read_ns or now_ns, why=why)
@@ -276,7 +286,8 @@ class Source:
         outage, self.outage = self.outage, None
         if outage is None:
             return
-        text = f"{self.info.name} is back after {(now_ns - outage.since_ns) / NS:.1f} s ({outage.tries} failed reads)."
+        failed = f"{outage.tries} failed read{'' if outage.tries == 1 else 's'}"
+        text = f"{self.info.name} is back after {(now_ns - outage.since_ns) / NS:.1f} s ({failed})."
         self._remark(now_ns, "sensor", text, group=self.info.name)
         for listener in self.listeners:
             listener.gap(self, outage.since_ns, now_ns, "lost")

@@ -13,6 +13,7 @@ from everywatt.report.wall import wall_of
 
 MAX_SPANS = 12
 MAX_OWNERS = 5
+SEEN = 0.9995
 
 
 def summary(run: Run) -> list[str]:
@@ -23,8 +24,7 @@ def summary(run: Run) -> list[str]:
     if energy.joules is not None:
         lines += _wall(run)
         lines += _net(run)
-        mean = f", mean {format_watts(energy.joules / duration_s)}" if duration_s > 0 else ""
-        lines.append(f"  time    {format_duration(duration_s)}{mean}")
+        lines.append(f"  time    {format_duration(duration_s)}{_mean(energy, duration_s)}")
         lines += _owners(run)
     else:
         lines.append(f"  time    {format_duration(duration_s)}")
@@ -32,6 +32,14 @@ def summary(run: Run) -> list[str]:
     lines += _meter(run)
     lines += [f"  ! {text}" for text in warnings(run, energy)]
     return lines
+
+
+def _mean(energy: Energy, duration_s: float) -> str:
+    """Mean power; the joules of a window that was seen in part are the least that it had."""
+    if energy.joules is None or duration_s <= 0:
+        return ""
+    least = "at least " if energy.coverage < SEEN else ""
+    return f", mean {least}{format_watts(energy.joules / duration_s)}"
 
 
 def _headline(energy: Energy) -> str:
@@ -56,7 +64,8 @@ def _parts(run: Run, energy: Energy) -> list[str]:
         detail = ""
         if power.get("mean") is not None:
             detail = (
-                f"   {power['mean']:.1f} W mean, {power['min']:.1f} … {power['max']:.1f} W, {power['samples']} ticks"
+                f"   {power['mean']:.1f} W mean, {power['min']:.1f} … {power['max']:.1f} W, "
+                f"{power['samples']} tick{'' if power['samples'] == 1 else 's'}"
             )
         label = devices.get(name, {}).get("label") or ""
         lines.append(f"  {name:<7} {short(part)}{detail}{'   ' + label if label else ''}")

@@ -59,7 +59,7 @@ def diagnose(
     """Check the machine: surroundings, CPU, GPUs, other sensors, what a run would get, the clock. Changes nothing."""
     around = look(machine)
     targets = known(machine.environ)
-    request = Request(machine=machine, options=options or {})
+    request = Request(machine=machine, devices=machine.environ.get("CUDA_VISIBLE_DEVICES"), options=options or {})
     choice = choose(targets, request)
     reports = {report.sensor: _tried(report, targets, request) for report in choice.reports}
     tenants = _gpu_processes(choice.groups)

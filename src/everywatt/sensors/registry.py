@@ -12,6 +12,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from everywatt.core.errors import UsageError
 from everywatt.sensors.base import Group, Report, Request, Sensor, State, TableGroup
@@ -84,6 +85,30 @@ class Choice:
     reports: tuple[Report, ...]
 
 
+def must_be_known(names: Sequence[str], targets: Mapping[str, str]) -> None:
+    """UsageError for the first name that is no sensor, with the one that may have been meant."""
+    from everywatt.core.config import nearest  # not for the recorder, which has no settings
+
+    for name in names:
+        if name not in targets:
+            raise UsageError(
+                f"There is no sensor '{name}'{nearest(name, list(targets)) or '.'}", cure="everywatt sensors"
+            )
+
+
+def odd_tables(options: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> list[str]:
+    """A sentence for each table [sensor.NAME] of the settings that no sensor reads, with the name that may be meant."""
+    if all(name in BUILT_IN for name in options):
+        return []  # what others have installed need not be looked for
+    from everywatt.core.config import nearest
+
+    names = known(environ)
+    odd = [name for name in options if name not in names]
+    return [
+        f"[sensor.{name}] in your settings: there is no such sensor{nearest(name, list(names)) or '.'}" for name in odd
+    ]
+
+
 def choose(
     targets: Mapping[str, str],
     request: Request,
@@ -96,9 +121,7 @@ def choose(
     A sensor is opened unless one that it stands behind (`after`) is in use. `wanted` limits the sensors by name;
     naming one explicitly opens it whatever stands before it.
     """
-    unknown = [name for name in wanted or () if name not in targets]
-    if unknown:
-        raise UsageError(f"There is no sensor '{unknown[0]}'.", cure="everywatt sensors")
+    must_be_known(wanted or (), targets)
     request = replace(request, sensors=None if wanted is None else tuple(wanted))
     groups: list[Group | TableGroup] = []
     reports: list[Report] = []

@@ -201,7 +201,7 @@ class Feed:
         times = self._printed_times(rows, queue.last_ns, now_ns)
         period_ns = round(self._plan.period_s * NS)
         burst = len(rows) > 2 and now_ns - self._pump_ns < (len(rows) - 1) * period_ns // 2
-        if burst:
+        if burst and self._burst is None:
             how = "their own time stamps are used" if times else "single polls are used instead"
             self._burst = f"nvidia-smi keeps its lines back and gives them {len(rows)} at once; {how}."
         if times is None and burst:
@@ -264,7 +264,7 @@ class Feed:
         self._deaths += 1
         self._start_ns = now_ns + (round(BACKOFF_S * NS) if spoke else 0)
         if not spoke or self._deaths > 3:
-            self._step_down("ended by itself")
+            self._step_down("ended by itself", self._form + 1)
 
     def _watch(self, now_ns: int) -> None:
         child = self._child
@@ -277,12 +277,14 @@ class Feed:
         if self.polling:
             self._failure = f"a poll did not answer in {silent_s:.1f} s and was ended."
         else:
-            self._step_down(f"gave no line for {silent_s:.1f} s")
+            # A spelling that it does not know makes it end. One that is silent keeps its lines back, or hangs: then
+            # so does the other spelling.
+            self._step_down(f"gave no line for {silent_s:.1f} s", len(FORMS) - 1)
         self._restart(now_ns)
 
-    def _step_down(self, why: str) -> None:
+    def _step_down(self, why: str, to: int) -> None:
         asked = FORMS[self._form].format(ms=round(self._plan.period_s * 1000))
-        self._form = min(self._form + 1, len(FORMS) - 1)
+        self._form = min(to, len(FORMS) - 1)
         now = "single polls are" if self.polling else f"{FORMS[self._form].split()[0]} is"
         self._changed = (
             f"nvidia-smi {asked}, asked for a line every {self._plan.period_s:g} s, {why}; {now} used instead."
@@ -300,7 +302,7 @@ class Feed:
         count = self._rate.count
         if count * self._plan.period_s >= 0.5 * elapsed_s:
             self._slow = None
-        else:
+        elif self._slow is None:  # said once, and not with every rate that it has
             got = f"one every {elapsed_s / count:.2g} s" if count else f"none in {elapsed_s:.2g} s"
             self._slow = f"nvidia-smi was asked for a reading every {self._plan.period_s:g} s and gives {got}."
         self._rate = _Rate(now_ns)
