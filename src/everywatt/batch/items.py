@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from everywatt.core.errors import UsageError
 INPUT_COLUMNS = ("input", "path", "file", "source_path", "filename")
 ID_COLUMNS = ("id", "chunk_id", "name")
 SIZE_COLUMNS = ("size", "size_bytes", "bytes", "duration_s", "duration", "length", "seconds")
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")
 _RESERVED = ("input", "gpu", "index")
+MOST_ODD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,94 +42,168 @@ class Item:
         return cls(int(data["index"]), str(data["id"]), str(data["input"]), dict(data["row"]), data.get("size"))
 
 
-def read_items(path: Path, *, size_column: str | None = None) -> list[Item]:
-    """The items of a manifest: `.csv` and `.tsv` with a header, `.jsonl`, else one item a line. Raises UsageError."""
+Warn = Callable[[str], None]
+
+
+def read_items(path: Path, *, size_column: str | None = None, warn: Warn = lambda text: None) -> list[Item]:
+    """The items of a manifest: `.csv` and `.tsv` with a header, `.jsonl`, else one item a line. Raises UsageError.
+
+    `warn` hears of sizes that are none, with their lines: such items run as of unknown size.
+    """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    return parse_items(text, path.suffix.lower(), size_column=size_column, what=str(path))
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    text = decoded(data, str(path))
+    return parse_items(text, path.suffix.lower(), size_column=size_column, what=str(path), warn=warn)
 
 
-def parse_items(text: str, kind: str, *, size_column: str | None = None, what: str = "the list") -> list[Item]:
+def decoded(data: bytes, what: str) -> str:
+    """The text of a list, in UTF-8 with or without a mark at its beginning. UsageError names the line that is not."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{what}: line {line} is not UTF-8.", cure="iconv -f latin1 -t utf-8") from None
+
+
+def parse_items(
+    text: str,
+    kind: str,
+    *,
+    size_column: str | None = None,
+    what: str = "the list",
+    warn: Warn = lambda text: None,
+) -> list[Item]:
     """The items of a text; `kind` is `.csv`, `.tsv`, `.jsonl` or anything else for lines."""
     if kind in (".csv", ".tsv"):
         rows = _csv_rows(text, "\t" if kind == ".tsv" else ",", what)
     elif kind in (".jsonl", ".ndjson"):
         rows = _json_rows(text, what)
     else:
-        rows = [{"input": line} for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        rows = [(n, {"input": line}) for n, line in _lines(text) if not line.lstrip().startswith("#")]
     if not rows:
         raise UsageError(f"{what} holds no items.")
-    if size_column is not None and size_column not in rows[0]:
-        raise UsageError(f"{what} has no column '{size_column}'; it has: {', '.join(rows[0])}.")
-    seen: dict[str, int] = {}
-    return [_item(index, row, seen, size_column) for index, row in enumerate(rows)]
+    if size_column is not None and size_column not in rows[0][1]:
+        raise UsageError(f"{what} has no column '{size_column}'; it has: {', '.join(rows[0][1])}.")
+    sizes = [_size(row, size_column) for _, row in rows]
+    odd = [f"line {line}: {size.odd}" for (line, _), size in zip(rows, sizes, strict=True) if size.odd]
+    if odd:
+        more = f", and {len(odd) - MOST_ODD} more" if len(odd) > MOST_ODD else ""
+        warn(f"{what} has sizes that are none; such items run as of unknown size: {'; '.join(odd[:MOST_ODD])}{more}")
+    ids = _ids([row for _, row in rows])
+    return [
+        Item(n, ids[n], _input(row), row, size.value)
+        for n, ((_, row), size) in enumerate(zip(rows, sizes, strict=True))
+    ]
 
 
-def _csv_rows(text: str, delimiter: str, what: str) -> list[dict[str, str]]:
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that hold something, with their numbers. Only a newline ends one: names may hold any other sign."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, line.removesuffix("\r")
+
+
+def _csv_rows(text: str, delimiter: str, what: str) -> list[tuple[int, dict[str, str]]]:
     reader = csv.reader(io.StringIO(text), delimiter=delimiter)
-    lines = [line for line in reader if any(cell.strip() for cell in line)]
+    before = csv.field_size_limit(max(len(text), csv.field_size_limit()))
+    try:
+        lines = [(reader.line_num, line) for line in reader if any(cell.strip() for cell in line)]
+    except csv.Error as error:
+        raise UsageError(f"{what}: line {reader.line_num} cannot be read: {error}.") from None
+    finally:
+        csv.field_size_limit(before)
     if not lines:
         return []
-    header = [name.strip() for name in lines[0]]
+    header = [name.strip() for name in lines[0][1]]
     if len(set(header)) < len(header) or not all(header):
         raise UsageError(f"{what}: the header needs a different name for each column, and has {', '.join(header)}.")
-    for number, line in enumerate(lines[1:], 2):
+    for number, line in lines[1:]:
         if len(line) != len(header):
-            raise UsageError(f"{what}: row {number} has {len(line)} cells, the header {len(header)}.")
-    return [dict(zip(header, line, strict=True)) for line in lines[1:]]
+            raise UsageError(f"{what}: line {number} has {len(line)} cells, the header {len(header)}.")
+    return [(number, dict(zip(header, line, strict=True))) for number, line in lines[1:]]
 
 
-def _json_rows(text: str, what: str) -> list[dict[str, str]]:
+def _json_rows(text: str, what: str) -> list[tuple[int, dict[str, str]]]:
     rows = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
+    for number, line in _lines(text):
         try:
             data = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{what}: line {number} is not JSON: {error}.") from None
         if isinstance(data, str):
             data = {"input": data}
         if not isinstance(data, dict) or not data:
             raise UsageError(f"{what}: line {number} is neither an object nor a text.")
-        rows.append({str(key): value if isinstance(value, str) else json.dumps(value) for key, value in data.items()})
+        row = {str(key): value if isinstance(value, str) else json.dumps(value) for key, value in data.items()}
+        rows.append((number, row))
     return rows
 
 
-def _item(index: int, row: Mapping[str, str], seen: dict[str, int], size_column: str | None) -> Item:
-    named = next((row[name] for name in INPUT_COLUMNS if name in row), next(iter(row.values())))
-    label = next((row[name] for name in ID_COLUMNS if row.get(name)), named)
-    seen[label] = seen.get(label, 0) + 1
-    unique = label if seen[label] == 1 else f"{label}#{seen[label]}"
-    return Item(index, unique, named, row, _size(row, size_column))
+def _input(row: Mapping[str, str]) -> str:
+    return next((row[name] for name in INPUT_COLUMNS if name in row), next(iter(row.values())))
 
 
-def _size(row: Mapping[str, str], column: str | None) -> float | None:
+def _ids(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """A name for each item, no two alike: the second `a` is `a#2`, unless another item has that name."""
+    labels = [next((row[name] for name in ID_COLUMNS if row.get(name)), _input(row)) for row in rows]
+    taken = set(labels)
+    last: dict[str, int] = {}
+    ids = []
+    for label in labels:
+        name, number = label, last.get(label, 0) + 1
+        while number > 1 and (name := f"{label}#{number}") in taken:
+            number += 1
+        last[label] = number
+        ids.append(name)
+    return ids
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """The size of an item, None where it is not known; `odd` is what stands there instead of one."""
+
+    value: float | None = None
+    odd: str = ""
+
+
+def _size(row: Mapping[str, str], column: str | None) -> _Size:
     names = SIZE_COLUMNS if column is None else (column,)
-    for name in names:
-        if name in row:
-            return _number(row[name])
-    start, end = _number(row.get("start_ms", "")), _number(row.get("end_ms", ""))
-    return None if start is None or end is None else end - start
+    name = next((name for name in names if name in row), None)
+    if name is not None:
+        return _number(row, name)
+    start, end = _number(row, "start_ms"), _number(row, "end_ms")
+    if start.value is None or end.value is None:
+        return _Size(odd=start.odd or end.odd)
+    if end.value < start.value:
+        return _Size(odd=f"end_ms {row['end_ms']} is before start_ms {row['start_ms']}")
+    return _Size(end.value - start.value)
 
 
-def _number(text: str) -> float | None:
+def _number(row: Mapping[str, str], name: str) -> _Size:
+    text = row.get(name, "").strip()
+    if text in ("", "null"):
+        return _Size()
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        return None
+        value = math.nan
+    return _Size(value) if math.isfinite(value) and value >= 0 else _Size(odd=f"{name} is '{text[:40]}'")
 
 
-def check_words(words: Sequence[str], items: Iterable[Item]) -> None:
-    """UsageError where a placeholder of the command is in no column of the items."""
+def check_words(words: Sequence[str], items: Sequence[Item]) -> None:
+    """UsageError where a placeholder of the command is no column of all items."""
     if not words:
         raise UsageError("There is no command to run.", cure="everywatt batch ITEMS -- CMD {input}")
     columns = {name for item in items for name in item.row}
     for name in (name for word in words for name in _PLACEHOLDER.findall(word)):
-        if name not in _RESERVED and name not in columns:
+        if name in _RESERVED:
+            continue
+        if name not in columns:
             raise UsageError(f"No item has a column '{name}'; they have: {', '.join(sorted(columns))}.")
+        if without := [item.id for item in items if name not in item.row]:
+            raise UsageError(f"Item '{without[0]}' has no '{name}', which the command needs.")
 
 
 def fill(words: Sequence[str], item: Item, gpu: str) -> list[str]:

@@ -16,7 +16,7 @@ import click
 
 from everywatt.batch import array
 from everywatt.batch.devices import Device, Lanes, lay_out
-from everywatt.batch.items import Item, check_words, parse_items, read_items
+from everywatt.batch.items import Item, check_words, decoded, parse_items, read_items
 from everywatt.batch.journal import DONE, History
 from everywatt.batch.plan import PLAN_HEADERS, Pace, plan_lines, plan_rows, shares
 from everywatt.batch.runner import FINISH, KILL, Event, Progress
@@ -167,7 +167,7 @@ def command(
     history = None if folder is None else take_up(folder, words)
     if history is not None and not words:
         words = tuple(history.command)
-    chosen = _items(items, history, size_column)
+    chosen = _items(items, history, size_column, output)
     wrapping = _wrapping(wrap, wrap_items, chosen)
     check_words((*wrapping[0], *words) if words else (), chosen)
     work = what_is_left(chosen, history)
@@ -247,14 +247,15 @@ def run_batch(
     return code
 
 
-def _items(items: str | None, history: History | None, size_column: str | None) -> list[Item]:
+def _items(items: str | None, history: History | None, size_column: str | None, output: Output) -> list[Item]:
     if items is None and history is not None:
         return [state.item for state in history.states.values()]
     if items is None:
         raise UsageError("There are no items.", cure="everywatt batch ITEMS -- CMD {input}")
     if items == "-":
-        return parse_items(sys.stdin.read(), "", size_column=size_column, what="standard input")
-    return read_items(Path(items), size_column=size_column)
+        text = decoded(sys.stdin.buffer.read(), "standard input")
+        return parse_items(text, "", size_column=size_column, what="standard input", warn=output.warn)
+    return read_items(Path(items), size_column=size_column, warn=output.warn)
 
 
 def _wrapping(

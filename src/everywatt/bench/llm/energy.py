@@ -2,14 +2,16 @@
 
 Of the ledger by process the server's processes are taken (active and held), and the idle of the devices beside it;
 what other processes and everywatt itself used is not. Where no process of the server is known it is the whole machine.
-The joules of each device are then shared by the queries that were open: idle equally, the rest by tokens that arrived;
-until its first token a query counts like one that gets tokens at the run's median rate. Amounts are whole microjoules
-and add up to the server's.
+The joules of each device are then shared by the queries that were open: idle equally, the rest by tokens that arrived.
+Reading its prompt counts like tokens at the run's median rate for as long as that takes where nobody has to wait for
+his turn, just before the first token; a query that stands in the server's queue before that gets nothing and owes idle
+alone. Amounts are whole microjoules and add up to the server's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -284,6 +286,7 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
 def _phases(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> tuple[Pieces, list[Line]]:
     """Two pieces for each query, until its first token and from it on, and what each had got over time."""
     rate = _median_rate(records)
+    reading = _reading_s(records, spans)
     owner = np.arange(2 * len(records), dtype=np.int64)
     start, end = np.zeros(2 * len(records), dtype=np.int64), np.zeros(2 * len(records), dtype=np.int64)
     lines: list[Line] = []
@@ -293,12 +296,42 @@ def _phases(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> 
         first = min(max(answer.first_ns or ended, began), ended)
         start[2 * number : 2 * number + 2] = began, first
         end[2 * number : 2 * number + 2] = first, ended
-        lines.append((np.array([began, first], dtype=np.int64), np.array([0.0, rate * (first - began) / NS])))
         weight = (answer.output_tokens or len(answer.piece_ns)) / max(len(answer.piece_ns), 1)
+        read_s = min(reading(record), (first - began) / NS)
+        at = np.array([began, first - round(read_s * NS), first], dtype=np.int64)
+        least = weight if _streamed(record) else 0.0  # the first token itself
+        lines.append((at, np.array([0.0, 0.0, max(rate * read_s, least)])))
         at = np.array([*answer.piece_ns, ended], dtype=np.int64)
         got = weight * np.concatenate((np.arange(len(answer.piece_ns)), [max(len(answer.piece_ns) - 1, 0)]))
         lines.append((at, got.astype(np.float64)))
     return Pieces(owner, start, end), lines
+
+
+def _reading_s(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> Callable[[Record], float]:
+    """How long the server reads a query's prompt where nobody is before it: by the least wait for a first token.
+
+    By the least for each input token where every answer tells those. An answer that came in one piece at its end tells
+    nothing of its first token: all of its time counts.
+    """
+    waits = [
+        ((record.answer.piece_ns[0] - spans[record.span or ""][0]) / NS, record.answer.input_tokens)
+        for record in records
+        if _streamed(record)
+    ]
+    least_s = min((max(wait_s, 0.0) for wait_s, _ in waits), default=math.inf)
+    counted = [(max(wait_s, 0.0), tokens) for wait_s, tokens in waits if tokens]
+    each_s = min((wait_s / tokens for wait_s, tokens in counted), default=0.0) if len(counted) == len(waits) else 0.0
+
+    def reading_s(record: Record) -> float:
+        if not _streamed(record):
+            return math.inf
+        return each_s * record.answer.input_tokens if each_s and record.answer.input_tokens else least_s
+
+    return reading_s
+
+
+def _streamed(record: Record) -> bool:
+    return len(record.answer.piece_ns) > 1
 
 
 def _median_rate(records: Sequence[Record]) -> float:

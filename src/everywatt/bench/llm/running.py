@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,8 +186,7 @@ class Bench:
         self._watch(f"recording idle power for {self._plan.idle_s:g} s", 0, len(self._items))
         uid, load = recording.span_open("idle"), CpuLoad()
         await asyncio.sleep(self._plan.idle_s)
-        # Inside a simulated machine /proc/stat still tells of the whole real one.
-        share = None if "EVERYWATT_BELOW" in os.environ else load.others()
+        share = load.others()
         busy = share is not None and share > BUSY_SHARE
         if busy:
             self._notes.append(
