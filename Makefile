@@ -3,12 +3,15 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# Where Python may not keep what it compiled, every one of the thousand programs that the tests start compiles it anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 PLACE := $(shell scripts/place.sh)
 ELSEWHERE := $(filter-out .,$(PLACE))
 VENV := $(PLACE)/.venv
 BENCH := $(PLACE)/.venv-bench
-PIP := -m pip --disable-pip-version-check install --quiet --no-warn-script-location -c constraints.txt
+# Python compiles what it imports, once; of all that is installed the tests import a small part.
+PIP := -m pip --disable-pip-version-check install --quiet --no-warn-script-location --no-compile -c constraints.txt
 PINNED := pyproject.toml constraints.txt
 
 # Debian packages that some tests use; those tests say so and are skipped where the programs are missing.
@@ -36,8 +39,17 @@ demo: $(VENV)/.stamp-base ## measure something small, here and now: no root, no 
 	'$(VENV)/bin/everywatt' demo
 
 .PHONY: test
-test: $(VENV)/.stamp-dev $(ROOT_PARTS) $(CI_PARTS) lint ## lint, types and tests (CI=true: all that can run here)
+test: ## lint, types and tests (CI=true: all that can run here)
+	@$(MAKE) --no-print-directory --jobs=2 ready-for-tests
 	scripts/run_tests.sh '$(VENV)/bin/python' $(WORKERS)
+
+# Two at a time: the environments beside each other, then lint beside the compiling of all that the tests import.
+.PHONY: ready-for-tests
+ready-for-tests: $(VENV)/.stamp-dev $(ROOT_PARTS) $(CI_PARTS) lint collected
+
+.PHONY: collected
+collected: $(VENV)/.stamp-dev
+	@$(PYTEST) --collect-only -qq >/dev/null 2>&1 || true # what is wrong is told by the tests themselves
 
 .PHONY: test-long
 test-long: $(VENV)/.stamp-dev ## the full kill, fuzz, soak and scale numbers
@@ -90,6 +102,17 @@ $(VENV)/.stamp-base: $(PINNED)
 	'$(VENV)/bin/python' $(PIP) -e .
 	@touch '$@'
 
+ifeq ($(CI),true)
+# All at once: pip then looks every package up once.
+$(VENV)/.stamp-ml: $(PINNED)
+	@scripts/venv.sh '$(VENV)'
+	'$(VENV)/bin/python' $(PIP) -e '.[$(EXTRAS),ml]'
+	'$(VENV)/bin/python' $(PIP) --no-deps $(LLM_SERVER)
+	@touch '$(VENV)/.stamp-base' '$@'
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-ml
+	@touch '$@'
+else
 $(VENV)/.stamp-dev: $(VENV)/.stamp-base
 	'$(VENV)/bin/python' $(PIP) -e '.[$(EXTRAS)]'
 	@touch '$@'
@@ -98,6 +121,7 @@ $(VENV)/.stamp-ml: $(VENV)/.stamp-dev
 	'$(VENV)/bin/python' $(PIP) -e '.[$(EXTRAS),ml]'
 	'$(VENV)/bin/python' $(PIP) --no-deps $(LLM_SERVER)
 	@touch '$@'
+endif
 
 $(BENCH)/.stamp: $(PINNED)
 	@scripts/venv.sh '$(BENCH)'

@@ -39,7 +39,6 @@ def test_report_time_in_short():
     assert "100,000 ticks, one channel" in done.stdout
 
 
-@pytest.mark.serial
 def test_weight_in_short():
     done = _bench("weight", "--quick")
     assert done.returncode == 0, done.stderr
@@ -48,14 +47,12 @@ def test_weight_in_short():
     assert "import everywatt" in done.stdout
 
 
-@pytest.mark.serial
 def test_slowdown_in_short():
     done = _bench("slowdown", "--quick")
     assert done.returncode == 0, done.stderr
     assert "gpu-like" in done.stdout
 
 
-@pytest.mark.serial
 def test_ledger_cost_in_short():
     done = _bench("ledger_cost", "--quick")
     assert done.returncode == 0, done.stderr
@@ -108,7 +105,6 @@ def test_layer_pass_in_short():
     assert "never against never (A/A)" in done.stdout
 
 
-@pytest.mark.serial
 def test_stress_duty_in_short():
     done = _bench("stress_duty", "--quick")
     assert done.returncode == 0, done.stderr

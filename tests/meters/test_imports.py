@@ -14,7 +14,7 @@ from everywatt.meters import aipowermeter, ipmi_log, sage, smi_monitor
 from everywatt.sensors.calibrations import Stored, save
 from everywatt.tape.importing import import_files
 
-FUZZ = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 END = json.dumps("END OF RECORDING SEGMENT")
 
 

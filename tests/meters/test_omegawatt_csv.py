@@ -12,7 +12,7 @@ from everywatt.meters import omegawatt_csv
 from everywatt.meters.block import Oddities, forwards, join
 from everywatt.meters.omegawatt_csv import read_blocks, write_csv
 
-FUZZ = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 LOG = "2026/11/15-07:00:01;Sun Nov 15 07:00:01 2026;INFO;"
 
 

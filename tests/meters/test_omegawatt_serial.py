@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from everywatt.meters.omegawatt_serial import Decoder, arrival_ns, block_of
 from everywatt.sim.omegawatt import MAGIC, frame_bytes, numbered
 
-FUZZ = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("plugs", [6, 24, 36])

@@ -12,7 +12,7 @@ from everywatt.cli.group import dispatch
 from everywatt.core.errors import UsageError
 from everywatt.meters.plugmap import labia_feeds, load_map
 
-FUZZ = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 TWO = """
 [[plug]]
 plug = 1

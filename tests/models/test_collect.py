@@ -11,7 +11,7 @@ import pytest
 from everywatt.models.modelfile import load_model
 from everywatt.models.runs import run_table
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 def learn(own_home, time_s, *words):
@@ -34,6 +34,7 @@ def learn(own_home, time_s, *words):
     return collected, json.loads(done.stdout), load_model(out)
 
 
+@pytest.mark.serial
 def test_a_nonlinear_machine_is_learnt_in_a_minute(own_home):
     collected, fitted, model = learn(own_home, 40)
     assert collected["rows"] >= 30
@@ -42,6 +43,7 @@ def test_a_nonlinear_machine_is_learnt_in_a_minute(own_home):
     assert model.host == os.uname().nodename and "host.cpu_time" in model.needs
 
 
+@pytest.mark.serial
 @pytest.mark.long
 @pytest.mark.timeout(3600)  # ten minutes of load, and a fit that may have to wait for a core
 def test_a_nonlinear_machine_is_learnt_to_three_percent_in_ten_minutes(own_home):

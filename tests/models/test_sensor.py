@@ -134,7 +134,6 @@ def test_a_run_with_a_model_has_modelled_joules(file, own_home):
         assert {owner["energy"]["pedigree"] for owner in ledger["owners"]} == {"modelled"}
 
 
-@pytest.mark.serial
 def test_a_model_is_moved_here_beside_a_sensor(file, model, own_home):
     """On a machine of 30 W, and 60 W more when all of it is busy, told by RAPL.
 

@@ -16,8 +16,6 @@ import pytest
 import everywatt
 from everywatt.ledger.owners import OwnerKind
 
-pytestmark = pytest.mark.serial
-
 SOURCE = Path(everywatt.__file__).parents[1]
 IDLE_W, MAX_W = 10.0, 50.0
 GPU_W = 200.0
@@ -146,6 +144,7 @@ def conserved(ledger):
     assert sum(entry.microjoules for entry in ledger.entries) == round(ledger.total.joules * 1e6)
 
 
+@pytest.mark.serial
 def test_spinners_owe_what_their_rusage_says_while_others_come_and_go(machine):
     """Twenty seconds; two packages of which one draws twice as much, so each owner owes twice as much of it."""
     run, document = machine.run(

@@ -75,7 +75,7 @@ def test_not_configured(tmp_path):
 
 
 @given(st.text(alphabet="0123456789.eE+- WmkJh\n\tx", max_size=20), st.sampled_from(sorted(UNITS)))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_number_is_the_one_that_stands_there(text, unit):
     try:
         value = parse_number(text, unit)

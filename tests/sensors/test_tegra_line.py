@@ -140,7 +140,7 @@ NEW = ["XYZ_FREQ 3%@[1,2]", "foo@12.5C/13C", "NEW 17", "QQ off", "ZAP(7)", "DLA 
 
 
 @given(st.integers(0, len(LINES) - 1), st.integers(0, 2**32))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_fields_may_be_moved_added_and_left_out(which, seed):
     """No rail changes its watts because of what stands around it."""
     chance = random.Random(seed)
@@ -158,7 +158,7 @@ def test_fields_may_be_moved_added_and_left_out(which, seed):
 
 
 @given(st.integers(0, len(LINES) - 1), st.integers(0, 700))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_line_that_was_cut_has_no_wrong_watts(which, end):
     whole = milliwatts(LINES[which])
     line = parse_line(LINES[which][:end])
@@ -167,7 +167,7 @@ def test_a_line_that_was_cut_has_no_wrong_watts(which, end):
 
 
 @given(st.text(max_size=300) | st.sampled_from(LINES).flatmap(lambda t: st.integers(0, 9).map(lambda s: shaken(t, s))))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_anything_gives_a_line_or_none(text):
     line = parse_line(text)
     assert line is None or isinstance(line, TegraLine)

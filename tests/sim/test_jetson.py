@@ -36,7 +36,6 @@ def measure(board, tmp_path, seconds):
     return load(folder), done.stderr
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("layout", ["hwmon", "iio", "tegrastats"])
 def test_joules_of_a_run_are_the_boards_own(tmp_path, layout):
     with Board(tmp_path / "board", RAILS, layout=layout) as board:

@@ -12,11 +12,10 @@ SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disab
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 READY = "html[data-ready=true]"
 
-IN_A_BROWSER = [
-    pytest.mark.serial,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed: make system-packages"),
-]
-"""The marks of a module whose tests use the fixtures `browser` and `open_page`."""
+IN_A_BROWSER = pytest.mark.skipif(
+    not CHROMIUM.exists(), reason="Debian's chromium is not installed: make system-packages"
+)
+"""The mark of a module whose tests use the fixtures `browser` and `open_page`."""
 
 
 def coloured(page, chart):

@@ -97,7 +97,6 @@ def machines():
         yield lab, far
 
 
-@pytest.mark.serial
 def test_the_servers_own_tape_has_the_joules_and_the_clocks_are_in_the_interval(machines, tmp_path):
     evaluated, truth_j = asked_from_here(*machines, tmp_path, AHEAD_MS)
     found = evaluated("--server-skew", f"{AHEAD_MS}ms")

@@ -3,18 +3,15 @@
 import numpy as np
 import pytest
 
+from everywatt.bench.precision import torch_layers
+from everywatt.bench.precision.backend import Unsupported, make
+from everywatt.bench.precision.computed import Computed, cast, refusal
+from everywatt.bench.precision.data import load_data
+from everywatt.bench.precision.layers import apportion
+from everywatt.bench.precision.plan import Job
+from everywatt.bench.precision.ptfile import read_tensor
+
 pytestmark = pytest.mark.ml
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from everywatt.bench.precision import torch_layers  # noqa: E402
-from everywatt.bench.precision.backend import Unsupported, make  # noqa: E402
-from everywatt.bench.precision.computed import Computed, cast, refusal  # noqa: E402
-from everywatt.bench.precision.data import load_data  # noqa: E402
-from everywatt.bench.precision.layers import apportion  # noqa: E402
-from everywatt.bench.precision.plan import Job  # noqa: E402
-from everywatt.bench.precision.ptfile import read_tensor  # noqa: E402
-
 ENTRIES = """
 import torch
 
@@ -32,6 +29,13 @@ def fake(precision):
         p.data = (p / step).round() * step
     return model
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torch():
+    """Imported by the first test, not by the collection: every worker of every part collects."""
+    pytest.importorskip("transformers")
+    return pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +140,7 @@ def test_a_language_model_of_random_weights_is_as_good_as_guessing(gpt2):
     assert np.exp(told["loss"].sum() / told["tokens"].sum()) == pytest.approx(1000, rel=0.3)
 
 
-def test_files_of_torch_itself(tmp_path):
+def test_files_of_torch_itself(torch, tmp_path):
     values = torch.arange(12).reshape(3, 4), torch.randn(5, 2), torch.tensor([True, False]), torch.ones(2, 3).t()
     for value in values:
         torch.save(value, tmp_path / "t.pt")
