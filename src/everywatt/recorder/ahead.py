@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from everywatt.core.channels import Row
-from everywatt.recorder.line import Window, guard_ns
+from everywatt.recorder.line import Line, Window, guard_ns
 from everywatt.recorder.phase import CALM_NS, CALM_TARGET_NS, State, Tracker
 from everywatt.recorder.search import MS
 
@@ -73,8 +74,7 @@ class PlannedTracker(Tracker):
         line = self.line
         if line is None:
             return
-        for k in range(max(self._index + 1, index - 4), index + 1):
-            self._recent.append((line.latest(k - 1), line.latest(k)))
+        self._recent.extend(pairwise([line.latest(k) for k in range(max(self._index, index - 5), index + 1)]))
         self._last = (before_ns, after_ns, value)
         self._awaited, self._stale, self._unreported = False, 0, False
         self._moved, self._chances = self._moved * 0.98 + 1, self._chances * 0.98 + 1
@@ -95,8 +95,9 @@ class PlannedTracker(Tracker):
     def outlook(self, now_ns: int, until_ns: int) -> list[Window]:
         """When to read until `until_ns`, probes that are due first; the reads may then be fed later, all in one go.
 
-        Nothing where every read has to be looked at before the next one is planned: the lock is young, is searched for,
-        or what is published often stays the same.
+        Where most publications are known by other means that is one read, shortly before `until_ns`. Nothing where
+        every read has to be looked at before the next one is planned: the lock is young, is searched for, or what is
+        published often stays the same.
         """
         line = self.line
         if line is None or not self.calm(now_ns):
@@ -109,22 +110,25 @@ class PlannedTracker(Tracker):
         windows = [Window(at, at) for at in self._probes if at > now_ns]
         if self.sparse:
             k = max(k, line.sure(now_ns))
+            last = self._seldom(line, guard, k, until_ns)
+            if last:
+                return [*windows, *last]
         while (late := line.latest(k)) < end_ns:
             windows.append(Window(late + guard, line.band(k + 1)[0] - guard))
             k += 1
         return windows
 
-    def seldom(self, windows: list[Window], until_ns: int) -> list[Window]:
-        """Of an outlook the probes and the last window before `until_ns`."""
-        probes = [window for window in windows if window.earliest_ns == window.latest_ns]
-        others = windows[len(probes) :]
-        last = max((place for place, window in enumerate(others) if window.latest_ns < until_ns), default=0)
-        if len(others) < last + 3 or (probes and probes[-1].latest_ns > others[last].earliest_ns):
-            return windows
-        if until_ns - self._told_ns > LONGEST_NS:  # stretches before this one ended early: it is high time
-            return windows
+    def _seldom(self, line: Line, guard: int, k: int, until_ns: int) -> list[Window]:
+        """From publication k on, the last window that ends before `until_ns` and one after that; nothing where there
+        is none, where a probe comes after it, or where stretches before this one ended early and it is high time."""
+        last = line.possible(until_ns + guard) - 1
+        if last < k or until_ns - self._told_ns > LONGEST_NS:
+            return []
+        window = _after(line, last, guard)
+        if self._probes and self._probes[-1] > window.earliest_ns:
+            return []
         # The one that `until_ns` falls into is left out: it would be read a moment after the last one.
-        return [*probes, others[last], *others[last + 2 :]]
+        return [window, _after(line, last + 2, guard)]
 
     def commit(self, last: Window) -> None:
         """The windows up to this one will be kept, and what was read in them is fed afterwards: only the read in the
@@ -140,3 +144,8 @@ class PlannedTracker(Tracker):
         self._quiet_ns = self._planned_ns = now_ns
         if self.state is State.LOCKED:
             self._plan(now_ns)
+
+
+def _after(line: Line, k: int, guard: int) -> Window:
+    """When publication k stands, and can be read safely."""
+    return Window(line.latest(k) + guard, line.band(k + 1)[0] - guard)

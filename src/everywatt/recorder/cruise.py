@@ -49,20 +49,34 @@ class Restless(NamedTuple):
     tracker: PlannedTracker
 
 
-@dataclass
-class _Fixed:
-    source: Source
-    slot: Slot
-    at_ns: int
-
-
-@dataclass
+@dataclass(slots=True)
 class _Train:
+    """The windows of a tracked source; of the next one when it begins and when it is high time."""
+
     source: Source
     tracker: PlannedTracker
     windows: list[Window]
     period_ns: int
     next: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+
+    def turn(self) -> bool:
+        """Look at the next window; False where there is none."""
+        if self.next >= len(self.windows):
+            return False
+        window = self.windows[self.next]
+        self.first_ns, self.last_ns = window.earliest_ns, _last_ns(window)
+        return True
+
+
+class _Seat(NamedTuple):
+    """A member and its turn at a stop: fast ones first, and of those whoever has a deadline."""
+
+    period_ns: int
+    rank: int
+    place: int
+    member: Member
 
 
 def plan(schedule: Schedule, now_ns: int, until_ns: int) -> tuple[list[Stop], list[Restless]]:
@@ -70,56 +84,66 @@ def plan(schedule: Schedule, now_ns: int, until_ns: int) -> tuple[list[Stop], li
 
     The rules are those of `Schedule.wake_ns` and `Schedule.due`: whoever may be read at a fixed deadline is read there.
     """
-    fixed: list[_Fixed] = []
+    deadlines: dict[int, list[_Seat]] = {}
     trains: list[_Train] = []
     restless: list[Restless] = []
-    for source, slot in schedule.slots.items():
+    for place, (source, slot) in enumerate(schedule.slots.items()):
         if not isinstance(source, Source) or source.outage is not None or slot.hold_ns > now_ns:
             return [], []
         tracker = source.tracker
         if tracker is None:
-            fixed.append(_Fixed(source, slot, slot.deadline_ns))
+            seat, at = _Seat(slot.period_ns, 0, place, Member(source)), slot.deadline_ns
+            while at < until_ns:
+                deadlines.setdefault(at, []).append(seat)
+                at = schedule.after(slot, at)
+            deadlines.setdefault(at, [])  # the first one that is not kept: who can wait for it does
             continue
         windows = tracker.outlook(now_ns, until_ns)
-        if windows and source.standin is not None and source.standin.standing:
-            windows = tracker.seldom(windows, until_ns)
         if windows:
             trains.append(_Train(source, tracker, windows, slot.period_ns))
         else:
             restless.append(Restless(source, slot, tracker))
-    stops = _stops(schedule, fixed, trains, until_ns)
+    stops = _stops(deadlines, trains, until_ns)
     for train in trains:
         if train.next:
             train.tracker.commit(train.windows[train.next - 1])
     return stops, restless
 
 
-def _stops(schedule: Schedule, fixed: list[_Fixed], trains: list[_Train], until_ns: int) -> list[Stop]:
+def _stops(deadlines: dict[int, list[_Seat]], trains: list[_Train], until_ns: int) -> list[Stop]:
+    """One stop at each deadline, and those between for who cannot wait, until there is a train without a window."""
     stops: list[Stop] = []
-    while True:
-        deadline = min((entry.at_ns for entry in fixed), default=FAR_NS)
-        lasts = [_last_ns(train.windows[train.next]) for train in trains]
-        at = deadline
-        if lasts and min(lasts) < deadline:
-            latest = min(lasts)
-            firsts = [train.windows[train.next].earliest_ns for train in trains]
-            at = (max(first for first in firsts if first <= latest) + latest) // 2
+    times = [*sorted(deadlines), FAR_NS]
+    going, passed = all([train.turn() for train in trains]), 0
+    soonest = min((train.first_ns for train in trains), default=FAR_NS)
+    while going:
+        at = deadline = times[passed]
+        aboard: list[_Train] = []
+        if soonest <= deadline:
+            aboard = [train for train in trains if train.last_ns < deadline]
+            if aboard:
+                latest = min(train.last_ns for train in aboard)
+                at = (max(train.first_ns for train in trains if train.first_ns <= latest) + latest) // 2
+            aboard = [train for train in aboard or trains if train.first_ns <= at]
         if at >= until_ns:
-            return stops
-        members = []
-        for train, last in zip(trains, lasts, strict=True):
-            window = train.windows[train.next]
-            if window.earliest_ns <= at and (at == deadline or last < deadline):
-                members.append((train.period_ns, 1, Member(train.source, *window)))
-                train.next += 1
-        for entry in fixed:
-            if entry.at_ns <= at:
-                members.append((entry.slot.period_ns, 0, Member(entry.source)))
-                entry.at_ns = schedule.after(entry.slot, entry.at_ns)
-        members.sort(key=lambda member: member[:2])
-        stops.append(Stop(at, tuple([member for _, _, member in members])))
-        if any(train.next >= len(train.windows) for train in trains):
-            return stops
+            break
+        seats = [_seat(place, train) for place, train in enumerate(aboard)]
+        if at == deadline:
+            seats += deadlines[at]
+            passed += 1
+        seats.sort()
+        stops.append(Stop(at, tuple([seat.member for seat in seats])))
+        if aboard:
+            going = all([train.turn() for train in aboard])
+            soonest = min(train.first_ns for train in trains)
+    return stops
+
+
+def _seat(place: int, train: _Train) -> _Seat:
+    """A place in the next window of a train, which is used up."""
+    window = train.windows[train.next]
+    train.next += 1
+    return _Seat(train.period_ns, 1, place, Member(train.source, *window))
 
 
 def _last_ns(window: Window) -> int:
