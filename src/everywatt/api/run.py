@@ -123,7 +123,7 @@ class Run:
             if not windows:
                 continue
             gross = windows_energy(found, windows)
-            idle = idle_energy(found, baseline, sum(end - start for start, end in windows) / NS)
+            idle = idle_energy(found, baseline, sum(end - start for start, end in windows) / NS, gross)
             if gross.joules is None or idle.joules is None:
                 return gross if gross.joules is None else idle
             net = gross - idle

@@ -17,6 +17,8 @@ from everywatt.energy.window import source_energy
 
 QUIET_S = 2.0
 RESTLESS = 0.2
+# Less of a stretch than this was observed: it says nothing of idle.
+OBSERVED = 0.99
 BLOCKS = 8
 
 
@@ -63,27 +65,31 @@ def quietest(candidates: Sequence[Source], start_ns: int, end_ns: int) -> Baseli
         ticks = load_ticks(source.tape, source.group, source.channel, start_ns, end_ns)
         if ticks is None:
             return None
-        joules += ticks.many(starts, starts + int(length_s * NS))[0]
+        drawn, seen = ticks.many(starts, starts + int(length_s * NS))
+        # A stretch that nobody read is not a quiet one.
+        joules += np.where(seen >= OBSERVED, drawn / np.maximum(seen, OBSERVED), np.nan)
     if not np.isfinite(joules).any():
         return None
     best = int(starts[int(np.nanargmin(joules))])
     return Baseline(best, best + int(length_s * NS), "quietest")
 
 
-def idle_energy(candidates: Sequence[Source], baseline: Baseline, duration_s: float) -> Energy:
+def idle_energy(candidates: Sequence[Source], baseline: Baseline, duration_s: float, gross: Energy) -> Energy:
     """What the devices would have used in `duration_s` at the baseline's power, its spread carried along.
 
+    Of a device that was observed for a part of that time it is the idle energy of that part: `gross` says how much.
     Gain and offset keep the keys of the sensor, so that in a net figure the offset cancels and the gain does not.
     """
     parts = addable(candidates)
-    factor = duration_s / baseline.duration_s
+    observed = {label: part.coverage for label, part in gross.parts}
     scaled = {}
     for source in parts:
         energy = source_energy(source, baseline.start_ns, baseline.end_ns)
         if energy.joules is not None:
             spread = Term("baseline", f"baseline:{source.label}:{baseline.start_ns}", _spread_w(source, baseline))
             budget = energy.budget + Budget((replace(spread, joules=spread.joules * baseline.duration_s),))
-            energy = replace(energy, budget=budget) * factor
+            seen = observed.get(source.label, 1.0) / (energy.coverage or 1.0)
+            energy = replace(energy, budget=budget) * (seen * duration_s / baseline.duration_s)
         scaled[source.label] = energy
     return total(scaled, scope=scope_of(parts))
 

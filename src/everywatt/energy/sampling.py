@@ -36,6 +36,8 @@ from everywatt.energy.swing import (
 
 # A stretch longer than this many periods without a publication is a gap.
 GAP_PERIODS = 3.0
+# Times that differ by less than this are the same.
+ROUNDING_S = 1e-6
 # A load that toggles once a period may beat with the sensor; both its levels are looked for this far to either side.
 BEAT_S = 2.5
 # Where the beat is slower, this far.
@@ -80,7 +82,9 @@ class GaugeCurve(Curve):
     early_s, late_s  earliest and latest possible publication times (default: exact)
     period_s       publication period
     gap_s          a cell that is longer than this is a gap, and its reading speaks for one period (default: 3 periods)
+    held_s         the longest that each reading speaks for, where that is known (default: back to the one before)
     window_s       averaging window; where it is not known the period, or a quarter of it where readings betray that
+    lag_s          where the window is a guess: how far all readings together may lie beside the time they speak of
     quantum_w      smallest step of a reading
     witness        utilisation of the same device
     low_w, high_w  least and most power of the device, where known
@@ -97,7 +101,9 @@ class GaugeCurve(Curve):
         *,
         period_s: float,
         gap_s: float | None = None,
+        held_s: npt.ArrayLike | None = None,
         window_s: float | None = None,
+        lag_s: float = 0.0,
         early_s: npt.ArrayLike | None = None,
         late_s: npt.ArrayLike | None = None,
         quantum_w: float = 0.0,
@@ -110,6 +116,9 @@ class GaugeCurve(Curve):
             raise ValueError("a gauge's curve needs at least one publication")
         unsure = _unsure_s(t, early_s, late_s)
         start = _starts(t, period_s, GAP_PERIODS * period_s if gap_s is None else gap_s)
+        if held_s is not None:
+            held = np.asarray(held_s, dtype=np.float64)
+            start = np.where(t - start > held + ROUNDING_S, t - held, start)
         beside = _Beside(toggling(witness, t), low_w, high_w)
         window = _likely_window(y, period_s, beside.state) if window_s is None else window_s
         if window > 1.2 * period_s:
@@ -120,7 +129,7 @@ class GaugeCurve(Curve):
             cells = place_steps(cells)
         if unwitnessed(witness, y):
             cells = _doubted(cells, max(period_s - window, 0.0) / period_s > WHOLE)
-        super().__init__(cells, quantum_w=quantum_w, shift_s=median(unsure))
+        super().__init__(cells, quantum_w=quantum_w, shift_s=float(np.hypot(median(unsure), lag_s / Z95)))
 
 
 class CounterCurve(Curve):

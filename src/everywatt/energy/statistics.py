@@ -69,6 +69,8 @@ def power_samples(source: Source, start_ns: int, end_ns: int) -> npt.NDArray[np.
     with np.errstate(divide="ignore", invalid="ignore"):
         watts = np.diff(joules) / seconds if source.channel.kind is Kind.COUNTER else ticks.watts[1:]
     inside = (at_ns[1:] > start_ns) & (at_ns[:-1] < end_ns) & (seconds > 0)
+    if source.channel.kind is Kind.GAUGE:
+        inside &= ticks.real[1:]  # where nothing was read there is no reading of 0 W
     if source.channel.kind is Kind.COUNTER and inside.any():
         # Two reads close together (an inline read beside a scheduled one) divide a quantum by almost nothing.
         inside &= seconds >= 0.5 * median(seconds[inside])

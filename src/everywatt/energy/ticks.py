@@ -89,7 +89,8 @@ class Ticks:
     @cached_property
     def window_s(self) -> float:
         """What a gauge averages over: as known, else its period."""
-        return self.channel.facts.window_s or self.period_s
+        known = self.channel.facts.window_s
+        return self.period_s if known is None else known
 
     @property
     def plain(self) -> bool:
@@ -112,13 +113,21 @@ class Ticks:
                 witness=self._shifted_witness(),
                 low_w=self.low_w,
             )
+        held_s = np.diff(self.observed_ns, prepend=self.observed_ns[0] - self.period_s * NS) / NS
+        # What was put before the first reading, and where nothing was read, is no reading: the curve starts after it.
+        told = held_s > 0
+        told[0] = self.real[0]
+        t, half_s = t[told], half_s[told]
         return GaugeCurve(
             t,
-            self.watts,
+            self.watts[told],
+            held_s=held_s[told],
             period_s=self.spacing_s,
             # The tape's rule: a stretch of close reads (a search for the schedule) makes no gaps of the others.
             gap_s=GAP_PERIODS * max(self.expected_s, self.spacing_s),
             window_s=self.window_s,
+            # Taken as the mean of its period, while it may be the power at its end: half a period later.
+            lag_s=self.spacing_s / 2 if facts.window_s is None else 0.0,
             early_s=t - half_s,
             late_s=t + half_s,
             quantum_w=facts.quantum or 0.0,
