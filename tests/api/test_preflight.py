@@ -28,6 +28,12 @@ def test_each_disturbance_is_named():
     assert "measures power" in Preflight(said, power=False).refusal
 
 
+def test_a_busy_card_whose_processes_are_not_shown_is_a_disturbance():
+    samples = {"gpu.0.utilisation": 50.0, "gpu.1.utilisation": 3.0, "gpu.2.utilisation": None, "gpu.3.utilisation": 90.0}
+    said = sentences(0.0, [{"pid": os.getpid(), "gpu": 3}], samples)
+    assert said == ("gpu.0 was 50% busy just before the start, and the driver does not say by whom.",)
+
+
 def stat(folder, busy, idle=0):
     folder.mkdir(exist_ok=True)
     (folder / "stat").write_text(f"cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\n")

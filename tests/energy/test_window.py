@@ -313,3 +313,41 @@ def test_such_a_gauge_is_not_held_against_a_counter(tmp_path):
     energy = run_of(write_tape(tmp_path / "a.tape", [(group, 1.0, ticks)])).energy(between=(5.0, 35.0))
     assert energy.joules == pytest.approx(2400.0, rel=0.01)
     assert not any("disagree" in note for note in energy.notes)
+
+
+def test_an_instantaneous_gauge_is_filled_between_its_readings(tmp_path):
+    """Power 100 + 20 t W, read every 0.1 s: trapezoids are exact on a ramp, also where a window lies between reads."""
+    group = gauge_group(period_s=0.1, window_s=0.0)
+    run = run_of(write_tape(tmp_path / "a.tape", [(group, 0.1, rows(lambda t: 100 + 20 * t, 0, 10.1, 0.1))]))
+    assert run.energy(between=(0, 10)).joules == pytest.approx(2000.0, rel=1e-9)
+    truth = 100 * 3.274 + 10 * (4.287**2 - 1.013**2)
+    assert run.energy(between=(1.013, 4.287)).joules == pytest.approx(truth, rel=1e-3)
+
+
+def test_a_gauge_of_an_unknown_window_may_be_half_a_period_beside_its_time(tmp_path):
+    """Of the same ramp, means of each period are 2,000 J and readings at its end 2,010 J: both are in the interval."""
+    group = gauge_group(period_s=0.1, window_s=None)
+    run = run_of(write_tape(tmp_path / "a.tape", [(group, 0.1, rows(lambda t: 100 + 20 * t, 0, 10.1, 0.1))]))
+    energy = run.energy(between=(0, 10))
+    assert energy.joules == pytest.approx(2010.0) and energy.half_width == pytest.approx(10.0, rel=0.2)
+    assert energy.low <= 2000.0 + 1e-6
+
+
+def test_values_that_are_missing_are_no_joules_and_no_watts(tmp_path):
+    """Every fifth reading of 100 W failed: 8 s of 10 s were observed, and nobody ever read 0 W."""
+    ticks = rows(lambda t: float("nan") if round(t * 10) % 5 == 2 else 100.0, 0, 10, 0.1)
+    run = run_of(write_tape(tmp_path / "a.tape", [(gauge_group(max_w=150.0), 0.1, ticks)]))
+    energy = run.energy(between=(0, 10))
+    assert (energy.coverage, energy.joules) == (pytest.approx(0.8), pytest.approx(800.0))
+    assert energy.low <= 1000.0 <= energy.high
+    power = run.devices()["gpu.0"]["power"]
+    assert (power["min"], power["mean"], power["samples"]) == (100.0, 100.0, 80)
+
+
+def test_a_stretch_that_nobody_read_is_not_idle(tmp_path):
+    """100 W throughout, 40 of 100 s not read: idle is 100 W and not 0, and is taken off the time that was read."""
+    ticks = rows(lambda t: 100.0, 0, 30, 0.1) + rows(lambda t: 100.0, 70, 100, 0.1)
+    run = run_of(write_tape(tmp_path / "a.tape", [(gauge_group(max_w=150.0), 0.1, ticks)]))
+    net = run.energy_net(between=(0, 100))
+    assert net.joules == pytest.approx(0.0, abs=1.0)
+    assert net.low <= 0.0 <= net.high

@@ -136,6 +136,7 @@ def test_an_expired_calibration_is_not_used_and_said(make, kept):
 
 
 def test_written_for_aipowermeter_and_read_again(make, tmp_path, capsys):
+    (tmp_path / "metadata.json").write_text(json.dumps({"description": "résumé of a try", "date": "2026"}))
     make("aipowermeter", "\n".join(line(t, cpu(10.0 + t), nvml_card(100.0 + t)) for t in range(21)))
     folder = tmp_path / "theirs"
     words = ["export", str(tmp_path / "aipowermeter.tape"), "--to", "aipowermeter", "--out", str(folder)]
@@ -143,6 +144,9 @@ def test_written_for_aipowermeter_and_read_again(make, tmp_path, capsys):
     capsys.readouterr()
     again = load(import_files("aipowermeter", [folder], tmp_path / "again.tape"))
     first = json.loads((folder / "power_metrics.json").read_text().splitlines()[1])
+    assert json.loads((folder / "metadata.json").read_text())["description"] == "résumé of a try"
+    assert set(first["metrics"]["gpu"]) == set(nvml_card(0.0)), "their names, all of them"
+    assert first["metrics"]["gpu"]["per_gpu_nvidia_use_rate"] == {"0": 50.0}
     assert first["metrics"]["cpu"]["psys_power"] == -1 and first["metrics"]["gpu"]["nvidia_power"] == pytest.approx(101)
     assert again.energy(device="cpu.0").joules == pytest.approx(sum(10 + t for t in range(1, 21)))
     assert again.energy(device="gpu.0").joules == pytest.approx(sum(100 + t for t in range(1, 21)))

@@ -175,3 +175,36 @@ def test_kinds_and_wrong_use(tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"monotonic_ns": 1}\n')
     with pytest.raises(UsageError, match="not an export"):
         import_files("jsonl", [tmp_path / "bad.jsonl"], tmp_path / "a.tape")
+
+
+def test_a_csv_in_kilowatts_whose_last_line_was_cut_off(tmp_path):
+    path = tmp_path / "meter.csv"
+    path.write_text("when,kw\n1000,0.1\n1001,0.1\n1002,0.1\n10")
+    options = {"time": "when", "time_format": "s", "values": ["kw"], "unit": "kW", "domain": "wall"}
+    with Tape.open(import_files("csv", [path], tmp_path / "m.tape", options)) as tape:
+        channel = tape.groups[0].info.channels[0]
+        assert (channel.unit, channel.scale, channel.carries_energy) == ("W", 1000.0, True)
+        assert len(load_columns(tape, 1, ["kw"]).read) == 3  # and none at 10 s after 1970
+    for unit, scale in (("kWh", 3.6e6), ("mW", 1e-3), ("°C", 1.0)):
+        out = tmp_path / f"{unit}.tape"
+        with Tape.open(import_files("csv", [path], out, {**options, "unit": unit})) as tape:
+            assert tape.groups[0].info.channels[0].scale == pytest.approx(scale)
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "match"),
+    [
+        (b"when,w\n1000,\xff\n", {}, "cannot be read as csv"),
+        (b"when;w\n1000;5,3\n", {"delimiter": ";"}, "holds no number"),
+        (b"when,w\n1000,5\n", {"gain_pc": 1}, "'gain_pc' is nothing"),
+        (b"when,w\n1000,5\n", {"delimiter": ";;"}, "not one character"),
+        (b"", {}, "no column 'when'"),
+    ],
+)
+def test_a_csv_that_cannot_be_read_is_an_error_that_says_why(tmp_path, text, more, match):
+    path = tmp_path / "meter.csv"
+    path.write_bytes(text)
+    options = {"time": "when", "time_format": "s", "values": ["w"], "unit": "W", **more}
+    with pytest.raises(UsageError, match=match):
+        import_files("csv", [path], tmp_path / "m.tape", options)
+    assert not (tmp_path / "m.tape").exists()

@@ -17,6 +17,8 @@ from everywatt.sensors.registry import choose, known
 
 BUSY_SHARE = 0.10
 """Above this share of the machine's CPUs the work of other programs is no longer noise."""
+BUSY_GPU_PERCENT = 5.0
+"""Above this a card has work, also where the driver does not show whose (a container sees no processes of others)."""
 LOOK_S = 0.5
 SHORTEST_S = 0.15
 
@@ -120,7 +122,11 @@ def sentences(
         shown = ", ".join(f"process {row['pid']} on gpu.{row['gpu']}" for row in others[:4])
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         found.append(f"Others are on the GPUs: {shown}{more}.")
+    told = {f"gpu.{row['gpu']}" for row in tenants if not row.get("gone")}
     for name, value in samples.items():
+        device, _, what = name.rpartition(".")
+        if what == "utilisation" and (value or 0.0) > BUSY_GPU_PERCENT and device not in told:
+            found.append(f"{device} was {value:.0f}% busy just before the start, and the driver does not say by whom.")
         words = [word for bit, word in SLOWED.items() if name.endswith(".throttle") and int(value or 0) & bit]
         if words:
             found.append(f"{name.removesuffix('.throttle')} is slowed down: {', '.join(words)}.")

@@ -17,8 +17,9 @@ from everywatt.energy.window import source_energy
 
 QUIET_S = 2.0
 RESTLESS = 0.2
+# Less of a stretch than this was observed: it says nothing of idle.
+OBSERVED = 0.99
 BLOCKS = 8
-WHOLE = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,9 @@ def quietest(candidates: Sequence[Source], start_ns: int, end_ns: int) -> Baseli
         ticks = load_ticks(source.tape, source.group, source.channel, start_ns, end_ns)
         if ticks is None:
             return None
-        found, coverage = ticks.many(starts, starts + int(length_s * NS))
-        joules += np.where(coverage >= WHOLE, found, np.nan)
+        drawn, seen = ticks.many(starts, starts + int(length_s * NS))
+        # A stretch that nobody read is not a quiet one.
+        joules += np.where(seen >= OBSERVED, drawn / np.maximum(seen, OBSERVED), np.nan)
     if not np.isfinite(joules).any():
         return None
     best = int(starts[int(np.nanargmin(joules))])
@@ -78,19 +80,19 @@ def quietest(candidates: Sequence[Source], start_ns: int, end_ns: int) -> Baseli
 def idle_energy(candidates: Sequence[Source], baseline: Baseline, duration_s: float, gross: Energy) -> Energy:
     """What the devices would have used in `duration_s` at the baseline's power, its spread carried along.
 
-    Of a device that `gross` saw a part of the time only, that part: its joules are of no more. Gain and offset keep the
-    keys of the sensor, so that in a net figure the offset cancels and the gain does not.
+    Of a device that was observed for a part of that time it is the idle energy of that part: `gross` says how much.
+    Gain and offset keep the keys of the sensor, so that in a net figure the offset cancels and the gain does not.
     """
     parts = addable(candidates)
-    seen = {name: part.coverage for name, part in gross.parts}
+    observed = {label: part.coverage for label, part in gross.parts}
     scaled = {}
     for source in parts:
         energy = source_energy(source, baseline.start_ns, baseline.end_ns)
         if energy.joules is not None:
             spread = Term("baseline", f"baseline:{source.label}:{baseline.start_ns}", _spread_w(source, baseline))
             budget = energy.budget + Budget((replace(spread, joules=spread.joules * baseline.duration_s),))
-            share = seen.get(source.label, gross.coverage) / max(energy.coverage, WHOLE / 100)
-            energy = replace(energy, budget=budget) * (share * duration_s / baseline.duration_s)
+            seen = observed.get(source.label, gross.coverage) / (energy.coverage or 1.0)
+            energy = replace(energy, budget=budget) * (seen * duration_s / baseline.duration_s)
         scaled[source.label] = energy
     return total(scaled, scope=scope_of(parts))
 

@@ -18,6 +18,8 @@ from everywatt.tape.columns import Columns
 
 GAP_PERIODS = 3.0
 FEW_REPEATS = 5
+# Less of a period than this is rounding, and no time that a reading does not speak for.
+UNSEEN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +207,22 @@ def slopes(at: Ints, joules: Floats) -> Floats:
 
 
 def _stepped(ticks: Ticks) -> Ticks:
-    """A gauge after a gap speaks for one period before its publication: accumulation is flat until there."""
+    """Where a gauge's reading speaks for less than the time since the one before, accumulation is flat until there.
+
+    After a gap it speaks for one period; after rows that had no value, for the time since the last of those.
+    """
     if ticks.channel.kind is Kind.COUNTER or len(ticks.at_ns) < 2:
         return ticks
     period_ns = int(ticks.expected_s * NS)
-    late = np.flatnonzero(np.diff(ticks.at_ns) > GAP_PERIODS * period_ns) + 1
+    gone, seen = np.diff(ticks.at_ns), np.diff(ticks.observed_ns)
+    gaps = gone > GAP_PERIODS * period_ns
+    held = np.where(gaps, period_ns, np.maximum(seen, 1.0)).astype(np.int64)
+    late = np.flatnonzero(gaps | (gone - seen > UNSEEN * period_ns)) + 1
     if not len(late):
         return ticks
     return replace(
         ticks,
-        at_ns=np.insert(ticks.at_ns, late, ticks.at_ns[late] - period_ns),
+        at_ns=np.insert(ticks.at_ns, late, ticks.at_ns[late] - held[late - 1]),
         half_ns=np.insert(ticks.half_ns, late, 0.0),
         joules=np.insert(ticks.joules, late, ticks.joules[late - 1]),
         observed_ns=np.insert(ticks.observed_ns, late, ticks.observed_ns[late - 1]),

@@ -36,6 +36,8 @@ from everywatt.energy.swing import (
 
 # A stretch longer than this many periods without a publication is a gap.
 GAP_PERIODS = 3.0
+# Times that differ by less than this are the same.
+ROUNDING_S = 1e-6
 # A load that toggles once a period may beat with the sensor; both its levels are looked for this far to either side.
 BEAT_S = 2.5
 # Where the beat is slower, this far.
@@ -81,7 +83,9 @@ class GaugeCurve(Curve):
     period_s       publication period
     gap_s          a cell that is longer than this is a gap (default: 3 periods), and its reading speaks for `reach_s`
                    before it (default: a period)
+    held_s         the longest that each reading speaks for, where that is known (default: back to the one before)
     window_s       averaging window; where it is not known the period, or a quarter of it where readings betray that
+    lag_s          where the window is a guess: how far all readings together may lie beside the time they speak of
     quantum_w      smallest step of a reading
     witness        utilisation of the same device
     low_w, high_w  least and most power of the device, where known
@@ -99,7 +103,9 @@ class GaugeCurve(Curve):
         period_s: float,
         gap_s: float | None = None,
         reach_s: float | None = None,
+        held_s: npt.ArrayLike | None = None,
         window_s: float | None = None,
+        lag_s: float = 0.0,
         early_s: npt.ArrayLike | None = None,
         late_s: npt.ArrayLike | None = None,
         quantum_w: float = 0.0,
@@ -111,8 +117,10 @@ class GaugeCurve(Curve):
         if len(t) == 0:
             raise ValueError("a gauge's curve needs at least one publication")
         unsure = _unsure_s(t, early_s, late_s)
-        reach = period_s if reach_s is None else reach_s
-        start = _starts(t, reach, GAP_PERIODS * period_s if gap_s is None else gap_s)
+        start = _starts(t, period_s if reach_s is None else reach_s, GAP_PERIODS * period_s if gap_s is None else gap_s)
+        if held_s is not None:
+            held = np.asarray(held_s, dtype=np.float64)
+            start = np.where(t - start > held + ROUNDING_S, t - held, start)
         beside = _Beside(toggling(witness, t), low_w, high_w)
         window = _likely_window(y, period_s, beside.state) if window_s is None else window_s
         if window > 1.2 * period_s:
@@ -123,7 +131,7 @@ class GaugeCurve(Curve):
             cells = place_steps(cells)
         if unwitnessed(witness, y):
             cells = _doubted(cells, max(period_s - window, 0.0) / period_s > WHOLE)
-        super().__init__(cells, quantum_w=quantum_w, shift_s=median(unsure))
+        super().__init__(cells, quantum_w=quantum_w, shift_s=float(np.hypot(median(unsure), lag_s / Z95)))
 
 
 class CounterCurve(Curve):

@@ -90,7 +90,8 @@ class Ticks:
     @cached_property
     def window_s(self) -> float:
         """What a gauge averages over: as known, else its period."""
-        return self.channel.facts.window_s or self.period_s
+        known = self.channel.facts.window_s
+        return self.period_s if known is None else known
 
     @property
     def plain(self) -> bool:
@@ -113,20 +114,24 @@ class Ticks:
                 witness=self._shifted_witness(),
                 low_w=self.low_w,
             )
-        # A tick that ends a gap is no reading of 0 W: power did not step there, nobody looked. And the first reading
-        # speaks for the period before it by itself.
-        read = self.real.copy()
-        read[-1] = True
+        held_s = np.diff(self.observed_ns, prepend=self.observed_ns[0] - self.period_s * NS) / NS
+        # What was put before the first reading, and where nothing was read, is no reading: the curve starts after it.
+        told = held_s > 0
+        told[0] = self.real[0]
+        t, half_s = t[told], half_s[told]
         return GaugeCurve(
-            t[read],
-            self.watts[read],
+            t,
+            self.watts[told],
+            held_s=held_s[told],
             period_s=self.spacing_s,
             # The tape's rule: a stretch of close reads (a search for the schedule) makes no gaps of the others.
             gap_s=GAP_PERIODS * self.expected_s,
             reach_s=self.expected_s,
             window_s=self.window_s,
-            early_s=(t - half_s)[read],
-            late_s=(t + half_s)[read],
+            # Taken as the mean of its period, while it may be the power at its end: half a period later.
+            lag_s=self.spacing_s / 2 if facts.window_s is None else 0.0,
+            early_s=t - half_s,
+            late_s=t + half_s,
             quantum_w=facts.quantum or 0.0,
             witness=self._shifted_witness(),
         )

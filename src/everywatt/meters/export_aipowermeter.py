@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from everywatt.api.run import Run
 from everywatt.core.channels import Domain
@@ -15,8 +16,12 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, RunExists
 from everywatt.energy.sources import Source, sources
 from everywatt.meters.aipowermeter import CPU, END, FILE, day_text
+from everywatt.tape.columns import load_columns
+from everywatt.tape.reader import Tape
 
 PERIOD_S: Final = 1.0
+# Of the cards, beside their power: their name for it, and the end of ours.
+_BESIDE: Final = {"nvidia_use_rate": "utilisation", "nvidia_memory": "memory"}
 _KEYS: Final = {domain: key for key, _, _, domain in CPU}
 
 
@@ -35,9 +40,17 @@ def export_aipowermeter(run: Run, folder: Path, period_s: float = PERIOD_S) -> l
         raise MeasurementRefused("This run has no power to export.")
     folder.mkdir(parents=True, exist_ok=True)
     about = folder / "metadata.json"
-    about.write_text(json.dumps({"description": run.name, "date": day_text(_started_ns(run))}) + "\n", encoding="utf-8")
+    told = {"description": _description(run), "date": day_text(_started_ns(run))}
+    about.write_text(json.dumps(told) + "\n", encoding="utf-8")
     target.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return [target, about]
+
+
+def _description(run: Run) -> Any:
+    """What its user wrote about it, here or in their recording that it was made from; else its name."""
+    theirs = run.meta.get("description")
+    text = theirs.get("description") if isinstance(theirs, Mapping) else theirs
+    return run.meta.get("note") or text or run.name
 
 
 def _started_ns(run: Run) -> int:
@@ -57,12 +70,33 @@ def _segment(run: Run, period_s: float) -> list[str]:
     steps_s = np.diff(edges_s)
     powers = [run.energies(edges_s[:-1], edges_s[1:], device=source.label) / steps_s for source in found]
     started_ns = _started_ns(run)
+    at_ns = first_ns + np.round(edges_s * NS).astype(np.int64)
+    cards = [source.channel.device for source in found if source.domain is Domain.GPU]
+    beside = {key: {card: _readings(tape, f"{card}.{what}", at_ns) for card in cards} for key, what in _BESIDE.items()}
     lines = []
     for place, edge_s in enumerate(edges_s):
         watts = [float(power[max(place - 1, 0)]) for power in powers]  # the first line covers no time
         metrics = _metrics(found, watts)
+        for key, readings in beside.items():
+            now = {card: float(values[place]) for card, values in readings.items() if np.isfinite(values[place])}
+            if now:
+                whole = sum(now.values()) / (len(now) if key == "nvidia_use_rate" else 1)
+                each = {card.removeprefix("gpu."): value for card, value in now.items()}
+                metrics.setdefault("gpu", {}).update({key: whole, f"per_gpu_{key}": each})
         lines.append(json.dumps({"date": day_text(started_ns + round(edge_s * NS)), "metrics": metrics}))
     return [*lines, json.dumps(END)]
+
+
+def _readings(tape: Tape, name: str, at_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The newest value of a channel at each instant, NaN before its first and where there is no such channel."""
+    for group in tape.groups:
+        channel = next((one for one in group.info.channels if one.name == name), None)
+        columns = load_columns(tape, group.id, [name]) if channel is not None else None
+        if channel is not None and columns is not None and len(columns.read):
+            place = np.searchsorted(columns.read, at_ns, side="right") - 1
+            values = np.asarray(columns.values[name], dtype=np.float64) * channel.scale
+            return np.where(place >= 0, values[np.maximum(place, 0)], np.nan)
+    return np.full(len(at_ns), np.nan)
 
 
 def _metrics(found: Sequence[Source], watts: Sequence[float]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ def _curves(altair: Any, run: Run, lines: Sequence[Line], scale: Any, side: str)
     chart, unit = lines[0].chart, CHARTS[lines[0].chart][1]
     title = f"{CHARTS[chart][0]} ({unit})" if unit else ", ".join(line.label for line in lines)
     axis = altair.Axis(orient=side, grid=side == "left")
-    zero = altair.Scale(zero=chart in ("power", "utilisation", "memory"))
+    zero = altair.Scale(zero=chart in ("power", "utilisation", "memory"), **_top(chart, rows))
     x = _time(altair, run)
     key = altair.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=3)
     colour = altair.Color("line:N", title=None, scale=scale, legend=key)
@@ -139,6 +139,14 @@ def _curves(altair: Any, run: Run, lines: Sequence[Line], scale: Any, side: str)
         x=x, y=altair.Y("mean:Q", title=title, axis=axis, scale=zero), color=colour, strokeDash=dash
     )
     return [band, line]
+
+
+def _top(chart: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Some room above, so that a steady line is not the frame; shares end at 100 %."""
+    most = max((row["high"] for row in rows if row["high"] is not None), default=0.0)
+    if most <= 0 or chart not in ("power", "utilisation", "memory"):
+        return {}
+    return {"domainMax": 100.0 if chart == "utilisation" and most <= 100 else 1.05 * most}
 
 
 def _rows(line: Line) -> list[dict[str, Any]]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
@@ -20,12 +23,15 @@ from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind
 from everywatt.core.clocks import NS, Anchor, FakeClock
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.spans import Point, Span
+from everywatt.core.units import parse_energy_j, parse_power_w
 from everywatt.tape import exporting
 from everywatt.tape.writer import TapeWriter
 
 GROUP: Final = "everywatt.importers"
 Importer = Callable[[Sequence[Path], Path, Mapping[str, Any]], Path]
 FACTS: Final = ("gain_pct", "offset_w", "quantum", "wrap", "max_w", "window_s")
+OF_VALUES: Final = ("unit", "kind", "device", "domain", "scale", *FACTS)
+OF_CSV: Final = ("time", "time_format", "values", *OF_VALUES, "delimiter", "name", "meta")
 FOLDERS: Final = ("aipowermeter", "labia", "ipw")  # kinds whose recordings are folders
 _FLUSH_ROWS: Final = 1024
 
@@ -66,7 +72,10 @@ def import_files(kind: str, paths: Sequence[Path], out: Path, options: Mapping[s
         raise UsageError(f"There is no file {missing[0]}." if missing else "No file was given to import.")
     module, _, name = targets[kind].partition(":")
     importer: Importer = getattr(importlib.import_module(module), name)
-    return importer([Path(path) for path in paths], Path(out), options or {})
+    try:
+        return importer([Path(path) for path in paths], Path(out), options or {})
+    except (UnicodeDecodeError, csv.Error, EOFError, zlib.error) as error:
+        raise UsageError(f"{', '.join(map(str, paths))} cannot be read as {kind}: {error}.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +141,15 @@ def import_csv(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     columns with unit and kind for all), time_format (`iso`, `s`, `ms`, `ns` or a strptime pattern), delimiter. What is
     known of the meter (FACTS) goes into the interval.
     """
+    if len(str(options.get("delimiter", ","))) != 1:
+        raise UsageError(f"'{options['delimiter']}' is not one character.", cure="delimiter: ',' or ';'")
     with _text(paths[0]) as file:
         header = next(csv.reader(file, delimiter=str(options.get("delimiter", ","))), [])
     if header == list(exporting.TICKS):
         return import_ours(paths, out, options)
+    unknown = [key for key in options if key not in OF_CSV]
+    if unknown:
+        raise UsageError(f"'{unknown[0]}' is nothing that a csv can be told.", cure=f"one of: {', '.join(OF_CSV)}")
     columns = [name.strip() for name in header]
     time_column, values = options.get("time"), _value_map(options)
     for name in (time_column, *values):
@@ -147,6 +161,9 @@ def import_csv(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     table = sorted(_read_table(paths, columns, str(time_column), list(values), options), key=lambda row: row[0])
     if not table:
         raise UsageError(f"{paths[0]} holds no rows.")
+    for place, name in enumerate(values):
+        if not any(math.isfinite(row[1][place]) for row in table):
+            raise UsageError(f"Column '{name}' of {paths[0]} holds no number.", cure="numbers with a decimal point")
     channels = tuple(_channel(name, spec) for name, spec in values.items())
     info = GroupInfo(str(options.get("name", paths[0].stem)), "import", channels[0].device, channels)
     return write_utc_table(out, [(info, table)], source=paths, meta=options.get("meta", {}))
@@ -177,7 +194,7 @@ def write_utc_table(
 
 def _value_map(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     values = options.get("values") or {}
-    common = {key: options[key] for key in ("unit", "kind", "device", "domain", "scale", *FACTS) if key in options}
+    common = {key: options[key] for key in OF_VALUES if key in options}
     if isinstance(values, str):
         values = [values]
     if not isinstance(values, Mapping):
@@ -199,8 +216,17 @@ def _channel(column: str, spec: Mapping[str, Any]) -> Channel:
         raise UsageError(f"Column '{column}': {error}.") from None
     pedigree = Pedigree.COUNTER if kind is Kind.COUNTER else Pedigree.INTEGRATED
     device = str(spec.get("device", "host"))
-    name, unit = str(spec.get("channel", column)), str(spec.get("unit", ""))
-    return Channel(name, unit, kind, device, domain, scale, pedigree, facts=Facts(**known))
+    unit, factor = _si(str(spec.get("unit", "")))
+    name = str(spec.get("channel", column))
+    return Channel(name, unit, kind, device, domain, scale * factor, pedigree, facts=Facts(**known))
+
+
+def _si(unit: str) -> tuple[str, float]:
+    """Watts or joules and how many of them a unit is (`kW`, `Wh`); any other unit stays as it is."""
+    for base, parse in (("W", parse_power_w), ("J", parse_energy_j)):
+        with suppress(UsageError):
+            return (base, parse(f"1{unit}")) if unit else (unit, 1.0)
+    return unit, 1.0
 
 
 def _read_table(
@@ -213,7 +239,7 @@ def _read_table(
             reader = csv.reader(file, delimiter=str(options.get("delimiter", ",")))
             next(reader, None)
             for number, row in enumerate(reader, 2):
-                if row and len(row) > at:
+                if len(row) > max(at, min(indexes)):  # a line that was cut off may have half a time
                     utc_ns = parse_utc_ns(row[at], str(options.get("time_format", "iso")), f"{path}, line {number}")
                     yield utc_ns, tuple(number_in(row[i]) if i < len(row) else NAN for i in indexes)
 
