@@ -25,6 +25,7 @@ from everywatt.slurm.store import Store
 SOURCE = Path(everywatt.__file__).parents[1]
 IDLE_W, MAX_W = 10.0, 50.0
 CARD_W = (20.0, 220.0)
+FREEZER = Path("/sys/fs/cgroup/freezer")  # where Slurm has the processes of jobs with cgroups of version 1
 PER_CPU_S = (MAX_W - IDLE_W) / (os.cpu_count() or 1)
 
 # Uses CPUs to some share for some seconds, and says in a file what it used.
@@ -58,6 +59,20 @@ after = time.monotonic()
 with open(name, "w") as file:
     json.dump([ended - began, after - before], file)
 """
+
+
+def cgroups_are_ours(tree: Path) -> bool:
+    """Whether cgroups can be made here: they are the kernel's to give, and a container may have none to write to."""
+    return os.geteuid() == 0 and (tree / "cgroup.procs").exists() and os.access(tree, os.W_OK)
+
+
+def remove_cgroups(tree: Path) -> None:
+    """What Slurm or a test leaves behind."""
+    for path, _, _ in os.walk(tree, topdown=False):
+        try:
+            os.rmdir(path)
+        except OSError:
+            pass
 
 
 class SlurmSite:
