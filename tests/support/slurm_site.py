@@ -92,12 +92,11 @@ class SlurmSite:
         self.started = self._script(
             "started-by-prolog",
             f". {folder}/$SLURMD_NODENAME.env\n"
-            f'exec {self.command} "$@" --node $SLURMD_NODENAME --store {folder}/store --every {every_s:g}s '
-            f">>{folder}/$SLURMD_NODENAME.log 2>&1",
+            f'exec {self.command} "$@" --every {every_s:g}s >>{folder}/$SLURMD_NODENAME.log 2>&1',
         )
         hooks = {}
         for event in EVENTS:
-            text = hook(event, Site(spool=Path("SPOOL"), command=self.started))
+            text = hook(event, Site(spool=Path("SPOOL"), store=folder / "store", command=self.started))
             # All nodes are this host, so the spool goes by the node's name.
             hooks[event] = self._write(NAMES[event], text.replace("spool=SPOOL", f"spool={folder}/$SLURMD_NODENAME"))
         cards = ["--gpu", f"load:{CARD_W[0]:g}W,{CARD_W[1]:g}W"] * gpus
