@@ -7,6 +7,7 @@ import os
 import pytest
 from browsing import CHROMIUM, DESK, READY, ROOT, SWITCHES
 from slurm_cluster import Options, SlurmCluster, missing
+from slurm_counter import Counter, can_mount
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +70,16 @@ def with_slurm():
 
 
 @pytest.fixture(scope="session")
-def slurm(tmp_path_factory):
+def slurm_counter(tmp_path_factory):
+    """The counter of energy that Slurm reads on node1 of the cluster `slurm`; None where nothing can be mounted."""
+    return Counter(tmp_path_factory.mktemp("counter")) if can_mount() else None
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory, slurm_counter):
     """A Slurm cluster of two nodes with two pretend GPUs each, and accounting. Mark what uses it `serial`."""
     need_slurm()
-    with SlurmCluster(tmp_path_factory.mktemp("slurm"), Options(nodes=2, gpus=2, accounting=True)) as cluster:
+    counted = {"wrap": {"node1": slurm_counter.wrap}, "extra": slurm_counter.lines} if slurm_counter else {}
+    folder = tmp_path_factory.mktemp("slurm")
+    with SlurmCluster(folder, Options(nodes=2, gpus=2, accounting=True, **counted)) as cluster:
         yield cluster

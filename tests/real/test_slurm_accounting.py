@@ -1,5 +1,6 @@
 """A real cluster's sacct in a store: accounts, states, jobs that nobody recorded, and what validate says of them."""
 
+import contextlib
 import json
 import os
 import pwd
@@ -13,11 +14,12 @@ from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.store import Store
 
 pytestmark = pytest.mark.serial
+NODE_W = 50.0
 
 
 @pytest.fixture(scope="module")
-def ran(slurm):
-    """phys: a job on both nodes and an array of two, of which one fails; chem: one job."""
+def ran(slurm, slurm_counter):
+    """phys: a job on both nodes and an array of two, of which one fails; chem: one job. node1 draws 50 W."""
     user = pwd.getpwuid(os.geteuid()).pw_name
     for account in ("phys", "chem"):
         slurm.run("sacctmgr", "-i", "add", "account", account)
@@ -27,9 +29,14 @@ def ran(slurm):
         return "Account=chem" in slurm.run("scontrol", "show", "assoc_mgr", "flags=assoc")
 
     slurm.until(known, "slurmctld knows the accounts", 30)
+    with slurm_counter.drawing(NODE_W) if slurm_counter else contextlib.nullcontext():
+        return submitted(slurm)
+
+
+def submitted(slurm) -> tuple[int, int, int]:
     both = slurm.sbatch("#!/bin/sh\nsrun true\n", "--account=phys", "--nodes=2", "--job-name=both|ends")
     array = slurm.sbatch("#!/bin/sh\nexit $SLURM_ARRAY_TASK_ID\n", "--account=phys", "--array=0-1")
-    alone = slurm.sbatch("#!/bin/sh\nsleep 1\n", "--account=chem", "--nodelist=node1")
+    alone = slurm.sbatch("#!/bin/sh\nsleep 4\n", "--account=chem", "--nodelist=node1")
     for job in (both, array, alone):
         slurm.wait(job)
         slurm.sacct(job, columns="JobID,State")
@@ -101,3 +108,29 @@ def test_daily_asks_sacct(ran, said, tmp_path: Path) -> None:
     by_account = {row["group"]: row["jobs"] for row in found["day"]["by_account"]}
     assert (by_account["phys"], by_account["chem"]) == (3, 1)
     assert "root" in found["users"]
+
+
+def test_what_slurm_counted_stands_beside_ours(slurm, slurm_counter, ran, said, tmp_path: Path, capsys) -> None:
+    """Slurm read a counter of the node; a job without `srun` has that with its batch step only."""
+    if slurm_counter is None:
+        pytest.skip("nothing can be mounted here, so Slurm has no counter to read")
+    _, _, alone = ran
+    rows = {row["JobID"]: row for row in slurm.sacct(alone, columns="JobID,State,ElapsedRaw,ConsumedEnergyRaw")}
+    counted_j = float(rows[f"{alone}.batch"]["ConsumedEnergyRaw"])
+    elapsed_s = float(rows[str(alone)]["ElapsedRaw"])
+    assert NODE_W * (elapsed_s - 2) <= counted_j <= NODE_W * (elapsed_s + 2), "it reads once a second"
+    assert said("import", "sacct", "--since", "-1d")[0] == 0
+    (job,) = said("job", str(alone))[1]["jobs"]
+    assert (job["slurm_j"], job["ours_over_slurm"]) == (counted_j, None), "nobody recorded it"
+    store = Store(tmp_path / "store")
+    known = next(row for row in store.jobs(0, 9e9).to_pylist() if row["job_id"] == alone)
+    own = {"energy_uj": 7_000_000, "low_uj": 6_000_000, "high_uj": 8_000_000, "idle_uj": 100_000_000, "coverage": 1.0}
+    store.append(
+        [JobOnNode(alone, "node1", known["start_s"], known["end_s"], cluster=known["cluster"], **own)], "node1"
+    )
+    assert said("import", "sacct", "--since", "-1d")[1]["changed"] == 1
+    (job,) = said("job", str(alone))[1]["jobs"]
+    assert (job["slurm_j"], job["ours_over_slurm"]) == (counted_j, pytest.approx(107 / counted_j - 1))
+    assert main(["slurm", "job", str(alone)]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  Slurm "))
+    assert f"ours with the idle share: {100 * (107 / counted_j - 1):+.1f} %" in line

@@ -1,12 +1,13 @@
-"""The agent on a Slurm node: it labels jobs, hooks know of it, and `slurm node` books its tape."""
+"""The agent on a Slurm node whose jobs have cgroups: it labels jobs, and `slurm node` books its tape."""
 
+import json
 import os
 import re
 import time
 import urllib.request
 
 import pytest
-from slurm_site import PER_CPU_S, SlurmSite
+from slurm_site import FREEZER, PER_CPU_S, SlurmSite, cgroups_are_ours, remove_cgroups
 
 from everywatt.slurm.presence import AGENT, NODE
 
@@ -16,8 +17,27 @@ pytestmark = pytest.mark.serial
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, with_slurm):
     """One node with an agent, and `slurm node` beside it."""
-    with SlurmSite(tmp_path_factory.mktemp("site"), nodes=1, agent=True) as made:
-        yield made
+    tracked = ["ProctrackType=proctrack/cgroup"] if cgroups_are_ours(FREEZER) else []
+    try:
+        with SlurmSite(tmp_path_factory.mktemp("site"), nodes=1, agent=True, extra=tracked) as made:
+            yield made
+    finally:
+        remove_cgroups(FREEZER / "slurm_node1")
+
+
+@pytest.fixture(scope="module")
+def ran(site):
+    """Two jobs beside one another: a plain one, and one whose program has left its parents."""
+    agent = site.folder / "node1.agent"
+    site.until(lambda: "/metrics" in agent.read_text(), "the agent says where it listens", 180)
+    told = site.sbatch(f"exec {site.burn('told', 0.6, 7)}", options=["--account=phys", "--uid=0", "--job-name=told"])
+    apart = site.sbatch(
+        "cat /proc/self/cgroup",
+        f"(setsid -f {site.burn('apart', 0.5, 5)} >/dev/null 2>&1)",
+        f"while ! [ -e {site.folder}/apart ]; do sleep 0.3; done",
+    )
+    site.cluster.wait_for(told)
+    return told, apart
 
 
 def metrics(site):
@@ -28,19 +48,14 @@ def metrics(site):
         return answer.read().decode()
 
 
-def test_jobs_are_owners_of_the_agent_and_records_of_its_tape(site):
+def test_jobs_are_owners_of_the_agent_and_records_of_its_tape(site, ran):
     assert len({site.recorder("node1", AGENT), site.recorder("node1", NODE), None}) == 3
-    agent = site.folder / "node1.agent"
-    site.until(lambda: "/metrics" in agent.read_text(), "the agent says where it listens", 180)
-    job = site.sbatch(
-        f"exec {site.burn('told', 0.6, 10)}", options=["--account=phys", "--uid=0", "--job-name=told"]
-    )  # fmt: skip
-    site.cluster.wait_for(job)
+    job, _ = ran
     deadline = time.monotonic() + 120
     while f'owner="{job}"' not in (text := metrics(site)) and time.monotonic() < deadline:
         time.sleep(0.5)
-    (info,) = [line for line in text.splitlines() if line.startswith("everywatt_job_info{")]
-    assert f'job="{job}"' in info and 'user="root"' in info and 'partition="main"' in info
+    (info,) = [line for line in text.splitlines() if line.startswith(f'everywatt_job_info{{job="{job}"')]
+    assert 'user="root"' in info and 'partition="main"' in info
     site.cluster.wait(job)
     (record,) = site.records(job)
     true_j = site.true_j("told")
@@ -49,7 +64,21 @@ def test_jobs_are_owners_of_the_agent_and_records_of_its_tape(site):
     wanted = re.compile(rf'everywatt_owner_energy_joules_total{{[^}}]*owner="{job}"[^}}]*}} (\S+)')
     site.until(lambda: _sum(wanted, metrics(site)) > 0.8 * true_j, "the agent's figure for the job")
     assert _sum(wanted, metrics(site)) == pytest.approx(true_j, rel=0.25, abs=2.0)
-    assert (site.recorder("node1", AGENT), site.spool("node1")) == (site.recorder("node1", AGENT), [])
+    assert site.spool("node1") == []
+
+
+def test_a_process_that_left_its_parents_is_still_its_jobs(site, ran):
+    """It has a session and a parent of its own; nothing but the cgroup tells whose it is."""
+    if not cgroups_are_ours(FREEZER):
+        pytest.skip(f"{FREEZER} is not here, or not ours to write")
+    _, job = ran
+    assert site.cluster.wait(job)[str(job)] == "COMPLETED"
+    assert f"/slurm_node1/uid_{os.getuid()}/job_{job}/" in (site.cluster.folder / f"out-{job}").read_text()
+    (record,) = site.records(job)
+    used_s = float(json.loads((site.folder / "apart").read_text()))
+    # The shell that waits, its `sleep`s and the step's daemon are the job's too.
+    assert used_s * 0.97 - 0.05 <= record.cpu_s <= used_s * 1.2 + 2
+    assert record.low_uj <= site.true_j("apart") * 1e6 <= record.high_uj
 
 
 def _sum(wanted, text):

@@ -155,7 +155,8 @@ def test_cards_by_uuid_and_use(site, ran):
     least_s, most_s = json.loads((site.folder / "on-card").read_text())
     length_s = used.end_s - used.start_s
     share = used.gpu_use[0].mean_utilisation
-    assert 0.5 * (least_s - 0.3) / length_s <= share <= 0.5 * (most_s + 0.3) / length_s
+    # Utilisation is read, not counted: a machine that is held up reads late what has started or ended.
+    assert 0.5 * (least_s - 1) / length_s <= share <= 0.5 * (most_s + 1) / length_s
     assert used.gpu_use[0].memory_peak_bytes >= 2**30
     active_w = (CARD_W[1] - CARD_W[0]) * 0.5
     (card,) = [part for part in used.devices if part.device == "gpu.0"]

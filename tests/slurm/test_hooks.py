@@ -32,7 +32,8 @@ JOB = {
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    made = Site(spool=tmp_path / "spo ol", folder=tmp_path / "etc", command=tmp_path / "missing", period="2s")
+    places = {"spool": tmp_path / "spo ol", "folder": tmp_path / "etc", "store": Path("/srv/jobs")}
+    made = Site(**places, command=tmp_path / "missing", period="2s")
     make_spool(made.spool)
     return made
 
@@ -128,7 +129,8 @@ def test_without_an_agent_a_recorder_is_started_and_not_waited_for(site: Site, w
     deadline = time.monotonic() + 20
     while not (started.exists() and started.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert started.read_text().split() == ["slurm", "node", "--spool", *str(site.spool).split(), "--until-idle"]
+    words = ["slurm", "node", "--until-idle", "--node", "n1", "--spool", *str(site.spool).split()]
+    assert started.read_text().split() == [*words, "--store", "/srv/jobs", "--period", "2s"]
     started.unlink()
     check_silent(call(site, "end"))
     assert not started.exists()

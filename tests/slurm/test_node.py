@@ -322,6 +322,30 @@ def test_a_controller_that_is_busy_is_asked_again(tape: Path, tmp_path: Path) ->
     assert {key: row.name for key, row in stored(tmp_path).items()} == {1: "told", 2: ""}
 
 
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        ({"restart": 0, "state": "CANCELLED"}, "CANCELLED"),
+        ({"restart": 0, "state": "COMPLETING"}, "COMPLETED"),
+        ({"restart": 1, "state": "PENDING"}, "REQUEUED"),
+        ({"restart": 1, "state": "RUNNING"}, "REQUEUED"),
+        ({"restart": 1, "state": "FAILED"}, "REQUEUED"),
+    ],
+)
+def test_how_a_run_ended_is_not_taken_from_the_next(
+    tape: Path, tmp_path: Path, answer: dict[str, Any], state: str
+) -> None:
+    """scontrol is asked a moment later, and on a busy machine the job may run again by then, or have ended."""
+    make_spool(tmp_path / "spool")
+    for kind, at in (("start", 1.0), ("end", 5.0)):
+        drop(tmp_path / "spool", kind, 1, at, node="n1", cpus=1, exit_code="0:0", restart=0)
+    node = node_at(tmp_path, 8)
+    node._ask = lambda jobs, *_: {1: answer}
+    node.listen()
+    assert node.settle() == 1
+    assert stored(tmp_path)[1].state == state
+
+
 def test_a_job_that_was_never_on_the_tape_is_refused(tape: Path, tmp_path: Path) -> None:
     make_spool(tmp_path / "spool")
     drop(tmp_path / "spool", "start", 9, 2.0, node="n1", cpus=1)

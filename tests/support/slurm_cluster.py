@@ -210,7 +210,8 @@ class SlurmCluster:
             "JobAcctGatherFrequency=1",
             "SelectType=select/cons_tres",
             "SelectTypeParameters=CR_CPU",
-            "SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=2",
+            # With a counter of energy nodes are news every second, and backfill gives up on what waits.
+            "SchedulerParameters=sched_min_interval=0,sched_interval=1,batch_sched_delay=0,bf_interval=2",
             "MpiDefault=none",
             "MailProg=/bin/true",
             "MinJobAge=3600",  # what has ended is known until the cluster is stopped, also of a long array

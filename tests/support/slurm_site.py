@@ -25,6 +25,7 @@ from everywatt.slurm.store import Store
 SOURCE = Path(everywatt.__file__).parents[1]
 IDLE_W, MAX_W = 10.0, 50.0
 CARD_W = (20.0, 220.0)
+FREEZER = Path("/sys/fs/cgroup/freezer")  # where Slurm has the processes of jobs with cgroups of version 1
 PER_CPU_S = (MAX_W - IDLE_W) / (os.cpu_count() or 1)
 
 # Uses CPUs to some share for some seconds, and says in a file what it used.
@@ -60,6 +61,20 @@ with open(name, "w") as file:
 """
 
 
+def cgroups_are_ours(tree: Path) -> bool:
+    """Whether cgroups can be made here: they are the kernel's to give, and a container may have none to write to."""
+    return os.geteuid() == 0 and (tree / "cgroup.procs").exists() and os.access(tree, os.W_OK)
+
+
+def remove_cgroups(tree: Path) -> None:
+    """What Slurm or a test leaves behind."""
+    for path, _, _ in os.walk(tree, topdown=False):
+        try:
+            os.rmdir(path)
+        except OSError:
+            pass
+
+
 class SlurmSite:
     """The cluster with everything that everywatt adds to it. Use as a context manager."""
 
@@ -77,12 +92,11 @@ class SlurmSite:
         self.started = self._script(
             "started-by-prolog",
             f". {folder}/$SLURMD_NODENAME.env\n"
-            f'exec {self.command} "$@" --node $SLURMD_NODENAME --store {folder}/store --every {every_s:g}s '
-            f">>{folder}/$SLURMD_NODENAME.log 2>&1",
+            f'exec {self.command} "$@" --every {every_s:g}s >>{folder}/$SLURMD_NODENAME.log 2>&1',
         )
         hooks = {}
         for event in EVENTS:
-            text = hook(event, Site(spool=Path("SPOOL"), command=self.started))
+            text = hook(event, Site(spool=Path("SPOOL"), store=folder / "store", command=self.started))
             # All nodes are this host, so the spool goes by the node's name.
             hooks[event] = self._write(NAMES[event], text.replace("spool=SPOOL", f"spool={folder}/$SLURMD_NODENAME"))
         cards = ["--gpu", f"load:{CARD_W[0]:g}W,{CARD_W[1]:g}W"] * gpus

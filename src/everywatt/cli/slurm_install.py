@@ -13,7 +13,7 @@ from everywatt.cli.output import Output
 from everywatt.cli.slurm_common import FOLDER, spool_of, spool_option
 from everywatt.core.config import resolve
 from everywatt.core.units import parse_duration_s
-from everywatt.slurm.hooks import DEFAULT_FOLDER, EVENTS, NAMES, Site, hook, make_spool, slurm_conf_lines
+from everywatt.slurm.hooks import DEFAULT_FOLDER, DEFAULT_STORE, EVENTS, NAMES, Site, hook, make_spool, slurm_conf_lines
 from everywatt.slurm.units import UNITS, unit
 
 UNIT_FOLDER = Path("/etc/systemd/system")
@@ -50,10 +50,10 @@ def command(
     """
     parse_duration_s(period)
     command_path = Path(shutil.which("everywatt") or Path(sys.executable).with_name("everywatt"))
-    site = Site(spool_of(spool), folder, command_path, period)
-    store = store or resolve().slurm_store or Path("/var/lib/everywatt/slurm")
-    wanted = {folder / NAMES[event]: (hook(event, site), 0o755) for event in EVENTS}
-    wanted |= {units / name: (unit(name, site, store), 0o644) for name in UNITS}
+    kept = store or resolve().slurm_store or DEFAULT_STORE
+    site = Site(spool_of(spool).absolute(), folder.absolute(), kept.absolute(), command_path.absolute(), period)
+    wanted = {site.folder / NAMES[event]: (hook(event, site), 0o755) for event in EVENTS}
+    wanted |= {units / name: (unit(name, site), 0o644) for name in UNITS}
     conf = slurm_conf.read_text(encoding="utf-8", errors="replace") if slurm_conf.is_file() else ""
     lines = slurm_conf_lines(site, conf)
     changed = [] if print_only else _write(wanted, site)

@@ -29,7 +29,7 @@ IDLE_S = 10.0
 
 
 @click.command(cls=Verb)
-@click.option("--node", "name", help="The node's name in Slurm (this host's).")
+@click.option("--node", "name", help="The node's name in Slurm (this host's, without the domain).")
 @spool_option
 @store_option
 @click.option(
@@ -94,7 +94,7 @@ def _record(
             tape, spans = _start(meter), JobSpans(meter)
         assert tape is not None
         tapes = tapes_in(*dict.fromkeys([*([Path(earlier)] if earlier else []), tape.resolve()]))
-        node = Node(name or socket.gethostname(), folder, store, tapes, watch=spans)
+        node = Node(name or short_name(socket.gethostname()), folder, store, tapes, watch=spans)
         node.state.folder = str(tape.resolve())
         places = (NODE, AGENT) if meter is not None else (NODE,)
         recorded = _loop(node, stop, every_s, places, output, once=how[0], until_idle=how[1])
@@ -109,6 +109,11 @@ def _record(
     output.json("slurm-node", {"node": node.name, "recorded": recorded, "running": node.running})
     output.text(f"{node.name}: {recorded} jobs recorded, {node.running} are running.")
     return 0
+
+
+def short_name(host: str) -> str:
+    """What Slurm calls this host unless told otherwise: its name without the domain."""
+    return host.partition(".")[0]
 
 
 def _start(meter: Meter) -> Path:

@@ -18,6 +18,7 @@ EVENTS: Final = {"start": "Prolog", "end": "Epilog", "task": "TaskProlog"}
 NAMES: Final = {"start": "prolog.sh", "end": "epilog.sh", "task": "task-prolog.sh"}
 DEFAULT_SPOOL: Final = Path("/var/spool/everywatt/slurm")
 DEFAULT_FOLDER: Final = Path("/etc/everywatt/slurm")
+DEFAULT_STORE: Final = Path("/var/lib/everywatt/slurm")
 EVENTS_MODE: Final = 0o700
 TASKS_MODE: Final = 0o1733  # a task runs as its user: it may drop a file, and neither list nor take those of others
 
@@ -28,6 +29,7 @@ class Site:
 
     spool: Path = DEFAULT_SPOOL
     folder: Path = DEFAULT_FOLDER
+    store: Path = DEFAULT_STORE
     command: Path = Path("/usr/local/bin/everywatt")
     period: str = "2s"
 
@@ -40,6 +42,7 @@ def hook(event: str, site: Site) -> str:
     values = {
         "EVENT": event,
         "SPOOL": shlex.quote(str(site.spool)),
+        "STORE": shlex.quote(str(site.store)),
         "COMMAND": shlex.quote(str(site.command)),
         "PERIOD": site.period,
     }

@@ -162,15 +162,15 @@ class Node:
         state = str(told.pop("state", ""))
         if job.slices:
             told.pop("gpus", None)  # numbers of slices, not of cards
-        told.pop("restart", None)  # at the end of a run that is requeued it is of the next one already
+        later = told.pop("restart", 0) > job.restart  # what it says is of a later run: this one was requeued
         if ended:
             told = {key: value for key, value in told.items() if key not in ("cpus", "memory_bytes", "gpus")}
-            if state in ("CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "FAILED", "DEADLINE"):
+            if later or state in ("PENDING", "REQUEUED"):
+                job.state = "REQUEUED"
+            elif state in ("CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "FAILED", "DEADLINE"):
                 job.state = state
                 if state == "NODE_FAIL":
                     job.complete, job.note = False, job.note or WENT_DOWN
-            elif state in ("PENDING", "REQUEUED"):
-                job.state = "REQUEUED"
         job.tell(told)
 
     def settle(self, *, all_of_it: bool = False) -> int:

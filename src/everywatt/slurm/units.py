@@ -42,9 +42,9 @@ WantedBy=multi-user.target
 }
 
 
-def unit(name: str, site: Site, store: Path) -> str:
+def unit(name: str, site: Site) -> str:
     """The text of a unit."""
-    return UNITS[name].format(command=site.command, spool=site.spool, store=store, state=STATE, period=site.period)
+    return UNITS[name].format(command=site.command, spool=site.spool, store=site.store, state=STATE, period=site.period)
 
 
 # On one host of the site, not on its nodes.

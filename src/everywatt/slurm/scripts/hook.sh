@@ -39,7 +39,8 @@ tell() {
     if [ "$event" = start ] && [ -x "$command" ] && ! alive agent && ! alive node; then
         # Slurm ends a hook's process group when the hook ends, so this waits until there is a session of its own.
         # shellcheck disable=SC2016 # expanded in there
-        setsid sh -c '"$@" &' sh "$command" slurm node --spool "$spool" --until-idle
+        setsid sh -c '"$@" &' sh "$command" slurm node --until-idle --node "$SLURMD_NODENAME" --spool "$spool" \
+            --store @STORE@ --period @PERIOD@
     fi
 } </dev/null >/dev/null 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
 exit 0
