@@ -79,8 +79,8 @@ class GaugeCurve(Curve):
     t_s, values    publication times (best estimates, ascending seconds) and readings in watts
     early_s, late_s  earliest and latest possible publication times (default: exact)
     period_s       publication period
-    gap_s          a cell that is longer than this is a gap (default: 3 periods), and its reading speaks for `reach_s`
-                   before it (default: a period)
+    gap_s          a cell that is longer than this is a gap, and its reading speaks for one period (default: 3 periods)
+    seen_s         how long before each publication was really observed (default: since the one before)
     window_s       averaging window; where it is not known the period, or a quarter of it where readings betray that
     quantum_w      smallest step of a reading
     witness        utilisation of the same device
@@ -98,7 +98,7 @@ class GaugeCurve(Curve):
         *,
         period_s: float,
         gap_s: float | None = None,
-        reach_s: float | None = None,
+        seen_s: npt.ArrayLike | None = None,
         window_s: float | None = None,
         early_s: npt.ArrayLike | None = None,
         late_s: npt.ArrayLike | None = None,
@@ -111,8 +111,7 @@ class GaugeCurve(Curve):
         if len(t) == 0:
             raise ValueError("a gauge's curve needs at least one publication")
         unsure = _unsure_s(t, early_s, late_s)
-        reach = period_s if reach_s is None else reach_s
-        start = _starts(t, reach, GAP_PERIODS * period_s if gap_s is None else gap_s)
+        start = _starts(t, period_s, GAP_PERIODS * period_s if gap_s is None else gap_s, seen_s)
         beside = _Beside(toggling(witness, t), low_w, high_w)
         window = _likely_window(y, period_s, beside.state) if window_s is None else window_s
         if window > 1.2 * period_s:
@@ -393,10 +392,13 @@ def _toggle(mean: Array, beside: _Beside, nearby: Array | None = None) -> Array:
     return np.where(state.maybe, sd, 0.0)
 
 
-def _starts(t: Array, period: float, gap: float) -> Array:
-    """Where each cell starts: at the publication before, or one period back after a gap."""
+def _starts(t: Array, period: float, gap: float, seen_s: npt.ArrayLike | None) -> Array:
+    """Where each cell starts: at the publication before, or where it was observed from; one period back after a gap."""
     before = np.concatenate(([t[0] - period], t[:-1]))
-    return np.where(t - before > gap, t - period, before)
+    if seen_s is None:
+        return np.where(t - before > gap, t - period, before)
+    seen = np.minimum(np.asarray(seen_s, dtype=np.float64), gap)
+    return np.where(seen < 0.999 * (t - before), t - seen, before)
 
 
 def _unsure_s(t: Array, early: npt.ArrayLike | None, late: npt.ArrayLike | None) -> Array:

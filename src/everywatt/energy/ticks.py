@@ -123,7 +123,7 @@ class Ticks:
             period_s=self.spacing_s,
             # The tape's rule: a stretch of close reads (a search for the schedule) makes no gaps of the others.
             gap_s=GAP_PERIODS * self.expected_s,
-            reach_s=self.expected_s,
+            seen_s=np.diff(self.observed_ns, prepend=self.observed_ns[0])[read] / NS,
             window_s=self.window_s,
             early_s=(t - half_s)[read],
             late_s=(t + half_s)[read],

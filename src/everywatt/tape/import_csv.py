@@ -97,7 +97,9 @@ def _decoded(path: Path, read: Any) -> Any:
             raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
         if not isinstance(error, UnicodeDecodeError):
             raise UsageError(f"{path} is packed and damaged.") from None
-        raise UsageError(f"{path} is not text in UTF-8.", cure="iconv -f latin1 -t utf-8, where it is a table") from None
+        raise UsageError(
+            f"{path} is not text in UTF-8.", cure="iconv -f latin1 -t utf-8, where it is a table"
+        ) from None
 
 
 def _value_map(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
