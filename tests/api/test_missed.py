@@ -51,3 +51,12 @@ def test_a_run_beside_a_lost_gpu_says_so(sim_machine, tmp_path) -> None:
     warnings = json.loads((tmp_path / "out.json").read_text())["quality"]["warnings"]
     assert any("gpu.1 is not measured" in warning and "lost" in warning for warning in warnings)
     assert "gpu.1 is not measured" in done.stderr
+
+
+def test_a_mask_that_names_a_card_that_is_not_there_is_told_once():
+    note = "CUDA_VISIBLE_DEVICES=1,7: '7' is no device here, so the list ends before it."
+    missing = {"CUDA_VISIBLE_DEVICES": note}
+    assert told(Report("nvml", State.USABLE, missing=missing)) == [note]
+    absent = [Report(name, State.ABSENT, note, missing=missing) for name in ("nvml", "nvidia-smi")]
+    assert told(*absent) == [note]
+    assert told(Report("nvml", State.ABSENT, "CUDA_VISIBLE_DEVICES='' selects none of 2 GPUs.")) == [], "as asked for"

@@ -60,3 +60,16 @@ def test_a_broken_file_ends_with_2(project, capsys):
 def test_a_group_without_its_word_is_a_usage_error(capsys):
     assert main(["config"]) == 2
     assert "show" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["config", "show"], ["list"], ["sensors", "--sensors", "use"], ["run", "--", "true"]]
+)
+def test_every_command_names_a_table_of_a_sensor_that_is_not_there(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("EVERYWATT_HOME", str(tmp_path / "runs"))
+    (tmp_path / "everywatt").mkdir()
+    (tmp_path / "everywatt/config.toml").write_text('[sensor.shely]\nurl = "http://127.0.0.1:1"\n')
+    assert main(words) == 0
+    told = "Warning: [sensor.shely] in your settings: there is no such sensor, did you mean 'shelly'?\n"
+    assert capsys.readouterr().err.count(told) == 1

@@ -108,3 +108,17 @@ def test_parts_follow_sums_and_labels_join_once():
     assert (one - two).joules == 12.0
     assert (one + two).pedigree == "counter+integrated"
     assert join_labels(["counter+integrated", "counter", "", "modelled"]) == "counter+integrated+modelled"
+
+
+def test_sum_adds_energies_up_and_other_things_are_not_added():
+    one = Energy(5.0, scope="gpu", parts=(("gpu.0", Energy(5.0, scope="gpu")),))
+    two = Energy(9.0, scope="gpu", parts=(("gpu.0", Energy(6.0, scope="gpu")), ("gpu.1", Energy(3.0, scope="gpu"))))
+    whole = sum([one, two])
+    assert whole.joules == 14.0
+    assert {name: part.joules for name, part in whole.parts} == {"gpu.0": 11.0, "gpu.1": 3.0}, "parts add up to it"
+    assert {name: part.joules for name, part in (one - two).parts} == {"gpu.0": -1.0, "gpu.1": -3.0}
+    for other in (5, 1.5, "x", None):
+        with pytest.raises(TypeError):
+            one + other
+        with pytest.raises(TypeError):
+            other + one

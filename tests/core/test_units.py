@@ -88,3 +88,8 @@ def test_durations_for_people(seconds, text):
 @pytest.mark.parametrize(("count", "text"), [(812, "812 B"), (3_355_443, "3.2 MiB"), (5 * 2**40, "5120.0 GiB")])
 def test_bytes_for_people(count, text):
     assert units.format_bytes(count) == text
+
+
+def test_nothing_is_shown_as_plus_or_minus_zero():
+    assert units.format_joules(20.5, 2e-11, 2e-11) == "20.50 J"
+    assert units.format_joules(-0.2, 6.0, 26.0) == "0 J −6/+26"

@@ -351,3 +351,53 @@ def test_a_stretch_that_nobody_read_is_not_idle(tmp_path):
     net = run.energy_net(between=(0, 100))
     assert net.joules == pytest.approx(0.0, abs=1.0)
     assert net.low <= 0.0 <= net.high
+
+
+def test_the_end_of_a_gap_is_no_reading_of_zero_watts(tmp_path):
+    """A card of 100 W that answered now and then: joules, power and what is idle are of what was seen."""
+    seen_s = [*range(1, 11), 15, 20, 26, 31, 37, *range(40, 61)]
+    ticks = [Row(at(t), at(t), at(t), (100.0,)) for t in seen_s]
+    path = write_tape(tmp_path / "a.tape", [(gauge_group(), 1.0, ticks)], [("run", 2, 58, None, {})])
+    run = run_of(path)
+    energy, power = run.energy(), run.devices()["gpu.0"]["power"]
+    assert energy.joules == pytest.approx(100.0 * 56 * energy.coverage, rel=1e-6)
+    assert energy.coverage == pytest.approx((56 - 22) / 56), "five gaps, of which a reading covers the last second"
+    assert (power["min"], power["mean"], power["max"]) == (100.0, 100.0, 100.0)
+    assert energy.low <= 5600 <= energy.high
+    net = run.energy_net()
+    assert net.joules == pytest.approx(0.0, abs=1.0), "idle is 100 W, and counts for as long as was seen"
+
+
+def test_values_that_are_missing_are_not_bridged(tmp_path):
+    """Two rows without a number leave 2 s unseen, though the rows themselves are there."""
+    watts = {3: float("nan"), 4: float("nan")}
+    ticks = rows(lambda t: watts.get(round(t), 100.0), 0, 10, 1.0)
+    run = run_of(write_tape(tmp_path / "a.tape", [(gauge_group(), 1.0, ticks)]))
+    energy = run.energy(between=(0, 10))
+    assert (energy.joules, energy.coverage) == (pytest.approx(800.0), pytest.approx(0.8))
+    assert energy.low <= 1000.0 <= energy.high
+
+
+def test_a_sliver_that_was_not_seen_is_in_the_interval(tmp_path):
+    """2 ms of 10 s: no word of it, but the truth is in the interval all the same."""
+    ticks = rows(lambda t: 100.0, 0, 9.9, 0.1)
+    path = write_tape(tmp_path / "a.tape", [(gauge_group(), 0.1, ticks)], [("run", 0.002, 10.002, None, {})])
+    energy = run_of(path).energy()
+    assert 0.999 < energy.coverage < 1.0
+    assert energy.low <= 1000.0 <= energy.high
+    assert not any("not observed" in note for note in energy.notes)
+
+
+def test_a_counter_that_starts_again_was_not_at_zero_watts(tmp_path):
+    ticks = rows(lambda t: 1000.0 + 100 * t if t < 20 else 100 * (t - 20), 0, 40, 0.1)
+    run = run_of(write_tape(tmp_path / "a.tape", [(counter_group(max_w=200.0), 0.1, ticks)]))
+    power = run.devices()["cpu.0"]["power"]
+    assert power["min"] == pytest.approx(100.0) and power["mean"] == pytest.approx(100.0)
+    assert run.energy_net().joules == pytest.approx(0.0, abs=0.1)
+
+
+@pytest.mark.parametrize("between", [(float("nan"), 2.0), (0.0, float("inf"))])
+def test_a_window_without_an_end_is_a_mistake_of_the_caller(tmp_path, between):
+    run = run_of(write_tape(tmp_path / "a.tape", [(gauge_group(), 0.1, rows(lambda t: 1.0, 0, 2, 0.1))]))
+    with pytest.raises(UsageError, match="two times in seconds"):
+        run.energy(between=between)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from scripts import play, request_with
 
-from everywatt.sensors.base import State
-from everywatt.sensors.registry import BUILT_IN, NEEDS, choose, probe
+from everywatt.core.errors import UsageError
+from everywatt.sensors.base import Request, State
+from everywatt.sensors.registry import BUILT_IN, NEEDS, choose, known, odd_tables, probe
 
 
 def test_what_cannot_be_here_is_not_loaded(tree):
@@ -51,3 +53,13 @@ def test_jetson_stands_before_tegrastats(tmp_path, tree):
     choice = choose(targets, request)
     assert [group.info.sensor for group in choice.groups] == ["jetson"]
     assert choice.reports[1].why == "not tried: jetson is used"
+
+
+def test_a_table_of_settings_that_no_sensor_reads_is_named():
+    assert odd_tables({"shelly": {}, "exec": {}}) == []
+    assert odd_tables({"shely": {}}) == [
+        "[sensor.shely] in your settings: there is no such sensor, did you mean 'shelly'?"
+    ]
+    assert odd_tables({"mine": {}}, {"EVERYWATT_PLUGINS": "mine=a:B"}) == []
+    with pytest.raises(UsageError, match="no sensor 'nvlm', did you mean 'nvml'"):
+        choose(known({}), Request(), ["nvlm"])

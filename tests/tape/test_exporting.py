@@ -158,7 +158,15 @@ def test_a_csv_of_somebody_else(tmp_path):
 def test_what_is_known_of_a_meter_goes_with_its_csv(tmp_path):
     path = tmp_path / "meter.csv"
     path.write_text("when,watts\n" + "".join(f"{1000 + i},100\n" for i in range(11)))
-    options = {"time": "when", "time_format": "s", "values": ["watts"], "unit": "W", "gain_pct": 1, "offset_w": "0.5"}
+    options = {
+        "time": "when",
+        "time_format": "s",
+        "values": ["watts"],
+        "unit": "W",
+        "domain": "wall",
+        "gain_pct": 1,
+        "offset_w": "0.5",
+    }
     with Tape.open(import_files("csv", [path], tmp_path / "m.tape", options)) as tape:
         facts = tape.groups[0].info.channels[0].facts
         assert (facts.gain_pct, facts.offset_w, facts.max_w) == (1.0, 0.5, None)
@@ -185,17 +193,17 @@ def test_a_csv_in_kilowatts_whose_last_line_was_cut_off(tmp_path):
         channel = tape.groups[0].info.channels[0]
         assert (channel.unit, channel.scale, channel.carries_energy) == ("W", 1000.0, True)
         assert len(load_columns(tape, 1, ["kw"]).read) == 3  # and none at 10 s after 1970
-    for unit, scale in (("kWh", 3.6e6), ("mW", 1e-3), ("°C", 1.0)):
+    for unit, kind, scale in (("kWh", "counter", 3.6e6), ("mW", "gauge", 1e-3), ("°C", "gauge", 1.0)):
         out = tmp_path / f"{unit}.tape"
-        with Tape.open(import_files("csv", [path], out, {**options, "unit": unit})) as tape:
+        with Tape.open(import_files("csv", [path], out, {**options, "unit": unit, "kind": kind})) as tape:
             assert tape.groups[0].info.channels[0].scale == pytest.approx(scale)
 
 
 @pytest.mark.parametrize(
     ("text", "more", "match"),
     [
-        (b"when,w\n1000,\xff\n", {}, "cannot be read as csv"),
-        (b"when;w\n1000;5,3\n", {"delimiter": ";"}, "holds no number"),
+        (b"when,w\n1000,\xff\n", {}, "not text in UTF-8"),
+        (b"when;w\n1000;five\n", {"delimiter": ";"}, "Column 'w' of .* holds no number"),
         (b"when,w\n1000,5\n", {"gain_pc": 1}, "'gain_pc' is nothing"),
         (b"when,w\n1000,5\n", {"delimiter": ";;"}, "not one character"),
         (b"", {}, "no column 'when'"),
@@ -204,7 +212,7 @@ def test_a_csv_in_kilowatts_whose_last_line_was_cut_off(tmp_path):
 def test_a_csv_that_cannot_be_read_is_an_error_that_says_why(tmp_path, text, more, match):
     path = tmp_path / "meter.csv"
     path.write_bytes(text)
-    options = {"time": "when", "time_format": "s", "values": ["w"], "unit": "W", **more}
+    options = {"time": "when", "time_format": "s", "values": ["w"], "unit": "W", "domain": "wall", **more}
     with pytest.raises(UsageError, match=match):
         import_files("csv", [path], tmp_path / "m.tape", options)
     assert not (tmp_path / "m.tape").exists()

@@ -22,6 +22,7 @@ from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, MeasurementRefused, RunNotFound, TapeError, UsageError
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
+from everywatt.sensors.registry import odd_tables
 from everywatt.tape.run_store import Home, existing_home, find_run, new_run, next_segment, state_folder
 from everywatt.tape.run_store import home as runs_home
 
@@ -88,6 +89,7 @@ class Meter:
         self._save = save
         self._append = append
         self._options = {**chosen.options, **(options or {})}
+        self._odd = chosen.warnings
         self._pids = None if pids is None else tuple(pids)
         self._everything = everything
         self._memory = chosen.memory if memory is None else memory
@@ -144,7 +146,9 @@ class Meter:
             self._remove_scratch()
             self._refused = str(error)
             return self
-        for sentence in missed(self._recording.reports):
+        # A command has told what is odd about the settings before it began.
+        odd = (*self._odd, *odd_tables(self._options)) if reaper is None else ()
+        for sentence in (*odd, *missed(self._recording.reports)):
             self._recording.note("warning", sentence)
         if root:
             self._root = self._recording.span_open(self.name or "run", attributes={"role": "run"})

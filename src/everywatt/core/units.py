@@ -32,6 +32,7 @@ _ENERGIES = {
 }
 # Less than this of anything is rounding.
 NOTHING = 1e-9
+NEGLIGIBLE = 1e-9
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ]*)\s*")
 
 
@@ -87,6 +88,8 @@ def format_quantity(value: float, unit: str, below: float = 0.0, above: float = 
     size = max((size for size in (abs(value), below, above) if math.isfinite(size)), default=0.0)
     if size < NOTHING and math.isfinite(value + below + above):
         return f"0 {unit}"
+    if max(below, above) < NEGLIGIBLE * abs(value):
+        below = above = 0.0  # what adding up many numbers leaves open
     factor, prefix = _scale(size)
     value, below, above = value / factor, below / factor, above / factor
     decimals = min(_digits(value, max(below, above)), 6)

@@ -8,30 +8,23 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
-from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
+from everywatt.core.channels import NAN, Channel, GroupInfo, Row
 from everywatt.core.clocks import NS, Anchor, FakeClock
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.spans import Point, Span
-from everywatt.core.units import parse_energy_j, parse_power_w
-from everywatt.tape import exporting
 from everywatt.tape.writer import TapeWriter
 
 GROUP: Final = "everywatt.importers"
 Importer = Callable[[Sequence[Path], Path, Mapping[str, Any]], Path]
-FACTS: Final = ("gain_pct", "offset_w", "quantum", "wrap", "max_w", "window_s")
-OF_VALUES: Final = ("unit", "kind", "device", "domain", "scale", *FACTS)
-OF_CSV: Final = ("time", "time_format", "values", *OF_VALUES, "delimiter", "name", "meta")
 FOLDERS: Final = ("aipowermeter", "labia", "ipw")  # kinds whose recordings are folders
 _FLUSH_ROWS: Final = 1024
 
@@ -39,7 +32,7 @@ _FLUSH_ROWS: Final = 1024
 def kinds() -> dict[str, str]:
     """Every kind that can be imported, with the `module:function` that does it."""
     found = {
-        "csv": "everywatt.tape.importing:import_csv",
+        "csv": "everywatt.tape.import_csv:import_csv",
         "jsonl": "everywatt.tape.importing:import_ours",
         "parquet": "everywatt.tape.importing:import_ours",
         "arrow": "everywatt.tape.importing:import_ours",
@@ -134,41 +127,6 @@ def usual_period_s(times_ns: Sequence[int]) -> float:
     return steps[len(steps) // 2] / NS if steps else 1.0
 
 
-def import_csv(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
-    """Our own CSV, or any other with a map of its columns.
-
-    options: time (column), values ({column: {"channel", "unit", "kind", "device", "domain", "scale", …}}; or a list of
-    columns with unit and kind for all), time_format (`iso`, `s`, `ms`, `ns` or a strptime pattern), delimiter. What is
-    known of the meter (FACTS) goes into the interval.
-    """
-    if len(str(options.get("delimiter", ","))) != 1:
-        raise UsageError(f"'{options['delimiter']}' is not one character.", cure="delimiter: ',' or ';'")
-    with _text(paths[0]) as file:
-        header = next(csv.reader(file, delimiter=str(options.get("delimiter", ","))), [])
-    if header == list(exporting.TICKS):
-        return import_ours(paths, out, options)
-    unknown = [key for key in options if key not in OF_CSV]
-    if unknown:
-        raise UsageError(f"'{unknown[0]}' is nothing that a csv can be told.", cure=f"one of: {', '.join(OF_CSV)}")
-    columns = [name.strip() for name in header]
-    time_column, values = options.get("time"), _value_map(options)
-    for name in (time_column, *values):
-        if name not in columns:
-            listed = ", ".join(columns)
-            raise UsageError(
-                f"{paths[0]} has no column '{name}'.", cure=f"name its columns: time, values; it has {listed}"
-            )
-    table = sorted(_read_table(paths, columns, str(time_column), list(values), options), key=lambda row: row[0])
-    if not table:
-        raise UsageError(f"{paths[0]} holds no rows.")
-    for place, name in enumerate(values):
-        if not any(math.isfinite(row[1][place]) for row in table):
-            raise UsageError(f"Column '{name}' of {paths[0]} holds no number.", cure="numbers with a decimal point")
-    channels = tuple(_channel(name, spec) for name, spec in values.items())
-    info = GroupInfo(str(options.get("name", paths[0].stem)), "import", channels[0].device, channels)
-    return write_utc_table(out, [(info, table)], source=paths, meta=options.get("meta", {}))
-
-
 def write_utc_table(
     out: Path,
     groups: Sequence[tuple[GroupInfo, Sequence[tuple[int, tuple[float, ...]]]]],
@@ -190,67 +148,6 @@ def write_utc_table(
     anchors = [Anchor(at - first, at, at - first, 0) for at in (first + NS, last)]
     told = {"imported_from": [path.name for path in source], **meta}
     return write_tape(out, recordings, meta=told, anchors=anchors)
-
-
-def _value_map(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    values = options.get("values") or {}
-    common = {key: options[key] for key in OF_VALUES if key in options}
-    if isinstance(values, str):
-        values = [values]
-    if not isinstance(values, Mapping):
-        values = {name: {} for name in values}
-    if not values:
-        raise UsageError(
-            "A CSV of somebody else needs to be told which columns hold values.", cure="values, unit, kind"
-        )
-    return {str(name): {**common, **(spec or {})} for name, spec in values.items()}
-
-
-def _channel(column: str, spec: Mapping[str, Any]) -> Channel:
-    try:
-        kind = Kind(spec.get("kind", "gauge"))
-        domain = Domain(spec["domain"]) if spec.get("domain") else None
-        scale = float(spec.get("scale", 1.0))
-        known: dict[str, Any] = {key: float(spec[key]) for key in FACTS if key in spec}
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"Column '{column}': {error}.") from None
-    pedigree = Pedigree.COUNTER if kind is Kind.COUNTER else Pedigree.INTEGRATED
-    device = str(spec.get("device", "host"))
-    unit, factor = _si(str(spec.get("unit", "")))
-    name = str(spec.get("channel", column))
-    return Channel(name, unit, kind, device, domain, scale * factor, pedigree, facts=Facts(**known))
-
-
-def _si(unit: str) -> tuple[str, float]:
-    """Watts or joules and how many of them a unit is (`kW`, `Wh`); any other unit stays as it is."""
-    for base, parse in (("W", parse_power_w), ("J", parse_energy_j)):
-        with suppress(UsageError):
-            return (base, parse(f"1{unit}")) if unit else (unit, 1.0)
-    return unit, 1.0
-
-
-def _read_table(
-    paths: Sequence[Path], columns: Sequence[str], time_column: str, values: Sequence[str], options: Mapping[str, Any]
-) -> Iterator[tuple[int, tuple[float, ...]]]:
-    at = columns.index(time_column)
-    indexes = [columns.index(name) for name in values]
-    for path in paths:
-        with _text(path) as file:
-            reader = csv.reader(file, delimiter=str(options.get("delimiter", ",")))
-            next(reader, None)
-            for number, row in enumerate(reader, 2):
-                if len(row) > max(at, min(indexes)):  # a line that was cut off may have half a time
-                    utc_ns = parse_utc_ns(row[at], str(options.get("time_format", "iso")), f"{path}, line {number}")
-                    yield utc_ns, tuple(number_in(row[i]) if i < len(row) else NAN for i in indexes)
-
-
-def _text(path: Path) -> TextIO:
-    """A CSV file, also a packed one."""
-    if path.suffix != ".gz":
-        return path.open(encoding="utf-8-sig", newline="")
-    import gzip
-
-    return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
 
 
 def number_in(text: str) -> float:
