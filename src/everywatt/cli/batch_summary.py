@@ -143,8 +143,10 @@ def show_batch(folder: Path, output: Output) -> tuple[int, BatchFigures | None]:
 def _show(found: BatchFigures, output: Output) -> None:
     output.text(headline(found))
     output.table(HEADERS, device_rows(found), right=RIGHT)
-    if found.total.joules is None:
-        output.text(f"energy refused: {found.total.refused}")
+    refused = found.total.joules is None
+    output.text(f"energy refused: {found.total.refused}" if refused else f"energy: {found.total}")
+    for text in found.total.notes:
+        output.say(f"! {text}")
     _show_items(found, output)
     for note in found.notes:
         output.say(f"! {note}")
