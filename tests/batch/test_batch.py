@@ -98,6 +98,11 @@ def test_a_failed_item_stops_nobody_and_counts_are_right(place):
     assert sum(device["retries"] for device in found["by_device"]) == 3
     text = here.batch("summary", found["run"], code=1).stdout
     assert "exit code 3: oops" in text
+    rows = list(csv.DictReader(here.batch("summary", found["run"], "--to", "csv", code=1).stdout.splitlines()))
+    assert [(row["id"], row["status"], row["attempts"]) for row in rows] == [
+        *(("a", "done", "1"), ("bad", "failed", "3"), ("flaky", "done", "2"), ("z", "done", "1"))
+    ]
+    assert [float(row["energy_j"]) for row in rows] == [item["energy"]["joules"] for item in found["items"]]
     again = here.found("--resume", found["run"], "--max-retries", "0", code=1)
     assert {i["id"]: i["attempts"] for i in again["items"]} == {"a": 1, "bad": 4, "flaky": 2, "z": 1}
 

@@ -92,3 +92,10 @@ def test_a_changed_row_or_file_runs_again(tmp_path):
     assert work.todo == (item,) and "content" in work.notes[0]
     changed = Item(0, "a", str(file), {"input": str(file), "rate": "2"})
     assert what_is_left([changed], history).new == (changed,)
+
+
+def test_a_damaged_line_is_left_out_and_told(tmp_path):
+    (tmp_path / JOURNAL).write_text('{"kind": "item", "id": "a"}\n{"kind": "collected", "part": "1"}\n')
+    history = read_journal(tmp_path)
+    assert (history.states, history.collected) == ({}, {"1"})
+    assert history.trouble == ["line 1 of the journal is damaged and is left out: KeyError('index')"]

@@ -1,5 +1,6 @@
 """`everywatt bench llm` against a scripted server, in a machine of exactly 50 W."""
 
+import csv
 import json
 import os
 import re
@@ -51,8 +52,13 @@ def to(server, *more):
 
 def test_accuracy_and_joules_of_a_run(place, tmp_path):
     with running(tmp_path, tokens=6, gap_ms=10) as server:
-        done = bench(place, *to(server, "--max-queries", "14", "--set", "temperature=0", "--json"))
+        done = bench(
+            place, *to(server, "--max-queries", "14", "--set", "temperature=0", "--json", "-o", str(tmp_path / "q.csv"))
+        )
         found = json.loads(done.stdout)
+        rows = list(csv.DictReader((tmp_path / "q.csv").open()))
+        assert [(row["level"], row["output_tokens"]) for row in rows] == [("concurrency 1", "6")] * 14
+        assert sum(float(row["energy_j"]) for row in rows) == pytest.approx(found["energy"]["joules"], abs=1e-5)
         assert (found["schema"], found["kind"], found["queries"]) == ("everywatt/1", "llm", 14)
         # Every seventh item is a sum, which the server can do.
         assert found["accuracy"]["value"] == pytest.approx(2 / 14)
@@ -140,6 +146,7 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
             "sets it itself",
         ),
         (("--dataset", "arithmetic", "--goodput", "speed=3"), "is not a bound"),
+        (("--dataset", "arithmetic", "-o", "x.txt"), "x.txt ends with none of .json, .csv, .md"),
         (
             ("--dataset", "arithmetic", "--model", "m", "--base-url", "http://h", "--set", "api_key=sk-1"),
             "can be seen by everybody",

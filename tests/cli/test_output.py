@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from everywatt.cli.output import Output, emit_json, fitting, plain_table, style_of, write_text
+from everywatt.cli.output import Output, column_groups, emit_json, fitting, plain_table, style_of, write_text
 from everywatt.core.errors import UsageError
 
 
@@ -66,6 +66,19 @@ def test_a_table_on_a_terminal(environ):
     assert "rapl [red]" in shown and "SENSOR" in shown and "─" in shown
     assert ("\x1b[1;36mSENSOR" in shown) is ("NO_COLOR" not in environ)
     assert ("\x1b" in shown) is ("NO_COLOR" not in environ)
+
+
+@pytest.mark.parametrize(
+    ("widths", "right", "groups"),
+    [
+        ((10, 10, 10), (), [[0, 1, 2]]),
+        ((10, 90, 10), (0, 2), [[0, 1, 2]]),  # a column of words is folded
+        ((10, 30, 30, 30), (1, 2, 3), [[0, 1, 2], [0, 3]]),
+        ((10, 90, 10), (1, 2), [[0, 1], [0, 2]]),  # a column of its own, however wide
+    ],
+)
+def test_a_table_that_is_too_wide_becomes_several(widths, right, groups):
+    assert column_groups(widths, right, 78) == groups
 
 
 def test_ascii_where_the_encoding_cannot_do_better():

@@ -155,12 +155,15 @@ def read_journal(folder: Path) -> History:
     except OSError:
         raise RunNotFound(f"{folder} is not a batch: it has no {JOURNAL}.", cure="everywatt list") from None
     history = History()
-    for record in _records(data, history.trouble):
-        _apply(history, record)
+    for number, record in _records(data, history.trouble):
+        try:
+            _apply(history, record)
+        except (KeyError, TypeError, ValueError) as error:
+            history.trouble.append(f"line {number} of the journal is damaged and is left out: {error!r}")
     return history
 
 
-def _records(data: bytes, trouble: list[str]) -> Iterator[dict[str, Any]]:
+def _records(data: bytes, trouble: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     lines = data.split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -171,7 +174,7 @@ def _records(data: bytes, trouble: list[str]) -> Iterator[dict[str, Any]]:
             trouble.append(f"line {number} of the journal was torn off and is left out")
             continue
         if isinstance(record, dict):
-            yield record
+            yield number, record
 
 
 def _apply(history: History, record: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from everywatt.batch.figures import OUTSIDE, BatchFigures, DeviceFigures, During, ItemFigures
 from everywatt.batch.journal import DONE, FAILED
+from everywatt.bench.tables import csv_text
 from everywatt.core.energy import Energy
 from everywatt.core.units import format_bytes, format_duration, format_joules
 
@@ -169,6 +170,32 @@ def _scaling(one: BatchFigures) -> list[str]:
         "-" if each is None else f"{each:.4g}",
         f"{sum(use) / len(use):.0f} %" if use else "-",
         f"{sum(watts):.0f} W" if watts else "-",
+    ]
+
+
+CSV_COLUMNS = (
+    *("id", "index", "input", "size", "status", "attempts", "device", "exit_code", "runtime_s"),
+    *("energy_j", "energy_low_j", "energy_high_j"),
+    *("use_mean", "memory_max_bytes", "power_min_w", "power_mean_w", "power_max_w", "why"),
+)
+
+
+def to_csv(found: BatchFigures) -> str:
+    """A line for each item; what is not known is an empty cell."""
+    return csv_text(CSV_COLUMNS, [_csv_line(one) for one in found.items])
+
+
+def _csv_line(one: ItemFigures) -> list[object]:
+    data = one.to_dict()
+    use = {} if one.last is None else one.last.use
+    busy, memory, power = use.get("utilisation"), use.get("memory"), use.get("power")
+    return [
+        *(data[name] for name in CSV_COLUMNS[:9]),
+        *(one.energy.joules, one.energy.low, one.energy.high),
+        None if busy is None else busy.mean,
+        None if memory is None else memory.high,
+        *((None, None, None) if power is None else (power.low, power.mean, power.high)),
+        why(one),
     ]
 
 

@@ -22,9 +22,11 @@ from everywatt.batch.tables import (
     item_rows,
     scaling_rows,
     stragglers,
+    to_csv,
     to_markdown,
 )
 from everywatt.batch.telemetry import WORKER_COLUMNS, Summary, read_summary, read_telemetry, summarise
+from everywatt.bench.tables import csv_text
 from everywatt.cli.options import RUN, Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.core.errors import EverywattError, UsageError
@@ -36,7 +38,7 @@ MOST_ROWS = 20
 
 @click.command("summary", cls=Verb)
 @click.argument("runs", nargs=-1, type=RUN, metavar="RUN|LOG...")
-@click.option("--to", "form", type=click.Choice(["md", "json"]), default=None, help="As Markdown or JSON on stdout.")
+@click.option("--to", "form", type=click.Choice(["md", "json", "csv"]), help="Markdown, JSON or CSV on stdout.")
 @click.option("--baseline", type=RUN, metavar="RUN", help="Compare with this batch; a drift ends with 1.")
 @click.option("--tolerance", type=click.FloatRange(0, 1), default=TOLERANCE, help="The share that is no drift (0.1).")
 @output_options
@@ -69,6 +71,8 @@ def command(runs: tuple[str, ...], form: str | None, baseline: str | None, toler
         output.text(dumps(document("batch", {**found.to_dict(), **more}), indent=2))
     elif form == "md":
         output.text(to_markdown(found, lines).rstrip("\n"))
+    elif form == "csv":
+        output.text(to_csv(found).rstrip("\n"))
     else:
         if output.json_to is not None:  # thousands of items take a while
             output.json("batch", {**found.to_dict(), **more})
@@ -91,6 +95,8 @@ def _several(names: Sequence[str], form: str | None, output: Output) -> int:
     elif form == "md":
         lines = ["| " + " | ".join(row) + " |" for row in [SCALING_HEADERS, *scaling_rows(found)]]
         output.text("\n".join([lines[0], "|" + "---|" * len(SCALING_HEADERS), *lines[1:]]))
+    elif form == "csv":
+        output.text(csv_text(SCALING_HEADERS, scaling_rows(found)).rstrip("\n"))
     else:
         output.json("batches", data)
         output.table(SCALING_HEADERS, scaling_rows(found), right=tuple(range(1, len(SCALING_HEADERS))))
@@ -105,6 +111,8 @@ def _telemetry(path: Path, output: Output, form: str | None) -> int:
         rows = [line.split(",") for line in found.workers_csv().splitlines()]
         rows.insert(1, ["---"] * len(WORKER_COLUMNS))
         output.text("\n".join("| " + " | ".join(row) + " |" for row in rows))
+    elif form == "csv":
+        output.text(found.workers_csv().rstrip("\n"))
     else:
         output.json("telemetry", found.to_dict())
         rows = [line.split(",") for line in found.workers_csv().splitlines()[1:]]
@@ -143,8 +151,10 @@ def show_batch(folder: Path, output: Output) -> tuple[int, BatchFigures | None]:
 def _show(found: BatchFigures, output: Output) -> None:
     output.text(headline(found))
     output.table(HEADERS, device_rows(found), right=RIGHT)
-    if found.total.joules is None:
-        output.text(f"energy refused: {found.total.refused}")
+    refused = found.total.joules is None
+    output.text(f"energy refused: {found.total.refused}" if refused else f"energy: {found.total}")
+    for text in found.total.notes:
+        output.say(f"! {text}")
     _show_items(found, output)
     for note in found.notes:
         output.say(f"! {note}")

@@ -8,6 +8,7 @@ import click
 
 from everywatt.api.run import load
 from everywatt.bench.llm.agents import AgentBill, Step, agent_bill
+from everywatt.cli.compare import check_ending
 from everywatt.cli.options import RUN, Verb, out_option, output_options
 from everywatt.cli.output import Output, emit_json
 from everywatt.core.energy import Energy
@@ -27,6 +28,7 @@ def command(run: str, otel: Path | None, steps: bool, out: Path | None, output: 
     The spans are those that the program made with turn(), model_call() and tool_call(), or those of an OpenTelemetry
     file of the same time. A joule belongs to the innermost span that was open: nothing is counted twice.
     """
+    check_ending(out, (".json",))
     found = agent_bill(load(run), otel)
     title = f"{len(found.steps)} steps, {_shown(found.total)} in all · {found.total.scope} · {found.total.pedigree}"
     output.table(("KIND", "COUNT", "TIME", "OWN ENERGY", "SHARE"), _kinds(found), title=title)

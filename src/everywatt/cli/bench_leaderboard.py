@@ -9,6 +9,7 @@ import click
 from everywatt.api.run import load
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.leaderboard import ORDERS, Board, leaderboard
+from everywatt.cli.compare import check_ending
 from everywatt.cli.options import RUN, Verb, out_option, output_options
 from everywatt.cli.output import Output, emit_json
 from everywatt.core.jsonio import document
@@ -37,6 +38,7 @@ def command(runs: tuple[str, ...], order: str, out: Path | None, output: Output)
 
     Refused, with exit code 3, where the runs asked other items or their joules cover something else.
     """
+    check_ending(out, (".json",))
     board = leaderboard([load(run) for run in runs], order)
     output.table(HEADERS, _rows(board), title=f"{board.dataset}, by {board.order}")
     if board.scope:

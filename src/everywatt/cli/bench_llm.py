@@ -22,11 +22,13 @@ from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep, repeated
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.records import differences, read_plan, read_records
 from everywatt.bench.llm.result import evaluate, to_dict
+from everywatt.bench.llm.rows import ENDINGS, figures_markdown, query_csv
 from everywatt.bench.llm.running import Bench, Outcome, Plan, Watch
 from everywatt.bench.llm.sandbox import Sandbox
 from everywatt.bench.llm.scoring import Scoring, scored_by
 from everywatt.bench.llm.server import TUNNELS, forwarder, is_here, listeners, port_of
 from everywatt.bench.runs import folder_of
+from everywatt.cli.compare import check_ending
 from everywatt.cli.llm_show import show
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import (
@@ -42,10 +44,10 @@ from everywatt.cli.options import (
     pue_option,
     settings_options_beside_model,
 )
-from everywatt.cli.output import Output, emit_json
+from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings, resolve
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.core.jsonio import document, plain
+from everywatt.core.jsonio import document, dumps, plain
 from everywatt.report.carbon import Factors, account, factors_of
 
 INTERRUPTED = 130
@@ -135,10 +137,12 @@ def command(
 
     The server is found by its port on this host and charged with what its processes used and the idle of the devices;
     other processes are not. Each query is on disk when it is finished, and --resume asks the rest. An API key comes
-    from EVERYWATT_LLM_API_KEY, or the variable that --client-param api_key_env=NAME names.
+    from EVERYWATT_LLM_API_KEY, or the variable that --client-param api_key_env=NAME names. -o writes .json, .csv (a
+    line for each query) or .md.
 
     Ends with 0 also where answers are wrong, with 3 where no query was answered, with 4 where nothing measures.
     """
+    check_ending(out, ENDINGS)
     bounds = parse_bounds(goodput) if goodput else None
     factors = factors_of(resolve({"country": country, "intensity": intensity, "pue": pue, "price": price}))
     compared = None if reference is None else read_records(folder_of(load(reference, home=settings.home)))
@@ -256,7 +260,12 @@ def _tell(
     output.say(f"  run     {outcome.folder}")
     output.say(f"  next    everywatt report {outcome.folder.name} --open")
     if out is not None:
-        emit_json(document("llm", data), str(out))
+        texts = {
+            ".json": lambda: dumps(document("llm", data), indent=2) + "\n",
+            ".csv": lambda: query_csv(found),
+            ".md": lambda: figures_markdown(found),
+        }
+        write_text(out, texts[out.suffix]())
     output.json("llm", data)
 
 

@@ -24,6 +24,7 @@ from everywatt.cli.metering import meter_of, terminable
 from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
+from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, RunNotFound, UsageError
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.units import format_duration
@@ -290,10 +291,12 @@ def own_words() -> list[str]:
 def _finished(runs: Sequence[Run], target: float, force: bool, out: Path | None, output: Output) -> int:
     check_ending(out)
     found = compare_runs(runs, target=target, force=force)
-    rows_ = [_run_row(one) for one in found]
+    rows_ = [_run_row(one, found[0]) for one in found]
     output.table(RUN_HEADERS, rows_)
     output.text()
     said = [f"{one.name}: {one.verdict}" for one in found[1:]]
+    why_not = dict.fromkeys(one.net.refused for one in found if one.energy.joules is not None and one.net.refused)
+    said += [f"above idle: refused: {why}" for why in why_not]
     for line in said:
         output.text(line)
     output.say("One run each: how much the program itself varies from run to run is not in these intervals.")
@@ -318,12 +321,17 @@ def _runs_html(runs: Sequence[Run]) -> str:
     return page(report_document(runs, command=own_words()))
 
 
-def _run_row(one: RunFigures) -> list[str]:
+def _run_row(one: RunFigures, first: RunFigures) -> list[str]:
+    def ratio(found: Ratio | None, energy: Energy) -> str:
+        if found is not None:
+            return str(found)
+        return "1" if one is first and energy.joules is not None else "-"
+
     return [
         one.name,
         short(one.energy),
-        short(one.net),
+        "-" if one.net.joules is None else short(one.net),
         format_duration(one.duration_s),
-        "1" if one.gross is None else str(one.gross),
-        "1" if one.above_idle is None else str(one.above_idle),
+        ratio(one.gross, one.energy),
+        ratio(one.above_idle, one.net),
     ]

@@ -8,11 +8,10 @@ from typing import Any
 from everywatt.bench.llm.leaderboard import model_name
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.result import knee, over_all_repeats
-from everywatt.bench.llm.rows import figure_rows
+from everywatt.bench.llm.rows import HEADERS, figure_rows
 from everywatt.cli.output import Output
 from everywatt.report.carbon import Footprint
 
-HEADERS = ("FIGURE", "VALUE", "95 %", "FORMULA")
 REPEATED = ("accuracy", "energy_per_output_token", "energy_per_request", "accuracy_per_joule_mean")
 
 

@@ -15,6 +15,9 @@ from everywatt.core.jsonio import document, dumps
 
 STDOUT = "-"
 PROGRESS_EVERY_S = 10.0
+GAP = 3  # between two columns of a table on a terminal
+MOST_STACKED = 40  # a longer table is not cut in two: the other half of a row would be off the screen
+LEAST_WORDS = 24  # a column of words may be folded to this width
 _CONTROLS = {code: None for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 _ASCII = str.maketrans(
     {
@@ -231,16 +234,45 @@ def _rich_table(
     from rich.text import Text
 
     ascii_only = not _encodes("─", style.encoding)
-    table = Table(
-        title=title or None,
-        title_justify="left",
-        box=box.ASCII if ascii_only else box.SIMPLE_HEAD,
-        pad_edge=False,
-        header_style="bold cyan",
-    )
-    for column, header in enumerate(headers):
-        table.add_column(header, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
     colours: Literal["standard"] | None = "standard" if style.colour else None
-    Console(file=stream, force_terminal=True, color_system=colours, highlight=False).print(table)
+    console = Console(file=stream, force_terminal=True, color_system=colours, highlight=False)
+    groups = column_groups(_widths(headers, rows), right, console.width - 2)
+    for columns in groups if len(rows) <= MOST_STACKED else [range(len(headers))]:
+        table = Table(
+            title=title or None,
+            title_justify="left",
+            box=box.ASCII if ascii_only else box.SIMPLE_HEAD,
+            pad_edge=False,
+            header_style="bold cyan",
+        )
+        for column in columns:
+            table.add_column(headers[column], justify="right" if column in right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(row[column]) for column in columns))
+        console.print(table)
+        title = ""
+
+
+def _widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    from rich.cells import cell_len
+
+    return [max(cell_len(line[column]) for line in (headers, *rows)) for column in range(len(headers))]
+
+
+def column_groups(widths: Sequence[int], right: Sequence[int], width: int) -> list[list[int]]:
+    """The columns of a table that is too wide, as several tables below one another, each with the first column.
+
+    One table where all fit, or where folding the widest column of words is enough.
+    """
+    everything = list(range(len(widths)))
+    words = max((widths[column] for column in everything if column not in right), default=0)
+    spare = width - sum(each + GAP for each in widths) + GAP
+    if spare + words >= min(words, LEAST_WORDS):
+        return [everything]
+    groups = [[0]]
+    for column in everything[1:]:
+        used = sum(widths[one] + GAP for one in groups[-1])
+        if len(groups[-1]) > 1 and used + widths[column] > width:
+            groups.append([0])
+        groups[-1].append(column)
+    return groups

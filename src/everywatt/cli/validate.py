@@ -1,4 +1,4 @@
-"""`everywatt validate PATH…`: check every byte of tapes, and the records of a store of Slurm jobs."""
+"""`everywatt validate PATH…`: check every byte of tapes, journals beside them, and the store of Slurm jobs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from everywatt.cli.options import Verb, output_options
 from everywatt.cli.output import Output
+from everywatt.cli.validate_journals import journal_findings
 from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError
 from everywatt.slurm.checks import flaws, is_store
@@ -24,8 +25,9 @@ from everywatt.tape.validate import Finding, validate
 def command(paths: tuple[str, ...], output: Output) -> int:
     """Check tapes, runs, folders of runs or the store of a Slurm site; ends with 1 where anything is wrong.
 
-    PATH may also be the name of a run, or `last`. Each finding names the file, the table, the row and the field. Of a
-    store, jobs whose record is not whole are listed, as `slurm validate` does.
+    PATH may also be the name of a run, or `last`. Each finding names the file, the table, the row and the field; of the
+    journals that a batch or a benchmark keeps beside its tape the row is the line. Of a store, jobs whose record is not
+    whole are listed, as `slurm validate` does.
     """
     findings = []
     for text in paths:
@@ -36,7 +38,7 @@ def command(paths: tuple[str, ...], output: Output) -> int:
             except EverywattError as error:
                 output.error(error)
                 return error.exit_code
-        findings += _site(path) if is_store(path) else validate(path)
+        findings += _site(path) if is_store(path) else [*validate(path), *journal_findings(path)]
     output.json("validation", {"findings": [asdict(finding) for finding in findings], "ok": not findings})
     if output.json_to is None:
         if not findings:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from everywatt.bench.llm.plugged import border, plugged, plugged_names
 from everywatt.bench.llm.values import Answer, Ask
 from everywatt.core.errors import UsageError
 from everywatt.core.retry import Backoff
@@ -151,21 +152,18 @@ def checked_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def known() -> dict[str, str]:
-    """Every client by name, with the `module:callable` that makes it."""
-    from importlib.metadata import entry_points
-
-    return {**BUILT_IN, **{entry.name: entry.value for entry in entry_points(group=GROUP)}}
-
-
 def make(name: str, connection: Connection) -> Client:
-    """The client of that name."""
-    targets = known()
-    if name not in targets:
-        raise UsageError(f"There is no client '{name}'.", cure=f"one of: {', '.join(sorted(targets))}")
-    module, _, attribute = targets[name].partition(":")
-    client: Client = getattr(importlib.import_module(module), attribute)(connection)
-    return client
+    """The client of that name: built in, or by the entry point group `everywatt.llm_clients`."""
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        built: Client = getattr(importlib.import_module(module), attribute)(connection)
+        return built
+    maker: Callable[[Connection], Client] | None = plugged(GROUP, name)
+    if maker is None:
+        there = sorted({*BUILT_IN, *plugged_names(GROUP)})
+        raise UsageError(f"There is no client '{name}'.", cure=f"one of: {', '.join(there)}")
+    with border(name):
+        return maker(connection)
 
 
 def _seconds(name: str, text: str | None) -> float | None:

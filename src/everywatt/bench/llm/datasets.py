@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.bundled import BUNDLED
+from everywatt.bench.llm.plugged import border, plugged, plugged_names
 from everywatt.bench.llm.published import LAYOUTS
 from everywatt.bench.llm.values import Item
 from everywatt.core.errors import MissingExtra, UsageError
@@ -67,12 +68,11 @@ def _items(name: str, params: dict[str, str]) -> Iterable[Item]:
         return _published(name, Path(params["path"]))
     if Path(name).exists():
         return _mapped(Path(name), params)
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group=GROUP):
-        if entry.name == name:
-            return _called(name, entry.load(), params)
-    known = ", ".join((*BUNDLED, *LAYOUTS))
+    maker = plugged(GROUP, name)
+    if maker is not None:
+        with border(name):
+            return tuple(_called(name, maker, params))
+    known = ", ".join((*BUNDLED, *LAYOUTS, *plugged_names(GROUP)))
     raise UsageError(f"There is no data set and no file '{name}'.", cure=f"a file, or one of: {known}")
 
 

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.latency import FORMULAS
 from everywatt.bench.llm.metrics import Metrics
+from everywatt.bench.tables import csv_text, markdown
 
 Row = tuple[str, str, str, str]
+ENDINGS = (".json", ".csv", ".md")
+HEADERS = ("FIGURE", "VALUE", "95 %", "FORMULA")
+_QUERY = {"joules": "energy_j", "low": "energy_low_j", "high": "energy_high_j", "net_joules": "energy_net_j"}
+QUERY_COLUMNS = (
+    *("level", "id", "status", "verdict", "input_tokens", "output_tokens", "ttft_s", "e2e_s"),
+    *_QUERY.values(),
+)
+
+
+def query_csv(found: Sequence[Metrics]) -> str:
+    """A line for each query of each load, with its joules; what is not known is an empty cell."""
+    named = [
+        {"level": one.level} | {_QUERY.get(name, name): value for name, value in item.items()}
+        for one in found
+        for item in one.items
+    ]
+    return csv_text(QUERY_COLUMNS, [[item.get(name) for name in QUERY_COLUMNS] for item in named])
+
+
+def figures_markdown(found: Sequence[Metrics]) -> str:
+    """A table of figures for each load."""
+    return "\n".join(f"## {one.level}\n\n{markdown(HEADERS, figure_rows(one), [one.about])}" for one in found)
 
 
 def figure_rows(one: Metrics) -> list[Row]:

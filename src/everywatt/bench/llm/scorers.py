@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from everywatt.bench.llm.constraints import broken_constraints
+from everywatt.bench.llm.plugged import plugged, plugged_names
 from everywatt.bench.llm.schema import violations
 from everywatt.bench.llm.values import Item
 from everywatt.core.errors import UsageError
@@ -202,10 +203,8 @@ def scorer(name: str) -> Scorer:
     """The scorer of that name: built in, or by the entry point group `everywatt.llm_scorers`."""
     if name in BUILT_IN:
         return BUILT_IN[name]
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group=GROUP):
-        if entry.name == name:
-            made: Scorer = entry.load()
-            return made
-    raise UsageError(f"There is no scorer '{name}'.", cure=f"one of: {', '.join(BUILT_IN)}")
+    made: Scorer | None = plugged(GROUP, name)
+    if made is None:
+        there = (*BUILT_IN, *plugged_names(GROUP))
+        raise UsageError(f"There is no scorer '{name}'.", cure=f"one of: {', '.join(there)}")
+    return made

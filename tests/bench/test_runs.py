@@ -1,0 +1,42 @@
+"""Finished runs beside each other, on tapes that are written by hand."""
+
+import pytest
+
+from everywatt.api.run import load
+from everywatt.bench.runs import compare_runs
+from everywatt.core.channels import Channel, Domain, Kind
+from everywatt.core.clocks import NS
+from everywatt.core.errors import ScopeError
+from everywatt.meters.series import Part, Table, group, write_part
+
+ZERO_NS = 1_790_000_000 * NS
+
+
+def run_of(folder, device, domain, watts):
+    """20 s at constant watts."""
+    folder.mkdir()
+    table = Table(group(device, "meter", [Channel(f"{device}.energy", "J", Kind.COUNTER, device, domain)]))
+    for n in range(201):
+        table.add(ZERO_NS + n * NS // 10, [n * watts / 10])
+    path = folder / "h-0001.tape"
+    write_part(path, Part([table], spans=[("run", ZERO_NS, ZERO_NS + 20 * NS, {"role": "run"})]), [path], {})
+    return load(folder)
+
+
+def test_runs_that_cover_other_things_are_compared_only_where_forced(tmp_path):
+    node, card = run_of(tmp_path / "a", "host", Domain.NODE, 100), run_of(tmp_path / "b", "gpu.0", Domain.GPU, 80)
+    with pytest.raises(ScopeError, match="b covers 'gpu' and a '") as error:
+        compare_runs([node, card])
+    assert "--force" in (error.value.cure or "")
+    _, beside = compare_runs([node, card], force=True)
+    assert beside.gross.value == pytest.approx(0.8, rel=1e-6)
+    assert "scopes differ" in beside.verdict
+
+
+def test_runs_of_one_scope_have_a_ratio(tmp_path):
+    first, second = (run_of(tmp_path / name, "gpu.0", Domain.GPU, watts) for name, watts in (("a", 100), ("b", 50)))
+    one, two = compare_runs([first, second])
+    assert one.gross is None
+    assert two.gross.value == pytest.approx(0.5, rel=1e-6)
+    assert two.gross.low <= 0.5 <= two.gross.high
+    assert "less energy" in two.verdict
