@@ -163,7 +163,7 @@ def kill_at_random(lab, tmp_path, times: int, seed: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_killed_at_random_moments(lab, tmp_path):
-    kill_at_random(lab, tmp_path, 10, seed=1)
+    kill_at_random(lab, tmp_path, 4, seed=1)
 
 
 @pytest.mark.long
@@ -174,7 +174,7 @@ def test_killed_a_hundred_times(lab, tmp_path):
 @pytest.mark.timeout(300)
 def test_a_card_that_is_lost_gives_no_power_and_an_age(sim_machine, tmp_path):
     # An agent that a busy machine starts after the card is gone has seen nothing: then the card stays for longer.
-    assert any(saw_a_card_go(sim_machine, tmp_path / f"{lost_s}", lost_s) for lost_s in (14, 90))
+    assert any(saw_a_card_go(sim_machine, tmp_path / f"{lost_s}", lost_s) for lost_s in (8, 90))
 
 
 def saw_a_card_go(sim_machine, folder: Path, lost_s: int) -> bool:
