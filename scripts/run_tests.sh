@@ -31,7 +31,7 @@ part "parallel tests" "not serial and not long and not ml" -n "$workers" --dist 
 part "tests that need the machine" "serial and not long and not ml"
 if [ "${CI:-}" = true ]; then
     export KERAS_BACKEND=torch
-    part "tests with torch" "ml and not serial and not long" -n 2 --dist worksteal
+    part "tests with torch" "ml and not serial and not long" -n "$workers" --dist worksteal
     part "tests with torch that need the machine" "ml and serial and not long"
 fi
 exit $status

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +12,13 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 # Started in the background, a shell has SIGINT ignored, and so would every program that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Threads of a matrix library wait for each other by spinning: beside other workers, twenty times the CPU time.
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+# Tests with a home of their own would each compile the simulated libraries, and the kernels for OpenCL, anew.
+os.environ.setdefault("XDG_CACHE_HOME", str(Path("~/.cache").expanduser()))
 
 
 @pytest.fixture

@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "fuzz.py"
@@ -71,14 +69,15 @@ def test_long_nonsense_is_read_in_no_time(name):
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_thousand_inputs(name):
-    hit = st.integers(0, 2**32).map(lambda seed: fuzz.damaged(random.Random(seed), TARGETS[name].samples))
-
-    @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-    @given(hit | st.binary(max_size=200))
-    def thousand(data):
-        fuzz.check(TARGETS[name], data)
-
-    thousand()
+    """Others in every run: damaged samples, and some of plain noise."""
+    chance = random.Random()
+    for _ in range(1000):
+        noise = chance.random() < 0.3
+        data = chance.randbytes(chance.randrange(200)) if noise else fuzz.damaged(chance, TARGETS[name].samples)
+        try:
+            fuzz.check(TARGETS[name], data)
+        except Exception as error:
+            raise AssertionError(f"{name} on {data!r}") from error
 
 
 @pytest.mark.long

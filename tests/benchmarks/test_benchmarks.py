@@ -36,7 +36,7 @@ def test_windows_in_short():
 def test_report_time_in_short():
     done = _bench("report_time", "--quick")
     assert done.returncode == 0, done.stderr
-    assert "100,000 ticks, one channel" in done.stdout
+    assert "10,000 ticks, one channel" in done.stdout
 
 
 def test_weight_in_short():

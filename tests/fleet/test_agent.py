@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -163,7 +164,7 @@ def kill_at_random(lab, tmp_path, times: int, seed: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_killed_at_random_moments(lab, tmp_path):
-    kill_at_random(lab, tmp_path, 10, seed=1)
+    kill_at_random(lab, tmp_path, 4, seed=1)
 
 
 @pytest.mark.long
@@ -174,7 +175,7 @@ def test_killed_a_hundred_times(lab, tmp_path):
 @pytest.mark.timeout(300)
 def test_a_card_that_is_lost_gives_no_power_and_an_age(sim_machine, tmp_path):
     # An agent that a busy machine starts after the card is gone has seen nothing: then the card stays for longer.
-    assert any(saw_a_card_go(sim_machine, tmp_path / f"{lost_s}", lost_s) for lost_s in (14, 90))
+    assert any(saw_a_card_go(sim_machine, tmp_path / f"{lost_s}", lost_s) for lost_s in (8, 90))
 
 
 def saw_a_card_go(sim_machine, folder: Path, lost_s: int) -> bool:
@@ -259,11 +260,19 @@ def test_a_reload_changes_what_it_may_and_systemd_hears_all(tmp_path, lab):
     config.write_text("[agent]\nowners = 100\n")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, Receiver() as receiver:
         sock.bind(str(tmp_path / "n"))
-        sock.settimeout(20)
+        sock.settimeout(120)
+        heard = []
+
+        def hear():  # as systemd does: who does not read, stops an agent that has more to say than the queue takes
+            while not heard or heard[-1] != b"STOPPING=1":
+                heard.append(sock.recv(200))
+
+        hearing = threading.Thread(target=hear, daemon=True)
+        hearing.start()
         env = {**home_of(tmp_path, lab.environment()), "NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "1000000"}
         with AgentProcess(env, "--state", str(tmp_path / "s"), "--config", str(config), "--period", "0.2s") as agent:
-            assert sock.recv(200).startswith(b"READY=1")
             agent.wait_for(ENERGY)
+            assert heard[0].startswith(b"READY=1")
             config.write_text(f'[agent]\nowners = 5\nrotate = "2h"\nremote-write = "{receiver.url}"\ncompat = "dcgm"\n')
             agent.process.send_signal(signal.SIGHUP)
             agent.until(lambda: len(receiver) > 0, "samples after the reload")
@@ -273,15 +282,9 @@ def test_a_reload_changes_what_it_may_and_systemd_hears_all(tmp_path, lab):
             agent.until(lambda: any("stays as it was" in line for line in agent.log), "a refusal")
             assert "Restart the agent to change rotate_s." in agent.log
             assert agent.end() == 0
-        sock.settimeout(0.1)
-        heard = []
-        try:
-            while True:
-                heard.append(sock.recv(200))
-        except TimeoutError:
-            pass
+        hearing.join(120)
         assert b"WATCHDOG=1" in heard and any(one.startswith(b"RELOADING=1") for one in heard)
-        assert heard[-1] == b"STOPPING=1" or b"STOPPING=1" in heard
+        assert heard[-1] == b"STOPPING=1"
 
 
 def test_small_sends_without_a_server_in_little_memory(tmp_path, lab):
