@@ -103,6 +103,10 @@ class Buffer:
             found += self._append_one(state, group, row)
         return found
 
+    def suspended(self, group: int) -> None:
+        """The machine slept since the last row of a group."""
+        self._group(group).accumulator.suspended()
+
     def _append_one(self, state: _Group, group: int, row: Row) -> list[Found]:
         width = len(state.info.channels)
         if len(row.values) != width:
