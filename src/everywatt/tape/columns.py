@@ -160,8 +160,11 @@ def read_times(tape: Tape, group: StoredGroup) -> Ints:
     return np.concatenate(times) if times else np.empty(0, np.int64)
 
 
-def ticks_by_frame(tape: Tape, group: StoredGroup, channels: Sequence[str]) -> tuple[Ints, dict[str, Floats]] | None:
-    """Publications, and of each channel its raw values, or for an energy counter its accumulated counts.
+def ticks_by_frame(
+    tape: Tape, group: StoredGroup, channels: Sequence[str]
+) -> tuple[Ints, NDArray[np.float32], dict[str, Floats]] | None:
+    """Publications, the nanoseconds to which they are known, and of each channel its raw values, or for an energy
+    counter its accumulated counts.
 
     As `load_columns` gives them, frame by frame: a fraction of the memory and time. None where a counter's value is
     missing, falls or jumps: then `load_columns` knows the rule.
@@ -170,11 +173,13 @@ def ticks_by_frame(tape: Tape, group: StoredGroup, channels: Sequence[str]) -> t
     energy = energy_channels(group.info)
     indexes = [names.index(name) for name in channels]
     times: list[Ints] = []
+    widths: list[NDArray[np.float32]] = []
     columns: list[list[Floats]] = [[] for _ in channels]
     for frame in tape.iter_frames(group.id):
         decoded = _decode(tape, frame, indexes)
         read, since_late, width = (column.astype(np.int64, copy=False) for column in decoded[:3])
         times.append(read - since_late - (width - width // 2))
+        widths.append(width.astype(np.float32))  # half the memory, and no digit of them counts
         for place, (index, values) in enumerate(zip(indexes, decoded[3:], strict=True)):
             column = values.astype(np.float64, copy=False)
             if index in energy and group.info.channels[index].kind is Kind.COUNTER:
@@ -184,8 +189,9 @@ def ticks_by_frame(tape: Tape, group: StoredGroup, channels: Sequence[str]) -> t
                 column = counts
             columns[place].append(column)
     if not times:
-        return np.empty(0, np.int64), {name: np.empty(0) for name in channels}
-    return np.concatenate(times), {name: np.concatenate(parts) for name, parts in zip(channels, columns, strict=True)}
+        return np.empty(0, np.int64), np.empty(0, np.float32), {name: np.empty(0) for name in channels}
+    joined = {name: np.concatenate(parts) for name, parts in zip(channels, columns, strict=True)}
+    return np.concatenate(times), np.concatenate(widths), joined
 
 
 def _counts(values: Floats, start: float, channel: Channel) -> Floats | None:
