@@ -68,6 +68,16 @@ def test_slow_groups_take_turns() -> None:
     assert max(later.count(t) for t in set(later)) == 1
 
 
+def test_slow_groups_of_one_sensor_are_read_together() -> None:
+    schedule = Schedule(START)
+    for number, sensor in enumerate(["cards", "cards", "use", "cards"]):
+        schedule.add(number, S, START, sensor=sensor)
+    for number in range(4):
+        schedule.done(number, START, START)
+    turns = [(slot.deadline_ns - START) % S for slot in schedule.slots.values()]
+    assert turns == [0, 0, 100 * MS, 0]
+
+
 def test_a_faster_period_takes_over() -> None:
     schedule = Schedule(START)
     schedule.add("a", S, START)

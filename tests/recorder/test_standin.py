@@ -89,8 +89,9 @@ class Card:
         times = [k * STEP_NS + self.phase_ns + self.apart_ns for k in numbers]
         return times, [self.power(k) for k in numbers]
 
-    def filled(self, first: float, kept: float, read_ns: int) -> tuple[float, ...]:
-        return (first, kept, NAN) if self.counts else (first, NAN)
+    def filled(self, firsts: list[float], kept: list[float], reads_ns: list[int]) -> list[tuple[float, ...]]:
+        pairs = zip(firsts, kept, strict=True)
+        return [(first, watts, NAN) if self.counts else (first, NAN) for first, watts in pairs]
 
     def close(self) -> None: ...
 

@@ -85,8 +85,9 @@ def test_the_vectorised_twin_is_equal(lab, ticks, wrap, max_w, seal):
             fast = ticks_by_frame(tape, tape.group(group), ["gpu.0.energy", "gpu.0.power"])
             if fast is not None:
                 assert fast[0].tolist() == whole.published.tolist()
-                assert fast[1]["gpu.0.energy"].tolist() == whole.accumulated["gpu.0.energy"].tolist()
-                np.testing.assert_array_equal(fast[1]["gpu.0.power"], whole.values["gpu.0.power"])
+                np.testing.assert_array_equal(fast[1], (whole.late - whole.early).astype(np.float32))
+                assert fast[2]["gpu.0.energy"].tolist() == whole.accumulated["gpu.0.energy"].tolist()
+                np.testing.assert_array_equal(fast[2]["gpu.0.power"], whole.values["gpu.0.power"])
             stored = [row for frame in tape.frames(group) for row in frame.rows()]
             assert [r[:3] for r in stored] == [r[:3] for r in rows]
             np.testing.assert_array_equal([r.values for r in stored], [r.values for r in rows])

@@ -14,6 +14,7 @@ from everywatt.energy.clockwork import retime
 from everywatt.energy.median import median
 from everywatt.energy.straighten import straighten
 from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Ticks
+from everywatt.tape.accumulate import jump_per_s, jump_slack_s
 from everywatt.tape.columns import Columns
 
 GAP_PERIODS = 3.0
@@ -162,7 +163,7 @@ def _merged(raw: Raw, edges: list[tuple[Row, float]], channel: Channel) -> Raw:
             most_per_s=most,
             period_s=facts.period_s or 0.0,
         ).count
-        if step == step:
+        if step <= jump_per_s(channel) * (abs(gone_ns) / NS + jump_slack_s(channel)):  # and not missing
             counted = base[2] + (step if gone_ns >= 0 else -step)
             extra.append((when, (row.late_ns - row.early_ns) / 2, value, counted, base[3] + gone_ns))
     if not extra:

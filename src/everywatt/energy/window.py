@@ -202,6 +202,10 @@ def _gap(source: Source, gap: Gap, start_ns: int, end_ns: int, most_w: float | N
         ]
     if gap.kind == "reset":
         return [], [f"{device}: the counter started again; what it had counted in {seconds:.2f} s is lost"]
+    if gap.kind == "jump":
+        return [], [
+            f"{device}: the counter stepped by more than the device can draw, and {seconds:.2f} s of it are left out"
+        ]
     return [], []
 
 

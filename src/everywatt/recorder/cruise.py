@@ -241,6 +241,9 @@ class Cruise:
             del self._taken[source]
             times = source.settle()
             self.reads += len(times)
+            if source.tracker is not None:
+                self.schedule.slots[source].hold_ns = 0
+                continue
             late = missed = 0
             for before, after in times:
                 behind, lost = self.schedule.done(source, before, after)

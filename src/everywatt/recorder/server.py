@@ -420,7 +420,7 @@ class Server:
         if source not in self.schedule.slots:
             if source.info.tracked and not source.info.table and source.info.channels:
                 source.tracker = PlannedTracker(source.info, asked, now)
-            self.schedule.add(source, asked, now, source.tracker)
+            self.schedule.add(source, asked, now, source.tracker, source.info.sensor)
             self._read(source)
             self._hurry(source)
             return

@@ -210,7 +210,7 @@ class StandIn:
     def _fill(self, line: Line, index: int, last: Row, newest: int, row: Row) -> list[Row] | None:
         """The publications between numbers `index` and `newest`, which were read; None where what was kept differs."""
         times, values = self._kept()
-        bands = [line.band(k) for k in range(index + 1, newest + 2)]
+        bands = line.bands(index + 1, newest + 1)
         places = [_place(times, one[0], two[0]) for one, two in pairwise(bands)]
         known = [place for place in places if place is not None]
         readings = [values[place] for place in known]
@@ -220,10 +220,9 @@ class StandIn:
         if firsts is None:
             return None
         self.filled += len(firsts)
-        return [
-            Row(late_ns, early_ns, late_ns, self._group.filled(first, reading, late_ns))
-            for (early_ns, late_ns), first, reading in zip(bands, firsts, readings, strict=False)
-        ]
+        del bands[-2:]  # the last publication was read
+        filled = self._group.filled(firsts, readings[:-1], [late_ns for _, late_ns in bands])
+        return [Row(late_ns, early_ns, late_ns, values) for (early_ns, late_ns), values in zip(bands, filled, strict=True)]
 
     def _strays(self, times_ns: Sequence[int], bands: Sequence[tuple[int, int]]) -> bool:
         """True where readings come sooner or later after their publications than they did: one has another phase."""

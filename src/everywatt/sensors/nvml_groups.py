@@ -173,16 +173,16 @@ class PowerGroup:
         self._look_at_samples()
         return power.times_ns, power.values
 
-    def filled(self, first: float, kept: float, read_ns: int) -> tuple[float, ...]:
-        """The values of a publication that was not read: its first channel, what the driver kept, and its utilisation
+    def filled(self, firsts: Sequence[float], kept: Sequence[float], reads_ns: Sequence[int]) -> list[tuple[float, ...]]:
+        """The values of publications that were not read: the first channel, what the driver kept, and utilisation
         then; the others are not known."""
-        values = [NAN] * len(self._last)
-        values[0] = first
+        columns: list[Sequence[float]] = [[NAN] * len(firsts)] * len(self._last)
+        columns[0] = firsts
         if self.keeps is not None:
-            values[self.keeps] = kept
+            columns[self.keeps] = kept
         if self._samples is not None and self._witnesses:
-            values[self._witnesses[0][0]] = self._samples.at(read_ns)
-        return tuple(values)
+            columns[self._witnesses[0][0]] = [self._samples.at(read_ns) for read_ns in reads_ns]
+        return list(zip(*columns, strict=True))
 
     def read(self) -> list[Row]:
         """One row. Raises SensorError where the GPU is lost or gives none of its values."""

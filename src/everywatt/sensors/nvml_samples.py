@@ -12,7 +12,8 @@ from __future__ import annotations
 import ctypes
 import struct
 from bisect import bisect_right
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import lt
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import NAN
@@ -29,7 +30,7 @@ POWER_REACH_NS = 2 * NS  # drivers keep 119 samples of 20 ms
 YOUNG_NS = NS // 2
 KEEP_NS = 5 * NS
 SAVED_CALLS = 3
-_SAMPLE = struct.Struct("<QQ")
+_SAMPLE = struct.Struct("<QI4x")  # a stamp and, of the eight bytes of a value, those of an unsigned one
 _UNSIGNED = 1
 
 
@@ -64,12 +65,20 @@ class DriverSamples:
         # Stamps are UTC; what the wall clock says beside the monotonic one now is good enough for a second.
         offset_ns = self._clock.utc_ns() - self._clock.monotonic_ns()
         size = self._count.value * _SAMPLE.size
-        for stamp_us, value in _SAMPLE.iter_unpack(memoryview(self._buffer)[:size]):
-            if stamp_us > self._since_us:
-                self._since_us = stamp_us
-                self.times_ns.append(stamp_us * 1000 - offset_ns)
-                self.values.append(float(value & 0xFFFFFFFF))
-        self._forget()
+        fresh = self._newer(list(_SAMPLE.iter_unpack(memoryview(self._buffer)[:size])))
+        if fresh:
+            self._since_us = fresh[-1][0]
+            self.times_ns += [stamp_us * 1000 - offset_ns for stamp_us, _ in fresh]
+            self.values += [float(value) for _, value in fresh]
+            self._forget()
+
+    def _newer(self, samples: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those whose stamps are newer than all before them. Drivers give them in order."""
+        stamps = [self._since_us, *(stamp_us for stamp_us, _ in samples)]
+        if all(map(lt, stamps, stamps[1:])):
+            return samples
+        newest = accumulate(stamps, max)
+        return [sample for sample, before_us in zip(samples, newest, strict=False) if sample[0] > before_us]
 
     def _capacity(self, handle: Any) -> int:
         """How many samples the driver keeps, as far as there is room for them here."""

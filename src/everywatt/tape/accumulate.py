@@ -1,8 +1,9 @@
 """The one rule for what a channel has accumulated, row by row. Its vectorised twin is in `columns`.
 
-A row belongs to its publication, the middle of early and late. A counter adds raw counts, unwrapped. A gauge adds raw
-value × nanoseconds, each value held backwards from its publication to the one before; after more than three expected
-periods it covers one expected period only.
+A row belongs to its publication, the middle of early and late. A counter adds raw counts, unwrapped; a step that its
+device cannot have drawn since the counter last moved is a gap of kind `jump`, and the twin takes that from the tape. A
+gauge adds raw value × nanoseconds, each value held backwards from its publication to the one before; after more than
+three expected periods it covers one expected period only.
 """
 
 from __future__ import annotations
@@ -14,11 +15,19 @@ from dataclasses import dataclass
 from operator import sub
 from typing import Final, NamedTuple
 
-from everywatt.core.channels import Channel, GroupInfo, Kind, Row
+from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.core.counters import Case, difference
 
 GAP_PERIODS: Final = 3
+# A counter that steps ahead by more than its device can draw has not counted it. Boards pass their limits for a moment,
+# and firmware may tell a wrong one, so that nothing is refused that three times the limit, or a kilowatt, explains.
+JUMP_LIMITS: Final = 3.0
+JUMP_LEAST_W: Final = 1_000.0
+CHIP_W: Final = 5_000.0  # no chip or module draws as much: the limit of one that tells none
+JUMP_SLACK_S: Final = 0.1  # of a step's time, and two publications
+UNKNOWN_PERIOD_S: Final = 1.0
+CHIPS: Final = frozenset({Domain.SOC, Domain.PACKAGE, Domain.CORE, Domain.UNCORE, Domain.DRAM, Domain.GPU, Domain.RAIL})
 _SHORT: Final = struct.Struct("<Bdq")
 _CARRY: Final = struct.Struct("<dq")
 
@@ -69,6 +78,25 @@ def most_per_s(channel: Channel) -> float | None:
     return None if channel.facts.max_w is None or channel.scale <= 0 else channel.facts.max_w / channel.scale
 
 
+def jump_per_s(channel: Channel) -> float:
+    """Raw counts a second that no device behind a counter can draw; infinite where nothing is known of it."""
+    watts = CHIP_W if channel.domain in CHIPS else math.inf
+    if channel.facts.max_w is not None:
+        watts = max(JUMP_LIMITS * channel.facts.max_w, JUMP_LEAST_W)
+    return watts / channel.scale if channel.scale > 0 else math.inf
+
+
+def jump_slack_s(channel: Channel) -> float:
+    """Seconds beyond those between two values that a step may have been counted in."""
+    period_s = channel.facts.period_s
+    return JUMP_SLACK_S + 2 * (UNKNOWN_PERIOD_S if period_s is None else period_s)
+
+
+def least_jump(channel: Channel) -> float:
+    """Steps of a counter up to this many raw counts are never refused, however short their time."""
+    return jump_per_s(channel) * jump_slack_s(channel)
+
+
 @dataclass(slots=True)
 class _State:
     index: int
@@ -76,17 +104,21 @@ class _State:
     counter: bool
     wrap: float | None
     most_per_s: float | None
+    jump_per_s: float
+    slack_s: float
     total: float = 0.0
     observed_ns: int = 0
     last: float = math.nan
     last_ns: int = 0
+    moved_ns: int | None = None  # since when the counter has had its last value; None where that is not known
 
     def counter_row(self, value: float, at_ns: int) -> Found | None:
         step_plain = value - self.last
-        if 0 <= step_plain < math.inf and (self.wrap is None or self.most_per_s is None):  # nearly always
+        small = 0 <= step_plain <= self.jump_per_s * self.slack_s and step_plain < math.inf
+        if small and (self.wrap is None or self.most_per_s is None):  # nearly always
             self.total += step_plain
             self.observed_ns += at_ns - self.last_ns
-            self.last, self.last_ns = value, at_ns
+            self._now(value, at_ns)
             return None
         if not math.isfinite(value):
             return None
@@ -96,13 +128,27 @@ class _State:
         )
         if step.case is Case.RESET:
             found = Found(self.name, self.last_ns, at_ns, "reset")
+        elif step.case is not Case.MISSING and self._jumped(step.count, at_ns):
+            found = Found(self.name, self.last_ns, at_ns, "jump", step.count)
         elif step.case is not Case.MISSING:
             self.total += step.count
             self.observed_ns += at_ns - self.last_ns
             if step.case is Case.MANY_WRAPS:
                 found = Found(self.name, self.last_ns, at_ns, "many-wraps", step.count, step.most)
-        self.last, self.last_ns = value, at_ns
+        self._now(value, at_ns)
         return found
+
+    def _now(self, value: float, at_ns: int) -> None:
+        if value != self.last:
+            self.moved_ns = at_ns
+        self.last, self.last_ns = value, at_ns
+
+    def _jumped(self, count: float, at_ns: int) -> bool:
+        """True for more counts than the device can have drawn since the counter last moved: one that stood still may
+        catch up."""
+        if self.moved_ns is None:
+            return False
+        return count > self.jump_per_s * ((at_ns - self.moved_ns) / NS + self.slack_s)
 
     def surely_plain(self, seconds: float) -> bool:
         """True where a step ahead within this time cannot hide a wrap, by the rule of `core.counters`."""
@@ -113,12 +159,19 @@ class _State:
         if self.last_ns != before_ns or not math.isfinite(sum(column)) or not self.surely_plain(longest_s):
             return None
         steps = list(map(sub, column, (self.last, *column)))
-        if not min(steps) >= 0:
+        if not (min(steps) >= 0 and max(steps) <= self.jump_per_s * self.slack_s):
             return None
         total = self.total
         for step in steps:
             total += step
         return Cum(total, self.observed_ns + ats_ns[-1] - before_ns, column[-1], ats_ns[-1])
+
+    def move(self, column: Sequence[float], ats_ns: Sequence[int]) -> None:
+        """Mind when the last of these values came; before they are taken."""
+        for value, before, at_ns in zip(reversed(column), (*column[-2::-1], self.last), reversed(ats_ns), strict=True):
+            if value != before:
+                self.moved_ns = at_ns
+                return
 
     def held(self, column: Sequence[float], held: Sequence[int], ats_ns: Sequence[int]) -> Cum:
         """Where a gauge stands after these values, each held for so long; those that are missing count for nothing."""
@@ -144,7 +197,7 @@ class Accumulator:
         self.expected_ns = expected_ns(expected_period_s)
         self.last_ns: int | None = None
         self._states = [
-            _State(i, c.name, c.kind is Kind.COUNTER, c.facts.wrap, most_per_s(c))
+            _State(i, c.name, c.kind is Kind.COUNTER, c.facts.wrap, most_per_s(c), jump_per_s(c), jump_slack_s(c))
             for i, c in enumerate(info.channels)
             if c.carries_energy
         ]
@@ -208,9 +261,16 @@ class Accumulator:
                 return False
             after.append(found)
         for state, found in zip(self._states, after, strict=True):
+            if state.counter:
+                state.move(columns[state.index], ats_ns)
             state.total, state.observed_ns, state.last, state.last_ns = found
         self.last_ns = ats_ns[-1]
         return True
+
+    def suspended(self) -> None:
+        """The machine slept, and its clock with it: counters may have counted for long since their last value."""
+        for state in self._states:
+            state.moved_ns = None
 
     def cum(self) -> list[Cum]:
         """Where each energy-carrying channel stands now."""

@@ -51,7 +51,7 @@ class CodecError(ValueError):
 
 def encode_ints(values: Sequence[int]) -> tuple[int, bytes]:
     """Tag and bytes of a column of 64-bit whole numbers."""
-    return _smallest(array("q", values).tobytes(), _differences(values))
+    return _smallest(*(_differences(values) or (PLAIN, array("q", values).tobytes())))
 
 
 def encode_floats(values: Sequence[float]) -> tuple[int, bytes]:
@@ -59,14 +59,13 @@ def encode_floats(values: Sequence[float]) -> tuple[int, bytes]:
     plain = array("d", values).tobytes()
     if len(values) > 1 and plain[:8] * len(values) == plain:
         return CONSTANT, plain[:8]
-    whole = None
     numbers = _whole(values)
     if numbers is not None and _NEGATIVE_ZERO not in plain:
         differences = _differences(numbers)
         if differences is not None:
             # The first value of a column of floats is a float, so that every tag reads alike.
-            whole = (differences[0], plain[:8] + differences[1][8:])
-    return _smallest(plain, whole)
+            return _smallest(differences[0], plain[:8] + differences[1][8:])
+    return _smallest(PLAIN, plain)
 
 
 def _whole(values: Sequence[float]) -> list[int] | None:
@@ -93,8 +92,7 @@ def _differences(column: Sequence[int]) -> tuple[int, bytes] | None:
     return None
 
 
-def _smallest(plain: bytes, other: tuple[int, bytes] | None) -> tuple[int, bytes]:
-    tag, data = other if other is not None else (PLAIN, plain)
+def _smallest(tag: int, data: bytes) -> tuple[int, bytes]:
     if len(data) > _PACK_ABOVE_BYTES and _packs(data[:_SAMPLE_BYTES]):
         packed = zlib.compress(data, 1)
         if len(packed) < len(data) * _WORTH:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,7 @@ from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged, UsageError
 from everywatt.tape import codec
-from everywatt.tape.accumulate import GAP_PERIODS, energy_channels, expected_ns, most_per_s
+from everywatt.tape.accumulate import GAP_PERIODS, energy_channels, expected_ns, least_jump, most_per_s
 from everywatt.tape.reader import Frame, StoredGroup, Tape
 
 Floats = NDArray[np.float64]
@@ -112,10 +113,16 @@ def columns_of(tape: Tape, group: StoredGroup, frames: Iterable[Frame], channels
                 columns.published,
                 starts,
                 cums,
+                partial(jumps, tape, group, name),
             )
             if cums:
                 columns.carried[name] = cums[0][2:]
     return columns
+
+
+def jumps(tape: Tape, group: StoredGroup, channel: str) -> list[int]:
+    """The publications at which a counter had stepped by more than its device can draw: those steps do not count."""
+    return [gap.end_ns for gap in tape.gaps(group.id) if gap.kind == "jump" and gap.channel == channel]
 
 
 def counted_line(
@@ -123,7 +130,7 @@ def counted_line(
 ) -> tuple[Ints, Floats] | None:
     """Publications and accumulated counts of one counter, as `load_columns` gives them, frame by frame and faster.
 
-    None where a value is missing or falls: then `load_columns` knows the rule.
+    None where a value is missing, falls or jumps: then `load_columns` knows the rule.
     """
     index = [entry.name for entry in group.info.channels].index(channel)
     place = energy_channels(group.info).index(index)
@@ -132,7 +139,7 @@ def counted_line(
     for frame in tape.iter_frames(group.id, start_ns, end_ns):
         *clocks, values = _decode(tape, frame, [index])
         read, since_late, width = (column.astype(np.int64, copy=False) for column in clocks)
-        found = _counts(values.astype(np.float64, copy=False), frame.cum[place][0])
+        found = _counts(values.astype(np.float64, copy=False), frame.cum[place][0], group.info.channels[index])
         if found is None:
             return None
         counts.append(found)
@@ -153,42 +160,49 @@ def read_times(tape: Tape, group: StoredGroup) -> Ints:
     return np.concatenate(times) if times else np.empty(0, np.int64)
 
 
-def ticks_by_frame(tape: Tape, group: StoredGroup, channels: Sequence[str]) -> tuple[Ints, dict[str, Floats]] | None:
-    """Publications, and of each channel its raw values, or for an energy counter its accumulated counts.
+def ticks_by_frame(
+    tape: Tape, group: StoredGroup, channels: Sequence[str]
+) -> tuple[Ints, NDArray[np.float32], dict[str, Floats]] | None:
+    """Publications, the nanoseconds to which they are known, and of each channel its raw values, or for an energy
+    counter its accumulated counts.
 
     As `load_columns` gives them, frame by frame: a fraction of the memory and time. None where a counter's value is
-    missing or falls: then `load_columns` knows the rule.
+    missing, falls or jumps: then `load_columns` knows the rule.
     """
     names = [entry.name for entry in group.info.channels]
     energy = energy_channels(group.info)
     indexes = [names.index(name) for name in channels]
     times: list[Ints] = []
+    widths: list[NDArray[np.float32]] = []
     columns: list[list[Floats]] = [[] for _ in channels]
     for frame in tape.iter_frames(group.id):
         decoded = _decode(tape, frame, indexes)
         read, since_late, width = (column.astype(np.int64, copy=False) for column in decoded[:3])
         times.append(read - since_late - (width - width // 2))
+        widths.append(width.astype(np.float32))  # half the memory, and no digit of them counts
         for place, (index, values) in enumerate(zip(indexes, decoded[3:], strict=True)):
             column = values.astype(np.float64, copy=False)
             if index in energy and group.info.channels[index].kind is Kind.COUNTER:
-                counts = _counts(column, frame.cum[energy.index(index)][0])
+                counts = _counts(column, frame.cum[energy.index(index)][0], group.info.channels[index])
                 if counts is None:
                     return None
                 column = counts
             columns[place].append(column)
     if not times:
-        return np.empty(0, np.int64), {name: np.empty(0) for name in channels}
-    return np.concatenate(times), {name: np.concatenate(parts) for name, parts in zip(channels, columns, strict=True)}
+        return np.empty(0, np.int64), np.empty(0, np.float32), {name: np.empty(0) for name in channels}
+    joined = {name: np.concatenate(parts) for name, parts in zip(channels, columns, strict=True)}
+    return np.concatenate(times), np.concatenate(widths), joined
 
 
-def _counts(values: Floats, start: float) -> Floats | None:
-    """What a counter had accumulated at each row of a frame; None where a value is missing or falls."""
+def _counts(values: Floats, start: float, channel: Channel) -> Floats | None:
+    """What a counter had accumulated at each row of a frame; None where a value is missing, falls or may jump."""
     # A frame fits in the processor's cache, a whole column does not.
     steps = np.empty(len(values))
     steps[0] = start
     with np.errstate(invalid="ignore"):  # inf - inf: a NaN, which is seen in the next line
         np.subtract(values[1:], values[:-1], out=steps[1:])
-    rising = steps[1:].min(initial=0.0) >= 0.0 and np.isfinite(steps[1:].max(initial=0.0))
+    most = steps[1:].max(initial=0.0)
+    rising = steps[1:].min(initial=0.0) >= 0.0 and np.isfinite(most) and most <= least_jump(channel)
     return np.cumsum(steps, out=steps) if np.isfinite(values[0]) and rising else None
 
 
@@ -254,12 +268,16 @@ def accumulate_columns(
     published: Ints,
     starts: Ints,
     cums: Sequence[tuple[float, int, float | None, int]],
+    jumps: Callable[[], Sequence[int]] = tuple,
 ) -> tuple[Floats, Ints]:
-    """The rule of `accumulate` for whole columns; `starts` are the first rows of frames, `cums` their own sums."""
+    """The rule of `accumulate` for whole columns; `starts` are the first rows of frames, `cums` their own sums.
+
+    `jumps` gives the publications whose step was refused, and is asked only where a step is that large.
+    """
     if not len(values):
         return np.empty(0), np.empty(0, np.int64)
     if channel.kind is Kind.COUNTER:
-        steps, observed = _counter_steps(channel, values, published, starts, cums)
+        steps, observed = _counter_steps(channel, values, published, starts, cums, jumps)
     else:
         steps, observed = _gauge_steps(expected, values, published)
     steps[starts] = [cum[0] for cum in cums]
@@ -290,10 +308,11 @@ def _counter_steps(
     published: Ints,
     starts: Ints,
     cums: Sequence[tuple[float, int, float | None, int]],
+    jumps: Callable[[], Sequence[int]],
 ) -> tuple[Floats, Ints]:
     """`core.counters.difference` for whole columns, from the last finite value to each finite one."""
-    plain = _rising_steps(values, published, starts)
-    if plain is not None:
+    plain, most = _rising_steps(values, published, starts), least_jump(channel)
+    if plain is not None and plain[0].max(initial=0.0) <= most:
         return plain
     finite = np.isfinite(values)
     last, last_ns = _last_finite(values, published, finite, starts, cums)
@@ -304,6 +323,9 @@ def _counter_steps(
     if len(back):
         good, wrapped = _wraps(channel, steps[back], last[back], elapsed[back])
         steps[back] = np.where(good, wrapped, np.nan)
+    far = np.flatnonzero(steps > most)
+    if len(far):
+        steps[far[np.isin(published[far], np.array(jumps(), np.int64))]] = np.nan
     lost = np.isnan(steps) | ~finite
     steps[lost], elapsed[lost] = 0.0, 0
     return steps, elapsed

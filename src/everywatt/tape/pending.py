@@ -90,13 +90,22 @@ class Buffer:
     def append(self, group: int, rows: Sequence[Row]) -> list[Found]:
         """Accumulate rows; gives the gaps they showed."""
         state = self._group(group)
-        ordered = rows if len(rows) < 2 else sorted(rows, key=publication_ns)
+        if len(rows) == 1:
+            return self._append_one(state, group, rows[0])
+        ats_ns = [(early_ns + late_ns) // 2 for _, early_ns, late_ns, _ in rows]
+        if not all(map(lt, ats_ns, ats_ns[1:])):
+            rows = sorted(rows, key=publication_ns)
+            ats_ns = [publication_ns(row) for row in rows]
         found: list[Found] = []
-        for place, row in enumerate(ordered):
-            if place == 1 and self._append_rest(state, ordered[1:]):
+        for place, row in enumerate(rows):
+            if place == 1 and self._append_rest(state, rows[1:], ats_ns[1:]):
                 break
             found += self._append_one(state, group, row)
         return found
+
+    def suspended(self, group: int) -> None:
+        """The machine slept since the last row of a group."""
+        self._group(group).accumulator.suspended()
 
     def _append_one(self, state: _Group, group: int, row: Row) -> list[Found]:
         width = len(state.info.channels)
@@ -110,7 +119,7 @@ class Buffer:
         self._take(state, group, row, at_ns)
         return found
 
-    def _append_rest(self, state: _Group, rows: Sequence[Row]) -> bool:
+    def _append_rest(self, state: _Group, rows: Sequence[Row], ats_ns: Sequence[int]) -> bool:
         """Rows after the first of a batch in few steps; False, and none was taken, where one needs a closer look."""
         chunk, last_ns, width = state.chunk, state.accumulator.last_ns, len(state.info.channels)
         size = len(rows) * (width + 3)
@@ -118,7 +127,6 @@ class Buffer:
             return False
         if self._values + size > self._most_values or any(len(row.values) != width for row in rows):
             return False
-        ats_ns = [(early_ns + late_ns) // 2 for _, early_ns, late_ns, _ in rows]
         if not all(map(lt, (last_ns, *ats_ns), ats_ns)):
             return False
         if not state.accumulator.add_all(list(zip(*[row.values for row in rows], strict=True)), ats_ns):

@@ -77,18 +77,20 @@ SELECT: Final[dict[str, str]] = {
 
 def checksum(table: str, values: Iterable[Any]) -> int:
     """CRC-32 over a row's table and columns (without its own checksum), types and lengths included."""
-    crc = zlib.crc32(table.encode())
+    parts = [table.encode()]
     for value in values:
         if value is None:
-            crc = zlib.crc32(b"n", crc)
+            parts.append(b"n")
         elif isinstance(value, int):
-            crc = zlib.crc32(b"i%d" % value, crc)
+            parts.append(b"i%d" % value)
         elif isinstance(value, float):
-            crc = zlib.crc32(b"f" + struct.pack("<d", value), crc)
+            parts.append(b"f" + struct.pack("<d", value))
+        elif isinstance(value, str):
+            data = value.encode("utf-8", "surrogatepass")
+            parts += (b"s%d:" % len(data), data)
         else:
-            data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-            crc = zlib.crc32(data, zlib.crc32(b"%s%d:" % (b"s" if isinstance(value, str) else b"b", len(data)), crc))
-    return crc
+            parts += (b"b%d:" % len(value), value)
+    return zlib.crc32(b"".join(parts))
 
 
 def sealed_row(table: str, values: Sequence[Any]) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from everywatt.tape import columns, schema
 from everywatt.tape.accumulate import energy_channels, expected_ns
 from everywatt.tape.reader import StoredGroup, Tape
 
-_KINDS = ("missed", "reset", "many-wraps", "suspend", "lost")
+_KINDS = ("missed", "reset", "many-wraps", "jump", "suspend", "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def _frame_findings(path: Path, tape: Tape, group: StoredGroup) -> Iterator[Find
         elif (int(here.published[0]), int(here.published[-1])) != (frame.first_ns, frame.last_ns):
             yield Finding(path, "frame", frame.id, "first_ns", "It does not hold the rows from first_ns to last_ns.")
         elif before is not None and not frame.breaks:
-            wrong = _sums_that_differ(group, names, before, here)
+            wrong = _sums_that_differ(tape, group, names, before, here)
             yield from (
                 Finding(path, "frame", frame.id, "cum", f"The sum of {name} does not follow.") for name in wrong
             )
@@ -100,7 +101,7 @@ def _frame_findings(path: Path, tape: Tape, group: StoredGroup) -> Iterator[Find
 
 
 def _sums_that_differ(
-    group: StoredGroup, names: list[str], before: columns.Columns, here: columns.Columns
+    tape: Tape, group: StoredGroup, names: list[str], before: columns.Columns, here: columns.Columns
 ) -> Iterator[str]:
     """Channels whose sum at the first row here is not what the rows before make it."""
     for index, name in zip(energy_channels(group.info), names, strict=True):
@@ -114,6 +115,7 @@ def _sums_that_differ(
             published,
             np.zeros(1, np.int64),
             [start],
+            partial(columns.jumps, tape, group, name),
         )
         if total[-1] != here.accumulated[name][0] or observed[-1] != here.observed_ns[name][0]:
             yield name

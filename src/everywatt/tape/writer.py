@@ -136,6 +136,8 @@ class TapeWriter:
 
     def gap(self, group: int, channel: str | None, start_ns: int, end_ns: int, kind: str) -> None:
         """Say that a channel (None: the whole group) was not observed."""
+        if kind == "suspend":
+            self._buffer.suspended(group)
         self._gap(group, Found(channel, start_ns, end_ns, kind))
 
     def span_open(self, span: Span) -> None:

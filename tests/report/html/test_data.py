@@ -117,6 +117,27 @@ def test_a_counter_that_wraps_is_drawn_as_it_counted(tmp_path):
     assert line.series.values == pytest.approx(np.full(len(line.series), 20.0), rel=1e-6)
 
 
+def test_ticks_before_a_cards_phase_was_found_draw_no_wild_slope(tmp_path):
+    from dataclasses import replace
+
+    from tapes import at, counter_group, rows, write_tape
+
+    from everywatt.core.channels import Row
+
+    # 100 W. What stood published at 0.03 s and at 0.1 s may have been published anywhere in the 100 ms before.
+    first = [Row(at(t), at(t - 0.1), at(t), (joules,)) for t, joules in ((0.03, 50.0), (0.1, 60.0))]
+    group = replace(counter_group("gpu.0", period_s=0.1), tracked=True)
+    ticks = [*first, *rows(lambda t: 50.0 + 100.0 * t, 0.2, 4, 0.1)]
+    (line,) = lines_of(everywatt.load(write_tape(tmp_path / "phase.tape", [(group, 0.1, ticks)])))
+    assert line.series.values == pytest.approx(np.full(39, 100.0), rel=1e-6)
+    assert line.statistics["max"] == pytest.approx(100.0)
+
+    # Where the phase is never found there is nothing better, and all are drawn.
+    blunt = [Row(at(k / 10), at(k / 10 - 0.1), at(k / 10), (10.0 * k,)) for k in range(12)]
+    (line,) = lines_of(everywatt.load(write_tape(tmp_path / "never.tape", [(group, 0.1, blunt)])))
+    assert len(line.series) == 12
+
+
 def test_provenance_and_the_command_to_reproduce(view):
     pairs = dict(view["provenance"])
     assert pairs["Host"] == "box · Example CPU"

@@ -13,7 +13,8 @@ from everywatt.api.run import Run
 from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
 from everywatt.energy.sources import Source, addable, sources
-from everywatt.energy.statistics import power_statistics
+from everywatt.energy.median import median
+from everywatt.energy.statistics import UNEVEN, power_statistics
 from everywatt.report.html.pyramid import Floats, Ints, Series
 from everywatt.tape.accumulate import GAP_PERIODS
 from everywatt.tape.columns import load_columns, ticks_by_frame
@@ -108,11 +109,15 @@ def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], o
         return
     names = [one.channel.name for one in wanted]
     known = {channel.name for channel in group.info.channels}
-    at_ns, columns = _ticks(tape, group, [*names, *([IDLE] if BUSY in names and IDLE in known else [])])
+    at_ns, width_ns, columns = _ticks(tape, group, [*names, *([IDLE] if BUSY in names and IDLE in known else [])])
     if len(at_ns) < 2:
         return
+    placed = _placed(width_ns, group.expected_period_s) if group.info.tracked else None
     for one in wanted:
-        series = _series(one, at_ns, columns, offset_ns, tape)
+        if placed is not None and one.channel.kind is Kind.COUNTER:
+            series = _series(one, at_ns[placed], {one.channel.name: columns[one.channel.name][placed]}, offset_ns, tape)
+        else:
+            series = _series(one, at_ns, columns, offset_ns, tape)
         if series is None or not np.isfinite(series.values).any():
             continue
         statistics = None
@@ -124,15 +129,29 @@ def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], o
         )
 
 
-def _ticks(tape: Tape, group: StoredGroup, names: Sequence[str]) -> tuple[Ints, dict[str, Floats]]:
-    """Publications and raw values; of energy counters what they had accumulated."""
+def _placed(width_ns: npt.NDArray[np.floating[Any]], period_s: float) -> npt.NDArray[np.bool_] | None:
+    """Of a tracked counter the ticks to take slopes between, None for all: those that are known about as well as most.
+
+    Until it has been found when a card publishes, a count may be a whole period old, and a slope from it to the next
+    one is wild. Where none is known any better, each is as good as the next.
+    """
+    blunt = width_ns > median(width_ns) + UNEVEN * period_s * NS
+    return None if not blunt.any() else ~blunt
+
+
+def _ticks(
+    tape: Tape, group: StoredGroup, names: Sequence[str]
+) -> tuple[Ints, npt.NDArray[np.floating[Any]], dict[str, Floats]]:
+    """Publications, to how many nanoseconds they are known, and raw values; of energy counters what they had
+    accumulated."""
     found = ticks_by_frame(tape, group, names)
     if found is not None:
         return found
     columns = load_columns(tape, group.id, names)
     counters = {channel.name for channel in group.info.channels if channel.kind is Kind.COUNTER}
     accumulated = {name: values for name, values in columns.accumulated.items() if name in counters}
-    return columns.published, {**columns.values, **accumulated}
+    width_ns = (columns.late - columns.early).astype(np.float64)
+    return columns.published, width_ns, {**columns.values, **accumulated}
 
 
 def _wanted(tape: Tape, group: StoredGroup) -> Iterator[_Wanted]:
