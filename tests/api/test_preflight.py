@@ -29,7 +29,12 @@ def test_each_disturbance_is_named():
 
 
 def test_a_busy_card_whose_processes_are_not_shown_is_a_disturbance():
-    samples = {"gpu.0.utilisation": 50.0, "gpu.1.utilisation": 3.0, "gpu.2.utilisation": None, "gpu.3.utilisation": 90.0}
+    samples = {
+        "gpu.0.utilisation": 50.0,
+        "gpu.1.utilisation": 3.0,
+        "gpu.2.utilisation": None,
+        "gpu.3.utilisation": 90.0,
+    }
     said = sentences(0.0, [{"pid": os.getpid(), "gpu": 3}], samples)
     assert said == ("gpu.0 was 50% busy just before the start, and the driver does not say by whom.",)
 

@@ -33,12 +33,13 @@ LAST_HOUR = Stored()
 
 
 def stored_table(url: str, which: Stored) -> Table:
-    """Series as a table: each a column, joined by time (the newest sample that is not too old), counters as rates."""
+    """Series as a table: each a column, joined by time (the newest sample that is not too old), counters as rates, watts."""
     from everywatt.fleet.address import read_token
     from everywatt.fleet.client import Client
     from everywatt.fleet.filters import EVERYWATT, read_filter
     from everywatt.fleet.query import fetch, nothing
     from everywatt.fleet.tables import join
+    from everywatt.models.reading import in_watts
 
     end_ns = time.time_ns() if which.end_ns is None else which.end_ns
     start_ns = end_ns - HOUR_NS if which.start_ns is None else which.start_ns
@@ -51,4 +52,4 @@ def stored_table(url: str, which: Stored) -> Table:
         raise nothing(client, wanted, start_ns, end_ns)
     made = join(answer.series, step_s=which.step_s)
     columns = {name: made.values[:, place] for place, name in enumerate(made.columns)}
-    return Table(made.at_ms / 1000.0, columns, notes=tuple(answer.warnings))
+    return in_watts(Table(made.at_ms / 1000.0, columns, notes=tuple(answer.warnings)))
