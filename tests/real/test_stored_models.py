@@ -1,4 +1,4 @@
-"""A model of power from a real Prometheus, as the edge project's stores have it: series joined by time, not by place."""
+"""A model of power from a real Prometheus, as edge projects have them: series joined by time, not by place."""
 
 import csv
 import json

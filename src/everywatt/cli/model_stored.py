@@ -33,7 +33,7 @@ LAST_HOUR = Stored()
 
 
 def stored_table(url: str, which: Stored) -> Table:
-    """Series as a table: each a column, joined by time (the newest sample that is not too old), counters as rates, watts."""
+    """Series as a table: each a column, joined by time (the newest sample that is not too old), counters as rates."""
     from everywatt.fleet.address import read_token
     from everywatt.fleet.client import Client
     from everywatt.fleet.filters import EVERYWATT, read_filter
