@@ -198,6 +198,14 @@ def test_codecarbon(make, tmp_path, capsys):
     assert run.spans[0].name == "p" and run.duration_s == pytest.approx(10.0)
 
 
+def test_a_line_that_was_cut_off_is_told(tmp_path, capsys):
+    (tmp_path / "power_metrics.json").write_text("\n".join(line(t, cpu(10.0)) for t in range(5)) + '\n{"date": "2026-1')
+    assert dispatch(["import", "aipowermeter", str(tmp_path), "--out", str(tmp_path / "a.tape"), "--json"]) == 0
+    told = capsys.readouterr()
+    assert "1 line could not be read" in told.err
+    assert json.loads(told.out)["oddities"] == ["1 line could not be read and became no reading"]
+
+
 def test_sage_and_its_rails(make):
     records = [
         {

@@ -152,6 +152,16 @@ def test_the_share_of_a_leaky_column_is_left_out_and_told():
     assert set(found.model.needs) == {"cpu_time", "memory"}
 
 
+def test_power_that_is_a_line_of_use_is_learnt_and_doubted():
+    """20 W + 30 W × share to the last digit: R² is 1, and that no meter gives such figures is said."""
+    share = np.random.default_rng(3).random(400)
+    table = Table(np.arange(400.0), {"cpu_busy": share, "power": 20 + 30 * share})
+    found = fit(table, "power", only=PLAIN)
+    assert any("power follows cpu_busy exactly" in text for text in found.warnings)
+    assert found.chosen.blocked_pct < 0.1
+    assert evaluate(found.model, table, "power")["r2"] > 0.99
+
+
 def test_constant_missing_and_gappy_columns_are_told():
     table = world(limit=np.full(400, 7.0), hole=np.where(np.arange(400) < 200, np.nan, 1.0), odd=np.full(400, np.nan))
     columns = dict(table.columns)

@@ -93,6 +93,18 @@ def test_the_varying_figure_follows_the_grid(two_hours):
     assert "130.0 g/kWh on average" in found.carbon_varying.how
 
 
+def test_a_hole_in_the_table_is_told_and_the_figure_kept(two_hours):
+    """Quarters of an hour, of which three are missing: 60 min less the 37.5 min that a value may stand."""
+    start = UTC_NS / 1e9
+    times = [start + 900 * quarter for quarter in range(-1, 9) if quarter not in (2, 3, 4)]
+    curve = Curve(np.array(times), np.full(len(times), 50.0), times[-1] + 900, "grid.csv")
+    found = footprint(two_hours, Factors(curve=curve))
+    assert found.carbon_varying.value == pytest.approx(20.0, rel=1e-3)
+    assert "no value for 22 min 30 s of it, where the one before stands in" in found.carbon_varying.how
+    whole = Curve(np.array([start - 900, start, start + HOUR_S]), np.full(3, 50.0), start + 3 * HOUR_S, "grid.csv")
+    assert "no value" not in footprint(two_hours, Factors(curve=whole)).carbon_varying.how
+
+
 def test_a_curve_that_ends_too_early_is_refused(two_hours):
     start = UTC_NS / 1e9
     curve = Curve(np.array([start - 900]), np.array([400.0]), start + HOUR_S, "grid.csv")

@@ -48,6 +48,8 @@ def test_seconds_and_comments(tmp_path):
         ("when,g_per_kwh\n1,2\n", "no column time; it has: when, g_per_kwh"),
         ("time,grams\n1,2\n", "no column g_per_kwh"),
         ("time,g_per_kwh\nyesterday,2\n", "row 2: 'yesterday' is not a time"),
+        ("time,g_per_kwh\nnan,2\n", "row 2: 'nan' is not a time"),
+        ("time,g_per_kwh\n1700000000000,2\n", "row 2: '1700000000000' is not a time"),
         ("time,g_per_kwh\n1,many\n", "row 2: 'many' is not an amount"),
         ("time,g_per_kwh\n1,-3\n", "row 2: '-3' is not an amount"),
         ("time,g_per_kwh\n1,\n", "no row with a value"),

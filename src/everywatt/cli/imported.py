@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from everywatt.api.run import load
+from everywatt.api.run import Run, load
 from everywatt.cli.output import Output
 from everywatt.cli.progress import Tell, task
 from everywatt.core.clocks import SystemClock
@@ -42,8 +42,11 @@ def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator
             folder.rmdir()  # nothing came of it, and an empty run would be `last`
         raise
     run = load(folder)
-    energy = run.energy()
-    output.json("import", {"name": run.name, "path": str(run.path), "energy": energy.to_dict()})
+    energy, odd = run.energy(), _oddities(run)
+    told = {"name": run.name, "path": str(run.path), "energy": energy.to_dict(), "oddities": odd}
+    output.json("import", told)
+    for sentence in odd:
+        output.warn(sentence)
     output.text(str(folder))
     if len(run.tapes) > MANY:
         output.say(f"energy  {energy}")
@@ -51,3 +54,17 @@ def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator
         return
     for line in summary(run):
         output.say(line)
+
+
+def _oddities(run: Run) -> list[str]:
+    """What the files held that did not become a number, or became another one, counted by whoever read them."""
+    metas = [tape.meta for tape in run.tapes]
+    torn = sum(int(meta.get("torn_lines", 0)) for meta in metas)
+    torn += max((int(meta.get("odd_lines", 0)) for meta in metas), default=0)  # of all nodes' one file
+    swapped = sum(int(meta.get("swapped_fields", 0)) for meta in metas)
+    found = [sentence for meta in metas for sentence in meta.get("oddities", ())]
+    if torn:
+        found.append(f"{torn} line{'s' if torn > 1 else ''} could not be read and became no reading")
+    if swapped:
+        found.append(f"use and memory stood under each other's name {swapped} times and were put right")
+    return found

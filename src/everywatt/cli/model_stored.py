@@ -39,6 +39,7 @@ def stored_table(url: str, which: Stored) -> Table:
     from everywatt.fleet.filters import EVERYWATT, read_filter
     from everywatt.fleet.query import fetch, nothing
     from everywatt.fleet.tables import join
+    from everywatt.models.reading import in_watts
 
     end_ns = time.time_ns() if which.end_ns is None else which.end_ns
     start_ns = end_ns - HOUR_NS if which.start_ns is None else which.start_ns
@@ -51,4 +52,4 @@ def stored_table(url: str, which: Stored) -> Table:
         raise nothing(client, wanted, start_ns, end_ns)
     made = join(answer.series, step_s=which.step_s)
     columns = {name: made.values[:, place] for place, name in enumerate(made.columns)}
-    return Table(made.at_ms / 1000.0, columns, notes=tuple(answer.warnings))
+    return in_watts(Table(made.at_ms / 1000.0, columns, notes=tuple(answer.warnings)))

@@ -185,12 +185,14 @@ def _with_rates(table: Table) -> Table:
     counters = [name for name, values in table.columns.items() if is_counter(name, values)]
     notes = [f"{name} is a counter: its change a second is used" for name in counters]
     made = rates(table, counters)
-    columns = dict(made.columns)
-    for name in columns:
-        if MILLI.search(name):
-            columns[name] = columns[name] / 1000.0
-            notes.append(f"{name} is in milliwatts and was turned into watts")
-    return made.with_columns(columns, *notes)
+    return in_watts(made.with_columns(made.columns, *notes))
+
+
+def in_watts(table: Table) -> Table:
+    """The same table, columns whose names say milliwatts in watts, and a note for each."""
+    named = [name for name in table.columns if MILLI.search(name)]
+    notes = [f"{name} is in milliwatts and was turned into watts" for name in named]
+    return table.with_columns({**table.columns, **{name: table.column(name) / 1000.0 for name in named}}, *notes)
 
 
 def is_counter(name: str, values: Floats) -> bool:

@@ -14,6 +14,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.models.design import correlation
 from everywatt.models.table import GAP_PERIODS, Floats, Table
 
+USE_NAME = re.compile(r"cpu|util|busy|load|usage|core", re.I)  # what a machine does, which is no copy of what it draws
 POWER_NAME = re.compile(r"(power|watt|energy|joule|_uj$|_mj$|(^|[._])[pw]$)", re.I)
 MOST_MISSING = 0.2
 LEAST_ROWS = 40
@@ -150,6 +151,10 @@ def _honest(table: Table, name: str, target: str, asked: bool, warnings: list[st
     for k, value in {0: same, **shifted}.items():
         if (k == 0 and value >= COPY) or (k != 0 and value >= LEAK and value > same):
             shift = "" if k == 0 else f" {abs(k)} row{'s' if abs(k) > 1 else ''} {'ago' if k < 0 else 'ahead'}"
+            if USE_NAME.search(name) and not POWER_NAME.search(name):
+                how = f"(correlation {value:.5f}): is it a model itself?"
+                warnings.append(f"{target} follows {name}{shift} exactly {how}")
+                return True
             warnings.append(f"{name} is {target} itself{shift} (correlation {value:.5f}): leakage")
             return asked
     return True

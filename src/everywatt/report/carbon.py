@@ -18,7 +18,7 @@ from everywatt.api.run import Run
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy
-from everywatt.core.units import format_quantity
+from everywatt.core.units import format_duration, format_quantity
 from everywatt.report.intensity import Curve, Intensity, country_intensity, read_curve
 
 J_PER_KWH = 3.6e6
@@ -136,7 +136,8 @@ def account(energy: Energy, factors: Factors, varying_g_per_kwh: float | None = 
         if varying_g_per_kwh is None:
             varying = Amount(None, None, None, "g CO2e", how, why or energy.refused or "no intensity for that time")
         else:
-            varying = amount(varying_g_per_kwh, "g CO2e", f"{how}, {varying_g_per_kwh:.1f} g/kWh on average")
+            mean = f"{varying_g_per_kwh:.1f} g/kWh on average" + (f"; {why}" if why else "")
+            varying = amount(varying_g_per_kwh, "g CO2e", f"{how}, {mean}")
     if factors.price_per_kwh is not None:
         unit = factors.currency or "(price units)"
         cost = amount(factors.price_per_kwh, unit, f"kWh{times} × {factors.price_per_kwh:g} {factors.currency} per kWh")
@@ -153,9 +154,10 @@ def _equivalents(energy: Amount) -> tuple[str, ...]:
 
 
 def mean_intensity(run: Run, curve: Curve) -> tuple[float | None, str]:
-    """Grams per kWh of the curve, weighted with the energy drawn in each of its steps; or None, and why."""
+    """Grams per kWh of the curve, weighted with the energy drawn in each of its steps; or None. And what is amiss."""
     joules: list[npt.NDArray[np.float64]] = []
     grams: list[npt.NDArray[np.float64]] = []
+    stale_s = 0.0
     for tape, windows in zip(run.tapes, run.windows(), strict=True):
         if not windows:
             continue
@@ -165,6 +167,7 @@ def mean_intensity(run: Run, curve: Curve) -> tuple[float | None, str]:
             pieces = curve.pieces(*utc)
             if pieces is None:
                 return None, f"{curve.source} covers {curve.extent()}, and the run is not all inside"
+            stale_s += curve.stale_s(*utc)
             for low, high, g_per_kwh in pieces:
                 starts.append(start_ns / NS + (low - utc[0]))
                 ends.append(start_ns / NS + (high - utc[0]))
@@ -177,7 +180,8 @@ def mean_intensity(run: Run, curve: Curve) -> tuple[float | None, str]:
     known = np.isfinite(amounts)
     if not known.any() or amounts[known].sum() <= 0:
         return None, "no energy was seen in any step of the curve"
-    return float((amounts[known] * factors[known]).sum() / amounts[known].sum()), ""
+    held = f"the table has no value for {format_duration(stale_s)} of it, where the one before stands in"
+    return float((amounts[known] * factors[known]).sum() / amounts[known].sum()), held if stale_s > 0 else ""
 
 
 def carbon_lines(found: Footprint) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -21,6 +22,9 @@ TIME_COLUMNS = ("time", "time_utc", "datetime", "date_heure", "timestamp", "date
 VALUE_COLUMNS = ("g_per_kwh", "gco2_per_kwh", "intensity", "taux_co2", "carbon_intensity")
 # The last row of a table holds for as long as the one before it did; one row alone for this long.
 ALONE_S = 900.0
+# A value that stands for more steps than this stands in for values that are missing (some tables fill every other row).
+STALE_STEPS = 2.5
+LATEST_S = 1e11  # in the year 5138: more are no seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,15 @@ class Curve:
         values = self.g_per_kwh[first : last + 1].tolist()
         return [(bounds[i], bounds[i + 1], values[i]) for i in range(len(values))]
 
+    def stale_s(self, low_s: float, high_s: float) -> float:
+        """Seconds between two instants for which a value stands in that is older than is usual in the table."""
+        if len(self.start_s) < 3:
+            return 0.0
+        holds_s = STALE_STEPS * float(np.median(np.diff(self.start_s)))
+        ends = np.append(self.start_s[1:], self.end_s)
+        start, end = np.maximum(self.start_s + holds_s, low_s), np.minimum(ends, high_s)
+        return float(np.maximum(end - start, 0.0).sum())
+
     def extent(self) -> str:
         """From when to when it holds, for people."""
         ends = (datetime.fromtimestamp(t, UTC) for t in (float(self.start_s[0]), self.end_s))
@@ -84,7 +97,8 @@ def country_intensity(country: str) -> Intensity:
 def read_curve(path: Path) -> Curve:
     """A CSV with a column of times (ISO 8601, or UTC seconds) and one of grams per kWh, `,` or `;` between.
 
-    Times without a zone are UTC. Rows without a value are passed over: the value before holds on. UsageError, with the
+    Times without a zone are UTC. Rows without a value are passed over: the value before holds on, and where
+    that is for long, `Curve.stale_s` tells. UsageError, with the
     line, where something cannot be read.
     """
     try:
@@ -119,10 +133,9 @@ def _column(path: Path, heads: list[str], known: tuple[str, ...]) -> int:
 
 
 def _seconds(path: Path, number: int, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        pass
+    with suppress(ValueError):
+        if abs(seconds := float(text)) < LATEST_S:
+            return seconds
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from everywatt.api.run import Run
 from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
-from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.median import median
+from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import UNEVEN, power_statistics
 from everywatt.report.html.pyramid import Floats, Ints, Series
 from everywatt.tape.accumulate import GAP_PERIODS
