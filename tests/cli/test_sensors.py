@@ -1,6 +1,8 @@
 """`everywatt sensors` with real sensors of a package that is made here: what works, what does not, and why."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -73,7 +75,7 @@ def test_json_says_what_works_and_why_the_rest_does_not(capsys):
 def test_text_shows_one_value_of_each_channel(capsys):
     assert main(["sensors", "--sensors", "thermos,locked"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.split() == ["thermos", "thermos.power", "12.5", "-"] for line in lines)
+    assert any(line.split() == ["thermos", "thermos.power", "12.5", "W", "-"] for line in lines)
     assert any(line.split() == ["thermos", "thermos.energy", "-", "no", "counter"] for line in lines)
     assert any("readable by root only" in line and "everywatt doctor --fix" in line for line in lines)
 
@@ -103,3 +105,20 @@ def test_a_missing_module_is_unusable_and_says_so():
     assert report.state is State.UNUSABLE and "no_such_module_here" in report.why
     with pytest.raises(UsageError):
         probe_all({}, Request(), ["gone"])
+
+
+def test_cards_are_listed_with_what_a_mask_leaves_of_them(sim_machine):
+    """Index, name, memory and UUID of every card, and whether a run would measure it."""
+    lab = sim_machine(gpus=["constant:100W", "constant:50W"])
+    words = [sys.executable, "-m", "everywatt", "sensors", "--sensors", "nvml"]
+    done = subprocess.run(
+        words, env={**lab.environment(), "CUDA_VISIBLE_DEVICES": "1,7"}, capture_output=True, text=True, check=True
+    )
+    cards = [line.split("  ") for line in done.stdout.splitlines() if "GPU-" in line]
+    found = [[cell.strip() for cell in cells if cell.strip()] for cells in cards]
+    assert [row[:4] for row in found] == [
+        ["gpu.0", "everywatt Simulated Exact GPU", "16.0 GiB", "no: CUDA_VISIBLE_DEVICES"],
+        ["gpu.1", "everywatt Simulated Exact GPU", "16.0 GiB", "yes"],
+    ]
+    assert "'7' is no device here" in done.stdout
+    assert "50 W" in done.stdout and "gpu.0.power" not in done.stdout

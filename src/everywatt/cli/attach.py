@@ -13,7 +13,7 @@ import click
 
 from everywatt.api import preflight
 from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, Verb, output_options, settings_options
+from everywatt.cli.options import SPELL, Verb, output_options, settings_options
 from everywatt.cli.output import Output
 from everywatt.cli.run import finish, note_disturbances, progress
 from everywatt.core.config import Settings
@@ -32,7 +32,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @click.command(cls=Verb)
 @click.argument("pids", nargs=-1, required=True, type=click.IntRange(1, LAST_PID), metavar="PID...")
-@click.option("--for", "for_s", type=DURATION, default=None, help="Stop after this long; else when all have ended.")
+@click.option("--for", "for_s", type=SPELL, default=None, help="Stop after this long; else when all have ended.")
 @settings_options
 @output_options
 def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note: str | None, output: Output) -> int:

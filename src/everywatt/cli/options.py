@@ -25,7 +25,7 @@ import click
 from everywatt.cli.output import STDOUT, Output
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings, parse_tag, resolve
-from everywatt.core.errors import EverywattError
+from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import parse_duration_s, parse_energy_j, parse_power_w
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -149,7 +149,25 @@ class Pair(click.ParamType):  # type: ignore[type-arg]
         return key, text
 
 
+def _ahead_s(text: str) -> float:
+    """A time to wait, which may be nothing and cannot be less."""
+    seconds = parse_duration_s(text)
+    if seconds < 0:
+        raise UsageError(f"'{text}' has passed already.", cure="a duration such as 10s")
+    return seconds
+
+
+def _some_s(text: str) -> float:
+    """A time for which something goes on."""
+    seconds = _ahead_s(text)
+    if seconds == 0:
+        raise UsageError(f"'{text}' is no time at all.", cure="a duration such as 10s")
+    return seconds
+
+
 DURATION = Quantity("duration", parse_duration_s)
+WAIT = Quantity("duration", _ahead_s)
+SPELL = Quantity("duration", _some_s)
 POWER = Quantity("power", parse_power_w)
 ENERGY = Quantity("energy", parse_energy_j)
 RUN = RunName()

@@ -15,7 +15,7 @@ from everywatt.api import own_cgroup, preflight
 from everywatt.api.meter import Meter
 from everywatt.cli import child
 from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, RUN, Verb, output_options, settings_options
+from everywatt.cli.options import RUN, WAIT, Verb, output_options, settings_options
 from everywatt.cli.output import STDOUT, Output
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy
@@ -34,7 +34,7 @@ LAST_READ_S = 0.2  # how long the recorder gets for a last look at the command b
 
 @click.command(cls=Verb, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
-@click.option("--idle", "idle_s", type=DURATION, default=0.0, help="Record idle power for this long first.")
+@click.option("--idle", "idle_s", type=WAIT, default=0.0, help="Record idle power for this long first.")
 @click.option("--append", type=RUN, default=None, metavar="RUN", help="Add to an earlier run; the gap is not counted.")
 @click.option(
     "--strict", is_flag=True, help="Refuse to start (exit 3) where nothing measures power or the machine is not quiet."

@@ -9,8 +9,6 @@ import numpy as np
 
 from everywatt.core.clocks import NS
 from everywatt.energy.median import median
-from everywatt.energy.sources import addable, sources
-from everywatt.energy.window import source_energy
 from everywatt.tape.columns import load_columns, read_times
 from everywatt.tape.reader import StoredGroup, Tape
 
@@ -20,7 +18,6 @@ SLOW_SENSOR = 3.0
 TOLD = frozenset(
     {"warning", "gap", "trouble", "lost", "sensor", "suspend", "client", "recorder", "tape", "cuda", "error"}
 )
-BUSY = "host.cpu_time"
 # NVML clock-event reasons that mean the card was held back: software and hardware power caps, thermal slowdowns.
 HELD_BACK = 0x0000000000000004 | 0x0000000000000008 | 0x0000000000000020 | 0x0000000000000040 | 0x0000000000000080
 
@@ -42,27 +39,11 @@ def quality(tapes: Sequence[Tape]) -> dict[str, Any]:
         "groups": groups,
         "gaps": [_gap(tape, group, gap) for tape in tapes for group in tape.groups for gap in tape.gaps(group.id)],
         "warnings": list(dict.fromkeys(warnings)),
-        "meter": [meter_cost(tape) for tape in tapes if tape.meta.get("meter")],
+        # What the recorder itself cost. Its joules are in the ledger, as an owner: those above idle, by CPU time.
+        "meter": [dict(tape.meta["meter"]) for tape in tapes if tape.meta.get("meter")],
         "recorder": [tape.meta.get("quality") for tape in tapes if tape.meta.get("quality")],
         "sealed": all(tape.sealed for tape in tapes),
     }
-
-
-def meter_cost(tape: Tape) -> dict[str, Any]:
-    """What the recorder itself cost: CPU seconds, and its share of the CPU's joules by busy time (None if unknown)."""
-    cost = dict(tape.meta["meter"])
-    cost["joules"] = None
-    start_ns, end_ns = tape.extent_ns()
-    for group in tape.groups:
-        if any(channel.name == BUSY for channel in group.info.channels):
-            columns = load_columns(tape, group.id, [BUSY])
-            busy = columns.values[BUSY][np.isfinite(columns.values[BUSY])]
-            chips = [source for source in addable(sources(tape)) if source.family in ("cpu", "machine")]
-            joules = [source_energy(source, start_ns, end_ns).joules for source in chips]
-            if len(busy) > 1 and busy[-1] > busy[0] and joules and None not in joules:
-                share = min(1.0, float(cost.get("cpu_s") or 0.0) / float(busy[-1] - busy[0]))
-                cost["joules"] = share * sum(amount for amount in joules if amount is not None)
-    return cost
 
 
 def _rates(tape: Tape, group: StoredGroup) -> dict[str, Any]:
