@@ -61,6 +61,18 @@ def test_steps_give_their_energy_to_the_job() -> None:
     assert job.energy_j == 150.0
 
 
+def test_each_run_of_a_requeued_job_has_its_own_energy() -> None:
+    first, second = parse(
+        text(
+            line("6", "6", "REQUEUED", 0, 60),
+            line("6.batch", "6.batch", "CANCELLED", 1, 60, ConsumedEnergyRaw="100"),
+            line("6", "6", "COMPLETED", 90, 150),
+            line("6.batch", "6.batch", "COMPLETED", 90, 150, ConsumedEnergyRaw="70"),
+        )
+    )
+    assert (first.energy_j, second.energy_j) == (100.0, 70.0)
+
+
 def test_a_requeued_job_has_two_runs() -> None:
     runs = parse(text(line("6", "6", "NODE_FAIL"), line("6", "6", start=100, end=200)))
     assert [(run.restart, run.state, run.start_s) for run in runs] == [(0, "NODE_FAIL", T0), (1, "COMPLETED", T0 + 100)]

@@ -93,7 +93,10 @@ def _print(job: Detail, output: Output) -> None:
         output.text(f"  Slurm       {format_joules(difference[0])}{beside}")
     if whole["cpu_s"] is not None:
         used = percent(whole["cpu_s"], whole["allocated_cpu_s"]) or "-"
-        output.text(f"  CPU         {format_duration(whole['cpu_s'])}, {used} of {whole['cpus'] or 0:g} CPUs")
+        count = whole["cpus"] or 0
+        output.text(
+            f"  CPU         {format_duration(whole['cpu_s'])}, {used} of {count:g} CPU{'' if count == 1 else 's'}"
+        )
     if first.memory_peak_bytes is not None:
         asked = "" if first.memory_bytes is None else f" of {format_bytes(first.memory_bytes)}"
         output.text(f"  memory      {format_bytes(first.memory_peak_bytes)}{asked}")

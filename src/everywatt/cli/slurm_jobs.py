@@ -12,6 +12,7 @@ import click
 from everywatt.cli.options import TIME, Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.cli.slurm_common import readable_store, store_option
+from everywatt.cli.slurm_table import print_jobs
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.units import format_joules
@@ -122,7 +123,7 @@ def _print_jobs(rows: Sequence[Mapping[str, Any]], waste: bool, output: Output) 
             row["name"],
         ]
         shown.append(cells)
-    output.table(headers, shown, right=range(4, len(headers) - 1))
+    print_jobs(headers, shown, 4, output)
 
 
 def _print_groups(rows: Sequence[Mapping[str, Any]], by: str, waste: bool, output: Output) -> None:

@@ -57,7 +57,7 @@ def command(user: str, last: int, store: Path | None, settings: Settings, output
     for row in reversed(recent):
         used = [f"CPU {percent(row['cpu_s'], row['allocated_cpu_s']) or '-'}"]
         used += [f"GPU {format_percent(row['gpu_utilisation'])}"] if row["gpu_utilisation"] is not None else []
-        output.text(f"  {shown_id(row):<10} {row['state']:<10} {time_of(row):>12}  {short(row)}  {', '.join(used)}")
+        output.text(f"  {shown_id(row):<10} {row['state']:<10} {time_of(row):>12}  {short(row):>16}  {', '.join(used)}")
 
 
 def facts(total: dict[str, Any], settings: Settings) -> list[str]:

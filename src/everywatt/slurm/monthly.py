@@ -6,11 +6,12 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final
 
 from everywatt.slurm.carbon import UJ, Factors, added_up, charged, in_all
 from everywatt.slurm.figures import job_of
-from everywatt.slurm.periods import day_of, month_bounds_s
+from everywatt.slurm.periods import day_of, days_of, month_bounds_s
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.store import Store
 from everywatt.slurm.totals import Wanted, jobs, node_sums
@@ -24,13 +25,17 @@ HEADS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """What a report of a month shows; `groups` has rows of `carbon.added_up` for each of GROUPS."""
+    """What a report of a month shows; `groups` has rows of `carbon.added_up` for each of GROUPS.
+
+    `days` are all of its days, those without a job too.
+    """
 
     month: str
     total: Mapping[str, Any]
     groups: Mapping[str, list[dict[str, Any]]]
     costliest: list[dict[str, Any]]
     nodes: Mapping[str, int]
+    days: tuple[date, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -82,4 +87,5 @@ def period_of_site(store: Store, bounds_s: tuple[float, float], name: str, facto
         groups,
         jobs(store, Wanted(since_s, until_s), "energy", most),
         node_sums(store, since_s + 3599, until_s),
+        days_of(since_s, until_s),
     )

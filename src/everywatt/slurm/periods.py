@@ -32,3 +32,9 @@ def month_of(unix_s: float) -> str:
 def day_of(unix_s: float) -> date:
     """The day (UTC) of an instant."""
     return datetime.fromtimestamp(unix_s, UTC).date()
+
+
+def days_of(since_s: float, until_s: float) -> tuple[date, ...]:
+    """Every day (UTC) of a time that ends before `until_s`."""
+    first, last = day_of(since_s).toordinal(), day_of(until_s - 1e-6).toordinal()
+    return tuple(date.fromordinal(number) for number in range(first, last + 1))

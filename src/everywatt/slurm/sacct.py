@@ -99,7 +99,7 @@ def parse(text: str) -> list[Accounted]:
             cure=f"SLURM_TIME_FORMAT=%s sacct -aDP --format={','.join(COLUMNS)}",
         )
     found: dict[tuple[str, int], list[Accounted]] = {}
-    energies: dict[tuple[str, int], float] = {}
+    energies: dict[tuple[str, int], list[tuple[float, float]]] = {}  # when a step started, and its joules
     for number, line in enumerate(lines[1:], 2):
         cells = line.split("|")
         if len(cells) < len(heads):
@@ -112,8 +112,9 @@ def parse(text: str) -> list[Accounted]:
         key = (row.get("cluster", ""), int(raw))
         joules = _count(row.get("consumedenergyraw"))
         if step:
-            if joules:
-                energies[key] = energies.get(key, 0.0) + joules
+            started_s = _time(row.get("start"))
+            if joules and started_s is not None:
+                energies.setdefault(key, []).append((started_s, joules))
             continue
         job = _job(row, int(raw), joules)
         if job is not None:
@@ -122,9 +123,9 @@ def parse(text: str) -> list[Accounted]:
     for key, runs in found.items():
         runs.sort(key=lambda job: job.start_s)
         for restart, job in enumerate(runs):
-            last = restart == len(runs) - 1
-            energy_j = job.energy_j or (energies.get(key) if last else None)
-            jobs.append(replace(job, restart=restart, energy_j=energy_j))
+            # A job without `srun` has its energy with its batch step only; each run of a requeued job has one.
+            of_steps = sum(joules for at_s, joules in energies.get(key, ()) if job.start_s <= at_s <= job.end_s)
+            jobs.append(replace(job, restart=restart, energy_j=job.energy_j or of_steps or None))
     return sorted(jobs, key=lambda job: (job.end_s, job.job_id))
 
 

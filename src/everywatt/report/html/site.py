@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from everywatt.core.units import format_duration, format_joules, format_quantity
@@ -22,8 +23,8 @@ def site_page(month: Month, factors: Sequence[str] = (), currency: str = "") -> 
     style = asset("html/page.css")
     title = f"Jobs of {month.month}"
     body = [
-        _card("The month", _hero(month, factors, currency)),
-        _card("By day", _days(month.groups["day"])),
+        _card("In all", _hero(month, factors, currency)),
+        _card("By day", _days(month)),
         *(_card(text, _group(name, month, currency)) for name, text in TITLES.items()),
         _card("The jobs that used most", _jobs(month.costliest)),
     ]
@@ -83,27 +84,29 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
     return f'<dl class="figures">{cells}</dl>{proof}{told}'
 
 
-def _days(rows: Sequence[Mapping[str, Any]]) -> str:
+def _days(month: Month) -> str:
     """A column for each day, at its place in the month, and the same as a table."""
+    rows = month.groups["day"]
     if not rows:
-        return "<p>No job ended in this month.</p>"
+        return "<p>No job ended in this time.</p>"
     largest = max((row["energy_uj"] or 0 for row in rows), default=0) or 1
-    step = WIDTH / 31
+    step = WIDTH / len(month.days)
+    places = {day.isoformat(): place for place, day in enumerate(month.days)}
     bars = []
     for row in rows:
         height = 120 * max(row["energy_uj"] or 0, 0) / largest
         about = html.escape(f"{row['group']}: {short(row)}, {row['jobs']} jobs")
         bars.append(
-            f'<rect x="{(_day(row) - 1) * step + 1:.1f}" y="{130 - height:.1f}" width="{step - 2:.1f}" '
+            f'<rect x="{places[row["group"]] * step + 1:.1f}" y="{130 - height:.1f}" width="{step - 2:.1f}" '
             f'height="{height:.1f}" rx="2" fill="#0072b2"><title>{about}</title></rect>'
         )
     marks = "".join(
-        f'<text x="{(day - 0.5) * step:.1f}" y="145" font-size="9" text-anchor="middle" class="tick">{day}</text>'
-        for day in (1, 5, 10, 15, 20, 25, 31)
+        f'<text x="{(place + 0.5) * step:.1f}" y="145" font-size="9" text-anchor="middle" class="tick">{text}</text>'
+        for place, text in _marks(month.days)
     )
     table = _table(["day", "jobs", "energy"], [[row["group"], row["jobs"], short(row)] for row in rows])
     return (
-        f'<svg viewBox="0 0 {WIDTH} 150" width="100%" role="img" aria-label="Energy by day of the month">'
+        f'<svg viewBox="0 0 {WIDTH} 150" width="100%" role="img" aria-label="Energy by day">'
         f'<path d="M0 130.5H{WIDTH}" class="axis" fill="none"/>{"".join(bars)}{marks}</svg>'
         f"<details><summary>Table of days</summary>{table}</details>"
     )
@@ -113,9 +116,15 @@ def _records(count: int, what: str) -> str:
     return f"{count} record{'' if count == 1 else 's'} {what}" if count else ""
 
 
-def _day(row: Mapping[str, Any]) -> int:
-    """The day of the month; groups of days are named by their date."""
-    return int(str(row["group"])[8:10])
+def _marks(days: Sequence[date]) -> list[tuple[int, str]]:
+    """Where the axis has a day's number: the first, the last, and every fifth that is not beside one of them."""
+    last = len(days) - 1
+    months = len({day.month for day in days}) > 1
+    return [
+        (place, f"{day:%m-%d}" if months else str(day.day))
+        for place, day in enumerate(days)
+        if place in (0, last) or (day.day % 5 == 0 and 2 < place < last - 2)
+    ]
 
 
 def _group(by: str, month: Month, currency: str) -> str:
