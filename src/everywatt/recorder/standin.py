@@ -222,7 +222,9 @@ class StandIn:
         self.filled += len(firsts)
         del bands[-2:]  # the last publication was read
         filled = self._group.filled(firsts, readings[:-1], [late_ns for _, late_ns in bands])
-        return [Row(late_ns, early_ns, late_ns, values) for (early_ns, late_ns), values in zip(bands, filled, strict=True)]
+        return [
+            Row(late_ns, early_ns, late_ns, values) for (early_ns, late_ns), values in zip(bands, filled, strict=True)
+        ]
 
     def _strays(self, times_ns: Sequence[int], bands: Sequence[tuple[int, int]]) -> bool:
         """True where readings come sooner or later after their publications than they did: one has another phase."""

@@ -173,7 +173,9 @@ class PowerGroup:
         self._look_at_samples()
         return power.times_ns, power.values
 
-    def filled(self, firsts: Sequence[float], kept: Sequence[float], reads_ns: Sequence[int]) -> list[tuple[float, ...]]:
+    def filled(
+        self, firsts: Sequence[float], kept: Sequence[float], reads_ns: Sequence[int]
+    ) -> list[tuple[float, ...]]:
         """The values of publications that were not read: the first channel, what the driver kept, and utilisation
         then; the others are not known."""
         columns: list[Sequence[float]] = [[NAN] * len(firsts)] * len(self._last)
