@@ -114,7 +114,7 @@ def _stops(deadlines: dict[int, list[_Seat]], trains: list[_Train], until_ns: in
     """One stop at each deadline, and those between for who cannot wait, until there is a train without a window."""
     stops: list[Stop] = []
     times = [*sorted(deadlines), FAR_NS]
-    going, passed = all([train.turn() for train in trains]), 0
+    going, passed = all(train.turn() for train in trains), 0
     soonest = min((train.first_ns for train in trains), default=FAR_NS)
     while going:
         at = deadline = times[passed]
@@ -134,7 +134,7 @@ def _stops(deadlines: dict[int, list[_Seat]], trains: list[_Train], until_ns: in
         seats.sort()
         stops.append(Stop(at, tuple([seat.member for seat in seats])))
         if aboard:
-            going = all([train.turn() for train in aboard])
+            going = all(train.turn() for train in aboard)
             soonest = min(train.first_ns for train in trains)
     return stops
 
