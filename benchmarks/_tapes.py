@@ -185,11 +185,12 @@ class _State:
 
 
 def _ints(values: np.ndarray) -> tuple[int, bytes]:
-    return codec._smallest(values.tobytes(), _steps(values, values[:1].tobytes()))
+    return codec._smallest(*(_steps(values, values[:1].tobytes()) or (codec.PLAIN, values.tobytes())))
 
 
 def _floats(values: np.ndarray) -> tuple[int, bytes]:
-    return codec._smallest(values.tobytes(), _steps(values.astype(np.int64), values[:1].tobytes()))
+    steps = _steps(values.astype(np.int64), values[:1].tobytes())
+    return codec._smallest(*(steps or (codec.PLAIN, values.tobytes())))
 
 
 def _steps(values: np.ndarray, first: bytes) -> tuple[int, bytes] | None:

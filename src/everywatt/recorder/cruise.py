@@ -114,7 +114,7 @@ def _stops(deadlines: dict[int, list[_Seat]], trains: list[_Train], until_ns: in
     """One stop at each deadline, and those between for who cannot wait, until there is a train without a window."""
     stops: list[Stop] = []
     times = [*sorted(deadlines), FAR_NS]
-    going, passed = _turned(trains), 0
+    going, passed = all(train.turn() for train in trains), 0
     soonest = min((train.first_ns for train in trains), default=FAR_NS)
     while going:
         at = deadline = times[passed]
@@ -134,15 +134,9 @@ def _stops(deadlines: dict[int, list[_Seat]], trains: list[_Train], until_ns: in
         seats.sort()
         stops.append(Stop(at, tuple([seat.member for seat in seats])))
         if aboard:
-            going = _turned(aboard)
+            going = all(train.turn() for train in aboard)
             soonest = min(train.first_ns for train in trains)
     return stops
-
-
-def _turned(trains: list[_Train]) -> bool:
-    """Take every train to its next window; False where one has none."""
-    turned = [train.turn() for train in trains]  # each of them, also after one that has none
-    return all(turned)
 
 
 def _seat(place: int, train: _Train) -> _Seat:

@@ -13,6 +13,7 @@ VERSION: Final = 1
 VERIFY_BELOW_BYTES: Final = 64 << 20
 MOST_BLOB_BYTES: Final = 64 << 20
 SUFFIX: Final = ".tape"
+_LONG_BYTES: Final = 4096
 # What sqlite3 raises for damaged bytes; its own messages may hold bytes that are no text.
 BROKEN: Final = (sqlite3.Error, UnicodeDecodeError, OverflowError)
 
@@ -77,7 +78,7 @@ SELECT: Final[dict[str, str]] = {
 
 def checksum(table: str, values: Iterable[Any]) -> int:
     """CRC-32 over a row's table and columns (without its own checksum), types and lengths included."""
-    parts = [table.encode()]
+    crc, parts = 0, [table.encode()]
     for value in values:
         if value is None:
             parts.append(b"n")
@@ -85,12 +86,14 @@ def checksum(table: str, values: Iterable[Any]) -> int:
             parts.append(b"i%d" % value)
         elif isinstance(value, float):
             parts.append(b"f" + struct.pack("<d", value))
-        elif isinstance(value, str):
-            data = value.encode("utf-8", "surrogatepass")
-            parts += (b"s%d:" % len(data), data)
         else:
-            parts += (b"b%d:" % len(value), value)
-    return zlib.crc32(b"".join(parts))
+            data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+            parts.append(b"%s%d:" % (b"s" if isinstance(value, str) else b"b", len(data)))
+            if len(data) > _LONG_BYTES:  # copying it would cost more than another call
+                crc, parts = zlib.crc32(data, zlib.crc32(b"".join(parts), crc)), []
+            else:
+                parts.append(data)
+    return zlib.crc32(b"".join(parts), crc)
 
 
 def sealed_row(table: str, values: Sequence[Any]) -> tuple[Any, ...]:

@@ -12,9 +12,12 @@ import numpy.typing as npt
 from everywatt.api.run import Run
 from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
+from everywatt.energy.building import repeated
+from everywatt.energy.clockwork import retime
 from everywatt.energy.median import median
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import UNEVEN, power_statistics
+from everywatt.energy.ticks import WHOLE_ROWS
 from everywatt.report.html.pyramid import Floats, Ints, Series
 from everywatt.tape.accumulate import GAP_PERIODS
 from everywatt.tape.columns import load_columns, ticks_by_frame
@@ -34,6 +37,7 @@ CHARTS = {
 _BY_UNIT = {"%": "utilisation", "°C": "temperature", "C": "temperature", "MHz": "clocks", "B": "memory"}
 _FIRST = (".utilisation", ".temperature", ".clock_sm", ".memory")
 Tell = Callable[[float, str], None]
+Widths = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +116,13 @@ def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], o
     at_ns, width_ns, columns = _ticks(tape, group, [*names, *([IDLE] if BUSY in names and IDLE in known else [])])
     if len(at_ns) < 2:
         return
-    placed = _placed(width_ns, group.expected_period_s) if group.info.tracked else None
+    if group.info.tracked:
+        at_ns, width_ns = _retimed(tape, group, at_ns, width_ns)
     for one in wanted:
-        if placed is not None and one.channel.kind is Kind.COUNTER:
-            series = _series(one, at_ns[placed], {one.channel.name: columns[one.channel.name][placed]}, offset_ns, tape)
+        if group.info.tracked and one.channel.kind is Kind.COUNTER:
+            values = columns[one.channel.name]
+            placed = _placed(values, width_ns, group.expected_period_s)
+            series = _series(one, at_ns[placed], {one.channel.name: values[placed]}, offset_ns, tape)
         else:
             series = _series(one, at_ns, columns, offset_ns, tape)
         if series is None or not np.isfinite(series.values).any():
@@ -129,19 +136,25 @@ def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], o
         )
 
 
-def _placed(width_ns: npt.NDArray[np.floating[Any]], period_s: float) -> npt.NDArray[np.bool_] | None:
-    """Of a tracked counter the ticks to take slopes between, None for all: those that are known about as well as most.
+def _retimed(tape: Tape, group: StoredGroup, at_ns: Ints, width_ns: Widths) -> tuple[Ints, Widths]:
+    """When a tracked group published, with hindsight, as the figures have it; of very many rows as it was recorded."""
+    if len(at_ns) > WHOLE_ROWS:
+        return at_ns, width_ns
+    rows = load_columns(tape, group.id, ())
+    at_ns, half_ns = retime(rows.read, rows.early, rows.late)
+    return at_ns, 2 * half_ns
+
+
+def _placed(counts: Floats, width_ns: Widths, period_s: float) -> npt.NDArray[np.bool_]:
+    """Of a tracked counter the ticks to take slopes between: news, and known about as well as most.
 
     Until it has been found when a card publishes, a count may be a whole period old, and a slope from it to the next
     one is wild. Where none is known any better, each is as good as the next.
     """
-    blunt = width_ns > median(width_ns) + UNEVEN * period_s * NS
-    return None if not blunt.any() else ~blunt
+    return (width_ns <= median(width_ns) + UNEVEN * period_s * NS) & ~repeated(counts)
 
 
-def _ticks(
-    tape: Tape, group: StoredGroup, names: Sequence[str]
-) -> tuple[Ints, npt.NDArray[np.floating[Any]], dict[str, Floats]]:
+def _ticks(tape: Tape, group: StoredGroup, names: Sequence[str]) -> tuple[Ints, Widths, dict[str, Floats]]:
     """Publications, to how many nanoseconds they are known, and raw values; of energy counters what they had
     accumulated."""
     found = ticks_by_frame(tape, group, names)
@@ -150,8 +163,7 @@ def _ticks(
     columns = load_columns(tape, group.id, names)
     counters = {channel.name for channel in group.info.channels if channel.kind is Kind.COUNTER}
     accumulated = {name: values for name, values in columns.accumulated.items() if name in counters}
-    width_ns = (columns.late - columns.early).astype(np.float64)
-    return columns.published, width_ns, {**columns.values, **accumulated}
+    return columns.published, (columns.late - columns.early).astype(np.float64), {**columns.values, **accumulated}
 
 
 def _wanted(tape: Tape, group: StoredGroup) -> Iterator[_Wanted]:
