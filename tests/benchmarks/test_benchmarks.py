@@ -82,7 +82,6 @@ def test_built_tapes_are_what_recording_would_leave(tmp_path, monkeypatch):
     assert columns.accumulated["gpu.0.power"][-1] == pytest.approx(float(watts.sum()) * 1e8, rel=1e-12)
 
 
-@pytest.mark.serial
 def test_batch_cost_in_short():
     done = _bench("batch_cost", "--quick")
     assert done.returncode == 0, done.stderr
@@ -114,7 +113,6 @@ def test_stress_duty_in_short():
         assert float(done.stdout.partition("worst: ")[2].split()[0]) < 5.0, done.stdout
 
 
-@pytest.mark.serial
 def test_the_energy_of_single_queries_in_short():
     pytest.importorskip("httpx_sse")
     done = _bench("llm_energy", "--quick")
