@@ -39,7 +39,7 @@ def main(quick: bool) -> None:
         for worker in workers:
             worker.ask("setup", job=job.to_dict(), precision="fp32")
             worker.ask("loop", iters=2 if quick else 5)
-        _measure(workers, rounds=6 if quick else 20, iters=3 if quick else 8)
+        _measure(workers, rounds=4 if quick else 20, iters=2 if quick else 8)
     except WorkerFailed as error:
         say(f"layer_pass: left out, {error.reason}")
     finally:

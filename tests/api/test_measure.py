@@ -286,7 +286,6 @@ def test_a_forked_child_leaves_the_parents_recording_alone(here) -> None:
     assert [span.name for span in m.run.spans] == ["parent"]
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_a_measured_program_measure_for_themselves(here, method) -> None:
     script = here / "program.py"

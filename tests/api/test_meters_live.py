@@ -43,7 +43,6 @@ def run(place, tmp_path, text, seconds=2.5, *words):
     return load(folder), done.stderr
 
 
-@pytest.mark.serial
 def test_a_plug_and_a_command(place, tmp_path):
     status = {"switch:0": {"apower": 100.0, "aenergy": {"total": 1.0}}}
     with Server({"/shelly": {"gen": 2}, "/rpc/Shelly.GetStatus": status}) as server:
@@ -60,7 +59,6 @@ def test_a_plug_and_a_command(place, tmp_path):
     assert energy.coverage == pytest.approx(1.0)
 
 
-@pytest.mark.serial
 def test_a_bmc_over_tls_and_nothing_secret_on_the_tape(place, tmp_path):
     tls = certificate(tmp_path)
     one = f"{CHASSIS}/1"

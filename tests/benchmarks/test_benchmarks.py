@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _bench(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess:
+def _bench(*arguments: str, timeout_s: float = 280) -> subprocess.CompletedProcess:
     env = {key: value for key, value in os.environ.items() if key != "BENCH_PYTHON"}
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     words = [sys.executable, "-m", "benchmarks", *arguments]
@@ -82,7 +82,6 @@ def test_built_tapes_are_what_recording_would_leave(tmp_path, monkeypatch):
     assert columns.accumulated["gpu.0.power"][-1] == pytest.approx(float(watts.sum()) * 1e8, rel=1e-12)
 
 
-@pytest.mark.serial
 def test_batch_cost_in_short():
     done = _bench("batch_cost", "--quick")
     assert done.returncode == 0, done.stderr
@@ -97,7 +96,7 @@ def test_batch_cost_in_short():
 def test_layer_pass_in_short():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    done = _bench("layer_pass", "--quick", timeout_s=280)
+    done = _bench("layer_pass", "--quick")
     assert done.returncode == 0, done.stderr
     assert "hooks on the model in measured loops: 0 (aim 0: reached)" in done.stdout
     assert "functions called more than where layers are never timed: +0 (aim 0: reached)" in done.stdout
@@ -114,7 +113,6 @@ def test_stress_duty_in_short():
         assert float(done.stdout.partition("worst: ")[2].split()[0]) < 5.0, done.stdout
 
 
-@pytest.mark.serial
 def test_the_energy_of_single_queries_in_short():
     done = _bench("llm_energy", "--quick")
     assert done.returncode == 0, done.stderr

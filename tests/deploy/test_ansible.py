@@ -95,7 +95,9 @@ def command(tmp_path):
     return {"everywatt_install": "existing", "everywatt_command": str(path)}
 
 
-def test_a_play_mends_what_is_missing_and_nothing_else(fleet, command, tmp_path):
+@pytest.mark.parametrize("broken", ["node", pytest.param("other", marks=pytest.mark.long)])
+def test_a_play_mends_what_is_missing_and_nothing_else(fleet, command, tmp_path, broken):
+    """A play starts dozens of programs on each host: a second host is for the long tests."""
     rules = tmp_path / "rules.yml"
     rules.write_text("groups: []\n")
     root = fleet.add(
@@ -105,14 +107,16 @@ def test_a_play_mends_what_is_missing_and_nothing_else(fleet, command, tmp_path)
         everywatt_prometheus=True, everywatt_prometheus_rules=[str(rules)],
         everywatt_scrape=[{"targets": ["gpu01:9876"], "ca": "/etc/everywatt/ca.pem", "token_file": "/etc/token"}],
     )  # fmt: skip
-    other = fleet.add("other", **command, everywatt_slurm=False)
+    if broken == "other":
+        fleet.add("other", **command, everywatt_slurm=False)
     first = fleet.play()
-    assert first["node"] >= 8 and first["other"] >= 5
+    assert first["node"] >= 8 and first[broken] >= 5
     check_node(root)
     check_store(root, tmp_path)
-    (other / "etc" / UDEV_PATH).unlink()
-    assert fleet.play() == {"node": 0, "other": 1}, "one file was deleted on one of them"
-    assert (other / "etc" / UDEV_PATH).read_text() == UDEV_TEXT
+    rule = fleet.folder / broken / "etc" / UDEV_PATH
+    rule.unlink()
+    assert fleet.play() == dict.fromkeys(fleet.hosts, 0) | {broken: 1}, "one file was deleted on one of them"
+    assert rule.read_text() == UDEV_TEXT
 
 
 def check_node(root: Path) -> None:

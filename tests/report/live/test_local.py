@@ -34,7 +34,6 @@ print(json.dumps({"seen": seen, "left": folder.exists()}))
 """
 
 
-@pytest.mark.serial
 def test_a_tape_is_replaced_every_two_seconds_and_no_joule_is_lost():
     with SimMachine.of(gpus=["constant:100W"], packages=["constant:40W"]).start() as lab:
         done = subprocess.run(
