@@ -144,7 +144,7 @@ class Meter:
             self._remove_scratch()
             self._refused = str(error)
             return self
-        for sentence in missed(self._recording.reports):
+        for sentence in missed(self._recording.reports, self._sensors):
             self._recording.note("warning", sentence)
         if root:
             self._root = self._recording.span_open(self.name or "run", attributes={"role": "run"})
