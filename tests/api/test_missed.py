@@ -15,6 +15,12 @@ def told(*reports: Report) -> list[str]:
     return missed([plain(report) for report in reports])
 
 
+def test_an_absent_sensor_is_told_where_it_was_asked_for_by_name():
+    reports = [plain(Report(name, State.ABSENT, f"no {name}.")) for name in ("rapl", "nvml")]
+    assert missed(reports, ["rapl"]) == ["rapl is not measured: no rapl."]
+    assert missed(reports, None) == []
+
+
 @pytest.mark.parametrize(
     ("reports", "sentences"),
     [

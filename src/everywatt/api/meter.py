@@ -148,7 +148,7 @@ class Meter:
             return self
         # A command has told what is odd about the settings before it began.
         odd = (*self._odd, *odd_tables(self._options)) if reaper is None else ()
-        for sentence in (*odd, *missed(self._recording.reports)):
+        for sentence in (*odd, *missed(self._recording.reports, self._sensors)):
             self._recording.note("warning", sentence)
         if root:
             self._root = self._recording.span_open(self.name or "run", attributes={"role": "run"})

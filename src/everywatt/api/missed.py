@@ -11,11 +11,11 @@ MASK = "CUDA_VISIBLE_DEVICES"
 _INSTEAD = {"rapl": "perf", "nvml": "nvidia-smi"}
 
 
-def missed(reports: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One sentence for each broken sensor, with the cure; none for one whose stand-in works, or that is just absent.
+def missed(reports: Sequence[Mapping[str, Any]], asked: Sequence[str] | None = None) -> list[str]:
+    """One sentence for each broken sensor, with the cure; none for one whose stand-in works.
 
-    A device that works may have a note: what its figure does not cover. A mask that names a card that is not there is
-    told too.
+    One that is just absent is told only where it was `asked` for by name. A device that works may have a note: what its
+    figure does not cover. A mask that names a card that is not there is told too.
     """
     states = {report["sensor"]: report["state"] for report in reports}
     found = []
@@ -24,7 +24,8 @@ def missed(reports: Sequence[Mapping[str, Any]]) -> list[str]:
         first = next((better for better, instead in _INSTEAD.items() if instead == sensor), None)
         stands_in = states.get(_INSTEAD.get(sensor, "")) == State.USABLE
         told_already = first is not None and states.get(first) == State.UNUSABLE
-        if report["state"] == State.UNUSABLE and not stands_in and not told_already:
+        broken = report["state"] == State.UNUSABLE and not stands_in and not told_already
+        if broken or (report["state"] == State.ABSENT and sensor in (asked or ())):
             why, cure = report["why"], report.get("cure")
             found.append(
                 f"{sensor} is not measured: {_closed(why)} Try: {cure}" if cure else f"{sensor} is not measured: {why}"

@@ -137,9 +137,11 @@ def far_off(one: Figures) -> str:
 
 
 def memory(amount: int | None) -> str:
-    """`12 MB`, `-` where it is not known."""
+    """`12 MB`, `83 kB`, `-` where it is not known."""
     if amount is None:
         return "-"
+    if 0 < amount < 1e6:
+        return f"{amount / 1e3:.3g} kB"
     return f"{amount / 1e6:.0f} MB" if amount < 1e9 else f"{amount / 1e9:.2f} GB"
 
 

@@ -28,6 +28,7 @@ from everywatt.bench.precision.plan import (
     task_of,
 )
 from everywatt.bench.precision.result import Result
+from everywatt.bench.precision.sensitivity import correlated
 from everywatt.bench.runs import folder_of
 from everywatt.cli.compare import Share, check_ending, own_words, run_of
 from everywatt.cli.metering import meter_of, terminable
@@ -275,7 +276,17 @@ def _old(paths: tuple[Path, ...], output: Output) -> int:
         output.table(OLD_LAYERS, [_old_layer(one) for one in layers], right=tuple(range(3, 10)))
     for note in dict.fromkeys(f"{one.source}: {one.note}" for one in found if one.note):
         output.say(note)
-    told = {"figures": [one.to_dict() for one in whole], "layers": [one.to_dict() for one in layers]}
+    both = correlated(
+        {one.layer: one.energy_j for one in layers if one.energy_j is not None},
+        {one.layer: one.kl for one in layers if one.kl is not None},
+    )
+    if both is not None:
+        output.text(str(both))
+    told = {
+        "figures": [one.to_dict() for one in whole],
+        "layers": [one.to_dict() for one in layers],
+        "correlation": None if both is None else {"spearman": both.value, "layers": both.layers},
+    }
     output.json("old-results", told)
     return 0
 

@@ -31,7 +31,8 @@ class Replay:
     def probe(self) -> Report:
         """Usable where the tape opens and holds a value."""
         if not self._options.get("tape"):
-            return Report(self.name, State.ABSENT, why="No tape was given to replay.", power=False)
+            cure = 'tape = "FILE.tape" below [sensor.replay] in your settings'
+            return Report(self.name, State.ABSENT, why="No tape was given to replay.", cure=cure, power=False)
         try:
             with Tape.open(Path(self._options["tape"])) as tape:
                 self._speed()

@@ -136,3 +136,11 @@ def test_what_cannot_be_read_is_said(tmp_path):
     path.write_text("")
     with pytest.raises(UsageError, match="no items"):
         load_dataset(str(path))
+    path.write_text('{"prompt": "a"}\n{"prompt": null}\n')
+    with pytest.raises(UsageError, match="Item 2 of the data set has no 'prompt'"):
+        load_dataset(str(path))
+    path.write_text("[1, 2]")
+    with pytest.raises(UsageError, match="not a list of objects"):
+        load_dataset(str(path))
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n')  # as Windows begins a file
+    assert [item.prompt for item in load_dataset(str(path)).items] == ["a"]

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from everywatt.report.live.faces import heading
 from everywatt.report.live.telemetry import TelemetrySource
 
 
@@ -106,6 +107,13 @@ def test_nonsense_is_counted_and_said(log):
     shown = TelemetrySource(log).poll()
     assert shown.notes == ("2 lines of the log are no events",)
     assert sum(worker.events for worker in shown.work) == 2
+
+
+def test_an_empty_log_says_so(log):
+    log.write_text("")
+    shown = TelemetrySource(log).poll()
+    assert shown.notes == ("the log has no events yet",)
+    assert heading(shown).endswith(": the log has no power")
 
 
 def test_a_gigabyte_opens_at_once(log):

@@ -116,6 +116,8 @@ def _mapped(path: Path, params: Mapping[str, str]) -> Iterator[Item]:
 def _item(row: Mapping[str, Any], number: int, column: Mapping[str, str], params: Mapping[str, str]) -> Item:
     answer = row.get(column["answer"])
     rules = row.get("rules") if isinstance(row.get("rules"), dict) else {}
+    if row[column["prompt"]] is None:
+        raise UsageError(f"Item {number + 1} of the data set has no '{column['prompt']}'.")
     prompt = str(row[column["prompt"]])
     if "template" in params:
         prompt = params["template"].replace("{prompt}", prompt)
@@ -156,7 +158,7 @@ def rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8") as stream:
+    with path.open(encoding="utf-8-sig") as stream:
         head = stream.read(1)
         stream.seek(0)
         if head == "[":
@@ -164,6 +166,8 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
                 found = json.load(stream)
             except ValueError as error:
                 raise UsageError(f"{path} is not JSON: {error}.") from None
+            if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+                raise UsageError(f"{path} is not a list of objects.")
             yield from found
             return
         for number, line in enumerate(stream, start=1):

@@ -25,7 +25,7 @@ from everywatt.bench.precision.layers import apportion
 from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
-from everywatt.bench.precision.sensitivity import Sensitivity, plan, ranked, savings
+from everywatt.bench.precision.sensitivity import Correlation, Sensitivity, correlated, plan, ranked, savings
 from everywatt.bench.precision.workers import Worker, WorkerFailed
 from everywatt.bench.trials import Trial, with_energy
 from everywatt.core.energy import Energy
@@ -411,20 +411,31 @@ class PrecisionLab:
             )
             rows.append(_with_layers(row, arm))
         order = sorted((t for arm in self.arms for t in arm.trials), key=lambda t: (t.block, t.place))
+        both = self._correlated()
+        told = () if both is None else (str(both),)
         return Result(
             self.job,
             tuple(rows),
             self._ended,
             None if run is None else run.name,
             tuple(self.arms[trial.candidate].precision for trial in order),
-            (*self.scorer.notes, *self._remarks, *(() if run is None else dict.fromkeys(run.trouble))),
+            (*self.scorer.notes, *self._remarks, *told, *(() if run is None else dict.fromkeys(run.trouble))),
             self._sensitivity_dict(),
         )
+
+    def _correlated(self) -> Correlation | None:
+        rows = self._sensitive
+        return correlated({one.layer: one.share for one in rows}, {one.layer: one.kl for one in rows})
 
     def _sensitivity_dict(self) -> dict[str, Any]:
         if not self._sensitive:
             return {}
-        return {"layers": [one.to_dict() for one in ranked(self._sensitive)], "plan": self._plan}
+        found = self._correlated()
+        return {
+            "layers": [one.to_dict() for one in ranked(self._sensitive)],
+            "plan": self._plan,
+            "correlation": None if found is None else {"spearman": found.value, "layers": found.layers},
+        }
 
     def _window(self, arm: Arm, run: Run | None) -> Window | None:
         if run is None or not arm.trials:

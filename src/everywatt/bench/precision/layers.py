@@ -59,7 +59,7 @@ def apportion(
         joules = None if batch_j is None else batch_j * share
         name = str(one["layer"])
         rows.append(LayerRow(name, str(one["type"]), part_of(name), seconds, float(one["calls"]), share, joules))
-    left_s = whole_s - math.fsum(row.seconds for row in rows)
+    left_s = max(0.0, whole_s - math.fsum(row.seconds for row in rows))
     left_j = None if batch_j is None else batch_j - math.fsum(row.joules or 0.0 for row in rows)
     rows.append(LayerRow(REMAINDER, "", "other", left_s, 0.0, left_s / whole_s, left_j))
     note = None

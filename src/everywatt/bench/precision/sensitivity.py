@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+
+from everywatt.models.design import correlation
 
 HARM_SHARE = 0.5
 """A plan may do this share of the harm that all layers do, one by one, added up."""
@@ -43,14 +48,17 @@ def savings(
 ) -> dict[str, tuple[float, float]]:
     """For each layer its share of a batch, and the share that int8 saves.
 
-    Where int8 was not measured, a layer is taken to need a quarter of its time, as its weights do of their bytes.
+    Layers that took longer with hooks than the whole batch without are scaled down to it, so that shares are never more
+    than the whole. Where int8 was not measured, a layer is taken to need a quarter of its time, as its weights do of
+    their bytes.
     """
     quick = {str(one["layer"]): float(one["seconds"]) for one in int8}
+    whole_s = max(batch_s, math.fsum(float(one["seconds"]) for one in baseline))  # as in the table of layers
     found = {}
     for one in baseline:
         name, seconds = str(one["layer"]), float(one["seconds"])
-        after = quick.get(name, seconds / 4) if quick else seconds / 4
-        found[name] = (seconds / batch_s, (seconds - after) / batch_s)
+        after = quick.get(name, seconds / 4)
+        found[name] = (seconds / whole_s, (seconds - after) / whole_s)
     return found
 
 
@@ -68,3 +76,26 @@ def plan(rows: Sequence[Sensitivity], harm_share: float = HARM_SHARE) -> list[st
             chosen.append(row.layer)
             harm += row.kl
     return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """Whether the dear layers are the harmful ones: Spearman's correlation of energy and divergence over layers."""
+
+    value: float
+    layers: int
+
+    def __str__(self) -> str:
+        return (
+            f"energy and harm of {self.layers} layers: rank correlation {self.value:+.2f} "
+            "(Spearman; +1: the dearest layers do the most harm, -1: the least)"
+        )
+
+
+def correlated(energy: Mapping[str, float], harm: Mapping[str, float]) -> Correlation | None:
+    """Of the layers that have both, by name; None where there are fewer than three, or where one never changes."""
+    names = [name for name in energy if name in harm]
+    a, b = [energy[name] for name in names], [harm[name] for name in names]
+    if len(set(a)) < 2 or len(set(b)) < 2 or len(names) < 3:
+        return None
+    return Correlation(correlation(np.array(a), np.array(b)), len(names))

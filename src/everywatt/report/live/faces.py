@@ -218,8 +218,10 @@ def energy_text(amount: Amount) -> str:
 
 def heading(snapshot: Snapshot) -> str:
     """What was seen, in one line."""
-    total = energy_text(snapshot.total)
     host = f" on {snapshot.host.name}" if snapshot.host.name else ""
+    if snapshot.total_w is None and snapshot.total.refused:
+        return f"{snapshot.source}{host}, {snapshot.when.astimezone():%H:%M:%S}: {snapshot.total.refused}"
+    total = energy_text(snapshot.total)
     scope = " · ".join(filter(None, (snapshot.scope, snapshot.total.pedigree)))
     return (
         f"{snapshot.source}{host}, {snapshot.when.astimezone():%H:%M:%S}: {show.watts(snapshot.total_w)}, "

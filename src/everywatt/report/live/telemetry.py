@@ -197,6 +197,8 @@ class TelemetrySource:
             found.append(f"the first {max(1, round(left / MIB))} MiB of the log are not counted yet")
         if self._bad:
             found.append(f"{self._bad} lines of the log are no events")
+        if not found and not self._workers:
+            found.append("the log has no events yet")
         return tuple(found)
 
     def close(self) -> None:
