@@ -1,12 +1,14 @@
 """What wattmetre-read prints, in all its forms."""
 
 import io
+import json
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from everywatt.cli.main import main
 from everywatt.core.errors import UsageError
 from everywatt.meters import omegawatt_csv
 from everywatt.meters.block import Oddities, forwards, join
@@ -194,3 +196,13 @@ def test_pieces_that_are_parsed_ahead_come_in_order_with_their_oddities(boxes, m
     started = read_blocks(iter([("\n".join(lines) + "\n").encode()] * 3), Oddities())
     assert len(next(started)) == 300  # and whoever leaves early waits for nobody
     started.close()
+
+
+def test_the_first_rows_have_nothing_where_a_frame_was_bad(tmp_path, capsys):
+    head = "#timestamp,#frame_is_ok,#U1,#U2,#U3," + ",".join(f"#current{n},#activepow{n}" for n in range(1, 3))
+    rows = ["1794765346.5,true,230.0,0.0,0.0,0.1,20.5,0.2,40.0", "1794765347.5,false,,,,,,,"]
+    (tmp_path / "log.csv").write_text("\n".join([head, *rows, ""]))
+    assert main(["meter", "stats", str(tmp_path / "log.csv"), "--head", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["rows"]
+    assert found[0] == ["2026-11-15 17:55:46.500", 230.0, 0.0, 0.0, 20.5, 40.0]
+    assert found[1] == ["2026-11-15 17:55:47.500", *[None] * 5]

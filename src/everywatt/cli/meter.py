@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -138,13 +139,13 @@ def _with(first: Block, rest: Iterable[Block]) -> Iterator[Block]:
 def _head(block: Block, plugs: Sequence[int] | None, output: Output) -> None:
     names = [str(plug) for plug in plugs or range(1, block.plugs + 1)]
     rows = [
-        [_stamp(int(block.utc_ns[place])), *(f"{volts:.1f}" for volts in block.volts[place])]
-        + [f"{watts:.1f}" for watts in block.watts[place]]
-        for place in range(min(len(block), 10))
+        [_stamp(int(at)), *(float(value) if math.isfinite(value) else None for value in (*volts, *watts))]
+        for at, volts, watts in zip(block.utc_ns[:10], block.volts[:10], block.watts[:10], strict=True)
     ]
     output.json("meter-head", {"plugs": names, "rows": rows})
+    shown = [[row[0], *("-" if value is None else f"{value:.1f}" for value in row[1:])] for row in rows]
     headers = ["TIME (UTC)", "U1 V", "U2 V", "U3 V", *(f"{name} W" for name in names)]
-    output.table(headers, rows, right=range(1, len(headers)))
+    output.table(headers, shown, right=range(1, len(headers)))
 
 
 def _stamp(utc_ns: int) -> str:
@@ -161,7 +162,7 @@ def _show(found: MeterStats, odd: Oddities, output: Output) -> None:
             plug.count,
             *(f"{w:.1f}" for w in (plug.median_w, plug.max_w, plug.min_w, plug.mean_w)),
             format_joules(plug.joules),
-            f"{plug.kwh:.6g}",
+            f"{plug.kwh:.6f}" if plug.kwh < 1 else f"{plug.kwh:.6g}",
             f"{100 * found.coverage:.2f} %",
         ]
         for plug in figures

@@ -47,7 +47,7 @@ def explore(table: Table, target: str, lags: int) -> Explored:
         at = {lag: _lagged(values, y, lag) for lag in range(-lags, lags + 1)}
         best = max(at, key=lambda lag: (abs(at[lag]), -abs(lag)))
         found.append(
-            Relation(name, at[0], at[best], best * period_s, _grade(at[best], len(y)), _remark(name, at, best))
+            Relation(name, at[0], at[best], best * period_s, _grade(at[best], len(y)), _remark(name, at, best, len(y)))
         )
     found.sort(key=lambda one: -abs(one.best))
     return Explored(tuple(found), table.notes)
@@ -66,10 +66,10 @@ def _grade(value: float, rows: int) -> str:
     return "strong" if size >= STRONG else "some" if size >= SOME else "weak"
 
 
-def _remark(name: str, at: dict[int, float], best: int) -> str:
+def _remark(name: str, at: dict[int, float], best: int, rows: int) -> str:
     if POWER_NAME.search(name):
         return "a power itself"
-    if best < 0 and abs(at[best]) > abs(at[0]) + 0.05:
+    if best < 0 and abs(at[best]) > abs(at[0]) + 0.05 and _grade(at[best], rows) != "none":
         return "moves after the power"
     return ""
 
