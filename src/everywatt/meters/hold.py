@@ -37,11 +37,6 @@ class Stretches:
         return float((self.end_ns - self.start_ns).sum() / NS)
 
 
-def usual_period_ns(block: Block) -> int:
-    """The median step between good rows; 10 ms where there are too few."""
-    return _usual(block)[0] or DEFAULT_PERIOD_NS
-
-
 def _usual(block: Block) -> tuple[int | None, int]:
     """The median step between good rows, None where there is none, and how many there are."""
     steps = np.diff(block.utc_ns[block.ok])
