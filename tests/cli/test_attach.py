@@ -87,7 +87,7 @@ def test_a_signal_ends_it_well(attach, sleeper, tmp_path, number):
     assert Tape.open(path).sealed
 
 
-@pytest.mark.parametrize("words", [["4194303999"], ["abc"], ["0"], [], ["--for", "x", "1"]])
+@pytest.mark.parametrize("words", [["4194303999"], ["abc"], ["0"], [], ["--for", "x", "1"], ["--for", "-3s", "1"]])
 def test_mistakes_are_exit_2(attach, tmp_path, words):
     done = attach(*words)
     _, err = done.communicate(timeout=60)

@@ -184,3 +184,26 @@ def test_a_suspend_is_seen_by_the_boot_clock(tmp_path: Path, clock: FakeClock) -
     assert select(tmp_path / "a.tape", "select kind from gap") == [("suspend",)]
     for sock in (listener, theirs):
         sock.close()
+
+
+class Hoarder(Counter):
+    """Says how it is read, and changes its mind."""
+
+    @property
+    def trouble(self) -> str | None:
+        return None if self.clock.monotonic_ns() < 5 * NS else "lines are kept back; single polls are used instead."
+
+
+def test_what_a_group_says_of_its_own_reading_is_on_the_tape_once(tmp_path: Path, clock: FakeClock) -> None:
+    session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
+    source = Source(Hoarder(clock), clock)
+    session.listen(source)
+    while clock.monotonic_ns() < 6 * NS:
+        assert source.read()
+        clock.advance(0.5)
+    assert source.take(0, 2**62)
+    source.settle()
+    session.finish({})
+    assert select(tmp_path / "a.tape", "select text from note where kind='trouble'") == [
+        ("lines are kept back; single polls are used instead.",)
+    ]

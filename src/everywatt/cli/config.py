@@ -61,4 +61,6 @@ def _shown(name: str, value: Any) -> str:
         return f"{value:g} s" if name == "period" else f"{value:g}"
     if name == "price":
         return f"{value[0]:g} {value[1]}".strip()
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} = {entry}" for key, entry in value.items())
     return ",".join(value) if isinstance(value, tuple) else str(value)

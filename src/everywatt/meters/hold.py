@@ -17,6 +17,7 @@ from everywatt.meters.block import Block, Floats, Ints
 
 GAP_PERIODS: Final = 3
 DEFAULT_PERIOD_NS: Final = NS // 100
+FEW_STEPS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +37,23 @@ class Stretches:
         return float((self.end_ns - self.start_ns).sum() / NS)
 
 
-def usual_period_ns(block: Block) -> int:
-    """The median step between good rows; 10 ms where there are too few."""
+def _usual(block: Block) -> tuple[int | None, int]:
+    """The median step between good rows, None where there is none, and how many there are."""
     steps = np.diff(block.utc_ns[block.ok])
     steps = steps[steps > 0]
-    return int(np.median(steps)) if len(steps) else DEFAULT_PERIOD_NS
+    return (int(np.median(steps)) if len(steps) else None), len(steps)
 
 
 def held(blocks: Iterable[Block], period_ns: int | None = None) -> Iterator[tuple[Block, Stretches]]:
     """Every block with what its rows cover. The very first row covers nothing: nobody knows since when it holds."""
     last_ns: int | None = None
+    settled = period_ns is not None
     for block in blocks:
-        period_ns = period_ns or usual_period_ns(block)
+        if not settled:
+            # A period of time may begin with the last row of a file, which tells nothing of how far rows are apart.
+            found, steps = _usual(block)
+            period_ns, settled = found or period_ns, steps >= FEW_STEPS
+        usual_ns = period_ns or DEFAULT_PERIOD_NS
         whole = bool(block.ok.all())
         ends = block.utc_ns if whole else block.utc_ns[block.ok]
         watts = block.watts if whole else block.watts[block.ok]
@@ -55,6 +61,6 @@ def held(blocks: Iterable[Block], period_ns: int | None = None) -> Iterator[tupl
             yield block, Stretches(ends, ends, watts)
             continue
         starts = np.concatenate(([ends[0] if last_ns is None else last_ns], ends[:-1]))
-        starts = np.where(ends - starts > GAP_PERIODS * period_ns, ends - period_ns, starts)
+        starts = np.where(ends - starts > GAP_PERIODS * usual_ns, ends - usual_ns, starts)
         last_ns = int(ends[-1])
         yield block, Stretches(starts, ends, watts)

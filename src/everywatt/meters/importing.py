@@ -12,9 +12,8 @@ from everywatt.core.clocks import NS, Anchor
 from everywatt.core.errors import UsageError
 from everywatt.meters.block import Block, Oddities, forwards
 from everywatt.meters.files import blocks_of
-from everywatt.meters.hold import usual_period_ns
 from everywatt.meters.plugmap import check_against, load_map, unchanged
-from everywatt.tape.importing import Recording, parse_utc_ns, write_tape
+from everywatt.tape.importing import Recording, parse_utc_ns, usual_period_s, write_tape
 
 # Assumed where nothing is said: a meter of class 1 (IEC 62053-21, 1 % of the reading), and one step of what it prints.
 GAIN_PCT: Final = 1.0
@@ -51,8 +50,7 @@ def import_omegawatt(paths: Sequence[Path], out: Path, options: Mapping[str, Any
     if first is None:
         raise UsageError(f"{paths[0]} holds no rows{' in that period' if start_ns or end_ns else ''}.")
     names, change_ns = _names(first, plugs, options)
-    period_ns = usual_period_ns(first)
-    group, chosen = _group(names, period_ns, options), [plug - 1 for plug in names]
+    chosen = [plug - 1 for plug in names]
     zero_ns = int(first.utc_ns[0]) - NS
     last = [int(first.utc_ns[-1])]
 
@@ -61,7 +59,9 @@ def import_omegawatt(paths: Sequence[Path], out: Path, options: Mapping[str, Any
             last[0] = int(block.utc_ns[-1])
             yield from _rows(block, chosen, zero_ns)
 
-    recording = Recording(group, list(rows()), period_ns / NS)
+    taken = list(rows())
+    period_s = usual_period_s([row.read_ns for row in taken])
+    recording = Recording(_group(names, period_s, options), taken, period_s)
     anchors = [Anchor(at - zero_ns, at, at - zero_ns, 0) for at in (zero_ns + NS, last[0])]
     told = {"imported_from": [path.name for path in paths], "oddities": odd.sentences(), "plugs": first.plugs}
     return write_tape(out, [recording], meta={**told, **options.get("meta", {})}, anchors=anchors)
@@ -104,10 +104,10 @@ def _names(first: Block, plugs: list[int] | None, options: Mapping[str, Any]) ->
     return {plug: f"wall.{plug}" for plug in chosen}, None
 
 
-def _group(names: Mapping[int, str], period_ns: int, options: Mapping[str, Any]) -> GroupInfo:
+def _group(names: Mapping[int, str], period_s: float, options: Mapping[str, Any]) -> GroupInfo:
     facts = Facts(
-        period_s=period_ns / NS,
-        window_s=period_ns / NS,
+        period_s=period_s,
+        window_s=period_s,
         quantum=QUANTUM_W,
         gain_pct=float(options.get("gain_pct", GAIN_PCT)),
         offset_w=float(options.get("offset_w", OFFSET_W)),

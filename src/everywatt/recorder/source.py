@@ -120,9 +120,16 @@ class Source:
         A group may have a property `trouble`: a sentence about how it is read, which the tapes are told.
         """
         done = self._read()
-        if self._troubled:
-            self._tell_trouble(self.group.trouble, self.clock.monotonic_ns(), "trouble")  # type: ignore[union-attr]
+        self._heed(self.clock.monotonic_ns())
         return done
+
+    def _heed(self, now_ns: int) -> None:
+        if self._troubled:
+            try:
+                trouble = self.group.trouble  # type: ignore[union-attr]
+            except Exception:  # noqa: BLE001 - a plug-in may do anything
+                return
+            self._tell_trouble(None if trouble is None else str(trouble), now_ns, "trouble")
 
     def _read(self) -> bool:
         before = self.clock.monotonic_ns()
@@ -217,6 +224,7 @@ class Source:
         before, after, _ = last
         self._read_ns = after
         self._mind(after - before)
+        self._heed(after)
 
     def _mind(self, cost_ns: int) -> None:
         self.cost_ns = cost_ns
