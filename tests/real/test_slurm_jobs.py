@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -272,7 +271,7 @@ def test_hooks_harm_no_node(site, lost):
         os.kill(hung, signal.SIGCONT)
     (record,) = site.records(first)
     near(site, record, site.true_j("while-hung"), 0.2)
-    shutil.rmtree(site.folder / "node1")
+    (site.folder / "node1").rename(site.folder / "removed")  # at once: the recorder may be writing to it
     lost = site.sbatch("sleep 1", options=["-w", "node1"])
     assert site.cluster.wait(lost)[str(lost)] == "COMPLETED"
     site.until(lambda: site.recorder("node1") == hung, "the recorder's place is there again")
@@ -283,6 +282,7 @@ def test_hooks_harm_no_node(site, lost):
 
 def test_a_recorder_that_is_killed_costs_coverage_and_nothing_else(site):
     """The job runs on. Without Python the next Prolog does nothing; with it, it starts a recorder that goes on."""
+    site.until(lambda: site.recorder("node1") is not None, "the recorder's place is there")
     killed = site.recorder("node1")
     job = site.sbatch(f"exec {site.burn('bereft', 0.5, 14)}", options=["-w", "node1"])
     site.cluster.wait_for(job)
