@@ -117,6 +117,16 @@ def test_names_in_a_page_are_text(said: Any, tmp_path: Path) -> None:
     assert "<script" not in text and "<b>" not in text and "&lt;script&gt;" in text
 
 
+def test_validate_does_not_call_a_folder_of_something_else_in_order(said: Any, tmp_path: Path) -> None:
+    assert said("slurm", "validate", "--store", tmp_path)[0] == 2
+
+
+def test_a_group_that_is_not_there_is_told_before_the_days_work(said: Any, own_site: Path) -> None:
+    words = ("--date", "2026-11-15", "--no-sacct", "--group", "no-such-group-here", "--store", own_site)
+    assert said("slurm", "daily", *words)[0] == 2
+    assert not (own_site / "daily" / "2026-11-15.json").exists()
+
+
 def test_validate_lists_and_ends_with_1(said: Any, site: Path, tmp_path: Path) -> None:
     code, out = said("slurm", "validate", "--store", site)
     assert code == 1

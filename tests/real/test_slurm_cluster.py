@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from everywatt.slurm.scontrol import show_jobs
+
 pytestmark = pytest.mark.serial
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
@@ -29,6 +31,15 @@ def test_an_array_with_a_failed_task_and_what_sacct_says(slurm):
     assert len(rows) == 8  # each task, and its batch step
     assert (rows[f"{job}_2"]["State"], rows[f"{job}_2"]["ExitCode"]) == ("FAILED", "7:0")
     assert (rows[f"{job}_0"]["JobName"], rows[f"{job}_0.batch"]["State"]) == ("four", "COMPLETED")
+    # Several jobs in one call, also with the array's own id, of which Slurm tells all tasks; one that is not there.
+    ids = sorted(int(one["JobId"]) for one in slurm.jobs(job))
+    told = show_jobs(ids, conf=str(slurm.conf))
+    assert (sorted(told), job in told) == (ids, True)
+    assert sorted((facts["array_task_id"], facts["state"]) for facts in told.values()) == [
+        (task, "FAILED" if task == 2 else "COMPLETED") for task in range(4)
+    ]
+    assert show_jobs([*ids, 987_654_321], conf=str(slurm.conf)) == {}
+    assert show_jobs([job], conf=str(slurm.conf)) == {job: told[job]}
 
 
 def test_a_requeued_job_is_told_and_runs_again(slurm):

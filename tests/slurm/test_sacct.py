@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from everywatt.core.errors import UsageError
-from everywatt.slurm.sacct import COLUMNS, NOT_RECORDED, fill, parse
+from everywatt.core.errors import EverywattError, UsageError
+from everywatt.slurm.sacct import COLUMNS, NOT_RECORDED, ask, fill, parse
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.store import Store
 
@@ -141,3 +141,14 @@ def test_runs_of_a_requeued_job_are_told_apart(store: Store) -> None:
     assert fill(store, jobs) == (0, 0)
     found = [(row["restart"], row["state"]) for row in store.jobs(0, 2e9).to_pylist() if row["job_id"] == 8]
     assert sorted(found) == [(0, "NODE_FAIL"), (1, "COMPLETED")]
+
+
+def test_a_sacct_that_fails_says_why_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "sacct"
+    program.write_text(
+        "#!/bin/sh\necho 'sacct: error: lookup failed' >&2\necho 'sacct: fatal: No source' >&2\nexit 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EverywattError, match=r"^sacct failed: fatal: No source\. Try"):
+        ask(0.0, 1.0)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from slurm_cluster import Options, SlurmCluster
 
@@ -191,8 +192,7 @@ class SlurmSite:
         """Wait until all jobs of a node are in the store: its hours have also what those drew that are not yet."""
 
         def done() -> bool:
-            state = json.loads((self.folder / name / "node.json").read_text())
-            return not state["jobs"] and not self.spool(name)
+            return not self.state(name)["jobs"] and not self.spool(name)
 
         self.until(done, f"all jobs of {name} are recorded", 120)
 
@@ -214,19 +214,27 @@ class SlurmSite:
 
     def idle_w(self, name: str, device: str = "cpu.0") -> float:
         """What a node takes for the idle power of a device."""
-        return float(json.loads((self.folder / name / "node.json").read_text())["idle"][device]["watts"])
+        return float(self.state(name)["idle"][device]["watts"])
 
     def recorder(self, name: str, place: str = NODE) -> int | None:
         """The process that records the jobs of a node."""
         return holder(self.folder / name, place)
 
-    def reboot(self, name: str) -> None:
-        """A power loss, and a start some seconds later: as far as everywatt can tell the machine has booted again."""
+    def state(self, name: str) -> dict[str, Any]:
+        """What the recorder of a node keeps."""
+        return dict(json.loads((self.folder / name / "node.json").read_text()))
+
+    def reboot(self, name: str) -> float:
+        """A power loss, and a start some seconds later: as far as everywatt can tell the machine has booted again.
+
+        Gives when its recorder was last at work before.
+        """
         self.cluster.kill_node(name, told=True)
-        state = self.folder / name / "node.json"
-        state.write_text(json.dumps({**json.loads(state.read_text()), "boot": "the one before"}))
+        before = self.state(name)
+        (self.folder / name / "node.json").write_text(json.dumps({**before, "boot": "the one before"}))
         self.cluster.restart_node(name)
         self.until(lambda: self.recorder(name) is not None, f"{name} is recorded again")
+        return float(before["seen_s"])
 
     def spool(self, name: str) -> list[Path]:
         """Events that nobody has taken yet."""

@@ -68,10 +68,10 @@ def command(
             output.json("slurm-daily", {"date": wanted.isoformat(), "busy": True})
             output.text("Another one is at work on this store.")
             return
-        joined = _sacct(opened, wanted, sacct_file, no_sacct, output)
-        done = daily(opened, wanted, factors, factor_lines(factors))
         if group is not None:
             protect(opened.path, group)
+        joined = _sacct(opened, wanted, sacct_file, no_sacct, output)
+        done = daily(opened, wanted, factors, factor_lines(factors))
     if group is None and open_to_all(opened.path):
         output.warn("Every user of this machine can read the jobs of all. --group ADMINS gives the store to a group.")
     output.json("slurm-daily", {**done.to_dict(), "sacct": joined, "busy": False})

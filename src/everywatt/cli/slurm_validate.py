@@ -11,6 +11,7 @@ from everywatt.cli.options import TIME, Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.cli.slurm_common import readable_store, store_option
 from everywatt.core.clocks import NS
+from everywatt.core.errors import UsageError
 from everywatt.slurm.checks import Flaw, flaws
 from everywatt.slurm.detail import FOREVER_S
 
@@ -27,6 +28,8 @@ def command(since: int | None, until: int | None, store: Path | None, output: Ou
     less than 90 % of their time; hours of nodes that do not add up; files that cannot be read.
     """
     opened = readable_store(store)
+    if not any((opened.path / name).exists() for name in ("jobs", "nodes")):
+        raise UsageError(f"{opened.path} has no records of jobs.", cure="--store DIR, where nodes put theirs")
     found = flaws(opened, 0.0 if since is None else since / NS, FOREVER_S if until is None else until / NS)
     return told(found, output)
 

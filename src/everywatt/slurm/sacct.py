@@ -82,7 +82,9 @@ def ask(since_s: float, until_s: float, *, conf: str = "") -> str:
     except subprocess.TimeoutExpired:
         raise EverywattError("sacct did not answer in ten minutes.", cure="ask for a shorter time") from None
     if done.returncode != 0:
-        raise EverywattError(f"sacct failed: {done.stderr.strip()[:500]}", cure="sacct --allusers")
+        why = done.stderr.splitlines() if done.stderr.strip() else ["it does not say why"]
+        last = [line for line in why if line.strip()][-1].removeprefix("sacct: ").strip()
+        raise EverywattError(f"sacct failed: {last[:200].rstrip('.')}.", cure="sacct --allusers")
     return done.stdout
 
 
