@@ -39,10 +39,10 @@ def command(
     sage, ipmi, ipw (a profile folder of Intelligence per Watt), or what a plug-in offers.
 
     Any other csv has to be told its columns: --set time=COLUMN --set values=COLUMN,COLUMN --set unit=W
-    --set kind=gauge --set device=gpu.0 --set domain=gpu, and perhaps scale, delimiter, zone_h and time_format (iso,
-    s, ms, ns or a strptime pattern). What is known of the meter goes into the interval: gain_pct, offset_w, quantum, wrap, max_w,
-    window_s. For nvidia-smi: card, driver, limit_w, zone_h, column. For tegrastats: zone_h,
-    interval_s, start. Values may be JSON.
+    --set kind=gauge --set device=gpu.0 --set domain=gpu, and perhaps scale, delimiter, zone_h and
+    time_format (iso, s, ms, ns or a strptime pattern). What is known of the meter goes into the
+    interval: gain_pct, offset_w, quantum, wrap, max_w, window_s. For nvidia-smi: card, driver, limit_w,
+    zone_h, column. For tegrastats: zone_h, interval_s, start. Values may be JSON.
 
     sacct, prometheus and sage have options of their own: everywatt import prometheus --help.
     """
