@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def test_a_requeued_job_is_told_and_runs_again(slurm):
     )
     job = slurm.sbatch(script, "--open-mode=append")
     slurm.until(lambda: (slurm.folder / f"out-{job}").exists() and "run 0" in output(slurm, job), "it runs")
+    time.sleep(1)  # what has hardly been launched is killed and not told
     slurm.requeue(job)
     slurm.until(lambda: "run 1" in output(slurm, job), "it runs again", 60)
     assert slurm.wait(job) == {str(job): "COMPLETED"}

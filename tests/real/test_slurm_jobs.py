@@ -283,6 +283,7 @@ def test_hooks_harm_no_node(site, lost):
 def test_a_recorder_that_is_killed_costs_coverage_and_nothing_else(site):
     """The job runs on. Without Python the next Prolog does nothing; with it, it starts a recorder that goes on."""
     site.until(lambda: site.recorder("node1") is not None, "the recorder's place is there")
+    site.until(lambda: site.recorder("node1") is not None, "node1 is recorded")
     killed = site.recorder("node1")
     job = site.sbatch(f"exec {site.burn('bereft', 0.5, 14)}", options=["-w", "node1"])
     site.cluster.wait_for(job)

@@ -211,7 +211,7 @@ class SlurmCluster:
             "SelectType=select/cons_tres",
             "SelectTypeParameters=CR_CPU",
             # With a counter of energy nodes are news every second, and backfill gives up on what waits.
-            "SchedulerParameters=sched_min_interval=0,sched_interval=1,batch_sched_delay=0,bf_interval=2",
+            "SchedulerParameters=sched_min_interval=0,sched_interval=3,batch_sched_delay=0,bf_interval=2",
             "MpiDefault=none",
             "MailProg=/bin/true",
             "MinJobAge=3600",  # what has ended is known until the cluster is stopped, also of a long array
