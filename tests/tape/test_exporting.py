@@ -158,7 +158,15 @@ def test_a_csv_of_somebody_else(tmp_path):
 def test_what_is_known_of_a_meter_goes_with_its_csv(tmp_path):
     path = tmp_path / "meter.csv"
     path.write_text("when,watts\n" + "".join(f"{1000 + i},100\n" for i in range(11)))
-    options = {"time": "when", "time_format": "s", "values": ["watts"], "unit": "W", "domain": "wall", "gain_pct": 1, "offset_w": "0.5"}
+    options = {
+        "time": "when",
+        "time_format": "s",
+        "values": ["watts"],
+        "unit": "W",
+        "domain": "wall",
+        "gain_pct": 1,
+        "offset_w": "0.5",
+    }
     with Tape.open(import_files("csv", [path], tmp_path / "m.tape", options)) as tape:
         facts = tape.groups[0].info.channels[0].facts
         assert (facts.gain_pct, facts.offset_w, facts.max_w) == (1.0, 0.5, None)
