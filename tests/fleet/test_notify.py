@@ -29,3 +29,12 @@ def test_an_abstract_socket_and_none_at_all(tmp_path):
     assert (
         Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}).every_s is None
     )
+
+
+def test_somebody_who_does_not_read_holds_nobody_up(tmp_path):
+    """The kernel queues ten datagrams or so, and then a sender waits."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(tmp_path / "notify"))
+        notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        taken = [notifier.tell("WATCHDOG=1") for _ in range(5000)]
+        assert taken[0] and not taken[-1]

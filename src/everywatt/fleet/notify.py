@@ -26,6 +26,7 @@ class Notifier:
             return False
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+                sock.setblocking(False)  # whoever does not read must not hold us up
                 sock.sendto("\n".join(lines).encode(), self._address)
         except OSError:
             return False

@@ -56,7 +56,7 @@ class ProcessFacts:
         if "cmdline" in row:
             self.cmdline = row["cmdline"]
         if "uid" in row:
-            self.uid = row["uid"]
+            self.uid, self.user = row["uid"], None  # somebody without a name has not the one of whoever started it
         if "user" in row:
             self.user = row["user"]
         if "cgroup" in row:
