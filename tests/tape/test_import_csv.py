@@ -51,6 +51,7 @@ def test_a_counter_of_kilowatt_hours(tmp_path):
         (b"\xff\xfe\x00t", {}, "not text in UTF-8"),
         (b"", {}, "no column"),
         (b"t,w\n", {}, "holds no rows"),
+        (b"t,w\n7,5\n7,6\n", {}, "one instant only"),
         (b"t,w\n0,abc\n", {}, "holds no number"),
         (b"t,w\nsoon,5\n", {}, "line 2: 'soon' is not a time"),
         (b"t,w\n0,5\n", {"delimiter": "::"}, "not one character"),
@@ -72,3 +73,8 @@ def test_a_packed_table_that_was_cut_off(tmp_path):
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(TABLE.encode())[:60])
     with pytest.raises(UsageError, match="packed and damaged"):
         import_files("csv", [tmp_path / "x.csv.gz"], tmp_path / "x.tape", HOW)
+
+
+def test_a_folder_is_no_table(tmp_path):
+    with pytest.raises(UsageError, match="is a folder; csv is read from files"):
+        import_files("csv", [tmp_path], tmp_path / "a.tape")

@@ -63,6 +63,8 @@ def import_csv(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     for place, name in enumerate(values):
         if not any(math.isfinite(numbers[place]) for _, numbers in table):
             raise UsageError(f"Column '{name}' of {paths[0]} holds no number.")
+    if table[0][0] == table[-1][0]:
+        raise UsageError(f"{paths[0]} tells of one instant only: joules need time.")
     info = GroupInfo(str(options.get("name", paths[0].stem)), "import", channels[0].device, channels)
     return write_utc_table(out, [(info, table)], source=paths, meta=options.get("meta", {}))
 
