@@ -28,7 +28,7 @@ def settings(text: str) -> dict[str, str]:
 def test_there_is_one_text():
     assert (SYSTEMD / NAME).read_text() == agent_unit()
     assert (ROLE / "templates" / NAME).read_text() == agent_unit()
-    slurm = unit(NAME, Site(), Path("/store"))
+    slurm = unit(NAME, Site())
     assert HARDENING in slurm and HARDENING in agent_unit()
     differ = set(slurm.splitlines()) ^ set(agent_unit().splitlines())
     assert {line.partition("=")[0] for line in differ} == {
@@ -65,7 +65,7 @@ def test_its_options_are_ones(tmp_path):
 def test_systemd_takes_it(kind, tmp_path):
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
-    text = unit(NAME, Site(), Path("/store")) if kind == "slurm" else agent_unit()
+    text = unit(NAME, Site()) if kind == "slurm" else agent_unit()
     text = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", text, flags=re.MULTILINE)
     (tmp_path / NAME).write_text(text)
     if kind.endswith(".conf"):

@@ -142,6 +142,20 @@ def test_busy_time_of_nobody_who_is_asked_about_is_others(tmp_path):
         assert found[IDLE] == pytest.approx(160, rel=0.01)
 
 
+def test_idle_that_was_measured_on_a_busy_machine_is_not_idle(tmp_path):
+    """20 W and 10 W a busy CPU: others kept two busy while idle was recorded, and nobody did at the end."""
+    spans = [("idle", 0, 4, {"role": "idle"}), ("run", 4, 12, {})]
+    watts, other = flat(40.0, 4) + flat(30.0, 4) + flat(20.0, 4), flat(2.0, 4) + flat(0.0, 8)
+    mine = Process(101, flat(0.0, 4) + flat(1.0, 4) + flat(0.0, 4), name="mine")
+    path = write_machine(tmp_path / "x.tape", {"cpu.0": watts}, [mine], seconds=12, other=other, spans=spans)
+    ledger = load(path).ledger()
+    check(ledger)
+    idle = ledger.idle["cpu.0"]
+    assert (idle["method"], idle["watts"]) == ("quiet", pytest.approx(20.0, rel=0.02))
+    assert "busy while idle was measured, which was not taken" in idle["note"]
+    assert ledger.entry("mine").energy.value == pytest.approx(40.0, rel=0.05)
+
+
 def test_processes_that_were_not_asked_about_are_other(tmp_path):
     root, child = Process(100, flat(0.5), name="root"), Process(101, flat(0.5), began=3, ppid=100, name="child")
     child.rates = [0.0] * 3 + list(flat(0.5, 9))

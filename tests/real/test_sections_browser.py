@@ -211,7 +211,7 @@ def test_a_month_has_its_days_and_its_people(open_page, pages):
     page = of(open_page, pages, "month")
     left = "(one) => (one.getBoundingClientRect().left - one.ownerSVGElement.getBoundingClientRect().left)"
     share = page.eval_on_selector("svg rect", f"(one) => ({left})(one) / one.ownerSVGElement.clientWidth")
-    assert share == pytest.approx(14 / 31, abs=0.01), "the fifteenth is in the middle"
+    assert share == pytest.approx(14 / 30, abs=0.01), "the fifteenth of thirty days"
     assert "ada" in page.inner_text("main") and "7.60 MJ" in page.inner_text("main")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import threading
 from collections.abc import Callable
@@ -41,7 +42,8 @@ class ApiServer:
                 for name, value in {"Content-Length": str(len(data)), **headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(data if cut is None else data[:cut])
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # whoever asked may have gone
+                    self.wfile.write(data if cut is None else data[:cut])
                 if cut is not None:
                     self.close_connection = True
 

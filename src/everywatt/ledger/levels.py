@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -32,12 +33,15 @@ def find_levels(tape: Tape, measured: Mapping[str, Idle]) -> dict[str, Idle]:
     use = tape_use(tape)
     found = {}
     for source in addable(sources(tape)):
-        seen, own = _watched(use, source), measured_idle(use, source)
+        seen, own, busy = _watched(use, source), measured_idle(use, source), _busy_in_idle(use, source)
+        # A card's own idle is judged by who holds it; for the rest, a busy machine did not idle.
+        too_busy = seen.kind != "gpu" and busy > idling.QUIET_USE
         if own is not None and seen.kind != "gpu":
-            own = idling.without_use(own, seen, _use_in_idle(use))
+            own = None if too_busy else idling.without_use(own, seen, busy)
         level = idling.find_idle(seen, own or measured.get(source.label))
         if level is not None:
-            found[source.label] = level
+            note = f"it was {busy:.0%} busy while idle was measured" + (", which was not taken" if too_busy else "")
+            found[source.label] = replace(level, note=note) if busy > idling.QUIET_USE else level
     return found
 
 
@@ -49,23 +53,21 @@ def measured_idle(use: TapeUse, source: Source) -> Idle | None:
     edges = np.linspace(start_ns, end_ns, 9).astype(np.int64)
     joules, seconds = stretch_joules(source, edges[:-1], edges[1:])
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = idling.from_blocks(joules / seconds, (end_ns - start_ns) / 8 / NS)
-    if kind_of(source) == "gpu":
-        busy = float(_use_of(use, source, edges[[0, -1]])[0][0])
-    else:
-        busy = use.cpu_share_inside(start_ns, end_ns)
-    if found is not None and busy > idling.QUIET_USE:
-        found = replace(found, note=f"it was {busy:.0%} busy while idle was measured")
-    return found
+        return idling.from_blocks(joules / seconds, (end_ns - start_ns) / 8 / NS)
 
 
 def _idle_span(use: TapeUse) -> tuple[int, int]:
     return max(use.idle_spans, key=lambda span: span[1] - span[0])
 
 
-def _use_in_idle(use: TapeUse) -> float:
-    """Busy share of all CPUs while idle was recorded, everywatt's own part of it included; NaN where not known."""
-    return use.cpu_share_inside(*_idle_span(use))
+def _busy_in_idle(use: TapeUse, source: Source) -> float:
+    """Busy share of a device (of all CPUs, everywatt's own part included) while idle was recorded; NaN: not known."""
+    if not use.idle_spans:
+        return math.nan
+    start_ns, end_ns = _idle_span(use)
+    if kind_of(source) == "gpu":
+        return float(_use_of(use, source, np.array([start_ns, end_ns], dtype=np.int64))[0][0])
+    return use.cpu_share_inside(start_ns, end_ns)
 
 
 def _watched(use: TapeUse, source: Source) -> idling.Watched:
