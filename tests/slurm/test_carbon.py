@@ -12,6 +12,7 @@ from everywatt.slurm.carbon import added_up, charged, in_all, mean_over
 from everywatt.slurm.monthly import month_of_site
 from everywatt.slurm.periods import month_bounds_s
 from everywatt.slurm.store import Store
+from everywatt.slurm.totals import Wanted, sums
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,14 @@ def test_what_the_table_does_not_cover_is_kept_and_told(store: Store) -> None:
     assert (total["jobs"], total["refused"], total["uncovered"]) == (5, 1, 1)  # 5 has no energy, 6 ends after it
     assert total["carbon_g"] == pytest.approx((3.6e6 + 4e6 + 5e5 + 1e-4) / 3.6e6 * 10)
     assert [row["carbon_varying_g"] is None for row in added_up(table, "user")] == [False, False, True]
+
+
+def test_time_is_of_jobs_and_the_same_as_in_lists_of_them(store: Store) -> None:
+    """ada: an hour on one node and three hours on two; half of cy's records are missing."""
+    found = {row["group"]: row["elapsed_s"] / HOUR for row in added_up(charged(store, *DAY, Given()), "user")}
+    assert found["ada"] == pytest.approx(4.0) and found["cy"] == pytest.approx(0.5)
+    listed = {row["group"]: row["elapsed_s"] / HOUR for row in sums(store, Wanted(*DAY), "user")}
+    assert found == pytest.approx(listed)
 
 
 def test_no_factor_no_figure(store: Store) -> None:

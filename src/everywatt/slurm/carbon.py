@@ -165,13 +165,13 @@ def added_up(table: Any, by: str) -> list[dict[str, Any]]:
     """Sums of a charged table by one of its columns, the largest first.
 
     Beside the sums: `jobs`, `refused` (records without an energy), `uncovered` (with an energy, and no time-varying
-    carbon). A sum of nothing but nulls is None.
+    carbon), `elapsed_s` (of jobs: one that ran on several nodes counts once). A sum of nothing but nulls is None.
     """
     terms = ", ".join(f"{_whole(name)} AS {name}" for name in SUMS)
     sql = f"""
       SELECT "{by}" AS "group", {COUNTED} AS jobs, {terms},
         count(*) - count(energy_uj) AS refused, count(energy_uj) - count(carbon_varying_g) AS uncovered,
-        sum(end_s - start_s) AS elapsed_s
+        sum((end_s - start_s) / greatest(nodes, 1)) AS elapsed_s
       FROM charged_table GROUP BY 1 ORDER BY energy_uj DESC NULLS LAST, 1"""
     connection = connect()
     try:
