@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from everywatt.stress.pacing import Stretch, pace
 
 
-class Transfer:
+class Transfer(ABC):
     """Moves bytes; a level is bytes per second. A subclass moves one block in `move`, and has its own sizes."""
 
     about = ""
@@ -20,9 +21,9 @@ class Transfer:
         self._moved = 0
         self._before = 0
 
+    @abstractmethod
     def move(self, size: int) -> int:
         """Move at most `size` bytes; gives how many it were."""
-        raise NotImplementedError
 
     def done(self) -> float:
         """Bytes moved so far."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from everywatt.bench.llm.http import Stream
 from everywatt.bench.llm.http1 import Head
 
@@ -9,14 +11,14 @@ MOST_LINE_BYTES = 1 << 26
 BOM = b"\xef\xbb\xbf"
 
 
-class Lines:
+class Lines(ABC):
     """Takes a stream of lines apart; who inherits says what a line is."""
 
     def __init__(self, got: Stream) -> None:
         self.got = got
         self._rest = bytearray()
 
-    def begin(self, head: Head) -> None:
+    def begin(self, head: Head) -> None:  # noqa: B027 - lines come under many types
         """The head is there."""
 
     def feed(self, at_ns: int, data: bytes) -> bool:
@@ -39,9 +41,9 @@ class Lines:
         if self._rest:
             self.line(at_ns, bytes(self._rest))
 
+    @abstractmethod
     def line(self, at_ns: int, line: bytes) -> None:
         """One line."""
-        raise NotImplementedError
 
 
 class Events(Lines):
@@ -71,6 +73,6 @@ class Events(Lines):
             self._data.clear()
             self.event(at_ns, text)
 
+    @abstractmethod
     def event(self, at_ns: int, text: str) -> None:
         """The data of one event."""
-        raise NotImplementedError
