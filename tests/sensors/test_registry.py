@@ -9,8 +9,11 @@ import pytest
 from scripts import play, request_with
 
 from everywatt.core.errors import UsageError
+from everywatt.core.plugins import SENSORS, registered
 from everywatt.sensors.base import Request, State
-from everywatt.sensors.registry import BUILT_IN, NEEDS, choose, known, odd_tables, probe
+from everywatt.sensors.registry import NEEDS, choose, known, odd_tables, probe
+
+BUILT_IN = registered(SENSORS)
 
 
 def test_what_cannot_be_here_is_not_loaded(tree):
@@ -18,7 +21,9 @@ def test_what_cannot_be_here_is_not_loaded(tree):
         "import sys\n"
         "from everywatt.core.machine import Machine\n"
         "from everywatt.sensors.base import Request\n"
-        "from everywatt.sensors.registry import BUILT_IN, NEEDS, choose\n"
+        "from everywatt.core.plugins import SENSORS, registered\n"
+        "from everywatt.sensors.registry import NEEDS, choose\n"
+        "BUILT_IN = registered(SENSORS)\n"
         "request = Request(machine=Machine(environ={'PATH': '/nonexistent'}), estimate=False)\n"
         "choice = choose({name: BUILT_IN[name] for name in NEEDS}, request)\n"
         "assert {r.state for r in choice.reports} == {'absent'}, choice.reports\n"

@@ -16,6 +16,7 @@ from everywatt.sensors.nvml_api import LIBRARY_NOT_FOUND, NO_PERMISSION, code_of
 from everywatt.sensors.nvml_device import identify
 
 ORDER = "PCI_BUS_ID"
+MIB = 2**20
 SMI_TIMEOUT_S = 30.0
 _LINE = re.compile(r"GPU (\d+): (.*) \(UUID: (GPU-[^)]+)\)")
 _MIG_LINE = re.compile(r"\s+MIG .* \(UUID: (MIG-[^)]+)\)")
@@ -245,3 +246,43 @@ def lay_out(
     if gpus is not None:
         raise UsageError(found.message, cure="leave --gpus out, or --gpus none, to run on the CPU")
     return Lanes(tuple(cpu or [CPU]), (f"{found.message.rstrip('.')}. Items run on the CPU.",))
+
+
+class GpuNow:
+    """Utilisation and memory of a GPU at this instant, by NVML; None where that cannot be had."""
+
+    def __init__(self, nvml: Any = None) -> None:
+        self._nvml = nvml
+        self._handles: dict[str, Any] = {}
+        self._works: bool | None = None
+
+    def read(self, device: Device) -> dict[str, Any] | None:
+        """In BADC's names: index, utilization (%), memory_used_mb, memory_total_mb."""
+        if not device.is_gpu or not self._ready():
+            return None
+        try:
+            handle = self._handles.get(device.name)
+            if handle is None:
+                handle = self._handles[device.name] = self._nvml.nvmlDeviceGetHandleByIndex(int(device.index))
+            memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+            return {
+                "index": int(device.index),
+                "utilization": int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+                "memory_used_mb": round(memory.used / MIB),
+                "memory_total_mb": round(memory.total / MIB),
+            }
+        except Exception:  # noqa: BLE001 - a driver's border; the tape has the figures that count
+            return None
+
+    def _ready(self) -> bool:
+        if self._works is None:
+            try:
+                if self._nvml is None:
+                    import pynvml
+
+                    self._nvml = pynvml
+                self._nvml.nvmlInit()
+                self._works = True
+            except Exception:  # noqa: BLE001 - a driver's border
+                self._works = False
+        return self._works

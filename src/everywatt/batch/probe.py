@@ -13,14 +13,13 @@ from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
-from everywatt.batch.devices import Device
+from everywatt.batch.devices import MIB, Device, GpuNow
 from everywatt.batch.figures import BatchFigures, ItemFigures, added, figures
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, FAILED, Journal, State, read_journal
 from everywatt.batch.runner import Runner, Settings
 from everywatt.batch.search import Largest, cheapest, largest
 from everywatt.batch.tables import why
-from everywatt.batch.telemetry import MIB, GpuNow
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
 

@@ -14,57 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everywatt.batch.devices import Device
+from everywatt.batch.devices import GpuNow
 from everywatt.batch.figures import BatchFigures
 from everywatt.batch.journal import DONE, now
 from everywatt.batch.runner import Event
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import dumps
 
-MIB = 2**20
 MOST_OUTPUT = 500
 START, SUCCESS, FAILURE = "start", "success", "failure"
 WORKER_COLUMNS = ("worker", "jobs", "success", "failure", "retries", "failed_retries")
-
-
-class GpuNow:
-    """Utilisation and memory of a GPU at this instant, by NVML; None where that cannot be had."""
-
-    def __init__(self, nvml: Any = None) -> None:
-        self._nvml = nvml
-        self._handles: dict[str, Any] = {}
-        self._works: bool | None = None
-
-    def read(self, device: Device) -> dict[str, Any] | None:
-        """In BADC's names: index, utilization (%), memory_used_mb, memory_total_mb."""
-        if not device.is_gpu or not self._ready():
-            return None
-        try:
-            handle = self._handles.get(device.name)
-            if handle is None:
-                handle = self._handles[device.name] = self._nvml.nvmlDeviceGetHandleByIndex(int(device.index))
-            memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-            return {
-                "index": int(device.index),
-                "utilization": int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-                "memory_used_mb": round(memory.used / MIB),
-                "memory_total_mb": round(memory.total / MIB),
-            }
-        except Exception:  # noqa: BLE001 - a driver's border; the tape has the figures that count
-            return None
-
-    def _ready(self) -> bool:
-        if self._works is None:
-            try:
-                if self._nvml is None:
-                    import pynvml
-
-                    self._nvml = pynvml
-                self._nvml.nvmlInit()
-                self._works = True
-            except Exception:  # noqa: BLE001 - a driver's border
-                self._works = False
-        return self._works
 
 
 class TelemetryLog:

@@ -10,14 +10,13 @@ from everywatt.api.run import load
 from everywatt.cli.options import RUN, Verb, out_option, output_options
 from everywatt.cli.output import Output
 from everywatt.cli.progress import task
+from everywatt.core.plugins import EXPORTERS, load_plugin, registered
 from everywatt.tape.exporting import KINDS, export
-
-IPW = "ipw"
 
 
 @click.command(cls=Verb)
 @click.argument("run", type=RUN, default="last")
-@click.option("--to", "kind", type=click.Choice([*KINDS, "aipowermeter", IPW]), required=True, help="The format.")
+@click.option("--to", "kind", type=click.Choice([*KINDS, *registered(EXPORTERS)]), required=True, help="The format.")
 @out_option
 @output_options
 def command(run: str, kind: str, out: Path | None, output: Output) -> None:
@@ -32,26 +31,12 @@ def command(run: str, kind: str, out: Path | None, output: Output) -> None:
     ipw writes a run of `bench llm` as a folder in the layout of Intelligence per Watt: an Arrow dataset, summary.json.
     """
     opened = load(run)
-    if kind == IPW:
-        from everywatt.bench.llm.ipw import export_ipw, folder_name
-
-        files = export_ipw(opened, out or Path(folder_name(opened)))
-        output.json("export", {"name": opened.name, "to": kind, "files": [str(file) for file in files]})
-        for file in files:
-            output.text(str(file))
-        return
-    target = out or Path(f"{opened.name}.{kind}")
-    if kind == "aipowermeter":
-        from everywatt.meters.export_aipowermeter import export_aipowermeter
-
-        _told(opened.name, kind, export_aipowermeter(opened, target), output)
-        return
-    with task(output, "export") as tell:
-        files = export([tape.path for tape in opened.tapes], kind, target, tell)
-    _told(opened.name, kind, files, output)
-
-
-def _told(name: str, kind: str, files: list[Path], output: Output) -> None:
-    output.json("export", {"name": name, "to": kind, "files": [str(file) for file in files]})
+    if kind in KINDS:
+        with task(output, "export") as tell:
+            target = out or Path(f"{opened.name}.{kind}")
+            files = export([tape.path for tape in opened.tapes], kind, target, tell)
+    else:
+        files = load_plugin(EXPORTERS, kind)(opened, out)
+    output.json("export", {"name": opened.name, "to": kind, "files": [str(file) for file in files]})
     for file in files:
         output.text(str(file))

@@ -11,17 +11,7 @@ import click
 
 from everywatt.cli.options import Verb, output_options
 from everywatt.cli.output import Output
-
-PREFIX = "everywatt."
-GROUPS = (
-    "everywatt.sensors",
-    "everywatt.importers",
-    "everywatt.exporters",
-    "everywatt.llm_clients",
-    "everywatt.llm_datasets",
-    "everywatt.llm_scorers",
-    "everywatt.models",
-)
+from everywatt.core.plugins import GROUPS, OWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +51,9 @@ def find_plugins(environ: Mapping[str, str]) -> list[Plugin]:
     found = [
         _load(point)
         for group in sorted(points.groups)
-        if group.startswith(PREFIX)
+        if group.startswith(f"{OWN}.")
         for point in points.select(group=group)
+        if point.dist is None or point.dist.name != OWN
     ]
     for item in filter(None, (part.strip() for part in environ.get("EVERYWATT_PLUGINS", "").split(","))):
         name, _, target = item.partition("=")

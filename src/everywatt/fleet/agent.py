@@ -20,9 +20,10 @@ from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.config import nearest
 from everywatt.core.errors import EverywattError, NoSensor, UsageError
 from everywatt.core.machine import Machine
+from everywatt.core.plugins import METRIC_NAMES, load_plugin
 from everywatt.fleet import jobs as job_providers
 from everywatt.fleet import segments, state
-from everywatt.fleet.exporting import Exporter
+from everywatt.fleet.exporting import Exporter, MetricSource
 from everywatt.fleet.loop import Loop
 from everywatt.fleet.notify import Notifier
 from everywatt.fleet.options import RELOADABLE, AgentOptions
@@ -405,10 +406,11 @@ class Agent:
             return ""
         if not self.options.compat:
             return self.exporter.registry.text(open_metrics=open_metrics)
-        from everywatt.fleet import compat
-
         ours = self.exporter.registry.text(open_metrics=open_metrics)
-        theirs = compat.text(self.watcher, self._reports, self.options, self.exporter.utc, open_metrics=open_metrics)
+        source = MetricSource(self.watcher, self._reports, self.exporter.utc, self.watcher.clock.monotonic_ns())
+        theirs = "".join(
+            load_plugin(METRIC_NAMES, name)(source, open_metrics=open_metrics) for name in self.options.compat
+        )
         return ours.removesuffix("# EOF\n") + theirs + ("# EOF\n" if open_metrics else "")
 
     def trouble(self, silent_s: float) -> str | None:

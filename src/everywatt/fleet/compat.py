@@ -9,10 +9,9 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from everywatt.fleet.exporting import UtcOffset
+from everywatt.fleet.exporting import MetricSource
 from everywatt.fleet.lines import Line
 from everywatt.fleet.metrics import Family, Registry
-from everywatt.fleet.options import AgentOptions
 from everywatt.fleet.share import IDLE, UJ
 from everywatt.fleet.watch import Watcher
 from everywatt.sensors.base import Report
@@ -51,20 +50,20 @@ _DCGM_STATES = {
 }
 
 
-def text(
-    watcher: Watcher, reports: Sequence[Report], options: AgentOptions, utc: UtcOffset, *, open_metrics: bool = False
-) -> str:
-    """The further names that the options ask for, without an end mark."""
-    now_ns = watcher.clock.monotonic_ns()
-    out = ""
-    if "kepler" in options.compat:
-        out += _written(_KEPLER, _kepler(watcher, now_ns), open_metrics)
-    if "dcgm" in options.compat:
-        out += _written(_DCGM, _dcgm(watcher, reports, now_ns), open_metrics)
-    if "jetson" in options.compat:
-        line = tegra_line(watcher, now_ns)
-        out += metrics_text(line, utc.ms(now_ns) // 1000) if line is not None else ""
-    return out
+def kepler_text(source: MetricSource, *, open_metrics: bool) -> str:
+    """Kepler's names, without an end mark."""
+    return _written(_KEPLER, _kepler(source.watcher, source.now_ns), open_metrics)
+
+
+def dcgm_text(source: MetricSource, *, open_metrics: bool) -> str:
+    """DCGM-exporter's names, without an end mark."""
+    return _written(_DCGM, _dcgm(source.watcher, source.reports, source.now_ns), open_metrics)
+
+
+def jetson_text(source: MetricSource, *, open_metrics: bool) -> str:
+    """jetson-exporter's names, without an end mark."""
+    line = tegra_line(source.watcher, source.now_ns)
+    return metrics_text(line, source.utc.ms(source.now_ns) // 1000) if line is not None else ""
 
 
 def _written(families: dict[str, tuple[str, str]], rows: Iterable[Row], open_metrics: bool) -> str:

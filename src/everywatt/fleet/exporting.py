@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from everywatt.core.channels import Cadence, GroupInfo
@@ -60,6 +61,16 @@ class UtcOffset:
     def ms(self, monotonic_ns: int) -> int:
         """UTC milliseconds of an instant."""
         return (monotonic_ns + self.ns) // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSource:
+    """What names of other exporters are written from: the agent's figures at one instant."""
+
+    watcher: Watcher
+    reports: Sequence[Report]
+    utc: UtcOffset
+    now_ns: int
 
 
 class Exporter:

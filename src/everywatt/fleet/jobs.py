@@ -1,14 +1,14 @@
 """Whose a process is beyond what its cgroup says: providers of jobs that the agent asks.
 
-A provider is any object with the three methods of `JobProvider`. `PROVIDERS` names those that come with everywatt;
-others are named as `module:Class`. A class is made without arguments. Answers are kept, so a provider is asked once
-for each cgroup (and user), and again after `refresh` said that something changed. One that sets `by_process` is asked
-for each process that is in no job's cgroup, and where it knows nothing of a process for its parent.
+A provider is any object with the three methods of `JobProvider`. Providers register by the entry point group
+`everywatt.job_providers`, ours too, or are named as `module:Class`. A class is made without arguments. Answers are
+kept, so a provider is asked once for each cgroup (and user), and again after `refresh` said that something changed.
+One that sets `by_process` is asked for each process that is in no job's cgroup, and where it knows nothing of a
+process for its parent.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -16,12 +16,7 @@ from everywatt.core.cgroup_names import PlaceKind, places
 from everywatt.core.errors import UsageError
 from everywatt.core.jobs import Job as Job
 from everywatt.core.jobs import user_name as user_name
-
-PROVIDERS: dict[str, str] = {
-    "cgroup": "everywatt.fleet.jobs:CgroupJobs",
-    "slurm": "everywatt.slurm.provider:SlurmJobs",
-}
-"""Providers by name, as `module:Class`."""
+from everywatt.core.plugins import JOB_PROVIDERS, load, registered
 
 
 class JobProvider(Protocol):
@@ -63,12 +58,12 @@ def make(names: Iterable[str]) -> list[JobProvider]:
     """The providers of these names, or `module:Class`. UsageError where one cannot be made."""
     made: list[JobProvider] = []
     for name in names:
-        target = PROVIDERS.get(name, name)
-        module, colon, attribute = target.partition(":")
-        if not colon:
-            raise UsageError(f"There is no provider of jobs '{name}'.", cure=f"one of: {', '.join(PROVIDERS)}")
+        providers = registered(JOB_PROVIDERS)
+        target = providers.get(name, name)
+        if ":" not in target:
+            raise UsageError(f"There is no provider of jobs '{name}'.", cure=f"one of: {', '.join(providers)}")
         try:
-            made.append(getattr(importlib.import_module(module), attribute)())
+            made.append(load(target)())
         except (ImportError, AttributeError, TypeError) as error:
             raise UsageError(f"The provider of jobs '{name}' cannot be used: {error}.") from None
     return made

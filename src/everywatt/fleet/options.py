@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 from everywatt.core.config import nearest
 from everywatt.core.errors import ConfigError, EverywattError, UsageError
+from everywatt.core.plugins import METRIC_NAMES, registered
 from everywatt.core.units import parse_duration_s
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9876"
 TABLES: Final = ("agent", "sensor")
 """What a file may have."""
-COMPAT: Final = ("kepler", "dcgm", "jetson")
 RELOADABLE: Final = (
     "remote_write", "remote_write_token_file", "remote_write_ca", "remote_write_cert", "remote_write_key",
     "compat", "owners", "programs", "retention_s", "disk_bytes",
@@ -91,9 +91,10 @@ class AgentOptions:
         """The same; UsageError where something makes no sense."""
         if self.period_s < 0.05:
             raise UsageError("An agent reads every 0.05 s at most.", cure="--period 1s")
-        unknown = [name for name in self.compat if name not in COMPAT]
+        names = registered(METRIC_NAMES) if self.compat else {}
+        unknown = [name for name in self.compat if name not in names]
         if unknown:
-            raise UsageError(f"There are no names of '{unknown[0]}' to tell.", cure=f"--compat {','.join(COMPAT)}")
+            raise UsageError(f"There are no names of '{unknown[0]}' to tell.", cure=f"--compat {','.join(names)}")
         if self.owners < 1:
             raise UsageError("At least one owner is told.", cure="--owners 500")
         if self.rotate_s < 1 or self.retention_s < self.rotate_s:

@@ -149,9 +149,7 @@ def _foreign(series: Series) -> Told:
     if name == "node_rapl_dram_joules_total" and "index" in labels:
         return Told(energy(f"dram.{labels['index']}", "dram", "counter"), series)
     if name == "tegra_wattage_current_milliwatts":
-        from everywatt.meters.sage import channel_of
-
-        return Told(channel_of(name, labels.get("sensor", ""), name), series)
+        return Told(jetson_rails.series_channel(name, labels.get("sensor", ""), name), series)
     kind = Kind.COUNTER if is_counter(name) else Kind.GAUGE
     unit, scale = next(((unit, scale) for end, unit, scale in UNITS if name.endswith(end)), ("", 1.0))
     return Told(Channel(_key(name, labels), unit, kind, labels.get("device") or "host", None, scale), series)

@@ -25,11 +25,12 @@ _BESIDE: Final = {"nvidia_use_rate": "utilisation", "nvidia_memory": "memory"}
 _KEYS: Final = {domain: key for key, _, _, domain in CPU}
 
 
-def export_aipowermeter(run: Run, folder: Path, period_s: float = PERIOD_S) -> list[Path]:
+def export_aipowermeter(run: Run, folder: Path | None = None, period_s: float = PERIOD_S) -> list[Path]:
     """Write a run's power, a line every `period_s`, each the mean since the line before; a segment ends with each tape.
 
     RunExists where the folder has a recording already: unlike theirs, ours are not deleted to make room.
     """
+    folder = folder or Path(f"{run.name}.aipowermeter")
     target = folder / FILE
     if target.exists():
         raise RunExists(f"{target} exists, and recordings are never overwritten.", cure="--out with another folder")

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 from everywatt.core.errors import EverywattError, RunExists
+from everywatt.core.plugins import ARCHIVE_COPIES, load_plugin
 from everywatt.meters.archive import read_archive, store
 from everywatt.meters.block import Oddities
 from everywatt.meters.journal import journal_blocks
-from everywatt.meters.labia_zip import write_zips
 from everywatt.tape.places import sync_file
 
 
@@ -37,6 +37,7 @@ def pack(archive: Path, meter: str, journal: Path, zip_turn: tuple[int, int] | N
                 raise
             files = []
         if zip_turn is not None:
+            write_zips = load_plugin(ARCHIVE_COPIES, "labia-zip")
             files += write_zips(archive, meter, zip_turn, lambda: journal_blocks(journal, Oddities()))
         for path in files:
             sync_file(path)

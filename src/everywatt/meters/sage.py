@@ -9,23 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.errors import UsageError
 from everywatt.meters.files import pieces_of
 from everywatt.meters.series import Part, Table, group, number, write_parts
+from everywatt.sensors.jetson_rails import series_channel
 from everywatt.tape.importing import parse_utc_ns
 
-# The rail through which everything comes, by its names on the boards.
-TOTALS: Final = ("vdd_in", "pom_5v_in", "vin", "vin_sys_5v0", "5v_in")
-I2C: Final = "perf.sys.bus.i2c."
-UNITS: Final = (
-    ("percentage", "%"),
-    ("celcius", "°C"),
-    ("celsius", "°C"),
-    ("_hz", "Hz"),
-    ("bytes", "B"),
-    ("_epoch", "s"),
-)
 MOST_SERIES: Final = 4096
 
 
@@ -80,20 +69,6 @@ def take_record(line: bytes, series: dict[tuple[str, str], Table], wanted: str) 
     if (node, key) not in series:
         if len(series) >= MOST_SERIES:
             return False
-        series[node, key] = Table(group(key, "sage", [channel_of(name, labels.get("sensor", ""), key)]))
+        series[node, key] = Table(group(key, "sage", [series_channel(name, labels.get("sensor", ""), key)]))
     series[node, key].add(at, [value])
     return True
-
-
-def channel_of(name: str, sensor: str, key: str) -> Channel:
-    """The channel of a series: watts of the board or of a rail, else a state with the unit that its name tells."""
-    rail = (name.removeprefix(I2C) if name.startswith(I2C) else sensor).lower()
-    watts = name.startswith(I2C) or "wattage_current_milliwatts" in name
-    if watts:
-        total = rail in TOTALS
-        channel = "soc.power" if total else f"soc.{rail or 'rail'}.power"
-        domain = Domain.SOC if total else Domain.RAIL
-        scale = 0.001 if "milliwatts" in name else 1.0
-        return Channel(channel, "W", Kind.GAUGE, "soc", domain, scale, Pedigree.INTEGRATED)
-    unit = next((unit for word, unit in UNITS if word in name), "")
-    return Channel(key, unit, Kind.GAUGE, "host")

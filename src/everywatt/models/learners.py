@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 import numpy as np
 
 from everywatt.core.errors import UsageError
+from everywatt.core.plugins import MODELS, load_plugin, registered
 from everywatt.models.boosting import Growth, grow, grow_forest, sum_of
 from everywatt.models.design import correlation
 from everywatt.models.features import Feature
@@ -24,7 +24,6 @@ from everywatt.models.linear import fit_linear
 from everywatt.models.table import Floats
 from everywatt.models.trees import Tree
 
-GROUP = "everywatt.models"
 MOST_TREES_ROWS = 20_000
 USEFUL_LINEAR = 0.15
 BELOW_TREES = 1
@@ -76,21 +75,15 @@ def candidates(
     plain = (*values, *pasts[: len(pasts) // 2])
     tried.append(Candidate("forest with past", "boosted", plain, forest=True))
     tried.append(Candidate("forest alone", "boosted", plain, share=0.0, forest=True))
-    tried += [Candidate(name, "plugin", rich, plugin=name) for name in sorted(plugins())]
+    tried += [Candidate(name, "plugin", rich, plugin=name) for name in sorted(registered(MODELS))]
     return tried
-
-
-def plugins() -> dict[str, Any]:
-    """Entry points of learners, not yet loaded, by name."""
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def learner(name: str) -> Learner:
     """The installed learner of that name; UsageError where there is none."""
-    entry = plugins().get(name)
-    if entry is None:
+    made: Learner | None = load_plugin(MODELS, name)
+    if made is None:
         raise UsageError(f"The model was made by the learner '{name}', which is not installed here.")
-    made: Learner = entry.load()
     return made
 
 

@@ -138,16 +138,18 @@ class ModelSensor:
 
     def _sources(self, model: Model) -> list[Group]:
         """Groups that give every column of the model."""
-        from everywatt.sensors.registry import BUILT_IN, probe
+        from everywatt.core.plugins import SENSORS, registered
+        from everywatt.sensors.registry import probe
 
         wanted = set(model.needs)
         found: list[Group] = []
         # What a model needs is read for it, whether or not it is recorded as well.
         request = replace(self._request, options={**self._request.options, "use": {"features": True}})
+        targets = registered(SENSORS)
         for name in SOURCES:
-            if not wanted or name not in BUILT_IN:
+            if not wanted or name not in targets:
                 continue
-            sensor, report = probe(name, BUILT_IN[name], request)
+            sensor, report = probe(name, targets[name], request)
             if sensor is None or not report.usable:
                 continue
             for group in sensor.groups():

@@ -25,6 +25,17 @@ PERIOD_S = 0.43
 # Shunts of the developer kits are 5 mΩ, 1 %. The INA3221 counts 40 µV of shunt voltage and is off by up to 80 µV.
 SHUNT_OHM, STEP_V, OFFSET_V = 0.005, 40e-6, 80e-6
 GAIN_PCT = 2.0
+# The input rail in the series of exporters, by its names on the boards.
+SERIES_TOTALS = ("vdd_in", "pom_5v_in", "vin", "vin_sys_5v0", "5v_in")
+I2C = "perf.sys.bus.i2c."
+SERIES_UNITS = (
+    ("percentage", "%"),
+    ("celcius", "°C"),
+    ("celsius", "°C"),
+    ("_hz", "Hz"),
+    ("bytes", "B"),
+    ("_epoch", "s"),
+)
 _NOT_CONNECTED = {"nc", "n/c", "not connected", "not_connected"}
 _CHIP = re.compile(r"ina3221x?")
 _TOTAL_CHIP = "ina238"
@@ -207,3 +218,17 @@ def facts_of(rail: Rail, volts: float) -> Facts:
 def total_note(labels: Sequence[str]) -> str | None:
     """What has to be said of a board without an input rail, None of the others."""
     return None if any(label.upper() in TOTALS for label in labels) else NO_TOTAL
+
+
+def series_channel(name: str, sensor: str, key: str) -> Channel:
+    """The channel of a series: watts of the board or of a rail, else a state with the unit that its name tells."""
+    rail = (name.removeprefix(I2C) if name.startswith(I2C) else sensor).lower()
+    watts = name.startswith(I2C) or "wattage_current_milliwatts" in name
+    if watts:
+        total = rail in SERIES_TOTALS
+        channel = "soc.power" if total else f"soc.{rail or 'rail'}.power"
+        domain = Domain.SOC if total else Domain.RAIL
+        scale = 0.001 if "milliwatts" in name else 1.0
+        return Channel(channel, "W", Kind.GAUGE, "soc", domain, scale, Pedigree.INTEGRATED)
+    unit = next((unit for word, unit in SERIES_UNITS if word in name), "")
+    return Channel(key, unit, Kind.GAUGE, "host")

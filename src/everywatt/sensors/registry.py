@@ -1,13 +1,12 @@
 """Which sensors there are, and which of them a run uses.
 
-Built-in sensors are listed here; others register by the entry point group `everywatt.sensors`, or, while they are being
-written, by EVERYWATT_PLUGINS=name=module:Class,… in the environment. Names resolve to `module:Class` texts, so that the
-recorder can import just what it needs.
+Sensors register by the entry point group `everywatt.sensors`, ours too, or, while they are being written, by
+EVERYWATT_PLUGINS=name=module:Class,… in the environment. Names resolve to `module:Class` texts, so that the recorder
+can import just what it needs.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,31 +14,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from everywatt.core.errors import UsageError
+from everywatt.core.plugins import SENSORS, load, registered
 from everywatt.sensors.base import Group, Report, Request, Sensor, State, TableGroup
 
-BUILT_IN: dict[str, str] = {
-    "rapl": "everywatt.sensors.rapl:Rapl",
-    "perf": "everywatt.sensors.perf:PerfRapl",
-    "jetson": "everywatt.sensors.jetson:Jetson",
-    "tegrastats": "everywatt.sensors.tegrastats:Tegrastats",
-    "hwmon": "everywatt.sensors.hwmon:Hwmon",
-    "cray": "everywatt.sensors.cray:Cray",
-    "raspberry": "everywatt.sensors.raspberry:Raspberry",
-    "nvml": "everywatt.sensors.nvml:Nvml",
-    "nvidia-smi": "everywatt.sensors.nvidia_smi:NvidiaSmi",
-    "amdsmi": "everywatt.sensors.amdsmi:AmdSmi",
-    "rocm-smi": "everywatt.sensors.rocm_smi:RocmSmi",
-    "ipmi": "everywatt.sensors.ipmi:Ipmi",
-    "redfish": "everywatt.sensors.redfish:Redfish",
-    "shelly": "everywatt.sensors.shelly:Shelly",
-    "tasmota": "everywatt.sensors.tasmota:Tasmota",
-    "snmp": "everywatt.sensors.snmp:Snmp",
-    "exec": "everywatt.sensors.execute:Execute",
-    "use": "everywatt.sensors.use:Use",
-    "model": "everywatt.models.sensor:ModelSensor",
-    "modelled": "everywatt.sensors.modelled:Modelled",
-    "replay": "everywatt.tape.replay:Replay",
-}
+# Sensors in the order in which they are asked. One that stands behind another (its `after`) comes later; sensors of
+# other packages follow ours. `modelled` is asked last, `replay` only by name.
+ORDER = (
+    *("rapl", "jetson", "tegrastats", "hwmon", "cray", "raspberry", "nvml", "amdsmi", "rocm-smi", "ipmi", "redfish"),
+    *("shelly", "tasmota", "snmp", "exec", "use", "model", "replay"),
+)
+LATE = ("perf", "nvidia-smi")
+LAST = "modelled"
 # What has to be there before a sensor's module is worth loading: a program, a library, a folder of /sys, or settings.
 # The recorder stays small by what it does not load, and nothing on a network is asked that nobody configured.
 NEEDS: dict[str, str] = {
@@ -52,15 +37,11 @@ NEEDS: dict[str, str] = {
 }
 ANY_POWER = "*power"
 NOT_TRIED = "not tried"
-GROUP = "everywatt.sensors"
 
 
 def known(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Every sensor by name, with the `module:Class` that makes it: built in, installed, or named in the environment."""
-    from importlib.metadata import entry_points
-
-    found = dict(BUILT_IN)
-    found.update({entry.name: entry.value for entry in entry_points(group=GROUP)})
+    found = registered(SENSORS)
     text = (os.environ if environ is None else environ).get("EVERYWATT_PLUGINS", "")
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, _, target = item.partition("=")
@@ -72,8 +53,7 @@ def known(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def make(target: str, request: Request) -> Sensor:
     """The sensor that `module:Class` names."""
-    module, _, name = target.partition(":")
-    sensor: Sensor = getattr(importlib.import_module(module), name)(request)
+    sensor: Sensor = load(target)(request)
     return sensor
 
 
@@ -98,8 +78,6 @@ def must_be_known(names: Sequence[str], targets: Mapping[str, str]) -> None:
 
 def odd_tables(options: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> list[str]:
     """A sentence for each table [sensor.NAME] of the settings that no sensor reads, with the name that may be meant."""
-    if all(name in BUILT_IN for name in options):
-        return []  # what others have installed need not be looked for
     from everywatt.core.config import nearest
 
     names = known(environ)
@@ -153,7 +131,11 @@ def choose(
 
 def _lacking(name: str, target: str, request: Request) -> Report | None:
     """The report of a sensor of ours that cannot be here, without loading it; None where it has to be asked."""
-    if BUILT_IN.get(name) != target or name not in NEEDS or (request.sensors is not None and name in request.sensors):
+    if (
+        not target.startswith("everywatt.")
+        or name not in NEEDS
+        or (request.sensors is not None and name in request.sensors)
+    ):
         return None
     kind, _, what = NEEDS[name].partition(" ")
     machine = request.machine
@@ -172,9 +154,8 @@ def _lacking(name: str, target: str, request: Request) -> Report | None:
 
 def _preferred(target: str, used: set[str]) -> str | None:
     """The sensor in use that this one stands behind."""
-    module, _, name = target.partition(":")
     try:
-        after: Sequence[str] = getattr(importlib.import_module(module), name).after
+        after: Sequence[str] = load(target).after
     except Exception:  # noqa: BLE001 - a plug-in may do anything; probing it says what
         return None
     return next((other for other in after if other in used), None)
@@ -183,7 +164,8 @@ def _preferred(target: str, used: set[str]) -> str | None:
 def _ordered(targets: Mapping[str, str], wanted: Sequence[str] | None) -> list[str]:
     """Preferred sensors first; the modelled one last; replay only when it is asked for."""
     names = [name for name in targets if name in wanted] if wanted else [n for n in targets if n != "replay"]
-    return sorted(names, key=lambda name: (name == "modelled", name in ("perf", "nvidia-smi")))
+    places = {name: place for place, name in enumerate(ORDER)}
+    return sorted(names, key=lambda name: (name == LAST, name in LATE, places.get(name, len(ORDER))))
 
 
 def probe(name: str, target: str, request: Request) -> tuple[Sensor | None, Report]:

@@ -1,7 +1,7 @@
 """Other people's recordings, and our own exports, become tapes.
 
-An importer is a function `(paths, out, options) -> Path`: it writes one sealed tape at `out`. Others register by the
-entry point group `everywatt.importers`.
+An importer is a function `(paths, out, options) -> Path`: it writes one sealed tape at `out`. Importers register by the
+entry point group `everywatt.importers`, ours too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import entry_points
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -20,10 +19,10 @@ from typing import Any, Final
 from everywatt.core.channels import NAN, Channel, GroupInfo, Row
 from everywatt.core.clocks import NS, Anchor, FakeClock
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.plugins import IMPORTERS, load, registered
 from everywatt.core.spans import Point, Span
 from everywatt.tape.writer import TapeWriter
 
-GROUP: Final = "everywatt.importers"
 Importer = Callable[[Sequence[Path], Path, Mapping[str, Any]], Path]
 FOLDERS: Final = ("aipowermeter", "labia", "ipw")  # kinds whose recordings are folders
 _FLUSH_ROWS: Final = 1024
@@ -31,32 +30,11 @@ _FLUSH_ROWS: Final = 1024
 
 def kinds() -> dict[str, str]:
     """Every kind that can be imported, with the `module:function` that does it."""
-    found = {
-        "csv": "everywatt.tape.import_csv:import_csv",
-        "jsonl": "everywatt.tape.importing:import_ours",
-        "parquet": "everywatt.tape.importing:import_ours",
-        "arrow": "everywatt.tape.importing:import_ours",
-        "tegrastats": "everywatt.tape.import_tegrastats:import_tegrastats",
-        "powermetrics": "everywatt.tape.import_powermetrics:import_powermetrics",
-        "nvidia-smi": "everywatt.api.import_nvidia_smi:import_nvidia_smi",
-        "omegawatt": "everywatt.meters.importing:import_omegawatt",
-        "aipowermeter": "everywatt.meters.aipowermeter:import_aipowermeter",
-        "labia": "everywatt.meters.aipowermeter:import_labia",
-        "dmon": "everywatt.meters.smi_monitor:import_monitor",
-        "pmon": "everywatt.meters.smi_monitor:import_monitor",
-        "codecarbon": "everywatt.meters.codecarbon:import_codecarbon",
-        "sage": "everywatt.meters.sage:import_sage",
-        "ipmi": "everywatt.meters.ipmi_log:import_ipmi",
-        "ipw": "everywatt.bench.llm.import_ipw:import_ipw",
-    }
-    found.update({entry.name: entry.value for entry in entry_points(group=GROUP)})
-    return found
+    return registered(IMPORTERS)
 
 
 def import_files(kind: str, paths: Sequence[Path], out: Path, options: Mapping[str, Any] | None = None) -> Path:
     """Make one sealed tape at `out` from files of a kind. Raises UsageError where they are not of it."""
-    import importlib
-
     targets = kinds()
     if kind not in targets:
         raise UsageError(f"'{kind}' is not something to import.", cure=f"one of: {', '.join(sorted(targets))}")
@@ -65,8 +43,7 @@ def import_files(kind: str, paths: Sequence[Path], out: Path, options: Mapping[s
         raise UsageError(f"{missing[0]} is a folder; {kind} is read from files.")
     if missing or not paths:
         raise UsageError(f"There is no file {missing[0]}." if missing else "No file was given to import.")
-    module, _, name = targets[kind].partition(":")
-    importer: Importer = getattr(importlib.import_module(module), name)
+    importer: Importer = load(targets[kind])
     try:
         return importer([Path(path) for path in paths], Path(out), options or {})
     except (UnicodeDecodeError, csv.Error, EOFError, zlib.error) as error:

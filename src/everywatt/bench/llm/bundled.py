@@ -250,11 +250,3 @@ def fixed_length(prompt_words: int = 128, n: int = 100, seed: int = SEED) -> Ite
     for number in range(n):
         words = " ".join(chance.choice(_WORDS) for _ in range(prompt_words))
         yield Item(f"fixed-length-{prompt_words}-{number:04d}", words, None, None, str(prompt_words))
-
-
-BUNDLED: Mapping[str, Callable[..., Iterator[Item]]] = {
-    "arithmetic": arithmetic,
-    "multiple-choice": multiple_choice,
-    "instructions": instructions,
-    "fixed-length": fixed_length,
-}

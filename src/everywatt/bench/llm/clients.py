@@ -1,33 +1,25 @@
-"""Clients: how a question reaches a model. The contract, the table of those that come with everywatt, and their making.
+"""Clients: how a question reaches a model. The contract, and how a client is made.
 
-A client of somebody else registers by the entry point group `everywatt.llm_clients`: a callable that takes a
-`Connection` and gives a `Client`.
+Clients register by the entry point group `everywatt.llm_clients`, ours too: a callable that takes a `Connection` and
+returns a `Client`.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from everywatt.bench.llm.plugged import border, plugged, plugged_names
+from everywatt.bench.llm.plugged import border
 from everywatt.bench.llm.values import Answer, Ask
 from everywatt.core.errors import UsageError
+from everywatt.core.plugins import LLM_CLIENTS, load_plugin, registered
 from everywatt.core.retry import Backoff
 from everywatt.core.units import parse_duration_s
 
-GROUP = "everywatt.llm_clients"
 KEY_VARIABLE = "EVERYWATT_LLM_API_KEY"
-BUILT_IN: dict[str, str] = {
-    "openai": "everywatt.bench.llm.openai:OpenAI",
-    "ollama": "everywatt.bench.llm.ollama:Ollama",
-    "python": "everywatt.bench.llm.local:PythonCallable",
-    "command": "everywatt.bench.llm.local:ShellCommand",
-    "transcript": "everywatt.bench.llm.transcript:Transcript",
-}
 
 
 class Client(Protocol):
@@ -153,14 +145,10 @@ def checked_url(text: str) -> str:
 
 
 def make(name: str, connection: Connection) -> Client:
-    """The client of that name: built in, or by the entry point group `everywatt.llm_clients`."""
-    if name in BUILT_IN:
-        module, _, attribute = BUILT_IN[name].partition(":")
-        built: Client = getattr(importlib.import_module(module), attribute)(connection)
-        return built
-    maker: Callable[[Connection], Client] | None = plugged(GROUP, name)
+    """The client that is registered under that name in the entry point group `everywatt.llm_clients`."""
+    maker: Callable[[Connection], Client] | None = load_plugin(LLM_CLIENTS, name)
     if maker is None:
-        there = sorted({*BUILT_IN, *plugged_names(GROUP)})
+        there = sorted(registered(LLM_CLIENTS))
         raise UsageError(f"There is no client '{name}'.", cure=f"one of: {', '.join(there)}")
     with border(name):
         return maker(connection)

@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everywatt.bench.llm.bundled import BUNDLED
-from everywatt.bench.llm.plugged import border, plugged, plugged_names
+from everywatt.bench.llm.plugged import border
 from everywatt.bench.llm.published import LAYOUTS
 from everywatt.bench.llm.values import Item
 from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.plugins import LLM_DATASETS, load_plugin, registered
 
-GROUP = "everywatt.llm_datasets"
 _COLUMNS = ("prompt", "answer", "id", "group", "choices")
 _FILE_WORDS = (*_COLUMNS, "scorer", "template", "path")
 
@@ -60,19 +59,17 @@ def load_dataset(name: str, params: Mapping[str, str] | None = None) -> Dataset:
 
 
 def _items(name: str, params: dict[str, str]) -> Iterable[Item]:
-    if name in BUNDLED:
-        return _called(name, BUNDLED[name], params)
     if name in LAYOUTS:
         if set(params) != {"path"}:
             raise UsageError(f"'{name}' needs your file of it, and nothing else.", cure="--dataset-param path=FILE")
         return _published(name, Path(params["path"]))
     if Path(name).exists():
         return _mapped(Path(name), params)
-    maker = plugged(GROUP, name)
+    maker = load_plugin(LLM_DATASETS, name)
     if maker is not None:
         with border(name):
             return tuple(_called(name, maker, params))
-    known = ", ".join((*BUNDLED, *LAYOUTS, *plugged_names(GROUP)))
+    known = ", ".join((*registered(LLM_DATASETS), *LAYOUTS))
     raise UsageError(f"There is no data set and no file '{name}'.", cure=f"a file, or one of: {known}")
 
 

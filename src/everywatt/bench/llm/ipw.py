@@ -39,13 +39,17 @@ _GPU_USE = (
 )
 
 
-def export_ipw(run: Run, out: Path) -> list[Path]:
-    """Write the folder `out`; gives its files. UsageError where something else is there, or it is no such run."""
+def export_ipw(run: Run, out: Path | None = None) -> list[Path]:
+    """Write the folder `out`, by default `folder_name(run)`; gives its files.
+
+    UsageError where something else is there, or it is no such run.
+    """
     try:
         import pyarrow as pa
     except ImportError:
         raise MissingExtra("pyarrow", "analysis") from None
     folder = folder_of(run)
+    out = out or Path(folder_name(run))
     plan, records = read_plan(folder), read_records(folder)
     levels = list(dict.fromkeys(record.level for record in records))
     if len(levels) != 1:

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from everywatt.bench.llm.constraints import broken_constraints
-from everywatt.bench.llm.plugged import plugged, plugged_names
 from everywatt.bench.llm.schema import violations
 from everywatt.bench.llm.values import Item
 from everywatt.core.errors import UsageError
+from everywatt.core.plugins import LLM_SCORERS, load_plugin, registered
 
 RIGHT, WRONG, UNPARSED, UNEVALUATED = "right", "wrong", "unparsed", "unevaluated"
-GROUP = "everywatt.llm_scorers"
 MOST_TEXT = 200_000
 
 
@@ -189,22 +188,10 @@ def constraints(text: str, item: Item) -> Score:
     return Score(WRONG, wrong[0], "constraints") if wrong else Score(RIGHT, None, "constraints")
 
 
-BUILT_IN: Mapping[str, Scorer] = {
-    "exact": exact,
-    "letter": letter,
-    "numeric": numeric,
-    "regex": regex,
-    "json-schema": json_schema,
-    "constraints": constraints,
-}
-
-
 def scorer(name: str) -> Scorer:
-    """The scorer of that name: built in, or by the entry point group `everywatt.llm_scorers`."""
-    if name in BUILT_IN:
-        return BUILT_IN[name]
-    made: Scorer | None = plugged(GROUP, name)
+    """The scorer that is registered under that name in the entry point group `everywatt.llm_scorers`."""
+    made: Scorer | None = load_plugin(LLM_SCORERS, name)
     if made is None:
-        there = (*BUILT_IN, *plugged_names(GROUP))
+        there = registered(LLM_SCORERS)
         raise UsageError(f"There is no scorer '{name}'.", cure=f"one of: {', '.join(there)}")
     return made

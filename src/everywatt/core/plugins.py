@@ -1,0 +1,122 @@
+"""What packages register by entry point, everywatt too: the names of a group, each with its `module:Attribute`.
+
+A room finds what lives in a later one, or in another package, by name; nothing is imported until it is used.
+
+`importlib.metadata` would do, but importing it takes longer than everything else that `everywatt run` does before the
+command starts, so the folders of `sys.path` are read here. Only packages in zip files are not seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.errors import EverywattError, UsageError
+
+SENSORS = "everywatt.sensors"
+IMPORTERS = "everywatt.importers"
+EXPORTERS = "everywatt.exporters"
+ARCHIVE_COPIES = "everywatt.archive_copies"
+METRIC_NAMES = "everywatt.metric_names"
+JOB_PROVIDERS = "everywatt.job_providers"
+LLM_CLIENTS = "everywatt.llm_clients"
+LLM_DATASETS = "everywatt.llm_datasets"
+LLM_SCORERS = "everywatt.llm_scorers"
+MODELS = "everywatt.models"
+GROUPS = (
+    SENSORS,
+    IMPORTERS,
+    EXPORTERS,
+    ARCHIVE_COPIES,
+    METRIC_NAMES,
+    JOB_PROVIDERS,
+    LLM_CLIENTS,
+    LLM_DATASETS,
+    LLM_SCORERS,
+    MODELS,
+)
+OWN = "everywatt"
+
+
+def registered(group: str) -> dict[str, str]:
+    """Every name of a group with its `module:Attribute`: ours in the order of pyproject.toml, then those of others.
+
+    A name of another package takes the place of ours.
+    """
+    found = dict(_entries(tuple(sys.path)).get((OWN, group), {}))
+    for (package, its_group), entries in _entries(tuple(sys.path)).items():
+        if its_group == group and package != OWN:
+            found.update(entries)
+    return found
+
+
+def load(target: str) -> Any:
+    """What `module:Attribute` names. Raises what the import raises."""
+    module, _, path = target.partition(":")
+    value: Any = import_module(module)
+    for name in filter(None, path.split(".")):
+        value = getattr(value, name)
+    return value
+
+
+def load_plugin(group: str, name: str) -> Any:
+    """What is registered under a name, loaded; None where nothing is. UsageError where it cannot be loaded."""
+    target = registered(group).get(name)
+    if target is None:
+        return None
+    try:
+        return load(target)
+    except EverywattError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise UsageError(
+            f"The plug-in {name} ({target}) cannot be used: {reason}.", cure="everywatt plugins"
+        ) from error
+
+
+@lru_cache(maxsize=8)
+def _entries(search_path: tuple[str, ...]) -> dict[tuple[str, str], dict[str, str]]:
+    """The entry points of everywatt's groups by package and group; of two copies of a package the first counts."""
+    seen: set[str] = set()
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for folder in search_path:
+        for info in _metadata_folders(Path(folder or ".")):
+            package = info.name.partition("-")[0].partition(".")[0].lower().replace("_", "-")
+            if package in seen:
+                continue
+            seen.add(package)
+            try:
+                text = (info / "entry_points.txt").read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError):
+                continue
+            if f"[{OWN}." in text:
+                for group, entries in _sections(text.split("\n")).items():
+                    found[package, group] = entries
+    return found
+
+
+def _metadata_folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix in (".dist-info", ".egg-info"))
+    except OSError:
+        return []  # a zip file, or a folder that is not there
+
+
+def _sections(lines: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The sections of an entry_points.txt that are ours; extras behind a target are left out."""
+    sections: dict[str, dict[str, str]] = {}
+    entries: dict[str, str] = {}
+    for line in map(str.strip, lines):
+        if line.startswith("["):
+            entries = {}
+            if line[1:-1].startswith(f"{OWN}."):
+                entries = sections.setdefault(line[1:-1], entries)
+        elif "=" in line and not line.startswith(("#", ";")):
+            name, _, target = line.partition("=")
+            entries[name.strip()] = target.partition("[")[0].strip()
+    return sections
