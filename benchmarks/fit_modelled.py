@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from everywatt.sensors.identity import MachineFacts
-from everywatt.sensors.power_model import Width, features
+from everywatt.sensors.cpu.identity import MachineFacts
+from everywatt.sensors.cpu.power_model import Width, features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-FIT = Path(__file__).parent.parent / "src" / "everywatt" / "sensors" / "modelled_fit.json"
+FIT = Path(__file__).parent.parent / "src" / "everywatt" / "sensors" / "cpu" / "modelled_fit.json"
 LOADS = [level / 10 for level in range(11)]
 COLUMNS = ["ActiveIdle"] + [f"{level}0_AvgPower" for level in range(1, 11)]
 HELD_OUT = 20

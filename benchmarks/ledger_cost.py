@@ -27,9 +27,10 @@ from pathlib import Path
 
 from benchmarks.common import OUT, cpu_s, say, verdict
 from everywatt.recorder.client import record
-from everywatt.sensors import cgroups, procfs
+from everywatt.sensors import procfs
 from everywatt.sensors.base import Request
-from everywatt.sensors.use import Use
+from everywatt.sensors.usage import cgroups
+from everywatt.sensors.usage.use import Use
 
 GROUPS = 50
 SIZES = (10, 100, 1_000, 10_000)

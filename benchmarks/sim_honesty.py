@@ -32,7 +32,7 @@ from everywatt.api.run import load
 from everywatt.cli.output import Output
 from everywatt.energy.sources import sources
 from everywatt.energy.window import source_energy
-from everywatt.sensors.gpu_known import CARDS
+from everywatt.sensors.nvidia.gpu_known import CARDS
 
 NS = 1_000_000_000
 TARGET = 0.93

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from everywatt.sensors import procfs
 from everywatt.sensors.base import Request
-from everywatt.sensors.processes import Trees
-from everywatt.sensors.use import Use
+from everywatt.sensors.usage.processes import Trees
+from everywatt.sensors.usage.use import Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -155,7 +155,7 @@ def _map(data: bytes) -> object:
 
 
 def _snmp(data: bytes) -> object:
-    from everywatt.sensors.snmp_wire import parse_response
+    from everywatt.sensors.wall.snmp_wire import parse_response
 
     try:
         return parse_response(data, 1)
@@ -169,17 +169,17 @@ def targets() -> dict[str, Target]:
     from everywatt.meters.plugmap import labia_feeds
     from everywatt.meters.smi_monitor import parse_lines
     from everywatt.meters.wall import nodes_of
-    from everywatt.sensors import redfish
-    from everywatt.sensors.cray import parse_counter
-    from everywatt.sensors.execute import parse_number
-    from everywatt.sensors.ipmi import parse_dcmi
-    from everywatt.sensors.powermetrics import parse_powermetrics
-    from everywatt.sensors.raspberry import parse_pmic
-    from everywatt.sensors.rocm_smi import parse_rocm
-    from everywatt.sensors.shelly import channels_of
-    from everywatt.sensors.smi_csv import parse_csv
-    from everywatt.sensors.tasmota import energy_of
-    from everywatt.sensors.tegra_line import parse_line
+    from everywatt.sensors.amd.rocm_smi import parse_rocm
+    from everywatt.sensors.apple.powermetrics import parse_powermetrics
+    from everywatt.sensors.jetson.tegra_line import parse_line
+    from everywatt.sensors.node import redfish
+    from everywatt.sensors.node.cray import parse_counter
+    from everywatt.sensors.node.ipmi import parse_dcmi
+    from everywatt.sensors.node.raspberry import parse_pmic
+    from everywatt.sensors.nvidia.smi_csv import parse_csv
+    from everywatt.sensors.wall.execute import parse_number
+    from everywatt.sensors.wall.shelly import channels_of
+    from everywatt.sensors.wall.tasmota import energy_of
 
     tegra = (DATA / "tegrastats" / "tegrastats.txt").read_text().splitlines()
     dcmi = _parts(DATA / "meters" / "ipmi_dcmi.txt")

@@ -200,9 +200,9 @@ def test_everything_public_is_in_pages_that_people_wrote():
 
 def test_figures_in_the_pages_are_those_of_the_code():
     from everywatt.core.channels import Domain
-    from everywatt.sensors.gpu_known import CARDS, spread
-    from everywatt.sensors.power_model import shipped
-    from everywatt.sensors.raplfacts import Cpu, energy_channel
+    from everywatt.sensors.cpu.power_model import shipped
+    from everywatt.sensors.cpu.raplfacts import Cpu, energy_channel
+    from everywatt.sensors.nvidia.gpu_known import CARDS, spread
 
     sensors = re.sub(r"\s+", " ", (ROOT / "docs" / "sensors.md").read_text(encoding="utf-8"))
     why = (ROOT / "docs" / "why-the-interval.md").read_text(encoding="utf-8")

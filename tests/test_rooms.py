@@ -119,14 +119,14 @@ def test_what_the_recorder_loads_imports_nothing_heavy(path: Path):
     ],
 )
 def test_a_wrong_import_is_found(source: str):
-    assert wrong_imports(source, "everywatt.sensors.rapl")
+    assert wrong_imports(source, "everywatt.sensors.cpu.rapl")
 
 
 def test_a_right_import_passes():
     source = (
         "from everywatt.core import units\nfrom .base import Sensor\nfrom everywatt import __version__\nimport numpy"
     )
-    assert wrong_imports(source, "everywatt.sensors.rapl") == []
+    assert wrong_imports(source, "everywatt.sensors.cpu.rapl") == []
 
 
 def test_heavy_imports_are_told_from_late_ones():

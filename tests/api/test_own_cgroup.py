@@ -10,7 +10,7 @@ import pytest
 from everywatt.api import own_cgroup
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Request
-from everywatt.sensors.use import Use
+from everywatt.sensors.usage.use import Use
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
 

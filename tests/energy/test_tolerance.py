@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from everywatt.energy.tolerance import fit, likely_limit_w, tolerance
-from everywatt.sensors.gpu_known import CARDS
+from everywatt.sensors.nvidia.gpu_known import CARDS
 
 
 def test_an_unknown_card():

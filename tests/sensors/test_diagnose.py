@@ -13,9 +13,9 @@ import pytest
 
 from everywatt.sensors import diagnose as module
 from everywatt.sensors.base import Report, State
+from everywatt.sensors.cpu.rapl import group_rule
 from everywatt.sensors.diagnose import Verdict, diagnose
 from everywatt.sensors.permissions import GROUP, TMPFILES_PATH, UDEV_PATH, by_hand, counters, fix
-from everywatt.sensors.rapl import group_rule
 from everywatt.sensors.surroundings import look
 
 NOBODY = 65534

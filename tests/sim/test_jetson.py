@@ -12,8 +12,8 @@ import pytest
 from everywatt.api.run import load
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Request
-from everywatt.sensors.jetson import Jetson
-from everywatt.sensors.tegrastats import Tegrastats
+from everywatt.sensors.jetson.jetson import Jetson
+from everywatt.sensors.jetson.tegrastats import Tegrastats
 from everywatt.sim.jetson import Board
 
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
@@ -67,8 +67,8 @@ def test_the_tree_shows_the_mean_of_the_last_period(tmp_path):
 
 @pytest.mark.parametrize("what", ["silent", "end"])
 def test_a_tegrastats_that_stops_is_a_gap_and_is_started_anew(tmp_path, monkeypatch, what):
-    monkeypatch.setattr("everywatt.sensors.tegrastats.SILENCE_S", 0.6)
-    monkeypatch.setattr("everywatt.sensors.tegrastats.BACKOFF_S", 0.05)
+    monkeypatch.setattr("everywatt.sensors.jetson.tegrastats.SILENCE_S", 0.6)
+    monkeypatch.setattr("everywatt.sensors.jetson.tegrastats.BACKOFF_S", 0.05)
     rails, fault = {"VDD_IN": "constant:7W"}, f"{what}:0.3"
     with Board(tmp_path / "board", rails, layout="tegrastats", period_s=0.05, fault=fault) as board:
         sensor = Tegrastats(Request(machine=Machine.here(board.environment())))

@@ -347,7 +347,7 @@ def test_slices_of_instances_are_told_by_the_sensor(sim_machine, inside):
     code = """
 import json
 from everywatt.sensors.base import Request
-from everywatt.sensors.nvml import Nvml
+from everywatt.sensors.nvidia.nvml import Nvml
 table = [group for group in Nvml(Request()).groups() if group.info.name == "nvml.processes"][0]
 print(json.dumps([[row["pid"], row["slices"], row["of_slices"]] for row in table.read_table()[1]]))
 """

@@ -22,9 +22,9 @@ from everywatt.core.errors import SensorError, UsageError
 from everywatt.core.machine import Machine
 from everywatt.energy.characterise import Characterisation, characterise
 from everywatt.sensors.base import Group, Report, Request, Sensor, TableGroup
-from everywatt.sensors.nvml import Nvml
+from everywatt.sensors.nvidia.nvml import Nvml
+from everywatt.sensors.nvidia.smi_csv import SmiRow, parse_csv
 from everywatt.sensors.registry import choose, known, probe
-from everywatt.sensors.smi_csv import SmiRow, parse_csv
 
 POLL_S = 1e-3
 # A read may take at most this share of the time between two polls, whatever it costs.

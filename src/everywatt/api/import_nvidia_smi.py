@@ -17,8 +17,8 @@ from everywatt.core.errors import UsageError
 from everywatt.energy.publications import publications
 from everywatt.energy.tolerance import likely_limit_w
 from everywatt.sensors.calibrations import calibrated
-from everywatt.sensors.gpu_known import facts_for
-from everywatt.sensors.smi_csv import SmiRow, parse_csv
+from everywatt.sensors.nvidia.gpu_known import facts_for
+from everywatt.sensors.nvidia.smi_csv import SmiRow, parse_csv
 from everywatt.tape.importing import Recording, usual_period_s, write_tape
 
 # The reading that looks closest, first: the instant one where the driver has it.

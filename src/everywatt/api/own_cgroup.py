@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everywatt.core.machine import Machine
-from everywatt.sensors.cgroups import MADE, made_seconds
+from everywatt.sensors.usage.cgroups import MADE, made_seconds
 
 SYSTEMD = Path("/run/systemd/system")  # there while systemd runs the machine
 

@@ -11,9 +11,9 @@ from enum import StrEnum
 from typing import Any
 
 from everywatt.core.errors import SensorError, UsageError
-from everywatt.sensors.gpu_select import Gpu, Mig, select
-from everywatt.sensors.nvml_api import LIBRARY_NOT_FOUND, NO_PERMISSION, code_of, text, words_for
-from everywatt.sensors.nvml_device import identify
+from everywatt.sensors.nvidia.gpu_select import Gpu, Mig, select
+from everywatt.sensors.nvidia.nvml_api import LIBRARY_NOT_FOUND, NO_PERMISSION, code_of, text, words_for
+from everywatt.sensors.nvidia.nvml_device import identify
 
 ORDER = "PCI_BUS_ID"
 MIB = 2**20

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.sensors.nvml_api import words_for
+from everywatt.sensors.nvidia.nvml_api import words_for
 
 READY_S = 30.0
 

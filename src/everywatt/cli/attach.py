@@ -20,7 +20,7 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, UsageError
 from everywatt.core.machine import Machine
 from everywatt.sensors import procfs
-from everywatt.sensors.processes import Trees
+from everywatt.sensors.usage.processes import Trees
 
 if TYPE_CHECKING:
     from collections.abc import Callable

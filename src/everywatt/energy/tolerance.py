@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.energy.curve import Z95
-from everywatt.sensors.gpu_known import spread
+from everywatt.sensors.nvidia.gpu_known import spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

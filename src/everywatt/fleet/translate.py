@@ -11,8 +11,10 @@ from everywatt.fleet.exporting import CLOCKS, STATES
 from everywatt.fleet.metrics import labels_text
 from everywatt.fleet.query import Series
 from everywatt.fleet.tables import is_counter
-from everywatt.sensors import gpu_known, jetson_rails, power_model
-from everywatt.sensors.raplfacts import Cpu, energy_channel
+from everywatt.sensors.cpu import power_model
+from everywatt.sensors.cpu.raplfacts import Cpu, energy_channel
+from everywatt.sensors.jetson import jetson_rails
+from everywatt.sensors.nvidia import gpu_known
 
 OWN: Final = frozenset(
     {"device", "domain", "pedigree", "name", "uuid", "total", "kind", "owner", "user", "account", "partition", "sensor"}

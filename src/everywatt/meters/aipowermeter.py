@@ -18,7 +18,7 @@ from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.meters.series import Part, Table, calibrated_card, group, number, write_parts, zone_ns
-from everywatt.sensors.gpu_known import facts_for
+from everywatt.sensors.nvidia.gpu_known import facts_for
 from everywatt.tape.importing import parse_utc_ns
 
 FILE: Final = "power_metrics.json"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from everywatt.core.errors import UsageError
 from everywatt.meters.files import pieces_of
 from everywatt.meters.series import Part, Table, group, number, write_parts
-from everywatt.sensors.jetson_rails import series_channel
+from everywatt.sensors.jetson.jetson_rails import series_channel
 from everywatt.tape.importing import parse_utc_ns
 
 MOST_SERIES: Final = 4096

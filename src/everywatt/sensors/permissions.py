@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everywatt.core.machine import Machine
-from everywatt.sensors.rapl import find_zones, group_rule
+from everywatt.sensors.cpu.rapl import find_zones, group_rule
 
 GROUP = "everywatt"
 UDEV_PATH = "udev/rules.d/70-everywatt.rules"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
 from everywatt.core.units import format_bytes
-from everywatt.sensors.cgroups import parse_place
+from everywatt.sensors.usage.cgroups import parse_place
 from everywatt.stress.kinds import stream_bytes
 from everywatt.stress.program import Program
 

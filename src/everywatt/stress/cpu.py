@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from everywatt.sensors.perf import open_event, read_event
+from everywatt.sensors.cpu.perf import open_event, read_event
 from everywatt.stress import kinds
 from everywatt.stress.pacing import Stretch, pace, waited_s
 

@@ -9,7 +9,7 @@ from typing import Any
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.sensors.powermetrics import Sample, parse_powermetrics
+from everywatt.sensors.apple.powermetrics import Sample, parse_powermetrics
 from everywatt.tape.importing import write_utc_table
 
 # Stamps tell whole seconds, the time since the last sample is exact: they are let drift apart by so much.

@@ -1,0 +1,1 @@
+"""AMD cards: amdsmi and rocm-smi."""

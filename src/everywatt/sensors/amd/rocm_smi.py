@@ -1,0 +1,130 @@
+"""AMD GPUs by `rocm-smi --json`, where neither amdsmi nor hwmon tells: every answer is a process of half a second."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everywatt.core.channels import Channel, Domain, Kind
+from everywatt.core.errors import SensorError
+from everywatt.sensors.amd.amd_cards import FACTS, device_of, hwmon_cards, short_pci
+from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.meters import Meter, SlowMeters, power_channel
+from everywatt.sensors.node.ipmi import Run
+from everywatt.sensors.smi_child import run_once
+
+# Newer cards tell the socket's power now, older ones an average; the same thing under names that change.
+POWER = ("Current Socket Graphics Package Power (W)", "Average Graphics Package Power (W)")
+_NUMBER = re.compile(r"\d{1,5}(?:\.\d{1,6})?")
+_CARD = re.compile(r"card(\d{1,4})")
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One card as rocm-smi prints it; `why` where it tells no power."""
+
+    index: int
+    watts: float | None
+    why: str
+    pci: str | None
+    name: str
+    use_pct: float | None
+
+
+def parse_rocm(text: str) -> list[Card]:
+    """The cards of `rocm-smi --json`, whose values are all texts. SensorError where there is no JSON in it."""
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        data = json.loads(text[start : end + 1]) if 0 <= start < end else None
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, Mapping):
+        said = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+        raise SensorError(f"rocm-smi gives no JSON: {said[:120]}")
+    found = [_card(int(match[1]), entry) for key, entry in data.items() if (match := _CARD.fullmatch(str(key)))]
+    return sorted((card for card in found if card is not None), key=lambda card: card.index)
+
+
+def _card(index: int, entry: Any) -> Card | None:
+    if not isinstance(entry, Mapping):
+        return None
+    watts, why = None, "rocm-smi prints no power for it"
+    for key in POWER:
+        if key in entry:
+            watts = _number(entry[key])
+            if watts is not None:
+                break
+            why = f"rocm-smi prints '{entry[key]}'"
+    name = str(entry.get("Card series") or entry.get("Card Series") or entry.get("Card model") or "AMD GPU")
+    return Card(index, watts, why, short_pci(str(entry.get("PCI Bus", ""))), name, _number(entry.get("GPU use (%)")))
+
+
+def _number(value: Any) -> float | None:
+    text = str(value).strip() if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+class RocmSmi(SlowMeters):
+    """The sensor."""
+
+    name = "rocm-smi"
+    after: Sequence[str] = ("amdsmi",)
+
+    def __init__(self, request: Request, *, run: Run = run_once) -> None:
+        super().__init__(request)
+        self._run = run
+        self._binary: str | None = None
+        self._latest: dict[int, Card] = {}
+
+    def configured(self) -> bool:
+        """Always: it is of this machine."""
+        return True
+
+    def probe(self) -> Report:
+        """One run of it, unless hwmon reads the cards anyhow."""
+        self._binary = shutil.which("rocm-smi", path=self.machine.environ.get("PATH", ""))
+        if self._binary is None:
+            return Report(self.name, State.ABSENT, "There is no rocm-smi on the path.")
+        named = self.request.sensors is not None and self.name in self.request.sensors
+        if not named and hwmon_cards(self.machine):
+            return Report(self.name, State.ABSENT, "not tried: hwmon reads the same cards", power=False)
+        return super().probe()
+
+    def meters(self) -> list[Meter]:
+        """All cards, which come in one answer, as one meter."""
+        cards = self._ask()
+        if not cards:
+            raise SensorError("rocm-smi runs and finds no card.")
+        good = [card for card in cards if card.watts is not None]
+        if not good:
+            raise SensorError(f"card {cards[0].index}: {cards[0].why}.")
+        known = hwmon_cards(self.machine)
+        channels: list[Channel] = []
+        for card in good:
+            device = device_of(card.pci, card.index, known)
+            channels.append(power_channel(device, Domain.GPU, FACTS))
+            channels.append(Channel(f"{device}.utilisation", "%", Kind.GAUGE, device))
+
+        def ask() -> tuple[float, ...]:
+            latest = {card.index: card for card in self._ask()}
+            found: list[float | None] = []
+            for card in good:
+                now = latest.get(card.index)
+                found += [now.watts, now.use_pct] if now else [None, None]
+            return tuple(float("nan") if value is None else value for value in found)
+
+        return [Meter(channels[0].device, tuple(channels), ask, good[0].name)]
+
+    def _ask(self) -> list[Card]:
+        command = [str(self._binary), "--showpower", "--showuse", "--showbus", "--showproductname", "--json"]
+        try:
+            lines, code = self._run(command, self.machine.environ, self.timeout_s)
+        except OSError as error:
+            raise SensorError(f"rocm-smi cannot be run: {error.strerror}.") from None
+        if code is None:
+            raise SensorError(f"rocm-smi did not answer in {self.timeout_s:g} s.")
+        return parse_rocm("\n".join(lines))

@@ -1,0 +1,275 @@
+"""RAPL by the kernel's powercap tree: energy counters of CPU packages, dies, cores, uncore, DRAM and the platform.
+
+The tree is the same for Intel and AMD. A zone is used only where its counter really counts: virtual machines and some
+boards show zones that stand at zero for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from everywatt.core.channels import Channel, Domain, GroupInfo
+from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, most_power_w, name_of, socket_name
+from everywatt.sensors.sysfs import (
+    FileGroup,
+    NumberFile,
+    Opener,
+    entries,
+    in_unit,
+    open_readonly,
+    read_count,
+    read_text,
+    watch,
+)
+
+MICRO = 1e-6
+CURE = "everywatt doctor --fix"
+_ZONE = re.compile(r"(?P<control>[a-z][\w-]*):(?P<index>\d+(?::\d+)*)")
+_CONTROL = re.compile(r"[a-z][\w-]*rapl[\w-]*")
+_PACKAGE = re.compile(r"package-(\d+)(?:-die-(\d+))?")
+_PARTS = {"core": Domain.CORE, "uncore": Domain.UNCORE, "dram": Domain.DRAM}
+_ORDER = (Domain.PACKAGE, Domain.NODE, Domain.CORE, Domain.UNCORE, Domain.DRAM)
+
+
+def group_rule(group: str) -> str:
+    """The udev rule that lets one group, and nobody else, read RAPL counters (readable for all is CVE-2020-8694)."""
+    return (
+        'SUBSYSTEM=="powercap", ACTION=="add", KERNEL=="*rapl*:*", '
+        f'RUN+="/bin/chgrp {group} /sys%p/energy_uj", RUN+="/bin/chmod 0440 /sys%p/energy_uj"'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """One powercap zone with a counter that we know by name."""
+
+    id: str
+    folder: Path
+    name: str
+    domain: Domain
+    package: int
+    die: int | None
+
+    @property
+    def mmio(self) -> bool:
+        """True for the memory-mapped twin of a zone."""
+        return "mmio" in self.id.partition(":")[0]
+
+
+def find_zones(root: Path) -> tuple[list[Zone], dict[str, str]]:
+    """The zones below `class/powercap`, and those that were left out with the reason.
+
+    Zones of a package lie inside its folder, beside it, or (through the class's links) both; each counts once.
+    """
+    folders = dict(_folders(root))
+    names = {zone: read_text(folder / "name") or "" for zone, folder in folders.items()}
+    zones, left_out = [], {}
+    for zone, folder in folders.items():
+        place = _place(zone, names)
+        if place is None:
+            left_out[zone] = f"a zone named '{names[zone]}' is not known"
+        else:
+            zones.append(Zone(zone, folder, names[zone], *place))
+    return zones, left_out
+
+
+def _folders(folder: Path, depth: int = 0) -> Iterator[tuple[str, Path]]:
+    for entry in entries(folder):
+        zone = _ZONE.fullmatch(entry.name)
+        if zone and "rapl" in zone["control"] and entry.is_dir():
+            yield entry.name, entry
+        if depth < 3 and (zone or _CONTROL.fullmatch(entry.name)) and entry.is_dir():
+            yield from _folders(entry, depth + 1)
+
+
+def _place(zone: str, names: dict[str, str]) -> tuple[Domain, int, int | None] | None:
+    """Domain, package and die of a zone, from its own name and its parents'."""
+    name = names[zone]
+    package = _PACKAGE.fullmatch(name)
+    if package:
+        return Domain.PACKAGE, int(package[1]), int(package[2]) if package[2] else None
+    if name == "psys":
+        return Domain.NODE, 0, None
+    if name not in _PARTS:
+        return None
+    parent = _PACKAGE.fullmatch(names.get(zone.rpartition(":")[0], ""))
+    if parent:
+        return _PARTS[name], int(parent[1]), int(parent[2]) if parent[2] else None
+    return _PARTS[name], int(zone.split(":")[1]), None
+
+
+class Rapl:
+    """The sensor. Its groups are one for each package or die, and one for psys."""
+
+    name = "rapl"
+    after: Sequence[str] = ()
+
+    def __init__(self, request: Request, *, opener: Opener = open_readonly) -> None:
+        self._machine = request.machine
+        self._opener = opener
+        self._cpu = Cpu.read(request.machine.proc)
+        self._found: list[tuple[Zone, Channel, NumberFile]] | None = None
+
+    def probe(self) -> Report:
+        """Which zones count, with one reading of each in joules. Takes at most 30 ms."""
+        self._found = []
+        root = self._machine.sys / "class" / "powercap"
+        zones, missing = find_zones(root)
+        if not zones:
+            return self._absent(root, missing)
+        files = [self._file(zone, missing) for zone in zones]
+        try:
+            alive, last = self._alive(zones, files, missing)
+            if not alive:
+                return self._unusable(zones, files, missing)
+            self._found = list(self._channels(alive, missing))
+        finally:
+            for file in files:
+                file.close()
+        samples = {channel.name: in_unit(channel, last[zone.id]) for zone, channel, _ in self._found}
+        devices = [
+            {"device": c.device, "zone": z.id, "name": z.name, "max_w": c.facts.max_w, "mirror_of": c.mirror_of}
+            for z, c, _ in self._found
+        ]
+        return Report(self.name, State.USABLE, samples=samples, missing=missing, devices=devices)
+
+    def groups(self) -> list[FileGroup]:
+        """One group for each package or die with all that is read beside it, and one for psys."""
+        if self._found is None:
+            self.probe()
+        buckets: dict[str, list[tuple[Zone, Channel, NumberFile]]] = {}
+        for entry in sorted(self._found or (), key=_reading_order):
+            buckets.setdefault(entry[1].device.replace("dram.", "cpu."), []).append(entry)
+        groups = []
+        for device, members in buckets.items():
+            channels = tuple(channel for _, channel, _ in members)
+            label = members[0][0].name
+            info = GroupInfo(f"rapl.{device}", self.name, device, channels, inline=True, label=label)
+            groups.append(FileGroup(info, [file for _, _, file in members], self._machine.clock, age_s=PERIOD_S))
+        return groups
+
+    def _file(self, zone: Zone, missing: dict[str, str]) -> NumberFile:
+        top = read_count(zone.folder / "max_energy_range_uj", self._opener)
+        if not top:
+            missing[f"{zone.id}/max_energy_range_uj"] = (
+                "the counter's range is not known, so that a wrap looks like a reset"
+            )
+        return NumberFile(zone.folder / "energy_uj", most=top or None, opener=self._opener)
+
+    def _alive(
+        self, zones: list[Zone], files: list[NumberFile], missing: dict[str, str]
+    ) -> tuple[list[tuple[Zone, NumberFile]], dict[str, float]]:
+        """Zones whose counter counts, and the last reading of each.
+
+        A package or a platform always draws power, so its counter must move. A part (an idle graphics unit) may rest
+        for a while, but then it has counted something since the machine was started.
+        """
+        whole = [zone.domain in (Domain.PACKAGE, Domain.NODE) for zone in zones]
+        first, last = watch(lambda: [file.read() for file in files], whole, self._machine.clock)
+        alive = []
+        for zone, file, a, b, must_move in zip(zones, files, first, last, whole, strict=True):
+            if b != b:
+                missing[zone.id] = f"{zone.name}: {file.trouble}"
+            elif a == b and (must_move or b == 0):
+                missing[zone.id] = f"{zone.name}: the counter stands still at {b * MICRO:.6g} J"
+            else:
+                alive.append((zone, file))
+        return alive, {zone.id: value for zone, value in zip(zones, last, strict=True)}
+
+    def _channels(
+        self, alive: list[tuple[Zone, NumberFile]], missing: dict[str, str]
+    ) -> Iterator[tuple[Zone, Channel, NumberFile]]:
+        """A channel for each zone; zones that count the same joules as an earlier one are its mirrors."""
+        limits = _limits(alive, self._opener)
+        taken: dict[str, tuple[Zone, NumberFile]] = {}
+        for zone, file in sorted(alive, key=lambda pair: pair[0].mmio):
+            socket, path, mirror_of = _identity(zone, file, taken)
+            if mirror_of is None:
+                taken[name_of(zone.domain, socket)] = (zone, file)
+            else:
+                missing[zone.id] = f"{zone.name}: counts the same joules as {mirror_of}"
+            channel = energy_channel(
+                zone.domain,
+                socket,
+                cpu=self._cpu,
+                scale=MICRO,
+                wrap=read_count(zone.folder / "max_energy_range_uj", self._opener) or None,
+                max_w=limits[zone.id],
+                path=path,
+                mirror_of=mirror_of,
+            )
+            yield zone, channel, file
+
+    def _absent(self, root: Path, missing: dict[str, str]) -> Report:
+        why = f"{root} holds no RAPL zone." if root.is_dir() else f"There is no powercap tree at {root}."
+        x86 = self._cpu.vendor in ("GenuineIntel", "AuthenticAMD", "HygonGenuine")
+        if self._cpu.hypervisor:
+            why += " This is a virtual machine; hosts seldom pass the counters on."
+        cure = "sudo modprobe intel_rapl_msr" if x86 and not self._cpu.hypervisor else None
+        return Report(self.name, State.ABSENT, why=why, cure=cure, missing=missing)
+
+    def _unusable(self, zones: list[Zone], files: list[NumberFile], missing: dict[str, str]) -> Report:
+        if any(file.denied for file in files):
+            why = (
+                "RAPL counters exist but are readable by root only, because they leak secrets (CVE-2020-8694). "
+                f"The cure opens them to one group, not to everyone, by the udev rule: {group_rule('everywatt')}"
+            )
+            return Report(self.name, State.UNUSABLE, why=why, cure=CURE, missing=missing)
+        reasons = "; ".join(missing[zone.id] for zone in zones if zone.id in missing)
+        why = f"RAPL zones exist but none counts: {reasons}."
+        if self._cpu.hypervisor:
+            why += " This is a virtual machine; its counters are not connected to anything."
+        return Report(self.name, State.UNUSABLE, why=why, missing=missing)
+
+
+def _reading_order(entry: tuple[Zone, Channel, NumberFile]) -> tuple[bool, int]:
+    zone, channel, _ = entry
+    return channel.mirror_of is not None, _ORDER.index(zone.domain)
+
+
+def _identity(zone: Zone, file: NumberFile, taken: dict[str, tuple[Zone, NumberFile]]) -> tuple[str, str, str | None]:
+    """Socket, path and the channel that this zone mirrors.
+
+    AMD's counter is one for a package, and older kernels show it once for each die; some boards list a zone twice.
+    Only zones of one package are compared: two sockets are two sockets, however alike they count.
+    """
+    socket = socket_name(zone.package, zone.die)
+    name = name_of(zone.domain, socket)
+    if zone.mmio and name in taken:
+        return socket, "mmio", name
+    for other_name, (other, other_file) in taken.items():
+        same_place = other.domain is zone.domain and other.package == zone.package
+        if same_place and _same_counter(other_file.read, file.read):
+            path = "" if name not in taken else f"zone{zone.id.partition(':')[2].replace(':', '-')}"
+            return socket, path, other_name
+    extra = 1
+    while name_of(zone.domain, socket) in taken:
+        socket = f"{extra}" if zone.domain is Domain.NODE else socket_name(zone.package, extra)
+        extra += 1
+    return socket, "", None
+
+
+def _same_counter(one: Callable[[], float], other: Callable[[], float]) -> bool:
+    """True where readings of one lie between two readings of the other, both ways round."""
+    a, b, c, d = one(), other(), one(), other()
+    return a <= b <= c <= d
+
+
+def _limits(alive: list[tuple[Zone, NumberFile]], opener: Opener) -> dict[str, float | None]:
+    """The most power of each zone; core and uncore cannot draw more than their package."""
+    own = {zone.id: _most_power_w(zone.folder, opener) for zone, _ in alive}
+    whole = {zone.package: own[zone.id] for zone, _ in alive if zone.domain is Domain.PACKAGE and own[zone.id]}
+    inside = (Domain.CORE, Domain.UNCORE)
+    return {z.id: own[z.id] or (whole.get(z.package) if z.domain in inside else None) for z, _ in alive}
+
+
+def _most_power_w(folder: Path, opener: Opener) -> float | None:
+    def watts(ending: str) -> list[float]:
+        counts = (read_count(folder / f"constraint_{n}_{ending}", opener) for n in range(3))
+        return [count * MICRO for count in counts if count is not None]
+
+    return most_power_w(watts("max_power_uw"), watts("power_limit_uw"))

@@ -1,0 +1,1 @@
+"""Jetson boards: rails in sysfs, and tegrastats."""

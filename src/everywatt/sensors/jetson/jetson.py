@@ -1,0 +1,156 @@
+"""Jetson boards: the rails that their INA3221 (and Thor's INA238) measure, read from the kernel's own files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from everywatt.core.channels import NAN, Channel, GroupInfo, Row
+from everywatt.core.clocks import NS, Clock
+from everywatt.core.errors import SensorError
+from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.jetson.jetson_rails import Rail, facts_of, find_rails, first_the_total, rail_channel, total_note
+from everywatt.sensors.sysfs import NumberFile, Opener, open_readonly, read_text
+
+_SIGNED = re.compile(rb"-?\d{1,19}")
+_USUAL_V = 5.0
+
+
+class SignedFile(NumberFile):
+    """A file with one whole number that may be negative: a shunt near zero is off by a step or two."""
+
+    def number(self, data: bytes) -> float:
+        text = data.strip()
+        if text.startswith(b"-") and _SIGNED.fullmatch(text):
+            self.trouble, self.denied = None, False
+            return float(text)
+        return super().number(data)
+
+
+class RailReader:
+    """One rail's watts: its power file, else volts times amps."""
+
+    def __init__(self, rail: Rail, opener: Opener = open_readonly) -> None:
+        self.rail = rail
+        self._files = [SignedFile(path, opener=opener) for path in rail.files]
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no value."""
+        return "; ".join(f"{file.path.name}: {file.trouble}" for file in self._files if file.trouble)
+
+    @property
+    def denied(self) -> bool:
+        """True where permission is what is missing."""
+        return any(file.denied for file in self._files)
+
+    def watts(self) -> float:
+        """NaN where a file does not tell."""
+        values = [file.read() for file in self._files]
+        return values[0] * self.rail.power_w if self.rail.power is not None else values[0] * values[1] * 1e-6
+
+    def volts(self) -> float:
+        """The rail's voltage, or 5 V where only its power is told."""
+        read = NAN if self.rail.millivolts is None else self._files[0].read() * 1e-3
+        return read if read > 0 else _USUAL_V
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+
+class RailGroup:
+    """The rails of one chip, read in one go. A rail that fails is NaN; where all fail the chip is lost for now."""
+
+    def __init__(self, info: GroupInfo, readers: Sequence[RailReader], clock: Clock) -> None:
+        self.info = info
+        self._readers = tuple(readers)
+        self._clock = clock
+        self._age_ns = round((info.channels[0].facts.period_s or 0.0) * NS)
+
+    def read(self) -> list[Row]:
+        start_ns = self._clock.monotonic_ns()
+        values = tuple([reader.watts() for reader in self._readers])
+        end_ns = self._clock.monotonic_ns()
+        if all(value != value for value in values):
+            raise SensorError(f"{self.info.name} delivers nothing: {self._readers[0].trouble}.")
+        return [Row(end_ns, start_ns - self._age_ns, end_ns, values)]
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.close()
+
+
+class Jetson:
+    """The sensor. One group for each chip; the input rail is the module's total, the others never join it."""
+
+    name = "jetson"
+    after: Sequence[str] = ()
+
+    def __init__(self, request: Request, *, opener: Opener = open_readonly) -> None:
+        self._machine = request.machine
+        self._opener = opener
+        self._found: list[tuple[Channel, RailReader]] | None = None
+
+    def probe(self) -> Report:
+        """Which rails there are, with one reading of each."""
+        self._found = []
+        rails, missing = find_rails(self._machine)
+        if not rails:
+            return Report(self.name, State.ABSENT, "There is no INA3221 with a rail.", missing=missing)
+        order = first_the_total([rail.label for rail in rails])
+        rails.sort(key=lambda rail: order.index(rail.label))
+        taken: set[str] = set()
+        samples: dict[str, float | None] = {}
+        denied = False
+        for rail in rails:
+            reader = RailReader(rail, self._opener)
+            watts = reader.watts()
+            channel = rail_channel("jetson", rail.label, facts_of(rail, reader.volts()), taken)
+            reader.close()
+            denied = denied or reader.denied
+            if watts != watts:
+                missing[channel.name] = reader.trouble
+                continue
+            self._found.append((channel, reader))
+            samples[channel.name] = watts
+        if not samples:
+            why = "Rails exist but deliver nothing: " + "; ".join(list(missing.values())[:4]) + "."
+            cure = "run as root, or let one group read the files" if denied else None
+            return Report(self.name, State.UNUSABLE, why, cure, missing=missing)
+        return Report(self.name, State.USABLE, "", None, samples, missing, [self._device(samples)])
+
+    def _device(self, samples: dict[str, float | None]) -> dict[str, object]:
+        labels = [reader.rail.label for _, reader in self._found or ()]
+        note = total_note(labels)
+        below = sorted(name for name, watts in samples.items() if watts is not None and watts < 0)
+        if below:
+            low = f"{', '.join(below)} reads below 0 W, an offset of the chip that is kept as it is"
+            note = f"{note}; {low}" if note else low
+        device: dict[str, object] = {"device": "jetson", "name": self._model(), "rails": labels}
+        return {**device, "note": note} if note else device
+
+    def _model(self) -> str:
+        text = read_text(self._machine.proc / "device-tree" / "model")
+        return (text or "").rstrip("\0 ")
+
+    def groups(self) -> list[RailGroup]:
+        """One group for each chip: chips publish by clocks of their own."""
+        if self._found is None:
+            self.probe()
+        chips: dict[str, list[tuple[Channel, RailReader]]] = {}
+        for channel, reader in self._found or ():
+            chips.setdefault(reader.rail.chip, []).append((channel, reader))
+        groups = []
+        for chip, members in chips.items():
+            channels = tuple(channel for channel, _ in members)
+            info = GroupInfo(
+                f"jetson.{chip}",
+                self.name,
+                "jetson",
+                channels,
+                tracked=channels[0].facts.period_s is not None,
+                label=self._model(),
+            )
+            groups.append(RailGroup(info, [reader for _, reader in members], self._machine.clock))
+        return groups

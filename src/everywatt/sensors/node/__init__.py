@@ -1,0 +1,1 @@
+"""Whole nodes: hwmon, IPMI, Redfish, Cray, Raspberry Pi."""

@@ -1,0 +1,294 @@
+"""Power and energy of hwmon chips: AMD's energy driver, graphics cards, rails, power supplies, ACPI power meters.
+
+What a chip's joules cover is data (`CHIPS`). A chip that is not in the table is a rail under its own name: it is
+recorded, and no total takes it in where it might be counted twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
+from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.cpu.perf import PerfRapl
+from everywatt.sensors.cpu.rapl import Rapl
+from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, name_of
+from everywatt.sensors.jetson.jetson_rails import hwmon_chips
+from everywatt.sensors.sysfs import (
+    FileGroup,
+    NumberFile,
+    Opener,
+    entries,
+    in_unit,
+    open_readonly,
+    read_count,
+    read_text,
+    watch,
+)
+
+MICRO = 1e-6
+_VALUE = re.compile(r"(power|energy)(\d+)_(average|input)")
+_CORE = re.compile(r"Ecore(\d+)")
+_SOCKET = re.compile(r"Esocket(\d+)")
+_CPU_COUNTERS = ("amd_energy", "zenergy")
+_NOT_CONNECTED = {"nc", "n/c", "not connected", "not_connected"}
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """What a chip's values cover: by label where that is known, else `rest`. None keeps a value out of every total."""
+
+    rest: Domain | None
+    labels: dict[str, Domain | None] = field(default_factory=dict)
+
+
+CHIPS: dict[str, Chip] = {
+    # Laptop processors with graphics report the whole chip here, under these labels.
+    "amdgpu": Chip(Domain.GPU, {"slowPPT": Domain.SOC, "fastPPT": None}),
+    "i915": Chip(Domain.GPU),
+    "xe": Chip(Domain.GPU, {"card": Domain.GPU, "pkg": None}),
+    "power_meter": Chip(Domain.NODE),
+    "ibmaem": Chip(Domain.NODE),
+    "fam15h_power": Chip(Domain.PACKAGE),
+    "amd_hsmp_hwmon": Chip(Domain.PACKAGE),
+    "zenpower": Chip(None, {"SVI2_P_Core": Domain.CORE, "SVI2_P_SoC": Domain.UNCORE}),
+    "corsairpsu": Chip(None, {"power total": Domain.PSU}),
+    "ina3221": Chip(Domain.RAIL, {"VDD_IN": Domain.SOC, "POM_5V_IN": Domain.SOC}),
+    "ina226": Chip(Domain.RAIL),
+}
+UNKNOWN = Chip(Domain.RAIL)
+# A battery's power says what flows into or out of it, not what the machine draws.
+BATTERY = Chip(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One power or energy file of a chip. `which` tells chips of one name apart."""
+
+    chip: str
+    which: int
+    folder: Path
+    quantity: str
+    index: int
+    file: str
+    label: str
+
+    @property
+    def device(self) -> str:
+        """`hwmon.NAME`, with a number from the second chip of that name on."""
+        return f"hwmon.{_word(self.chip)}" + (f"-{self.which}" if self.which else "")
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[^\w+-]+", "_", text.strip()).strip("_") or "unnamed"
+
+
+def find_values(sys: Path) -> tuple[list[Value], dict[str, str]]:
+    """Every power and energy value of every chip, and those left out with the reason."""
+    values: list[Value] = []
+    left_out: dict[str, str] = {}
+    seen: dict[str, int] = {}
+    for folder in entries(sys / "class" / "hwmon"):
+        # Older drivers, ACPI's power meter among them, keep their files one level below.
+        found = [value for place in (folder, folder / "device") for value in _values(place, folder, left_out)]
+        if not found:
+            continue
+        chip = found[0].chip
+        which = seen[chip] = seen.get(chip, -1) + 1
+        values += [Value(v.chip, which, v.folder, v.quantity, v.index, v.file, v.label) for v in found]
+    return values, left_out
+
+
+def _values(place: Path, folder: Path, left_out: dict[str, str]) -> Iterator[Value]:
+    chip = read_text(folder / "name") or read_text(folder / "device" / "name") or folder.name
+    for path in entries(place):
+        match = _VALUE.fullmatch(path.name)
+        if match is None or (match[1] == "energy" and match[3] == "average"):
+            continue
+        label = read_text(place / f"{match[1]}{match[2]}_label") or f"{match[1]}{match[2]}"
+        if label.lower() in _NOT_CONNECTED:
+            left_out[f"{chip}/{path.name}"] = f"labelled '{label}': not connected"
+            continue
+        yield Value(chip, 0, place, match[1], int(match[2]), path.name, label)
+
+
+class Hwmon:
+    """The sensor. One group for each chip; a CPU energy driver has one for its sockets and a slow one for its cores.
+
+    AMD's energy driver counts what RAPL counts. Where `rapl` or `perf` is in the same run its sockets are mirrors of
+    their packages; named alone (`--sensors hwmon`) they count by themselves.
+    """
+
+    name = "hwmon"
+    after: Sequence[str] = ()
+
+    def __init__(self, request: Request, *, opener: Opener = open_readonly) -> None:
+        self._request = request
+        self._machine = request.machine
+        self._opener = opener
+        self._found: list[tuple[Value, Channel, NumberFile]] | None = None
+
+    def probe(self) -> Report:
+        """Which values can be read, with one reading of each. Takes at most 30 ms beside the reads themselves."""
+        self._found = []
+        values, missing = find_values(self._machine.sys)
+        values = self._not_of_others(values)
+        if not values:
+            why = "No hwmon chip reports power or energy."
+            return Report(self.name, State.ABSENT, why=why, missing=missing)
+        files = [NumberFile(value.folder / value.file, opener=self._opener) for value in values]
+        try:
+            first, last = self._watch(values, files)
+        finally:
+            for file in files:
+                file.close()
+        alive: list[tuple[Value, NumberFile, float]] = []
+        for value, file, a, b in zip(values, files, first, last, strict=True):
+            if b != b:
+                missing[f"{value.device}/{value.file}"] = str(file.trouble)
+            elif value.quantity == "energy" and a == b == 0:
+                missing[f"{value.device}/{value.file}"] = "the counter stands still at 0 J"
+            else:
+                alive.append((value, file, b))
+        if not alive:
+            return self._unusable(files, missing)
+        channels = self._channels([value for value, _, _ in alive])
+        self._found = [(value, channel, file) for (value, file, _), channel in zip(alive, channels, strict=True)]
+        samples = {channel.name: in_unit(channel, raw) for channel, (_, _, raw) in zip(channels, alive, strict=True)}
+        devices = [{"device": d, "chip": chip} for d, chip in {v.device: v.chip for v, _, _ in alive}.items()]
+        power = any(channel.carries_energy and channel.mirror_of is None for channel in channels)
+        return Report(self.name, State.USABLE, samples=samples, missing=missing, devices=devices, power=power)
+
+    def groups(self) -> list[FileGroup]:
+        """One group for each chip, cores of a CPU apart and slow: there may be hundreds of them."""
+        if self._found is None:
+            self.probe()
+        buckets: dict[tuple[str, bool], list[tuple[Value, Channel, NumberFile]]] = {}
+        for entry in self._found or ():
+            buckets.setdefault((entry[0].device, entry[1].device.startswith("core.")), []).append(entry)
+        groups = []
+        for (device, cores), members in buckets.items():
+            channels = tuple(channel for _, channel, _ in members)
+            counters = members[0][0].chip in _CPU_COUNTERS
+            info = GroupInfo(
+                f"{device}.cores" if cores else device,
+                self.name,
+                device,
+                channels,
+                cadence=Cadence.SLOW if cores else Cadence.FAST,
+                inline=counters and not cores,
+                label=members[0][0].chip,
+            )
+            age_s = max((c.facts.period_s or c.facts.window_s or 0.0 for c in channels), default=0.0)
+            groups.append(FileGroup(info, [file for _, _, file in members], self._machine.clock, age_s=age_s))
+        return groups
+
+    def _not_of_others(self, values: list[Value]) -> list[Value]:
+        """Without the chips that the `jetson` sensor of the same run reads."""
+        wanted = self._request.sensors
+        if wanted is not None and "jetson" not in wanted:
+            return values
+        theirs = {folder.name for folder in hwmon_chips(self._machine)}
+        return [v for v in values if v.folder.name not in theirs and v.folder.parent.name not in theirs]
+
+    def _watch(self, values: Sequence[Value], files: Sequence[NumberFile]) -> tuple[list[float], list[float]]:
+        """Only counters at zero are looked at again: a chip on a slow bus is read once."""
+        first = [file.read() for file in files]
+        doubtful = [n for n, v in enumerate(values) if v.quantity == "energy" and first[n] == 0]
+        last = list(first)
+        if doubtful:
+            chosen = [files[n] for n in doubtful]
+            _, later = watch(lambda: [f.read() for f in chosen], [True] * len(chosen), self._machine.clock)
+            for n, value in zip(doubtful, later, strict=True):
+                last[n] = value
+        return first, last
+
+    def _channels(self, values: Sequence[Value]) -> list[Channel]:
+        cpu = Cpu.read(self._machine.proc)
+        by_rapl = self._beside() if any(v.chip in _CPU_COUNTERS for v in values) else frozenset()
+        whole = {(v.device, v.quantity, v.index) for v in values if v.file.endswith("_average")}
+        channels: list[Channel] = []
+        taken: set[str] = set()
+        for value in values:
+            name = f"{value.device}.{_word(value.label)}"
+            twin = value.file.endswith("_input") and (value.device, value.quantity, value.index) in whole
+            mirror_of = f"{name}.{value.quantity}" if twin else None
+            name += "_input" if twin else ""
+            while f"{name}.{value.quantity}" in taken:
+                name += f"-{value.index}"
+            taken.add(f"{name}.{value.quantity}")
+            full = f"{name}.{value.quantity}"
+            if value.chip in _CPU_COUNTERS:
+                channels.append(_cpu_channel(value, full, cpu, by_rapl))
+            else:
+                channels.append(_chip_channel(value, full, mirror_of, self._opener))
+        return channels
+
+    def _beside(self) -> frozenset[str]:
+        """Names of the RAPL channels that the same run records."""
+        wanted = self._request.sensors
+        for sensor in (Rapl(self._request), PerfRapl(self._request)):
+            if wanted is None or sensor.name in wanted:
+                report = sensor.probe()
+                if report.usable:
+                    return frozenset(report.samples)
+        return frozenset()
+
+    def _unusable(self, files: Sequence[NumberFile], missing: dict[str, str]) -> Report:
+        reasons = "; ".join(f"{name}: {why}" for name, why in list(missing.items())[:4])
+        why = f"hwmon chips exist but deliver nothing: {reasons}."
+        cure = "run as root, or let one group read the files" if any(file.denied for file in files) else None
+        return Report(self.name, State.UNUSABLE, why=why, cure=cure, missing=missing)
+
+
+def _cpu_channel(value: Value, name: str, cpu: Cpu, by_rapl: frozenset[str]) -> Channel:
+    """A socket or a core of AMD's energy driver, which extends the hardware's 32 bits itself and so never wraps."""
+    socket, core = _SOCKET.fullmatch(value.label), _CORE.fullmatch(value.label)
+    domain = Domain.PACKAGE if socket else Domain.CORE
+    place = str(int(socket[1])) if socket else ""
+    model = energy_channel(domain, place, cpu=cpu, scale=MICRO, wrap=None, max_w=None)
+    device = f"cpu.{place}" if socket else f"core.{int(core[1])}" if core else value.device
+    twin = name_of(Domain.PACKAGE, place) if socket else ""
+    kept = domain if socket or core else None
+    mirror_of = twin if twin in by_rapl else None
+    return Channel(name, "J", Kind.COUNTER, device, kept, MICRO, mirror_of=mirror_of, facts=model.facts)
+
+
+def _chip_channel(value: Value, name: str, mirror_of: str | None, opener: Opener) -> Channel:
+    chip = BATTERY if re.fullmatch(r"BAT\w*", value.chip) else CHIPS.get(value.chip, UNKNOWN)
+    domain = chip.labels.get(value.label, chip.rest)
+    counter = value.quantity == "energy"
+    return Channel(
+        name,
+        "J" if counter else "W",
+        Kind.COUNTER if counter else Kind.GAUGE,
+        value.device,
+        domain,
+        MICRO,
+        Pedigree.COUNTER if counter else Pedigree.INTEGRATED,
+        mirror_of,
+        _facts(value, opener),
+    )
+
+
+def _facts(value: Value, opener: Opener) -> Facts:
+    """What the chip says of itself: intervals in milliseconds, accuracy in percent, power in microwatts."""
+
+    def count(ending: str) -> int | None:
+        return read_count(value.folder / f"{value.quantity}{value.index}_{ending}", opener)
+
+    update_ms = read_count(value.folder / "update_interval", opener)
+    interval_ms = count("average_interval") if value.file.endswith("_average") else None
+    most_uw = count("rated_max") or count("cap_max")
+    # ACPI's meaning: 90 % accuracy is an error of up to 10 %. "100.0%" is a field that nobody filled in.
+    accuracy = re.match(r"\d+(\.\d+)?", read_text(value.folder / f"power{value.index}_accuracy", opener) or "")
+    error_pct = 100.0 - float(accuracy[0]) if accuracy else 0.0
+    return Facts(
+        period_s=update_ms / 1e3 if update_ms else PERIOD_S if value.chip in _CPU_COUNTERS else None,
+        window_s=interval_ms / 1e3 if interval_ms else None,
+        max_w=most_uw * MICRO if most_uw else None,
+        gain_pct=error_pct if 0.0 < error_pct < 100.0 else None,
+    )

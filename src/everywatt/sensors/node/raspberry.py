@@ -1,0 +1,84 @@
+"""Raspberry Pi 5: volts and amps of the rails behind its power chip, by `vcgencmd pmic_read_adc`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+from everywatt.core.channels import Facts
+from everywatt.core.errors import SensorError
+from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.jetson.jetson_rails import rail_channel
+from everywatt.sensors.meters import Meter, SlowMeters
+from everywatt.sensors.node.ipmi import Run
+from everywatt.sensors.smi_child import run_once
+from everywatt.sensors.sysfs import read_text
+
+NOTE = (
+    "the sum of the rails behind the power chip; what the 5 V input feeds directly (USB, the fan, HATs) and the chip's "
+    "own losses are missing from it"
+)
+_LINE = re.compile(r"\s*(\w+?)_([AV])(?:\s+\w+\(\d{1,3}\))?\s*=\s*(-?\d{1,6}(?:\.\d{1,12})?)([AV])\s*")
+
+
+def parse_pmic(text: str) -> dict[str, float]:
+    """Watts of each rail that has both volts and amps (the input has volts only)."""
+    read: dict[str, dict[str, float]] = {}
+    for line in text.splitlines():
+        match = _LINE.fullmatch(line)
+        if match and match[2] == match[4]:
+            read.setdefault(match[1], {})[match[2]] = float(match[3])
+    return {rail: found["A"] * found["V"] for rail, found in read.items() if len(found) == 2}
+
+
+class Raspberry(SlowMeters):
+    """The sensor."""
+
+    name = "raspberry"
+    period_s = 0.5
+    age_s = 0.1
+
+    def __init__(self, request: Request, *, run: Run = run_once) -> None:
+        super().__init__(request)
+        self._run = run
+        self._binary: str | None = None
+
+    def configured(self) -> bool:
+        """Always: it is of this machine."""
+        return True
+
+    def probe(self) -> Report:
+        """One reading, on a board that has the chip."""
+        model = (read_text(self.machine.proc / "device-tree" / "model") or "").rstrip("\0 ")
+        if "Raspberry Pi" not in model:
+            return Report(self.name, State.ABSENT, "This is no Raspberry Pi.")
+        self._binary = shutil.which("vcgencmd", path=self.machine.environ.get("PATH", ""))
+        if self._binary is None:
+            return Report(self.name, State.UNUSABLE, "There is no vcgencmd on the path.", "apt install raspi-utils")
+        report = super().probe()
+        if report.usable:
+            return Report(self.name, State.USABLE, samples=report.samples, devices=[{"device": "pi", "note": NOTE}])
+        return report
+
+    def meters(self) -> list[Meter]:
+        """All rails, which come in one answer."""
+        rails = list(self._ask())
+        if not rails:
+            raise SensorError("vcgencmd tells no current: only a Raspberry Pi 5 measures it.")
+        taken: set[str] = set()
+        channels = tuple(rail_channel("pi", rail, Facts(), taken) for rail in rails)
+
+        def ask() -> tuple[float, ...]:
+            found = self._ask()
+            return tuple(found.get(rail, float("nan")) for rail in rails)
+
+        return [Meter("pi", channels, ask, "Raspberry Pi")]
+
+    def _ask(self) -> dict[str, float]:
+        try:
+            lines, code = self._run([str(self._binary), "pmic_read_adc"], self.machine.environ, self.timeout_s)
+        except OSError as error:
+            raise SensorError(f"vcgencmd cannot be run: {error.strerror}.") from None
+        if code is None:
+            raise SensorError(f"vcgencmd did not answer in {self.timeout_s:g} s.")
+        return parse_pmic("\n".join(lines))

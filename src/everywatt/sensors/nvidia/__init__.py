@@ -1,0 +1,1 @@
+"""NVIDIA cards: NVML, and nvidia-smi where there is no NVML."""

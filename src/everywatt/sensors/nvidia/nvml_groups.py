@@ -1,0 +1,471 @@
+"""The channels of one GPU behind NVML: energy and power at the fast cadence, its state once a second.
+
+Cost: a fast read is one call (the fields), plus one of utilisation every 160 ms. Utilisation costs as much as the
+fields do, and is worth it: it is the second witness of what a card did inside a cell of its power sensor. Drivers
+publish it every 170 to 200 ms, so asking more often tells nothing. Where fields do not work, energy and power are
+single calls, the others than the first when a new value was published, else every 90 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo, Kind, Pedigree, Row
+from everywatt.core.clocks import NS
+from everywatt.core.errors import SensorError
+from everywatt.sensors.calibrations import calibrated
+from everywatt.sensors.nvidia.gpu_known import Reading, facts_for
+from everywatt.sensors.nvidia.nvml_api import Fields, is_lost, words_for
+
+if TYPE_CHECKING:
+    from everywatt.sensors.nvidia.nvml_device import Device
+    from everywatt.sensors.nvidia.nvml_gpm import Gpm
+    from everywatt.sensors.nvidia.nvml_samples import PowerSamples, UtilisationSamples
+
+FIELD_ENERGY = 83
+FIELD_AVERAGE = 185
+FIELD_INSTANT = 186
+COMPANION_NS = 90_000_000
+UTILISATION_NS = 160_000_000
+SLOW_RATES_NS = NS // 2
+INERT_NS = 3 * NS // 2  # every other second
+RELATED_NS = 5 * NS
+SETTING_NS = 10 * NS
+OFTEN_NS = 9 * NS // 10  # how long the answer of a metric stands that is asked every second
+STILL, SELDOM_NS = 3, 7 * NS // 2  # after so many equal answers it is asked less often, at last every 4 s
+
+Call = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where one channel's raw value comes from: a field of the batch, or a call of its own.
+
+    `every_ns` is how long an answer stands before it is asked for again, unless the channel named in `follows` changed.
+    """
+
+    channel: Channel
+    field_id: int | None = None
+    call: Call | None = None
+    every_ns: int = 0
+    follows: str = ""
+
+
+@dataclass(slots=True)
+class Found:
+    """What probing found: sources that gave a value, that value (in the channel's unit), and why others did not."""
+
+    sources: list[Source] = field(default_factory=list)
+    samples: dict[str, float | None] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def add(self, source: Source, raw: float) -> None:
+        self.sources.append(source)
+        self.samples[source.channel.name] = raw * source.channel.scale
+
+    def drop(self, name: str, why: str) -> None:
+        self.sources = [source for source in self.sources if source.channel.name != name]
+        self.samples.pop(name, None)
+        self.missing[name] = why
+
+
+class PowerGroup:
+    """Energy and power of one GPU: fields in one call, single calls only where they have to be."""
+
+    def __init__(
+        self,
+        device: Device,
+        sources: list[Source],
+        closed: Callable[[], None],
+        samples: UtilisationSamples | None = None,
+        power: PowerSamples | None = None,
+    ) -> None:
+        self._device = device
+        self._closed = closed
+        index = device.index
+        self.info = GroupInfo(
+            f"nvml.gpu.{index}.power",
+            "nvml",
+            f"gpu.{index}",
+            tuple(source.channel for source in sources),
+            Cadence.FAST,
+            tracked=True,
+            label=device.identity.gpu.name,
+            uuid=device.identity.gpu.uuid,
+        )
+        self._batch = [place for place, source in enumerate(sources) if source.field_id is not None]
+        self._fields = Fields(device.nvml, [sources[place].field_id or 0 for place in self._batch])
+        self._first = len(self._batch) if self._batch == list(range(len(self._batch))) else 0
+        calls = [(place, source.call) for place, source in enumerate(sources) if source.call is not None]
+        self._carrying = [place for place, source in enumerate(sources) if source.channel.carries_energy]
+        self._calls = [(place, call) for place, call in calls if place in self._carrying]
+        self._witnesses = [(place, call) for place, call in calls if place not in self._carrying]
+        self._witnessed_ns = 0
+        self._last = [NAN] * len(sources)
+        self._companions_ns = 0
+        period_s = sources[0].channel.facts.period_s
+        self._age_ns = 0 if period_s is None else round(period_s * NS)
+        self._samples = samples
+        self._sampled_ns = 0
+        # Only where one call of the fields is all there is, beside utilisation.
+        whole = self._first > 0 and not self._calls and len(self._witnesses) == len(sources) - self._first < 2
+        self._quick = self._fields.quick() if whole else None
+        self.snap = self._snap if self._quick is not None else None
+        watts = [place for place, source in enumerate(sources) if source.field_id == FIELD_INSTANT]
+        self._power = power
+        # Utilisation has to come from a buffer too, where there is any: it is as often wanted as power.
+        kept = power is not None and self._quick is not None and bool(watts) and (samples or not self._witnesses)
+        self.keeps = watts[0] if kept else None
+
+    def _snap(self) -> tuple[int, tuple[int, ...], float | None] | None:
+        """The raw energy or power, all fields raw, and utilisation where it was asked for; None where the call failed.
+
+        `develop` makes rows of it later: a wake-up is the wrong time for more than the call itself.
+        """
+        handle = self._device.handle
+        raw = None if handle is None or self._quick is None else self._quick(handle)
+        if raw is None:
+            return None
+        busy = None
+        if self._samples is None and self._witnesses:
+            now_ns = self._device.clock.monotonic_ns()
+            if now_ns - self._witnessed_ns >= UTILISATION_NS:
+                self._witnessed_ns = now_ns
+                busy = _raw(self._witnesses[0][1], handle)
+        return raw[2], raw, busy
+
+    def develop(self, taken: Sequence[tuple[int, int, tuple[int, tuple[int, ...], float | None]]]) -> list[Row]:
+        """The rows of what was snapped, each with when its read began and ended."""
+        samples = self._samples
+        self._look_at_samples()
+        witness = len(self._last) > self._first
+        busy = self._last[-1]
+        rows = []
+        values = self._last
+        for before_ns, after_ns, (_, raw, asked) in taken:
+            values = self._fields.values(raw)
+            if all(value != value for value in values):
+                self._refuse_empty()
+            if witness:
+                busy = samples.at(before_ns) if samples is not None else busy if asked is None else asked
+                values.append(busy)
+            rows.append(Row((before_ns + after_ns) // 2, before_ns - self._age_ns, after_ns, tuple(values)))
+        self._last = values
+        return rows
+
+    def _look_at_samples(self) -> None:
+        now_ns = self._device.clock.monotonic_ns()
+        if self._samples is not None and now_ns - self._sampled_ns >= UTILISATION_NS:
+            self._sampled_ns = now_ns
+            self._device.call(self._samples.update)
+
+    def kept(self) -> tuple[list[int], list[float]]:
+        """When the driver itself took the power of the last seconds, and the raw values of the channel `keeps`.
+
+        The lists go on growing at their ends, and forget what is older than some seconds.
+        """
+        power = self._power
+        if power is None:
+            return [], []
+        self._device.call(power.update)
+        self._look_at_samples()
+        return power.times_ns, power.values
+
+    def filled(
+        self, firsts: Sequence[float], kept: Sequence[float], reads_ns: Sequence[int]
+    ) -> list[tuple[float, ...]]:
+        """The values of publications that were not read: the first channel, what the driver kept, and utilisation
+        then; the others are not known."""
+        columns: list[Sequence[float]] = [[NAN] * len(firsts)] * len(self._last)
+        columns[0] = firsts
+        if self.keeps is not None:
+            columns[self.keeps] = kept
+        if self._samples is not None and self._witnesses:
+            columns[self._witnesses[0][0]] = [self._samples.at(read_ns) for read_ns in reads_ns]
+        return list(zip(*columns, strict=True))
+
+    def read(self) -> list[Row]:
+        """One row. Raises SensorError where the GPU is lost or gives none of its values."""
+        before_ns = self._device.clock.monotonic_ns()
+        values = self._device.call(self._read)
+        after_ns = self._device.clock.monotonic_ns()
+        read_ns = (before_ns + after_ns) // 2
+        return [Row(read_ns, before_ns - self._age_ns, after_ns, tuple(values))]
+
+    def close(self) -> None:
+        """Let go of NVML once every group has."""
+        self._closed()
+
+    def _read(self, handle: Any) -> list[float]:
+        values = self._last.copy()
+        if self._first:  # nearly always the fields are the first channels
+            values[: self._first] = self._fields.read(handle)
+        elif self._batch:
+            for place, value in zip(self._batch, self._fields.read(handle), strict=True):
+                values[place] = value
+        now_ns = self._device.clock.monotonic_ns()
+        for place, call in self._calls:
+            # A new publication of the first channel, or time: the others of a call of their own are asked then.
+            if place == 0 or now_ns - self._companions_ns >= COMPANION_NS or values[0] != self._last[0]:
+                values[place] = _raw(call, handle)
+                self._companions_ns = now_ns if place else self._companions_ns
+        if now_ns - self._witnessed_ns >= UTILISATION_NS:
+            self._witnessed_ns = now_ns
+            for place, call in self._witnesses:
+                values[place] = _raw(call, handle)
+        for place in self._carrying:
+            if values[place] == values[place]:
+                break
+        else:
+            self._refuse_empty()
+        self._last = values
+        return values
+
+    def _refuse_empty(self) -> None:
+        codes = set(self._fields.errors.values())
+        lost = next((code for code in codes if is_lost(code)), None)
+        if lost is not None:
+            raise self._device.nvml.NVMLError(lost)
+        raise SensorError(words_for(codes.pop()) if codes else "none of its power readings answers")
+
+
+class StateGroup:
+    """Memory, temperature, clocks, limit and GPM metrics of one GPU, once a second, each on its own.
+
+    Each is a call into the driver. So the power limit, a setting, is asked every 10 s; memory clock and throttle
+    reasons every 5 s, and every other second while the SM clock changes; temperature and use of the memory's bandwidth
+    every other second.
+    The SM clock, temperature and that use are asked ever less often while they stand still, at last every 4 s, until
+    they move, or the memory in use does, for then somebody came or left. In between their last answer stands. Memory is
+    asked every second.
+    """
+
+    def __init__(self, device: Device, sources: list[Source], gpm: Gpm | None, closed: Callable[[], None]) -> None:
+        self._device = device
+        self._sources = sources
+        self._gpm = gpm
+        self._closed = closed
+        self._last: dict[str, _Asked] = {}
+        index = device.index
+        self._memory = f"gpu.{index}.memory"
+        # Memory first: where it changed the others are asked.
+        self._order = sorted(range(len(sources)), key=lambda place: sources[place].channel.name != self._memory)
+        channels = [source.channel for source in sources] + (gpm.channels if gpm else [])
+        self.info = GroupInfo(
+            f"nvml.gpu.{index}.state",
+            "nvml",
+            f"gpu.{index}",
+            tuple(channels),
+            Cadence.SLOW,
+            label=device.identity.gpu.name,
+            uuid=device.identity.gpu.uuid,
+        )
+
+    def read(self) -> list[Row]:
+        """One row, NaN for metrics that failed this time. Raises SensorError where the GPU is lost."""
+        values = self._device.call(self._read)
+        now_ns = self._device.clock.monotonic_ns()
+        return [Row(now_ns, now_ns, now_ns, tuple(values))]
+
+    def close(self) -> None:
+        """Free the GPM samples, and let go of NVML once every group has."""
+        if self._gpm:
+            self._gpm.close()
+        self._closed()
+
+    def _read(self, handle: Any) -> list[float]:
+        now_ns = self._device.clock.monotonic_ns()
+        changed: set[str] = set()
+        values = [NAN] * len(self._sources)
+        for place in self._order:
+            values[place] = self._value(self._sources[place], handle, now_ns, changed)
+        values += self._gpm.read(handle) if self._gpm else []
+        if all(value != value for value in values):
+            raise SensorError("none of its state readings answers")
+        return values
+
+    def _value(self, source: Source, handle: Any, now_ns: int, changed: set[str]) -> float:
+        name = source.channel.name
+        asked = self._last.get(name)
+        if asked is None:
+            asked = _Asked(NAN, now_ns, now_ns, 0)
+        elif now_ns < asked.again_ns and (source.follows not in changed or now_ns < asked.asked_ns + INERT_NS):
+            if asked.still < STILL or self._memory not in changed:
+                return asked.value
+            asked = asked._replace(still=0)
+        value = _raw(source.call, handle)
+        still = asked.still + 1 if value == asked.value else 0
+        if not still:
+            changed.add(name)
+        every_ns = source.every_ns
+        if still >= STILL and name != self._memory:
+            every_ns = max(every_ns, min(max(every_ns, OFTEN_NS) * (still // STILL + 1), SELDOM_NS))
+        self._last[name] = _Asked(value, now_ns, now_ns + (every_ns if value == value else 0), still)
+        return value
+
+
+class _Asked(NamedTuple):
+    """A metric's last answer, when it was asked, when it is to be asked again, and how often it was the same."""
+
+    value: float
+    asked_ns: int
+    again_ns: int
+    still: int
+
+
+def _raw(call: Call | None, handle: Any) -> float:
+    """A metric's raw value, NaN where it fails; raises where the device is lost."""
+    if call is None:
+        return NAN
+    try:
+        return float(call(handle))
+    except Exception as error:
+        if is_lost(error):
+            raise
+        return NAN
+
+
+def probe_power(device: Device, handle: Any) -> Found:
+    """The energy and power readings that this GPU really gives, best first."""
+    nvml, found = device.nvml, Found()
+    fields = Fields(nvml, (FIELD_ENERGY, FIELD_INSTANT, FIELD_AVERAGE))
+    try:
+        energy, instant, average = fields.read(handle)
+        why: Mapping[int, str] = {key: words_for(code) for key, code in fields.errors.items()}
+    except Exception as error:
+        if is_lost(error):
+            raise
+        energy = instant = average = NAN
+        why = dict.fromkeys(fields.ids, words_for(error))
+    name = f"gpu.{device.index}"
+    _offer(found, device, "energy", "counter", energy, FIELD_ENERGY, nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    if instant == instant:
+        _offer(found, device, "power", "instant", instant, FIELD_INSTANT, None, handle)
+    else:
+        _offer(found, device, "power", "draw", NAN, None, nvml.nvmlDeviceGetPowerUsage, handle)
+    if average == average:
+        _offer(found, device, "power_average", "average", average, FIELD_AVERAGE, None, handle)
+    else:
+        found.missing[f"{name}.power_average"] = why.get(FIELD_AVERAGE, "no value")
+    return found
+
+
+def _offer(
+    found: Found,
+    device: Device,
+    what: str,
+    reading: Reading,
+    raw: float,
+    field_id: int | None,
+    call: Call | None,
+    handle: Any,
+) -> None:
+    """Add a channel by its field where that gave a value, else by its own call, else say why it is missing."""
+    channel = _power_channel(device, what, reading, found)
+    if raw == raw:
+        found.add(Source(channel, field_id=field_id), raw)
+        return
+    try:
+        value = float(call(handle)) if call else NAN
+    except Exception as error:
+        if is_lost(error):
+            raise
+        found.missing[channel.name] = words_for(error)
+        return
+    found.add(Source(channel, call=call), value)
+
+
+def _power_channel(device: Device, what: str, reading: Reading, found: Found) -> Channel:
+    who, before = device.identity, found.sources
+    counter = what == "energy"
+    facts = facts_for(who.gpu.name, who.driver, who.max_w, reading)
+    facts, why = calibrated(facts, who.gpu.uuid, slot=who.gpu.pci_bus_id)
+    if why is not None:
+        found.missing[f"gpu.{device.index}.calibration"] = why
+    return Channel(
+        name=f"gpu.{device.index}.{what}",
+        unit="J" if counter else "W",
+        kind=Kind.COUNTER if counter else Kind.GAUGE,
+        device=f"gpu.{device.index}",
+        domain=Domain.GPU,
+        scale=1e-3,
+        pedigree=Pedigree.COUNTER if counter else Pedigree.INTEGRATED,
+        mirror_of=before[0].channel.name if before else None,
+        facts=facts,
+    )
+
+
+def without_counter(found: Found, device: Device, why: str) -> Found:
+    """The same findings where the energy counter turned out to be no counter: power is then the first channel."""
+    name = f"gpu.{device.index}.energy"
+    found.drop(name, why)
+    kept, found.sources = found.sources, []
+    for source in kept:
+        mirror = found.sources[0].channel.name if found.sources else None
+        channel = Channel(**{**_members(source.channel), "mirror_of": mirror})
+        found.sources.append(Source(channel, source.field_id, source.call))
+    return found
+
+
+def _members(channel: Channel) -> dict[str, Any]:
+    return {key: getattr(channel, key) for key in Channel.__dataclass_fields__}
+
+
+def probe_utilisation(found: Found, device: Device, handle: Any) -> bool:
+    """Add utilisation to the fast channels, where it is to be had (on a MIG board it is not)."""
+    channel = _gauge(device, "utilisation", "%")
+    return _try(found, Source(channel, call=lambda handle: device.rates(handle, UTILISATION_NS)[0]), handle)
+
+
+def probe_state(device: Device, handle: Any) -> Found:
+    """The slow channels, each tried on its own."""
+    nvml, found = device.nvml, Found()
+
+    def memory(handle: Any) -> float:
+        device.memory_used = float(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        return device.memory_used
+
+    reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+    offers: list[tuple[str, str, float, Call]] = [
+        ("memory_utilisation", "%", 1.0, lambda handle: device.rates(handle, SLOW_RATES_NS)[1]),
+        ("memory", "B", 1.0, memory),
+        ("temperature", "°C", 1.0, lambda handle: nvml.nvmlDeviceGetTemperature(handle, 0)),
+        ("clock_sm", "MHz", 1.0, lambda handle: nvml.nvmlDeviceGetClockInfo(handle, 1)),
+        ("clock_memory", "MHz", 1.0, lambda handle: nvml.nvmlDeviceGetClockInfo(handle, 2)),
+        ("throttle", "mask", 1.0, reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
+        ("power_limit", "W", 1e-3, nvml.nvmlDeviceGetEnforcedPowerLimit),
+    ]
+    clock = f"gpu.{device.index}.clock_sm"
+    seldom = {
+        "memory_utilisation": (INERT_NS, ""),
+        "temperature": (INERT_NS, ""),
+        "clock_memory": (RELATED_NS, clock),
+        "throttle": (RELATED_NS, clock),
+        "power_limit": (SETTING_NS, ""),
+    }
+    for what, unit, scale, call in offers:
+        every_ns, follows = seldom.get(what, (0, ""))
+        source = Source(_gauge(device, what, unit, scale), call=call, every_ns=every_ns, follows=follows)
+        if not _try(found, source, handle) and what == "throttle" and reasons:
+            older = nvml.nvmlDeviceGetCurrentClocksThrottleReasons  # drivers before 535 have only this name
+            _try(found, Source(source.channel, call=older, every_ns=every_ns, follows=follows), handle)
+    return found
+
+
+def _gauge(device: Device, what: str, unit: str, scale: float = 1.0) -> Channel:
+    return Channel(f"gpu.{device.index}.{what}", unit, Kind.GAUGE, f"gpu.{device.index}", scale=scale)
+
+
+def _try(found: Found, source: Source, handle: Any) -> bool:
+    name = source.channel.name
+    try:
+        found.add(source, float(source.call(handle)) if source.call else NAN)
+    except Exception as error:
+        if is_lost(error):
+            raise
+        found.missing[name] = words_for(error)
+        return False
+    found.missing.pop(name, None)
+    return True

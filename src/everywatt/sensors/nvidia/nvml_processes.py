@@ -1,0 +1,265 @@
+"""Who is on which GPU, once a second: memory and SM use of each process.
+
+A process list costs about 500 µs of a real driver. So a list is one call into a buffer that was made once, and a GPU
+that had no process is not asked again while its used memory, which the state group reads anyway, stays the same to
+the byte: whoever opens a context takes memory. All the same it is asked every minute. Graphics processes are looked for
+then, and when memory has changed, while there are none.
+
+A run of a few seconds owes much to when exactly a process came and went, so a recorder may read this table more often
+while a run is young (`hurry_s`): used memory, which is cheap, then tells whether anybody came or left. Each row says
+since when that was not known (`since_ns`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from everywatt.core.channels import Cadence, GroupInfo
+from everywatt.core.clocks import NS
+from everywatt.core.errors import SensorError
+from everywatt.sensors.nvidia.nvml_api import INSUFFICIENT_SIZE, NOT_FOUND, code_of, is_lost, metric, pointer, words_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from everywatt.sensors.nvidia.nvml_device import Device
+
+ASK_ANYWAY_NS = 60 * NS
+USUAL_NS = 9 * NS // 10  # reads closer than this are hurried: used memory is then older than they are
+_UNKNOWN_ID = 0xFFFFFFFF
+_UNKNOWN_MEMORY = 0xFFFFFFFFFFFFFFFF
+
+
+class Lister:
+    """Processes of one kind, in one call, with a buffer that is made once and grows where it has to."""
+
+    def __init__(self, nvml: Any, kind: str) -> None:
+        self._nvml = nvml
+        self._public = f"nvmlDeviceGet{kind}RunningProcesses"
+        found = (pointer(nvml, self._public + version) for version in ("_v3", "_v2"))
+        self._function = next((function for function in found if function is not None), None)
+        self._room = 32
+        self._buffer: Any = None
+
+    def __call__(self, handle: Any) -> list[Any]:
+        """Entries with pid, usedGpuMemory, gpuInstanceId, computeInstanceId."""
+        if self._function is None:
+            return list(getattr(self._nvml, self._public)(handle))
+        while True:
+            if self._buffer is None:
+                self._buffer = (self._nvml.c_nvmlProcessInfo_v2_t * self._room)()
+            count = ctypes.c_uint(self._room)
+            code = self._function(handle, ctypes.byref(count), self._buffer)
+            if code == INSUFFICIENT_SIZE and self._room < 1 << 16:
+                self._room, self._buffer = max(self._room * 2, count.value + 8), None
+                continue
+            if code:
+                raise self._nvml.NVMLError(code)
+            return list(self._buffer[: count.value])
+
+
+class UseLister:
+    """SM use samples that are newer than a time stamp, in one call."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._function = pointer(nvml, "nvmlDeviceGetProcessUtilization")
+        self._room = 64
+        self._buffer: Any = None
+
+    def __call__(self, handle: Any, since_us: int) -> list[Any]:
+        """Entries with pid, timeStamp, smUtil. Raises Not Found where there is no newer one."""
+        if self._function is None:
+            return list(self._nvml.nvmlDeviceGetProcessUtilization(handle, since_us))
+        while True:
+            if self._buffer is None:
+                self._buffer = (self._nvml.c_nvmlProcessUtilizationSample_t * self._room)()
+            count = ctypes.c_uint(self._room)
+            code = self._function(handle, self._buffer, ctypes.byref(count), ctypes.c_ulonglong(since_us))
+            if code == INSUFFICIENT_SIZE and self._room < 1 << 16:
+                self._room, self._buffer = max(self._room * 2, count.value + 8), None
+                continue
+            if code:
+                raise self._nvml.NVMLError(code)
+            return list(self._buffer[: count.value])
+
+
+class _Gpu:
+    """What is known of one GPU's processes."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.rows: dict[tuple[int, int | None, int | None], dict[str, Any]] = {}
+        self.since_us = 0
+        self.memory: float | None = None
+        self.asked_ns = 0
+        self.seen_ns: int | None = None  # when it was last known who is there
+        self.graphics_ns = 0
+        self.samples = True
+
+    def may_skip(self, now_ns: int, hurried: bool) -> bool:
+        """True where its used memory says that nobody came or left; how busy they are is asked once a second."""
+        least_ns = ASK_ANYWAY_NS if not self.rows else USUAL_NS if hurried else 0
+        if self.device.memory_used is None or now_ns - self.asked_ns >= least_ns:
+            return False
+        return self.device.memory_used == self.memory
+
+
+class ProcessTable:
+    """Rows: gpu, uuid, pid, type (C compute, G graphics, C+G), memory_bytes, sm (% of the GPU, None where not known),
+    sample_us (when the driver took it, Unix µs), gpu_instance and compute_instance (None unless MIG), since_ns (when
+    it was last known who is on this GPU, monotonic; not in the first rows).
+    On a board that is cut into MIG instances also slices and of_slices: compute slices of instance and board.
+
+    Only rows that are new or changed are given; a process that left has one row with `gone` true.
+    """
+
+    hurry_s = 0.2
+
+    def __init__(self, nvml: Any, devices: Sequence[Device], closed: Callable[[], None]) -> None:
+        self.info = GroupInfo("nvml.processes", "nvml", "gpu", (), Cadence.SLOW, table=True, label="GPU processes")
+        self._nvml = nvml
+        self._gpus = [_Gpu(device) for device in devices]
+        self._compute, self._graphics = Lister(nvml, "Compute"), Lister(nvml, "Graphics")
+        self._use = UseLister(nvml)
+        self._clock = devices[0].clock
+        self._read_ns = 0
+        self._whole = False
+        self._closed = closed
+
+    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+        """When it was read, and the rows that changed. A GPU that fails keeps its rows until it answers again."""
+        now_ns = self._clock.monotonic_ns()
+        changed: list[dict[str, Any]] = []
+        failures: list[SensorError] = []
+        hurried = now_ns - self._read_ns < USUAL_NS and not self._whole
+        self._read_ns, self._whole = now_ns, False
+        for gpu in self._gpus:
+            try:
+                if hurried:
+                    gpu.device.call(self._look_at_memory(gpu.device))
+                if gpu.may_skip(now_ns, hurried):
+                    gpu.seen_ns = now_ns if hurried else gpu.seen_ns
+                    continue
+                rows = gpu.device.call(partial(self._rows, gpu))
+            except SensorError as error:
+                failures.append(error)
+                continue
+            gpu.memory, gpu.asked_ns = gpu.device.memory_used, now_ns
+            before = {} if gpu.seen_ns is None else {"since_ns": gpu.seen_ns}
+            changed += [{**row, **before} for row in _changes(gpu.rows, rows)]
+            gpu.rows, gpu.seen_ns = rows, now_ns
+        if failures and len(failures) == len(self._gpus):
+            raise failures[0]
+        return now_ns, changed
+
+    def ask_all(self) -> None:
+        """The next read asks for everything, however short the last one is ago: a run begins or ends there."""
+        self._whole = True
+        for gpu in self._gpus:
+            gpu.asked_ns = -ASK_ANYWAY_NS
+
+    def _look_at_memory(self, device: Device) -> Callable[[Any], None]:
+        def look(handle: Any) -> None:
+            used = metric(lambda: float(self._nvml.nvmlDeviceGetMemoryInfo(handle).used))
+            device.memory_used = device.memory_used if used is None else used
+
+        return look
+
+    def follow(self, pids: Sequence[int]) -> None:
+        """Nothing to do: every process on a GPU is listed, whoever started it."""
+
+    def close(self) -> None:
+        """Let go of NVML once every group has."""
+        self._closed()
+
+    def _rows(self, gpu: _Gpu, handle: Any) -> dict[tuple[int, int | None, int | None], dict[str, Any]]:
+        rows: dict[tuple[int, int | None, int | None], dict[str, Any]] = {}
+        for kind in ("C", "G"):
+            for entry in self._listed(gpu, handle, kind):
+                row = _row(gpu.device, entry, kind)
+                key = (row["pid"], row["gpu_instance"], row["compute_instance"])
+                if key in rows:
+                    rows[key]["type"] = "C+G"
+                else:
+                    rows[key] = row
+        if rows and gpu.samples:
+            self._add_use(gpu, handle, rows)
+        return rows
+
+    def _listed(self, gpu: _Gpu, handle: Any, kind: str) -> list[Any]:
+        if kind == "C":
+            return self._compute(handle)
+        now_ns = self._clock.monotonic_ns()
+        if now_ns < gpu.graphics_ns:
+            return []
+        try:
+            listed = self._graphics(handle)
+        except Exception as error:
+            if is_lost(error):
+                raise
+            listed = []  # compute-only boards have no graphics list
+        gpu.graphics_ns = now_ns if listed else now_ns + ASK_ANYWAY_NS
+        return listed
+
+    def _add_use(self, gpu: _Gpu, handle: Any, rows: dict[Any, dict[str, Any]]) -> None:
+        """SM use since the last read. The driver keeps samples only of processes that did something; others have 0."""
+        samples: list[Any] | None
+        try:
+            samples = self._use(handle, gpu.since_us)
+        except Exception as error:
+            if is_lost(error):
+                raise
+            gpu.samples = code_of(error) == NOT_FOUND  # no new sample; anything else is not supported (MIG, old cards)
+            samples = [] if gpu.samples else None
+        if samples is None:
+            return
+        newest = max((int(sample.timeStamp) for sample in samples), default=gpu.since_us)
+        for row in rows.values():
+            own = [float(sample.smUtil) for sample in samples if sample.pid == row["pid"]]
+            row["sm"] = sum(own) / len(own) if own else 0.0
+            row["sample_us"] = newest or None
+        gpu.since_us = newest
+
+
+def _row(device: Device, entry: Any, kind: str) -> dict[str, Any]:
+    memory = entry.usedGpuMemory
+    row = {
+        "gpu": device.index,
+        "uuid": device.identity.gpu.uuid,
+        "pid": int(entry.pid),
+        "type": kind,
+        "memory_bytes": None if memory in (None, _UNKNOWN_MEMORY) else int(memory),
+        "sm": None,
+        "sample_us": None,
+        "gpu_instance": _instance(entry, "gpuInstanceId"),
+        "compute_instance": _instance(entry, "computeInstanceId"),
+    }
+    for mig in device.identity.gpu.migs:
+        if (mig.gpu_instance, mig.compute_instance) == (row["gpu_instance"], row["compute_instance"]):
+            row |= {"slices": mig.slices, "of_slices": mig.of_slices}
+    return row
+
+
+def _instance(entry: Any, name: str) -> int | None:
+    number = getattr(entry, name, None)
+    return None if number in (None, _UNKNOWN_ID) else int(number)
+
+
+def _changes(before: dict[Any, dict[str, Any]], after: dict[Any, dict[str, Any]]) -> list[dict[str, Any]]:
+    changed = [row for key, row in after.items() if before.get(key) != row]
+    gone = [{**row, "gone": True} for key, row in before.items() if key not in after]
+    return changed + gone
+
+
+def probe_processes(nvml: Any, device: Device, handle: Any) -> str | None:
+    """Why processes of this GPU cannot be listed, None where they can."""
+    try:
+        Lister(nvml, "Compute")(handle)
+    except Exception as error:
+        if is_lost(error):
+            raise
+        return words_for(error)
+    return None

@@ -1,0 +1,153 @@
+"""What the driver itself keeps: all samples of the last second in one call, each with its own time.
+
+Asking for the rates tells how things stand at that moment, so it has to be done at every publication, five times a
+second. The driver's buffer is used where it really works: it answers, its newest sample is young, samples come often
+enough to say the same, it reaches back far enough to be asked once in a while, and the call is not dearer than those
+that it saves. Power is kept in the same way; whether that says the same as the counter is for the recorder to find out
+(`recorder.standin`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from bisect import bisect_right
+from itertools import accumulate, pairwise
+from operator import lt
+from typing import TYPE_CHECKING, Any
+
+from everywatt.core.channels import NAN
+from everywatt.core.clocks import NS, Clock
+from everywatt.sensors.nvidia.nvml_api import NOT_FOUND, pointer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOTAL_POWER, GPU_UTILISATION = 0, 1  # NVML's numbers of these kinds of samples
+CLOSEST_NS, FARTHEST_NS = 40_000_000, 300_000_000
+REACH_NS = 3 * NS
+POWER_REACH_NS = 2 * NS  # drivers keep 119 samples of 20 ms
+YOUNG_NS = NS // 2
+KEEP_NS = 5 * NS
+SAVED_CALLS = 3
+_SAMPLE = struct.Struct("<QI4x")  # a stamp and, of the eight bytes of a value, those of an unsigned one
+_UNSIGNED = 1
+
+
+class DriverSamples:
+    """Samples of one kind of one GPU over time: `times_ns` (monotonic) and `values` as the driver gives them."""
+
+    kind = TOTAL_POWER
+
+    def __init__(self, nvml: Any, clock: Clock) -> None:
+        self._nvml = nvml
+        self._clock = clock
+        self._function = pointer(nvml, "nvmlDeviceGetSamples")
+        self._kind = ctypes.c_int(self.kind)
+        self._type = ctypes.c_int(0)
+        self._room = 256
+        self._buffer = (ctypes.c_ubyte * (self._room * _SAMPLE.size))()
+        self._count = ctypes.c_uint(0)
+        self._since = ctypes.c_ulonglong(0)
+        self._references = ctypes.byref(self._type), ctypes.byref(self._count)
+        self._since_us = 0
+        self.times_ns: list[int] = []
+        self.values: list[float] = []
+
+    def update(self, handle: Any) -> None:
+        """Take in the samples since the last time. Raises NVML's error; that there is no newer one is none."""
+        self._count.value, self._since.value = self._room, self._since_us
+        code = self._function(handle, self._kind, self._since, *self._references, self._buffer)
+        if code == NOT_FOUND:
+            return
+        if code:
+            raise self._nvml.NVMLError(code)
+        # Stamps are UTC; what the wall clock says beside the monotonic one now is good enough for a second.
+        offset_ns = self._clock.utc_ns() - self._clock.monotonic_ns()
+        size = self._count.value * _SAMPLE.size
+        fresh = self._newer(list(_SAMPLE.iter_unpack(memoryview(self._buffer)[:size])))
+        if fresh:
+            self._since_us = fresh[-1][0]
+            self.times_ns += [stamp_us * 1000 - offset_ns for stamp_us, _ in fresh]
+            self.values += [float(value) for _, value in fresh]
+            self._forget()
+
+    def _newer(self, samples: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those whose stamps are newer than all before them. Drivers give them in order."""
+        stamps = [self._since_us, *(stamp_us for stamp_us, _ in samples)]
+        if all(map(lt, stamps, stamps[1:])):
+            return samples
+        newest = accumulate(stamps, max)
+        return [sample for sample, before_us in zip(samples, newest, strict=False) if sample[0] > before_us]
+
+    def _capacity(self, handle: Any) -> int:
+        """How many samples the driver keeps, as far as there is room for them here."""
+        count = ctypes.c_uint(0)
+        since = ctypes.c_ulonglong(0)
+        code = self._function(handle, self._kind, since, ctypes.byref(self._type), ctypes.byref(count), None)
+        return 0 if code else min(count.value, self._room)
+
+    def _cost_ns(self, call: Callable[[Any], Any], handle: Any) -> int:
+        """What a call takes: the best of three, since the machine may be busy."""
+        took = []
+        for _ in range(3):
+            began_ns = self._clock.monotonic_ns()
+            call(handle)
+            took.append(self._clock.monotonic_ns() - began_ns)
+        return min(took)
+
+    def _forget(self) -> None:
+        old = bisect_right(self.times_ns, self.times_ns[-1] - KEEP_NS) if self.times_ns else 0
+        if old > 64:
+            del self.times_ns[:old], self.values[:old]
+
+    def at(self, t_ns: int) -> float:
+        """What stood published at that time; the oldest that is known where nothing is, NaN where nothing is at all."""
+        if not self.times_ns:
+            return NAN
+        return self.values[max(bisect_right(self.times_ns, t_ns) - 1, 0)]
+
+    def usable(self, handle: Any) -> bool:
+        """Whether the driver keeps such samples, some are there and they are young. Raises what the driver raises."""
+        if self._function is None or _SAMPLE.size != ctypes.sizeof(self._nvml.c_nvmlSample_t):
+            return False
+        self.update(handle)
+        times = self.times_ns
+        if self._type.value != _UNSIGNED or len(times) < 4:
+            return False
+        return abs(self._clock.monotonic_ns() - times[-1]) <= YOUNG_NS
+
+    def _step_ns(self) -> int:
+        """How far apart samples usually are."""
+        steps = sorted(after - before for before, after in pairwise(self.times_ns))
+        return steps[len(steps) // 2]
+
+
+class PowerSamples(DriverSamples):
+    """The power of one GPU over time, in milliwatts."""
+
+    def works(self, handle: Any) -> bool:
+        """Whether the buffer holds all of the last seconds, so that it can be asked once a second."""
+        try:
+            return self.usable(handle) and self._capacity(handle) * self._step_ns() >= POWER_REACH_NS
+        except Exception:  # noqa: BLE001 - then power is read, which tells what is wrong
+            return False
+
+
+class UtilisationSamples(DriverSamples):
+    """The busy share of one GPU over time, in percent."""
+
+    kind = GPU_UTILISATION
+
+    def works(self, handle: Any, rates: Callable[[Any], Any]) -> bool:
+        """Whether the buffer can stand in for calls of `rates`."""
+        try:
+            if not self.usable(handle) or max(self.values) > 100:
+                return False
+            saved_ns = self._cost_ns(rates, handle)
+            cost_ns = self._cost_ns(self.update, handle)
+            reaches = self._capacity(handle) * self._step_ns() >= REACH_NS
+        except Exception:  # noqa: BLE001 - then the rates are asked for, which tells what is wrong
+            return False
+        often = CLOSEST_NS <= self._step_ns() <= FARTHEST_NS
+        return often and reaches and cost_ns <= SAVED_CALLS * max(saved_ns, 20_000)

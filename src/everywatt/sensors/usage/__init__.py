@@ -1,0 +1,1 @@
+"""Who uses the machine: processes, cgroups, containers, hardware activity."""

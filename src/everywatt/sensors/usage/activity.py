@@ -1,0 +1,202 @@
+"""What else tells of power: CPU time by mode, frequency, disk and network bytes, instructions and cache misses.
+
+    [sensor.use]
+    features = true
+
+Off unless asked for (`everywatt model collect` asks), since only a power model needs them. A channel whose source is
+missing or closed on this machine is not there; `missing` of the report says why.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from everywatt.core.channels import NAN, Cadence, Channel, Facts, GroupInfo, Kind, Row, fresh
+from everywatt.core.clocks import NS
+from everywatt.core.errors import SensorError
+from everywatt.sensors.procfs import TICKS_PER_S, KeptFile, slurp
+from everywatt.sensors.sysfs import read_text
+
+if TYPE_CHECKING:
+    from everywatt.core.machine import Machine
+
+GROUP = "use.activity"
+MOST_FREQUENCIES = 16  # CPUs whose frequency is read: each read interrupts that CPU
+SECTOR_BYTES = 512
+HARDWARE = 0  # PERF_TYPE_HARDWARE
+COUNTS = {"instructions": (HARDWARE, 1), "cycles": (HARDWARE, 0), "cache_misses": (HARDWARE, 3)}
+NOT_DISKS = re.compile(r"(loop|ram|zram|dm-|md|sr|fd|nbd)\d*")  # on top of disks, or none
+MODES = ("user_time", "system_time", "iowait_time", "irq_time")
+DISK = ("disk_read", "disk_written")
+NETWORK = ("network_received", "network_sent", "loopback")
+_TICK = Facts(period_s=1.0 / TICKS_PER_S, quantum=1.0 / TICKS_PER_S)
+
+Part = tuple[tuple[Channel, ...], Callable[[], Sequence[float]], Callable[[], None]]
+
+
+def parse_modes(data: bytes) -> tuple[float, float, float, float]:
+    """Seconds of all CPUs from the first line of /proc/stat: user and nice, system, waiting for disks, interrupts."""
+    user, nice, system, _, wait, irq, soft = (int(word) for word in data.split(b"\n", 1)[0].split()[1:8])
+    return (user + nice) / TICKS_PER_S, system / TICKS_PER_S, wait / TICKS_PER_S, (irq + soft) / TICKS_PER_S
+
+
+def parse_disks(data: bytes, whole: Callable[[str], bool]) -> tuple[float, float]:
+    """Bytes read and written of /proc/diskstats, over the disks that are `whole`: a partition's are in its disk's."""
+    read = written = 0
+    for line in data.splitlines():
+        words = line.split()
+        if len(words) >= 10 and whole(words[2].decode("ascii", "replace")):
+            read += int(words[5])
+            written += int(words[9])
+    return float(read * SECTOR_BYTES), float(written * SECTOR_BYTES)
+
+
+def parse_network(data: bytes) -> tuple[float, float, float]:
+    """Bytes of /proc/net/dev: received and sent over all interfaces but `lo`, and those sent to itself."""
+    received = sent = itself = 0
+    for line in data.splitlines()[2:]:
+        name, _, rest = line.partition(b":")
+        words = rest.split()
+        if len(words) < 9:
+            continue
+        if name.strip() == b"lo":
+            itself += int(words[8])
+        else:
+            received += int(words[0])
+            sent += int(words[8])
+    return float(received), float(sent), float(itself)
+
+
+def parse_frequency(cpuinfo: bytes) -> float:
+    """The mean of the `cpu MHz` lines of /proc/cpuinfo, in hertz; NaN without any."""
+    found = [float(value) for value in re.findall(rb"^cpu MHz\s*: ([0-9.]+)", cpuinfo, re.MULTILINE)]
+    return 1e6 * sum(found) / len(found) if found else NAN
+
+
+def _kept(path: Path, parse: Callable[[bytes], Sequence[float]], limit: int, channels: Sequence[Channel]) -> Part:
+    file = KeptFile(path)
+    try:
+        parse(file.read(limit))
+    except BaseException:
+        file.close()
+        raise
+    return tuple(channels), lambda: parse(file.read(limit)), file.close
+
+
+def _channels(names: Sequence[str], unit: str, facts: Facts | None = None) -> list[Channel]:
+    return [Channel(f"host.{name}", unit, Kind.COUNTER, "host", facts=facts or Facts()) for name in names]
+
+
+def modes_part(machine: Machine) -> Part:
+    """CPU time by mode."""
+    return _kept(machine.proc / "stat", parse_modes, 512, _channels(MODES, "s", _TICK))
+
+
+def disk_part(machine: Machine) -> Part:
+    """Bytes of disks."""
+    block = machine.sys / "block"
+    disks = {path.name for path in block.iterdir() if not NOT_DISKS.fullmatch(path.name)}
+    if not disks:
+        raise OSError(errno.ENOENT, "no disk of its own")
+    channels = _channels(DISK, "B", Facts(quantum=float(SECTOR_BYTES)))
+    return _kept(machine.proc / "diskstats", lambda data: parse_disks(data, disks.__contains__), 65536, channels)
+
+
+def network_part(machine: Machine) -> Part:
+    """Bytes of interfaces."""
+    return _kept(machine.proc / "net" / "dev", parse_network, 65536, _channels(NETWORK, "B"))
+
+
+def frequency_part(machine: Machine) -> Part:
+    """The mean frequency: of cpufreq, else as /proc/cpuinfo tells it."""
+    channel = Channel("host.cpu_frequency", "Hz", Kind.GAUGE, "host", facts=Facts(window_s=0.0))
+    paths = sorted((machine.sys / "devices" / "system" / "cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+    if not paths:
+        path = machine.proc / "cpuinfo"
+        if parse_frequency(slurp(path)) != parse_frequency(slurp(path)):
+            raise OSError(errno.ENOENT, "neither cpufreq nor /proc/cpuinfo tells a frequency")
+        return (channel,), lambda: (parse_frequency(slurp(path)),), lambda: None
+    files = [KeptFile(path) for path in paths[:: -(-len(paths) // MOST_FREQUENCIES)]]
+
+    def mean() -> Sequence[float]:
+        return (1e3 * sum(int(file.read(32)) for file in files) / len(files),)
+
+    def close() -> None:
+        for file in files:
+            file.close()
+
+    return (channel,), mean, close
+
+
+def counts_part(machine: Machine, events: Mapping[str, tuple[int, int]] = COUNTS) -> Part:
+    """Events of all CPUs by perf_event_open. OSError where the kernel or the machine has none for us."""
+    from everywatt.sensors.cpu.perf import open_event, parse_cpus, read_event  # loads ctypes
+
+    cpus = parse_cpus(read_text(machine.sys / "devices" / "system" / "cpu" / "online") or "") or [0]
+    handles: list[list[int]] = []
+
+    def close() -> None:
+        for one in handles:
+            while one:
+                os.close(one.pop())
+
+    def read() -> Sequence[float]:
+        return [float(sum(read_event(handle) for handle in one)) for one in handles]
+
+    try:
+        for kind, config in events.values():
+            handles.append([])
+            for cpu in cpus:
+                handles[-1].append(open_event(kind, config, cpu))
+        read()
+    except OSError:
+        close()
+        raise
+    return tuple(_channels(tuple(events), "")), read, close
+
+
+PARTS = {
+    "CPU time by mode": modes_part,
+    "CPU frequency": frequency_part,
+    "bytes of disks": disk_part,
+    "bytes of the network": network_part,
+    "instructions, cycles, cache misses": counts_part,
+}
+
+
+class HostActivity:
+    """The group `use.activity`: every part that this machine has, read once a second. `missing` says what it lacks."""
+
+    def __init__(self, machine: Machine, parts: Mapping[str, Callable[[Machine], Part]] = PARTS) -> None:
+        self._clock = machine.clock
+        self._parts: list[Part] = []
+        self.missing: dict[str, str] = {}
+        for name, make in parts.items():
+            try:
+                self._parts.append(make(machine))
+            except (OSError, ValueError) as error:
+                self.missing[name] = str(getattr(error, "strerror", None) or error)
+        channels = tuple(channel for part in self._parts for channel in part[0])
+        self.info = GroupInfo(GROUP, "use", "host", channels, Cadence.SLOW, label="what else tells of power")
+
+    def read(self) -> Sequence[Row]:
+        """One row; NaN for a part that cannot be read now."""
+        values: list[float] = []
+        for channels, read, _ in self._parts:
+            try:
+                values += read()
+            except (OSError, ValueError):
+                values += [NAN] * len(channels)
+        if all(value != value for value in values):
+            raise SensorError("Nothing of the host's activity can be read.")
+        return (fresh(self._clock.monotonic_ns(), tuple(values), round(NS / TICKS_PER_S)),)
+
+    def close(self) -> None:
+        """Close all files and events."""
+        for _, _, close in self._parts:
+            close()

@@ -1,0 +1,222 @@
+"""One process that is followed: its CPU clock every time, its /proc files only when that clock moved."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from everywatt.sensors import procfs
+from everywatt.sensors.usage import cgroups, container_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from everywatt.sensors.usage.exits import Exit
+
+CMDLINE_LIMIT = 400
+KEEP_OPEN = 128  # stat files that stay open; the rest of a large tree is opened at each read
+HIDDEN = "the process belongs to another user and /proc is mounted with hidepid"
+_SETTLING = 3  # reads in which a young process is expected to exec and to be moved to its cgroup
+_RECHECK = 10  # later on, every so many reads
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A process that is followed: what was said of it last.
+
+    base_s is what its children had used before it was first read, known_s what those that ended since then are known
+    to have used.
+    """
+
+    pid: int
+    meter: bool = False
+    root: bool = False
+    reaper: bool = False
+    stat: procfs.ProcessStat | None = None
+    place: cgroups.Place | None = None
+    file: procfs.KeptFile | None = None
+    reads: int = 0
+    told: tuple[Any, ...] = ()
+    said: dict[str, Any] = field(default_factory=dict)
+    hidden: bool = False
+    clock_ns: int = -1
+    cpu_s: float = 0.0
+    base_s: float = 0.0
+    known_s: float = 0.0
+    final: Exit | None = None
+    clock: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = procfs.cpu_clock(self.pid)
+
+    @property
+    def start(self) -> int | None:
+        """Ticks since boot, None where /proc never told."""
+        return self.stat.start if self.stat is not None else None
+
+
+class Reader:
+    """Reads members. `memory` is "rss" or "pss"."""
+
+    def __init__(self, proc: Path | str, memory: str = "rss") -> None:
+        self.proc = str(proc)
+        self.clocks = procfs.sees_own_namespace(proc)
+        self._memory = memory
+        self._open = 0
+        self._users = container_names.user_names(Path(proc).parent)
+
+    def moved(self, members: Iterable[Member]) -> list[Member]:
+        """Those whose clock moved since their last row, or whose clock is no more; all, where clocks cannot be read.
+
+        A process that had a child to wait for ran itself, so what its /proc files say has not changed either.
+        """
+        if not self.clocks:
+            return list(members)
+        now_ns = time.clock_gettime_ns
+        found = []
+        for member in members:
+            try:
+                if now_ns(member.clock) != member.clock_ns:
+                    found.append(member)
+            except OSError:
+                found.append(member)
+        return found
+
+    def row(self, member: Member) -> dict[str, Any] | None:
+        """The row of a process, None where nothing changed. OSError or ValueError when it is gone."""
+        clock_ns = time.clock_gettime_ns(member.clock) if self.clocks else -1
+        try:
+            stat = procfs.parse_process_stat(self._stat_bytes(member))
+        except (FileNotFoundError, PermissionError) as error:
+            return self._unseen(member, clock_ns, error)
+        before = member.stat
+        if before is not None and before.start != stat.start:
+            raise ProcessLookupError(f"{member.pid} is another process now")
+        member.stat, member.clock_ns = stat, clock_ns
+        if before is None:
+            member.base_s = stat.children_cpu_s
+        # Whatever a kernel or a hypervisor does, nobody gives CPU time back.
+        member.cpu_s = max(member.cpu_s, clock_ns / 1e9 if clock_ns >= 0 else stat.cpu_s)
+        return self._told(member, stat, renamed=before is not None and before.name != stat.name)
+
+    def close(self, member: Member) -> None:
+        """Let go of its file."""
+        if member.file is not None:
+            member.file.close()
+            member.file = None
+            self._open -= 1
+
+    def alive(self, pid: int) -> bool:
+        """Whether there is such a process, be it a zombie; False where clocks cannot tell."""
+        try:
+            return self.clocks and time.clock_gettime_ns(procfs.cpu_clock(pid)) >= 0
+        except OSError:
+            return False
+
+    def _unseen(self, member: Member, clock_ns: int, error: OSError) -> dict[str, Any] | None:
+        """The row of a process that lives and is not shown by /proc: its clock is all that is known."""
+        if isinstance(error, FileNotFoundError) and (clock_ns < 0 or member.stat is not None):
+            raise error
+        if clock_ns >= 0:
+            time.clock_gettime_ns(member.clock)  # OSError: it went in between, so it is not hidden
+        if member.hidden and (clock_ns < 0 or clock_ns == member.clock_ns):
+            return None
+        member.clock_ns = clock_ns
+        row: dict[str, Any] = {"pid": member.pid, "start": None, "hidden": True}
+        if not member.hidden:
+            row["why"] = HIDDEN
+        if clock_ns >= 0:
+            row["cpu_s"] = member.cpu_s = clock_ns / 1e9
+        if member.meter:
+            row["meter"] = True
+        member.hidden = True
+        return row
+
+    def _told(self, member: Member, stat: procfs.ProcessStat, *, renamed: bool) -> dict[str, Any] | None:
+        member.reads += 1
+        zombie = stat.state in "ZX"
+        if zombie and member.said:
+            fixed = member.said  # it has left its cgroup and forgotten its arguments
+        elif renamed or not member.said or member.reads <= _SETTLING:
+            fixed = self._fixed(member)
+        elif member.reads % _RECHECK == 0:
+            fixed = self._placed(member, dict(member.said))
+        else:
+            fixed = member.said
+        numbers = (stat.ppid, stat.name, zombie, member.cpu_s, stat.children_cpu_s, stat.rss_bytes, stat.threads)
+        changed = {key: value for key, value in fixed.items() if member.said.get(key, member) != value}
+        if numbers == member.told and not changed:
+            return None
+        member.told, member.said = numbers, fixed
+        row: dict[str, Any] = {
+            "pid": stat.pid,
+            "start": stat.start,
+            "ppid": stat.ppid,
+            "name": stat.name,
+            "cpu_s": member.cpu_s,
+            "children_cpu_s": stat.children_cpu_s,
+            "rss_bytes": stat.rss_bytes,
+            "threads": stat.threads,
+            **changed,
+        }
+        if stat.cpu is not None:
+            row["cpu"] = stat.cpu
+        if self._memory == "pss":
+            row.update(self._held(member))
+        for name, value in (("zombie", zombie), ("meter", member.meter), ("reaper", member.reaper)):
+            if value:
+                row[name] = True
+        return row
+
+    def _stat_bytes(self, member: Member) -> bytes:
+        if member.file is not None:
+            return member.file.read(2048)
+        path = f"{self.proc}/{member.pid}/stat"
+        # One that sleeps all the time is not worth a descriptor: its clock says so.
+        if self._open >= KEEP_OPEN or (self.clocks and member.reads < _SETTLING):
+            return procfs.slurp(path, 2048)
+        member.file = procfs.KeptFile(path)
+        self._open += 1
+        return member.file.read(2048)
+
+    def _fixed(self, member: Member) -> dict[str, Any]:
+        """What seldom changes. A file that cannot be read leaves its entry out or as it was."""
+        folder = f"{self.proc}/{member.pid}"
+        fixed = dict(member.said)
+        try:
+            fixed["uid"] = procfs.parse_uid(procfs.slurp(f"{folder}/status", 4096))
+            if fixed["uid"] in self._users:
+                fixed["user"] = self._users[fixed["uid"]]
+            else:
+                fixed.pop("user", None)
+        except (OSError, ValueError):
+            pass
+        try:
+            cmdline = procfs.parse_cmdline(procfs.slurp(f"{folder}/cmdline", 4 * CMDLINE_LIMIT), CMDLINE_LIMIT)
+            if cmdline or "cmdline" not in fixed:  # a zombie has none any more
+                fixed["cmdline"] = cmdline
+        except OSError:
+            pass
+        return self._placed(member, fixed)
+
+    def _placed(self, member: Member, fixed: dict[str, Any]) -> dict[str, Any]:
+        try:
+            place = cgroups.parse_place(procfs.slurp(f"{self.proc}/{member.pid}/cgroup", 4096))
+        except OSError:
+            return fixed
+        if place != member.place:
+            member.place = place
+        fixed["cgroup"] = place.path
+        return fixed
+
+    def _held(self, member: Member) -> dict[str, Any]:
+        """PSS and USS; None where the kernel does not tell us, and then RSS is what there is."""
+        try:
+            return procfs.parse_rollup(procfs.slurp(f"{self.proc}/{member.pid}/smaps_rollup", 2048))._asdict()
+        except PermissionError:
+            why = "PSS of processes of other users needs CAP_SYS_PTRACE; their RSS stands in"
+        except (OSError, ValueError):
+            why = "no memory of its own"
+        return {"pss_bytes": None, "uss_bytes": None, "memory_why": why}

@@ -1,0 +1,311 @@
+"""What is used: the host's CPU time and memory, the followed process trees, their cgroups. No power of its own.
+
+`use.processes` has rows {"pid", "start", "ppid", "name", "cpu_s", "children_cpu_s", "rss_bytes", "threads", "cpu"} of
+processes that are new or changed, with "cmdline", "uid", "user" (of a local account) and "cgroup" when those are,
+"zombie", "meter" (everywatt itself) and "reaper" (the process of `everywatt run`) where true. "pss_bytes" and
+"uss_bytes" are there where they were asked for, None with "memory_why" where the kernel does not tell. {"pid", "start",
+"gone": true} is the last row of a process. pid and start together name a process. One that /proc hides has {"pid",
+"start": null, "hidden", "why"} and, where its clock can be read, "cpu_s".
+
+The row of pid 0, {"pid": 0, "start": 0, "name": "host", "everything", "exits"}, says what holds from there on: whether
+all processes of the machine are in the table, and whether the end of every process is told with what it used in all:
+{"pid", "start", "ppid", "name", "uid", "cpu_s", "exit": true, "gone": true}, start None for one that came and went
+between two reads. Without that row both are false. Exits that are false for one read were lost in that interval.
+
+`use.cgroups` has rows {"cgroup", "version", "cpu_s", "memory_bytes"}, None with a "why" where nothing is counted,
+"cpus" where the group was given so many. The group that everywatt made for a command says "made": true; its members
+are told with the group that they were started in. {"cgroup", "name": {…}} tells once what files on the host call it
+(see `container_names`), since a container takes its name along.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from everywatt.core.channels import NAN, Cadence, Channel, Facts, GroupInfo, Kind, Row, fresh
+from everywatt.core.clocks import NS
+from everywatt.core.errors import SensorError
+from everywatt.sensors import procfs
+from everywatt.sensors.base import Group, Report, Request, State, TableGroup
+from everywatt.sensors.usage import cgroups
+from everywatt.sensors.usage.container_names import ContainerNames
+from everywatt.sensors.usage.processes import Trees
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from everywatt.core.machine import Machine
+
+KEPT_GROUPS = 128  # groups whose files stay open
+_TICK_S = 1.0 / procfs.TICKS_PER_S
+_TICK_FACTS = Facts(period_s=_TICK_S, quantum=_TICK_S)
+_CHANNELS = (
+    Channel("host.cpu_time", "s", Kind.COUNTER, "host", facts=_TICK_FACTS),
+    Channel("host.idle_time", "s", Kind.COUNTER, "host", facts=_TICK_FACTS),
+    Channel("host.steal_time", "s", Kind.COUNTER, "host", facts=_TICK_FACTS),
+    Channel("host.memory", "B", Kind.GAUGE, "host", facts=Facts(window_s=0.0, quantum=1024.0)),
+)
+
+
+class HostUse:
+    """CPU time and memory of the whole host: one `pread` of /proc/stat, one of /proc/meminfo.
+
+    Once a second, as processes are: on a machine with many CPUs the kernel takes long to add up /proc/stat.
+
+    `host.cpu_time` is busy seconds added over all CPUs, see `procfs.parse_host_times` for what counts.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        label = "CPU time and memory of the host"
+        self.info = GroupInfo("use.host", "use", "host", _CHANNELS, Cadence.SLOW, label=label)
+        self._clock = machine.clock
+        self._stat = procfs.KeptFile(machine.proc / "stat")
+        try:
+            self._meminfo: procfs.KeptFile | None = procfs.KeptFile(machine.proc / "meminfo")
+        except OSError:
+            self._meminfo = None
+
+    def read(self) -> Sequence[Row]:
+        """One row: busy, idle and stolen seconds, bytes in use."""
+        try:
+            times = procfs.parse_host_times(self._stat.read(512))
+        except (OSError, ValueError) as error:
+            raise SensorError(f"/proc/stat cannot be read: {error}") from error
+        read_ns = self._clock.monotonic_ns()
+        # The kernel adds to these counters once a tick, so they may be that much behind.
+        return (fresh(read_ns, (*times, _memory(self._memory_bytes())), round(_TICK_S * NS)),)
+
+    def snap(self) -> tuple[bytes, bytes]:
+        """Both files as they are now, for `develop`."""
+        return self._stat.read(512), self._memory_bytes()
+
+    def develop(self, taken: Sequence[tuple[int, int, tuple[bytes, bytes]]]) -> list[Row]:
+        """The rows of what was snapped, each with when its read began and ended."""
+        age_ns = round(_TICK_S * NS)
+        try:
+            return [
+                fresh(read_ns, (*procfs.parse_host_times(stat), _memory(meminfo)), age_ns)
+                for _, read_ns, (stat, meminfo) in taken
+            ]
+        except ValueError as error:
+            raise SensorError(f"/proc/stat cannot be read: {error}") from error
+
+    def _memory_bytes(self) -> bytes:
+        if self._meminfo is None:
+            return b""
+        try:
+            # What is wanted stands in the first three lines, except on kernels before 3.14.
+            data = self._meminfo.read(112)
+            return data if b"MemAvailable:" in data else self._meminfo.read(512)
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        """Close both files."""
+        self._stat.close()
+        if self._meminfo is not None:
+            self._meminfo.close()
+
+
+def _memory(meminfo: bytes) -> float:
+    try:
+        used = procfs.memory_used_bytes(procfs.parse_meminfo(meminfo))
+    except ValueError:
+        return NAN
+    return NAN if used is None else used
+
+
+class ProcessUse:
+    """The trees under the followed processes, as a table."""
+
+    def __init__(self, machine: Machine, trees: Trees) -> None:
+        label = "the followed processes and everywatt itself"
+        self.info = GroupInfo("use.processes", "use", "host", (), Cadence.SLOW, table=True, label=label)
+        self._clock = machine.clock
+        self._trees = trees
+
+    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+        """When, and the rows that are new or changed."""
+        rows = self._trees.read()
+        return self._clock.monotonic_ns(), rows
+
+    @property
+    def exits(self) -> bool:
+        """Whether the end of every process is told."""
+        return self._trees.exits
+
+    def follow(self, pids: Sequence[int]) -> None:
+        """Follow these root processes too; the next read tells everything in full."""
+        self._trees.follow(pids)
+
+    def close(self) -> None:
+        """Close the files of all processes."""
+        self._trees.close()
+
+
+class CgroupUse:
+    """CPU seconds and memory of the cgroups in which followed processes are, as of the last read of the processes."""
+
+    def __init__(self, machine: Machine, trees: Trees) -> None:
+        label = "cgroups of the followed processes"
+        self.info = GroupInfo("use.cgroups", "use", "host", (), Cadence.SLOW, table=True, label=label)
+        self._clock = machine.clock
+        self._root = machine.sys / "fs" / "cgroup"
+        self._trees = trees
+        self._told: dict[cgroups.Place, dict[str, Any]] = {}
+        self._counted: dict[cgroups.Place, cgroups.Counted] = {}
+        self._made: dict[str, float | None] = {}
+        self._present: frozenset[cgroups.Place] = frozenset()
+        self._order: list[cgroups.Place] = []
+        self._names = ContainerNames(machine.proc.parent, machine.proc, self._root)
+
+    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+        """When, and the groups that are new or changed, or gone."""
+        rows: list[dict[str, Any]] = []
+        for place in self._in_order():
+            try:
+                used = self._used(place)
+            except FileNotFoundError:
+                if self._told.pop(place, None) is not None:
+                    rows.append({"cgroup": place.path, "version": place.version, "gone": True})
+                continue
+            if self._told.get(place) != used:
+                self._told[place] = used
+                rows.append({"cgroup": place.path, "version": place.version, **used})
+        for folder in list(self._made):
+            rows += self._made_row(folder)
+        rows += self._names.rows(place.path for place in self._told)
+        return self._clock.monotonic_ns(), rows
+
+    def _in_order(self) -> list[cgroups.Place]:
+        """Groups to read, by path. Most of the time they are those of the last read: comparing them costs little."""
+        now = self._trees.places
+        if now != self._present or self._told.keys() - now:
+            self._present = now
+            places = now | self._told.keys()
+            self._order = sorted(places, key=lambda place: (place.path, str(place.cpu), str(place.memory)))
+        return self._order
+
+    def watch(self, folder: str) -> None:
+        """Tell of the group that was made for a command, by its folder, from now on."""
+        self._made.setdefault(folder, None)
+
+    def _used(self, place: cgroups.Place) -> dict[str, Any]:
+        counted = self._counted.get(place)
+        kept = counted is not None
+        if counted is None:
+            counted = cgroups.Counted(self._root, place)
+            kept = len(self._counted) < KEPT_GROUPS
+            if kept:
+                self._counted[place] = counted
+        try:
+            return counted.read()
+        except FileNotFoundError:
+            self._counted.pop(place, counted).close()
+            raise
+        finally:
+            if not kept:
+                counted.close()
+
+    def _made_row(self, folder: str) -> list[dict[str, Any]]:
+        name = {"cgroup": folder, "version": 1 if "/cpuacct" in folder else 2, "made": True}
+        try:
+            cpu_s = cgroups.made_seconds(folder)
+        except (OSError, ValueError):
+            del self._made[folder]
+            return [{**name, "gone": True}]
+        if cpu_s == self._made[folder]:
+            return []
+        self._made[folder] = cpu_s
+        return [{**name, "cpu_s": cpu_s, "memory_bytes": None}]
+
+    def follow(self, pids: Sequence[int]) -> None:
+        """Say everything again at the next read; which processes are followed is up to `use.processes`."""
+        self._told.clear()
+        self._names.forget()
+        self._made = dict.fromkeys(self._made)
+
+    def close(self) -> None:
+        """Close the files of all groups."""
+        for counted in self._counted.values():
+            counted.close()
+        self._counted.clear()
+
+
+class Use:
+    """Host, processes and cgroups. Needs no rights and gives no power."""
+
+    name = "use"
+    after: Sequence[str] = ()
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def probe(self) -> Report:
+        """Usable where /proc/stat gives the CPU time of the host."""
+        machine = self._request.machine
+        try:
+            host = HostUse(machine)
+        except OSError as error:
+            return Report(self.name, State.ABSENT, why=f"{machine.proc}/stat: {error.strerror}", power=False)
+        try:
+            values = host.read()[0].values
+        except SensorError as error:
+            return Report(self.name, State.UNUSABLE, why=error.message, power=False)
+        finally:
+            host.close()
+        samples = {
+            channel.name: None if value != value else value for channel, value in zip(_CHANNELS, values, strict=True)
+        }
+        missing = {name: "/proc/meminfo does not say" for name, value in samples.items() if value is None}
+        if self._request.options.get(self.name, {}).get("features"):
+            from everywatt.sensors.usage.activity import HostActivity
+
+            activity = HostActivity(machine)
+            activity.close()
+            missing |= activity.missing
+        hidden = _hidepid(machine)
+        if hidden:
+            missing["processes of other users"] = f"/proc is mounted with hidepid={hidden}"
+        return Report(self.name, State.USABLE, samples=samples, missing=missing, power=False)
+
+    def groups(self) -> Sequence[Group | TableGroup]:
+        """`use.host`, `use.processes` and `use.cgroups`, with the setting `features` also `use.activity`.
+
+        The process that calls this is the meter.
+        """
+        request = self._request
+        machine = request.machine
+        below, beside = _below(machine)
+        trees = Trees(
+            machine.proc,
+            request.pids,
+            meter=os.getpid(),
+            reaper=request.reaper,
+            everything=request.everything,
+            below=below,
+            beside=beside,
+            memory=request.memory,
+            exits=True,
+        )
+        groups: list[Group | TableGroup] = [HostUse(machine), ProcessUse(machine, trees), CgroupUse(machine, trees)]
+        if request.options.get(self.name, {}).get("features"):
+            from everywatt.sensors.usage.activity import HostActivity  # here, since most recorders never need it
+
+            activity = HostActivity(machine)
+            groups += [activity] if activity.info.channels else []
+        return groups
+
+
+def _below(machine: Machine) -> tuple[int | None, int | None]:
+    """The process under which this simulated machine is, and the one of those that makes its power; None for none."""
+    root, _, maker = machine.environ.get("EVERYWATT_BELOW", "").partition(",")
+    return int(root) if root.isdigit() else None, int(maker) if maker.isdigit() else None
+
+
+def _hidepid(machine: Machine) -> str | None:
+    try:
+        return procfs.hidepid(procfs.slurp(machine.proc / "mounts"))
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""Plugs, PDUs and programs that print watts."""

@@ -1,0 +1,180 @@
+"""AMD cards: rocm-smi's JSON as captured from real ones, amdsmi by a library of the test's own, one name a card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripts import play, request_with
+
+from everywatt.core.channels import Domain, Kind
+from everywatt.core.errors import SensorError
+from everywatt.sensors.amd.amdsmi import AmdSmi
+from everywatt.sensors.amd.rocm_smi import RocmSmi, parse_rocm
+from everywatt.sensors.base import Request, State
+from everywatt.sensors.node.hwmon import Hwmon
+
+TEXT = (Path(__file__).resolve().parent.parent / "data" / "meters" / "rocm_smi.json.txt").read_text()
+VEGA, NAVI, MI100 = (part[part.index("\n") : part.rindex("}") + 1] for part in TEXT.split("\n## ")[1:4])
+APU = json.dumps({"card0": {"Current Socket Graphics Package Power (W)": "28.159", "PCI Bus": "0000:C4:00.0"}})
+
+
+def test_real_answers():
+    (card,) = parse_rocm(VEGA)
+    assert (card.watts, card.pci, card.use_pct) == (15.0, "0000:04:00.0", 0.0)
+    (card,) = parse_rocm(NAVI)
+    assert card.watts is None and card.why == "rocm-smi prints 'N/A (Secondary die)'"
+    (card,) = parse_rocm(MI100)
+    assert (card.watts, card.name) == (36.0, "Arcturus GL-XL [Instinct MI100]")
+    (card,) = parse_rocm("WARNING: AMD GPU device(s) is/are in a low-power state\n" + APU)
+    assert (card.watts, card.pci) == (28.159, "0000:c4:00.0")
+
+
+def test_the_sensor(tmp_path):
+    play(tmp_path / "bin", "rocm-smi", MI100)
+    sensor = RocmSmi(request_with(tmp_path / "bin", "rocm-smi"))
+    assert sensor.probe().samples == {"amdgpu.0.power": 36.0, "amdgpu.0.utilisation": 0.0}
+    (group,) = sensor.groups()
+    assert group.info.channels[0].domain is Domain.GPU
+    group.poll()
+    assert group._rows[0].values == (36.0, 0.0)
+
+
+@pytest.mark.parametrize(("text", "words"), [(NAVI, "Secondary die"), ("{}", "no card"), ("No AMD GPUs", "no JSON")])
+def test_what_tells_no_power(tmp_path, text, words):
+    play(tmp_path / "bin", "rocm-smi", text)
+    report = RocmSmi(request_with(tmp_path / "bin", "rocm-smi")).probe()
+    assert report.state is State.UNUSABLE and words in report.why
+
+
+def hwmon_card(tree, pci="0000:83:00.0"):
+    device = tree.root / "sys" / "devices" / "pci0000:80" / pci
+    folder = f"sys/devices/pci0000:80/{pci}/hwmon/hwmon4"
+    for name, text in {"name": "amdgpu", "power1_average": 36_000_000, "power1_label": "PPT"}.items():
+        tree.write(f"{folder}/{name}", text)
+    (tree.root / folder / "device").symlink_to(device)
+    place = tree.root / "sys" / "class" / "hwmon"
+    place.mkdir(parents=True)
+    (place / "hwmon4").symlink_to(tree.root / folder)
+
+
+def test_a_card_that_hwmon_reads_has_hwmons_name(tree, tmp_path):
+    hwmon_card(tree)
+    (hwmon,) = Hwmon(tree.request()).groups()
+    play(tmp_path / "bin", "rocm-smi", MI100)
+    request = request_with(tmp_path / "bin", "rocm-smi", machine=tree.machine)
+    assert "hwmon reads the same" in RocmSmi(request).probe().why  # half a second of a processor a reading, for nothing
+    request = request_with(tmp_path / "bin", "rocm-smi", sensors=("rocm-smi", "hwmon"), machine=tree.machine)
+    sensor = RocmSmi(request)
+    assert sensor.probe().usable
+    ours, theirs = sensor.groups()[0].info.channels[0], hwmon.info.channels[0]
+    # One device and one domain are one source: the joules of a card are never added twice.
+    assert (ours.device, ours.domain) == (theirs.device, theirs.domain) == ("hwmon.amdgpu", Domain.GPU)
+
+
+class Library:
+    """Stands in for amdsmi: cards by their PCI address."""
+
+    def __init__(self, cards):
+        self.cards, self.open = cards, 0
+
+    def amdsmi_init(self):
+        self.open += 1
+
+    def amdsmi_shut_down(self):
+        self.open -= 1
+
+    def amdsmi_get_processor_handles(self):
+        return list(self.cards)
+
+    def amdsmi_get_gpu_device_bdf(self, handle):
+        return handle
+
+    def amdsmi_get_energy_count(self, handle):
+        found = self.cards[handle].get("energy")
+        if found is None:
+            raise RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")
+        return found
+
+    def amdsmi_get_power_info(self, handle):
+        return self.cards[handle]["power"]
+
+
+COUNTED = {
+    "energy": {"energy_accumulator": 1_000_000, "counter_resolution": 15.3, "timestamp": 1},
+    "power": {"current_socket_power": 140, "average_socket_power": "N/A"},
+}
+
+
+def test_amdsmi_counts_joules(tree):
+    library = Library({"0000:83:00.0": COUNTED, "0000:84:00.0": {"power": {"average_socket_power": 36}}})
+    sensor = AmdSmi(tree.request(), load=lambda: library)
+    assert sensor.probe().samples == pytest.approx(
+        {"amdgpu.0.energy": 15.3, "amdgpu.0.power": 140.0, "amdgpu.1.power": 36.0}
+    )
+    first, second = sensor.groups()
+    assert [channel.kind for channel in first.info.channels] == [Kind.COUNTER, Kind.GAUGE]
+    before = first.read()[0].values[0]
+    COUNTED["energy"]["energy_accumulator"] += 200_000
+    counted = (first.read()[0].values[0] - before) * first.info.channels[0].scale
+    COUNTED["energy"]["energy_accumulator"] -= 200_000
+    assert counted == pytest.approx(3.06)
+    library.cards["0000:84:00.0"]["power"] = {"average_socket_power": 0}
+    with pytest.raises(SensorError, match=r"amdgpu.1 gives no power"):
+        second.read()
+    first.close()
+    second.close()
+    assert library.open == 0
+
+
+def test_amdsmi_shares_the_name_of_hwmon(tree):
+    hwmon_card(tree)
+    sensor = AmdSmi(tree.request(), load=lambda: Library({"0000:83:00.0": COUNTED}))
+    assert "hwmon.amdgpu.energy" in sensor.probe().samples
+
+
+def test_amdsmi_that_is_missing_or_broken(tree):
+    def missing():
+        raise ImportError("amdsmi")
+
+    def broken():
+        raise OSError("libamd_smi.so: cannot open shared object file")
+
+    assert AmdSmi(tree.request(), load=missing).probe().state is State.ABSENT
+    assert AmdSmi(tree.request(), load=broken).probe().state is State.UNUSABLE
+    assert AmdSmi(tree.request(), load=lambda: object()).probe().state is State.UNUSABLE
+    empty = AmdSmi(tree.request(), load=lambda: Library({"x": {"power": {"average_socket_power": "N/A"}}})).probe()
+    assert empty.state is State.UNUSABLE and "neither energy nor power" in empty.why
+    assert AmdSmi(Request(machine=tree.machine)).probe().state is State.ABSENT
+
+
+def test_intel_cards_count_joules_by_hwmon(tree):
+    for name, text in {"name": "i915", "energy1_input": 9_000_000}.items():
+        tree.write(f"sys/class/hwmon/hwmon1/{name}", text)
+    labels = {"name": "xe", "energy1_label": "card", "energy1_input": 5_000_000, "energy2_label": "pkg"}
+    for name, text in {**labels, "energy2_input": 4_000_000}.items():
+        tree.write(f"sys/class/hwmon/hwmon2/{name}", text)
+    sensor = Hwmon(tree.request())
+    assert sensor.probe().samples == pytest.approx(
+        {"hwmon.i915.energy1.energy": 9.0, "hwmon.xe.card.energy": 5.0, "hwmon.xe.pkg.energy": 4.0}
+    )
+    domains = {c.name: c.domain for group in sensor.groups() for c in group.info.channels}
+    assert list(domains.values()) == [Domain.GPU, Domain.GPU, None]  # a card contains its package
+
+
+@given(st.text(max_size=120) | st.tuples(st.integers(0, len(MI100)), st.text(max_size=3)).map(lambda p: spoil(*p)))
+@settings(max_examples=200, deadline=None)
+def test_anything_gives_cards_or_an_error(text):
+    try:
+        cards = parse_rocm(text)
+    except SensorError:
+        return
+    for card in cards:
+        assert card.watts is None or 0 <= card.watts < 100_000
+
+
+def spoil(at, letters):
+    return MI100[:at] + letters + MI100[at + 1 :]

@@ -1,0 +1,141 @@
+"""The shipped numbers against servers that took no part in the fit (SPECpower_ssj2008 results, spec.org).
+
+specpower_held_out.csv has every 20th server of the table that benchmarks/fit_modelled.py reads, and leaves out. The
+whole table (named by SPECPOWER_TABLE) gives the larger test.
+"""
+
+import csv
+import importlib.util
+import itertools
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from everywatt.sensors.cpu.identity import MachineFacts
+from everywatt.sensors.cpu.power_model import curve, estimate, shipped
+
+HERE = Path(__file__).parents[1]
+LOADS = [level / 10 for level in range(11)]
+
+
+def held_out():
+    with (HERE / "specpower_held_out.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            facts = MachineFacts(
+                threads=int(row["threads"]),
+                cores=int(row["cores"]),
+                sockets=int(row["sockets"]),
+                memory_bytes=round(float(row["gib"]) * 2**30),
+                cpu=row["cpu"],
+                amd=row["amd"] == "1",
+                generation=row["generation"],
+                tdp_w=float(row["tdp_w"]) if row["tdp_w"] else None,
+            )
+            yield facts, [float(row[f"w{level * 10}"]) for level in range(11)]
+
+
+def inside(truth_w, load, facts):
+    _, low, high = estimate(load, facts)
+    return low <= truth_w <= high
+
+
+SERVERS = list(held_out())
+A_SERVER = MachineFacts(112, 56, 2, 384 * 2**30, "Intel Xeon Platinum 8280", generation="cascadelake")
+
+
+@pytest.mark.parametrize("tdp", [True, False])
+def test_held_out_servers_are_inside(tdp):
+    hits = [
+        inside(truth, load, facts if tdp else replace(facts, tdp_w=None))
+        for facts, watts in SERVERS
+        for load, truth in zip(LOADS, watts, strict=True)
+    ]
+    assert len(hits) == 24 * 11
+    assert sum(hits) / len(hits) >= 0.93
+
+
+def test_held_out_hosts_are_inside_for_their_guests():
+    """A guest of any size, on any of these hosts, whatever the host's load."""
+    hits = []
+    for facts, watts in SERVERS:
+        guest = replace(facts, threads=2, cores=2, sockets=1, tdp_w=None, guest="hypervisor")
+        for load in LOADS:
+            for host_load, host_w in zip(LOADS[1:], watts[1:], strict=True):
+                owed = (watts[0] + load * (host_w - watts[0]) / host_load) * 2 / facts.threads
+                hits.append(inside(owed, load, guest))
+    assert sum(hits) / len(hits) >= 0.93
+
+
+def test_the_mean_over_held_out_servers_is_not_far_off():
+    for load in LOADS:
+        ratio = [truth[round(load * 10)] / estimate(load, facts)[0] for facts, truth in SERVERS]
+        assert 0.85 <= sum(ratio) / len(ratio) <= 1.15
+
+
+def test_coverage_that_the_fit_recorded():
+    for model in shipped()["models"].values():
+        for shares in model["coverage"].values():
+            assert len(shares) == 11 and min(shares) >= 0.949
+
+
+def test_power_rises_with_load_and_between_the_levels():
+    watts = [estimate(load / 200, A_SERVER)[0] for load in range(201)]
+    assert all(after >= before for before, after in itertools.pairwise(watts))
+    assert estimate(0.25, A_SERVER)[0] == pytest.approx((estimate(0.2, A_SERVER)[0] + estimate(0.3, A_SERVER)[0]) / 2)
+    assert estimate(-1, A_SERVER) == estimate(0, A_SERVER) and estimate(7, A_SERVER) == estimate(1, A_SERVER)
+
+
+def test_the_interval_is_what_gain_and_offset_say():
+    line = curve(A_SERVER)
+    watts, low, high = estimate(0.5, A_SERVER)
+    half = math.hypot(line.width.gain * watts, line.offset_w)
+    assert (low, high) == (pytest.approx(max(0, watts - half)), pytest.approx(watts + half))
+
+
+def relative(facts, load=0.5):
+    watts, _, high = estimate(load, facts)
+    return high / watts - 1
+
+
+def test_less_knowledge_is_a_wider_interval():
+    known = relative(replace(A_SERVER, tdp_w=205.0))
+    assert known < relative(A_SERVER) < relative(replace(A_SERVER, generation=None))
+    guest = replace(A_SERVER, guest="hypervisor")
+    assert relative(A_SERVER) < relative(guest) < relative(replace(guest, generation=None))
+    for kind in ("laptop", "desktop", "board", "unknown"):
+        assert relative(replace(A_SERVER, kind=kind)) >= 1.0
+
+
+def test_a_guest_is_its_share_of_vcpus():
+    two = replace(A_SERVER, threads=2, cores=2, sockets=1, guest="hypervisor")
+    eight = replace(two, threads=8, cores=8)
+    assert estimate(0.5, eight)[0] == pytest.approx(4 * estimate(0.5, two)[0])
+    whole = estimate(0.5, A_SERVER)[0] / A_SERVER.threads
+    assert whole / 2 < estimate(0.5, two)[0] / 2 < whole * 2
+
+
+def test_what_lies_outside_of_the_table_is_taken_as_its_edge():
+    huge = replace(A_SERVER, memory_bytes=2**50)
+    assert estimate(1.0, huge) == estimate(1.0, replace(huge, memory_bytes=2**49))
+    assert math.isfinite(estimate(1.0, replace(A_SERVER, memory_bytes=None))[0])
+    board = MachineFacts(4, 4, 1, 2**30, "ARM", kind="board")
+    watts, low, high = estimate(0.0, board)
+    assert low == 0.0 and 0 < watts < high
+
+
+@pytest.mark.skipif("SPECPOWER_TABLE" not in os.environ, reason="SPECPOWER_TABLE names no SPECpower table")
+def test_a_fresh_split_of_the_whole_table():
+    pytest.importorskip("numpy")
+    spec = importlib.util.spec_from_file_location("fit_modelled", HERE.parents[1] / "benchmarks" / "fit_modelled.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    servers = script.table(Path(os.environ["SPECPOWER_TABLE"]))
+    assert len(servers) > 400
+    for name in ("server", "guest"):
+        width = script.Width(*shipped()["models"][name]["widths"]["seen"])
+        for key in ("server", "maker", "cpu"):
+            shares = script.coverage(width, *script.errors(name, servers, key))
+            assert shares.min() >= 0.93
