@@ -1,4 +1,4 @@
-"""A room imports only rooms above it, and what the recorder loads stays small."""
+"""A room imports and names only rooms above it, and what the recorder loads stays small."""
 
 import ast
 import re
@@ -9,16 +9,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "everywatt"
+TARGET = re.compile(r"(everywatt(?:\.\w+)+):\w+")  # "module:Name", as entry points and tables of workers have it
 HEAVY = {"numpy", "click", "rich", "psutil", "pynvml", "asyncio", "pandas", "pyarrow", "scipy"}
 LIGHT_ROOMS = ("core", "sensors", "recorder")
 
 
 def rooms_in_order() -> list[str]:
-    """The list in docs/architecture.md; `testing`, the pytest plug-in, sits beside `cli`."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    listed = re.search(r"a room imports only rooms above it in this list:\n(.*?)\. A test", text, re.DOTALL)
-    assert listed, "docs/architecture.md lists the rooms"
-    return re.findall(r"`(\w+)`", listed.group(1))
+    """The table in docs/design.md; `testing`, the pytest plug-in, sits beside `cli`."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
 
 
 ORDER = rooms_in_order()
@@ -41,7 +40,7 @@ def module_name(path: Path) -> str:
 
 
 def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, int]]:
-    """Every module that is imported anywhere in the tree, also under TYPE_CHECKING and in functions."""
+    """Every module that is imported anywhere in the tree, also under TYPE_CHECKING, in functions and as "module:Name"."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -54,6 +53,10 @@ def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str,
             # `from everywatt import sensors` names a room in its second half.
             for alias in node.names:
                 yield f"{name}.{alias.name}", node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            target = TARGET.fullmatch(node.value)
+            if target:
+                yield target.group(1), node.lineno
 
 
 def wrong_imports(source: str, module: str, is_package: bool = False) -> list[str]:
@@ -90,7 +93,7 @@ def top_level_imports(source: str) -> set[str]:
 
 
 def test_the_list_is_the_whole_list():
-    assert ORDER[0] == "core" and ORDER[-1] == "cli" and len(ORDER) == 18
+    assert ORDER[0] == "core" and ORDER[-1] == "cli" and len(ORDER) == 22
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     assert folders | files <= {*ORDER, "testing"}
@@ -116,6 +119,7 @@ def test_what_the_recorder_loads_imports_nothing_heavy(path: Path):
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from everywatt.energy import x",
         "def f():\n    import everywatt.recorder",
         "from everywatt import testing",
+        'TARGETS = {"replay": "everywatt.tape.replay:Replay"}',
     ],
 )
 def test_a_wrong_import_is_found(source: str):
