@@ -135,7 +135,7 @@ def test_without_fix_nothing_changes_and_with_it_only_what_it_says(environ, tmp_
     assert picture(tmp_path) == before
     machine = Machine.here(environ)
     calls = []
-    monkeypatch.setattr("everywatt.sensors.permissions._call", lambda words: calls.append(list(words)))
+    monkeypatch.setattr("everywatt.doctor.permissions._call", lambda words: calls.append(list(words)))
     monkeypatch.setattr(module.os, "geteuid", lambda: 0)
     done = module._fix(machine, Output(), tmp_path / "etc")
     assert all(step["done"] for step in done) and ["groupadd", "--system", "--force", "everywatt"] in calls

@@ -15,8 +15,8 @@ import pytest
 from loads import needed
 
 import everywatt
+from everywatt.doctor.permissions import TMPFILES_PATH, TMPFILES_TEXT, UDEV_PATH, UDEV_TEXT
 from everywatt.fleet.options import combine
-from everywatt.sensors.permissions import TMPFILES_PATH, TMPFILES_TEXT, UDEV_PATH, UDEV_TEXT
 from everywatt.slurm.agent_unit import NAME, agent_unit
 
 yaml = pytest.importorskip("yaml")

@@ -17,7 +17,7 @@ from everywatt.cli.group import dispatch
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.meters.calibration import compare_with_meter
+from everywatt.doctor.calibration import compare_with_meter
 from everywatt.meters.clock_offset import Line, estimate
 from everywatt.meters.overhead import fit_overhead
 from everywatt.meters.wall import from_saved

@@ -9,11 +9,11 @@ from browsing import IN_A_BROWSER, PHONE, ROOT, brightness, coloured, serious_fa
 from reports import EVIL, write_other_scope, write_run
 
 import everywatt
-from everywatt.report.carbon import Factors
+from everywatt.footprint.carbon import Factors
+from everywatt.footprint.intensity import Intensity
 from everywatt.report.html.data import report_document
 from everywatt.report.html.packing import Column, pack, unpack
 from everywatt.report.html.page import page as html_page
-from everywatt.report.intensity import Intensity
 from everywatt.tape.columns import load_columns
 
 pytestmark = IN_A_BROWSER

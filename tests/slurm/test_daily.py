@@ -17,8 +17,8 @@ import pytest
 from known_site import T0
 
 from everywatt.core.errors import UsageError
-from everywatt.report.carbon import Factors
-from everywatt.report.intensity import Intensity
+from everywatt.footprint.carbon import Factors
+from everywatt.footprint.intensity import Intensity
 from everywatt.slurm.daily import daily, open_to_all, protect
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.store import Store

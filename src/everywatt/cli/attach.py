@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.api import preflight
 from everywatt.cli.metering import meter_of
 from everywatt.cli.options import SPELL, Verb, output_options, settings_options
 from everywatt.cli.output import Output
@@ -19,6 +18,7 @@ from everywatt.cli.run import finish, note_disturbances, progress
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, UsageError
 from everywatt.core.machine import Machine
+from everywatt.doctor import preflight
 from everywatt.sensors import procfs
 from everywatt.sensors.usage.processes import Trees
 

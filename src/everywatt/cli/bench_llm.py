@@ -48,7 +48,7 @@ from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings, resolve
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.jsonio import document, dumps, plain
-from everywatt.report.carbon import Factors, account, factors_of
+from everywatt.footprint.carbon import Factors, account, factors_of
 
 INTERRUPTED = 130
 OURS = ("messages", "model", "prompt", "stream", "stream_options")

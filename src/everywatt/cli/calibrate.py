@@ -14,8 +14,8 @@ from everywatt.cli.options import DURATION, RUN, Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.units import format_duration
+from everywatt.doctor.calibration import Found, compare_with_meter
 from everywatt.energy.sources import sources
-from everywatt.meters.calibration import Found, compare_with_meter
 from everywatt.recorder.client import Recording
 from everywatt.sensors.base import Request
 from everywatt.sensors.calibrations import Stored, forget, load_all, path_of, save
@@ -160,8 +160,8 @@ def _record(duration_s: float, against: str, output: Output) -> Run:
     """A run with a load on every card, switched on and off."""
     from contextlib import ExitStack
 
-    from everywatt.api.gpu_load import find_load
     from everywatt.api.meter import Meter
+    from everywatt.doctor.gpu_load import find_load
 
     if not 10 <= duration_s <= 86_400:
         raise UsageError("A calibration takes from 10 s to a day.", cure="--for 10m")

@@ -10,16 +10,16 @@ from typing import Any
 
 import click
 
-from everywatt.api.checkup import check_up
 from everywatt.api.provenance import user_name
 from everywatt.cli.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.output import Output
 from everywatt.cli.sensors import report_row
 from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
+from everywatt.doctor.checkup import check_up
+from everywatt.doctor.diagnose import Diagnosis
+from everywatt.doctor.permissions import by_hand, counters, fix
 from everywatt.sensors.base import Report
-from everywatt.sensors.diagnose import Diagnosis
-from everywatt.sensors.permissions import by_hand, counters, fix
 
 
 @click.command(cls=Verb)
@@ -98,8 +98,8 @@ def _fix(machine: Machine, output: Output, etc: Path = Path("/etc")) -> list[Map
 def _characterise(
     source: Path | None, marks: Path | None, column: str | None, time_s: float, load: bool, output: Output
 ) -> int:
-    from everywatt.api.characterise import characterise_live, characterise_log
-    from everywatt.api.gpu_load import find_load
+    from everywatt.doctor.characterise import characterise_live, characterise_log
+    from everywatt.doctor.gpu_load import find_load
 
     if source is not None:
         found = characterise_log(source, marks, column)

@@ -10,7 +10,7 @@ from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.result import knee, over_all_repeats
 from everywatt.bench.llm.rows import HEADERS, figure_rows
 from everywatt.cli.output import Output
-from everywatt.report.carbon import Footprint
+from everywatt.footprint.carbon import Footprint
 
 REPEATED = ("accuracy", "energy_per_output_token", "energy_per_request", "accuracy_per_joule_mean")
 

@@ -12,7 +12,7 @@ from everywatt.cli.output import Output, write_text
 from everywatt.cli.progress import task
 from everywatt.core.config import Settings
 from everywatt.core.units import format_bytes
-from everywatt.report.carbon import factors_of
+from everywatt.footprint.carbon import factors_of
 
 
 @click.command(cls=Verb)

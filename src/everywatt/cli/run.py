@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everywatt.api import own_cgroup, preflight
+from everywatt.api import own_cgroup
 from everywatt.api.meter import Meter
 from everywatt.cli import child
 from everywatt.cli.metering import meter_of
@@ -21,12 +21,13 @@ from everywatt.core.config import Settings
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, MeasurementRefused
 from everywatt.core.units import format_duration
+from everywatt.doctor import preflight
 
 if TYPE_CHECKING:
     # What reads a run needs numpy, whose threads would take signals that are meant for the command: only after it.
     from everywatt.api.run import Run
+    from everywatt.footprint.carbon import Footprint
     from everywatt.recorder.client import Recording
-    from everywatt.report.carbon import Footprint
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 LAST_READ_S = 0.2  # how long the recorder gets for a last look at the command before it is waited for
@@ -193,7 +194,7 @@ def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **
         output.warn(f"no recording: {meter.energy.refused}")
         output.json("run", {"energy": meter.energy.to_dict(), "name": None, **more})
         return
-    from everywatt.report.carbon import carbon_lines
+    from everywatt.footprint.carbon import carbon_lines
     from everywatt.report.text import summary
 
     found = _footprint(run, settings, output)
@@ -209,7 +210,7 @@ def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **
 
 def _footprint(run: Run, settings: Settings, output: Output) -> Footprint | None:
     """Carbon and cost where the settings ask for them. A factor that cannot be used does not end a run."""
-    from everywatt.report.carbon import factors_of, footprint
+    from everywatt.footprint.carbon import factors_of, footprint
 
     try:
         return footprint(run, factors_of(settings))

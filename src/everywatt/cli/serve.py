@@ -72,7 +72,7 @@ def command(
             output.warn(f"no browser could be started; open {url} in one.")
 
         from everywatt.fleet.security import Access
-        from everywatt.report.carbon import factors_of
+        from everywatt.footprint.carbon import factors_of
         from everywatt.report.web.app import Site
         from everywatt.report.web.runs import RunIndex
         from everywatt.report.web.server import run

@@ -13,7 +13,7 @@ from everywatt.cli.options import RUN, Verb, carbon_options, output_options
 from everywatt.cli.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.units import format_duration
-from everywatt.report.carbon import carbon_lines, factors_of, footprint
+from everywatt.footprint.carbon import carbon_lines, factors_of, footprint
 from everywatt.report.text import summary
 
 

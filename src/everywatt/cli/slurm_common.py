@@ -16,7 +16,7 @@ from everywatt.slurm.store import Store
 from everywatt.slurm.users import folder_of, user_name
 
 if TYPE_CHECKING:
-    from everywatt.report.carbon import Factors
+    from everywatt.footprint.carbon import Factors
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 

@@ -16,7 +16,7 @@ from everywatt.cli.slurm_common import factor_lines, read_text, store_of, store_
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import format_quantity
-from everywatt.report.carbon import factors_of
+from everywatt.footprint.carbon import factors_of
 from everywatt.slurm.daily import LOCK, Done, daily, open_to_all, protect
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.periods import day_bounds_s, day_of

@@ -14,7 +14,7 @@ from everywatt.cli.output import Output
 from everywatt.cli.slurm_common import readable_store, store_option, writing
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
-from everywatt.report.carbon import Factors, factors_of
+from everywatt.footprint.carbon import Factors, factors_of
 from everywatt.slurm.carbon import hours_of, intensity_of
 from everywatt.slurm.labia_csv import Grams, append, row_of
 from everywatt.slurm.labia_tree import write_job

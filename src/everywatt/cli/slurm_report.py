@@ -12,7 +12,7 @@ from everywatt.cli.output import Output, write_text
 from everywatt.cli.slurm_common import factor_lines, readable_store, store_option
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
-from everywatt.report.carbon import factors_of
+from everywatt.footprint.carbon import factors_of
 from everywatt.report.html.site import site_page
 from everywatt.slurm.figures import amount, short
 from everywatt.slurm.monthly import Month, month_of_site, period_of_site

@@ -13,7 +13,7 @@ from everywatt.cli.output import Output
 from everywatt.cli.slurm_common import readable_store, store_option
 from everywatt.core.config import Settings
 from everywatt.core.units import format_joules, format_percent, format_quantity
-from everywatt.report.carbon import factors_of
+from everywatt.footprint.carbon import factors_of
 from everywatt.slurm.carbon import UJ, charged, in_all
 from everywatt.slurm.figures import job_of, percent, short, time_of
 from everywatt.slurm.monthly import plain

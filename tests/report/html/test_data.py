@@ -7,12 +7,12 @@ from reports import CPU_W, EVIL, HIGH_W, LOW_W, write_other_scope, write_run
 import everywatt
 from everywatt.core.jsonio import dumps
 from everywatt.core.spans import Span
-from everywatt.report.carbon import Factors
+from everywatt.footprint.carbon import Factors
+from everywatt.footprint.intensity import Intensity
 from everywatt.report.html.data import report_document
 from everywatt.report.html.lines import lines_of, total_line
 from everywatt.report.html.packing import unpack
 from everywatt.report.html.spans import overlap
-from everywatt.report.intensity import Intensity
 
 TRUTH_J = 10 * CPU_W + 8 * LOW_W + 2 * HIGH_W
 

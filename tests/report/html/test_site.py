@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from everywatt.report.carbon import Factors
+from everywatt.footprint.carbon import Factors
 from everywatt.report.html.site import site_page
 from everywatt.slurm.monthly import month_of_site, period_of_site
 from everywatt.slurm.schema import JobOnNode

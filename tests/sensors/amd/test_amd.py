@@ -17,7 +17,7 @@ from everywatt.sensors.amd.rocm_smi import RocmSmi, parse_rocm
 from everywatt.sensors.base import Request, State
 from everywatt.sensors.node.hwmon import Hwmon
 
-TEXT = (Path(__file__).resolve().parent.parent / "data" / "meters" / "rocm_smi.json.txt").read_text()
+TEXT = (Path(__file__).resolve().parents[2] / "data" / "meters" / "rocm_smi.json.txt").read_text()
 VEGA, NAVI, MI100 = (part[part.index("\n") : part.rindex("}") + 1] for part in TEXT.split("\n## ")[1:4])
 APU = json.dumps({"card0": {"Current Socket Graphics Package Power (W)": "28.159", "PCI Bus": "0000:C4:00.0"}})
 

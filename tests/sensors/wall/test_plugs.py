@@ -16,7 +16,7 @@ from everywatt.sensors.base import Request, State
 from everywatt.sensors.wall.shelly import Shelly, channels_of
 from everywatt.sensors.wall.tasmota import Tasmota, energy_of
 
-LINES = (Path(__file__).resolve().parent.parent / "data" / "meters" / "other_meters.txt").read_text().splitlines()
+LINES = (Path(__file__).resolve().parents[2] / "data" / "meters" / "other_meters.txt").read_text().splitlines()
 PLUG = json.loads("{" + next(line for line in LINES if line.startswith('"switch:0"')) + "}")
 EM = json.loads("{" + "".join(line for line in LINES if line.startswith('"em1:')).rstrip(",") + "}")
 TASMOTA = json.loads(next(line for line in LINES if line.startswith('{"StatusSNS"')))

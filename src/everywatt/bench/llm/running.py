@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.api.meter import Meter
-from everywatt.api.preflight import BUSY_SHARE, CpuLoad
 from everywatt.api.run import Run, load
 from everywatt.bench.llm.clients import Client
 from everywatt.bench.llm.loads import Level
@@ -19,6 +18,7 @@ from everywatt.bench.llm.scoring import LATER, Scoring
 from everywatt.bench.llm.values import OK, Answer, Ask, Item
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor
+from everywatt.doctor.preflight import BUSY_SHARE, CpuLoad
 from everywatt.recorder.client import Recording
 
 QUERY, WARM_UP = "query", "warm-up"

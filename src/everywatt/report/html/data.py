@@ -13,7 +13,7 @@ from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, ScopeError
 from everywatt.core.jsonio import document, plain
 from everywatt.core.units import format_duration, format_quantity, format_watts
-from everywatt.report.carbon import Factors, Footprint, footprint
+from everywatt.footprint.carbon import Factors, Footprint, footprint
 from everywatt.report.html.batch import batch_of, batch_view, scaling_view
 from everywatt.report.html.figures import shown, shown_energy
 from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, total_line

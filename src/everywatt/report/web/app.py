@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from everywatt.core.errors import EverywattError, RunNotFound
 from everywatt.core.jsonio import document, dumps
 from everywatt.fleet.security import LOGIN_PATH, Access, App, Guard
-from everywatt.report.carbon import Factors
+from everywatt.footprint.carbon import Factors
 from everywatt.report.live.sources import LiveSource
 from everywatt.report.live.tape_source import TapeSource
 from everywatt.report.web.assets import ICON, Asset, assets, shell

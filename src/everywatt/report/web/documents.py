@@ -11,7 +11,7 @@ from pathlib import Path
 
 from everywatt.api.run import Run
 from everywatt.core.jsonio import dumps
-from everywatt.report.carbon import Factors
+from everywatt.footprint.carbon import Factors
 from everywatt.report.html.data import report_document
 from everywatt.report.web.runs import close_run, fingerprint, open_run, signature
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from everywatt.core.machine import Machine, runtime_dir
 from everywatt.core.units import format_bytes
+from everywatt.doctor.diagnose import Check, Diagnosis, Verdict, diagnose
 from everywatt.recorder.wire import SOCKET, Address
-from everywatt.sensors.diagnose import Check, Diagnosis, Verdict, diagnose
 from everywatt.tape.places import filesystem, is_network
 from everywatt.tape.run_store import FOLDER, state_folder
 

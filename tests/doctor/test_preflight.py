@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from everywatt.api import preflight
-from everywatt.api.preflight import Preflight, sentences
 from everywatt.core.machine import Machine
+from everywatt.doctor import preflight
+from everywatt.doctor.preflight import Preflight, sentences
 
 
 def test_a_quiet_machine_has_nothing_to_say():

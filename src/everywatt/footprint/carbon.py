@@ -19,7 +19,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy
 from everywatt.core.units import format_duration, format_quantity
-from everywatt.report.intensity import Curve, Intensity, country_intensity, read_curve
+from everywatt.footprint.intensity import Curve, Intensity, country_intensity, read_curve
 
 J_PER_KWH = 3.6e6
 PREFIXED = ("g CO2e", "Wh")

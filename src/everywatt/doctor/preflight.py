@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from everywatt.core.machine import Machine
+from everywatt.doctor.diagnose import SLOWED
 from everywatt.sensors import procfs
 from everywatt.sensors.base import Request, TableGroup
-from everywatt.sensors.diagnose import SLOWED
 from everywatt.sensors.registry import choose, known
 
 BUSY_SHARE = 0.10

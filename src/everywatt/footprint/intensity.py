@@ -78,7 +78,7 @@ class Curve:
 @cache
 def countries() -> tuple[tuple[str, str, str, int, float], ...]:
     """The bundled table: two letters, three letters, name, year, grams per kWh."""
-    text = (files("everywatt.report") / TABLE).read_text(encoding="utf-8")
+    text = (files("everywatt.footprint") / TABLE).read_text(encoding="utf-8")
     rows = list(csv.reader(line for line in text.splitlines() if not line.startswith("#")))
     return tuple((row[0], row[1], row[2], int(row[3]), float(row[4])) for row in rows[1:])
 

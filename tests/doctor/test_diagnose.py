@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from everywatt.sensors import diagnose as module
+from everywatt.doctor import diagnose as module
+from everywatt.doctor.diagnose import Verdict, diagnose
+from everywatt.doctor.permissions import GROUP, TMPFILES_PATH, UDEV_PATH, by_hand, counters, fix
 from everywatt.sensors.base import Report, State
 from everywatt.sensors.cpu.rapl import group_rule
-from everywatt.sensors.diagnose import Verdict, diagnose
-from everywatt.sensors.permissions import GROUP, TMPFILES_PATH, UDEV_PATH, by_hand, counters, fix
 from everywatt.sensors.surroundings import look
 
 NOBODY = 65534

@@ -15,12 +15,12 @@ from typing import Any, TextIO, cast
 
 import numpy as np
 
-from everywatt.api.gpu_load import Load, toggled
 from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError, UsageError
 from everywatt.core.machine import Machine
-from everywatt.energy.characterise import Characterisation, characterise
+from everywatt.doctor.gpu_load import Load, toggled
+from everywatt.doctor.sensor_facts import Characterisation, characterise
 from everywatt.sensors.base import Group, Report, Request, Sensor, TableGroup
 from everywatt.sensors.nvidia.nvml import Nvml
 from everywatt.sensors.nvidia.smi_csv import SmiRow, parse_csv

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from everywatt.energy.characterise import characterise, switches
+from everywatt.doctor.sensor_facts import characterise, switches
 
 
 def _recorded(recordings, name, column):

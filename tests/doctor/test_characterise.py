@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from everywatt.api.characterise import characterise_live, characterise_log
-from everywatt.api.gpu_load import toggled
 from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
+from everywatt.doctor.characterise import characterise_live, characterise_log
+from everywatt.doctor.gpu_load import toggled
 
 DATA = Path(__file__).parents[1] / "energy" / "data"
 

@@ -1,0 +1,1 @@
+"""Check-up, characterisation of sensors, calibration, preflight."""

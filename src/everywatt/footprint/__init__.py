@@ -1,0 +1,1 @@
+"""Carbon and cost of energy."""
