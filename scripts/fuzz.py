@@ -122,14 +122,14 @@ def _journal(data: bytes) -> object:
 
 
 def _aipowermeter(data: bytes) -> object:
-    from everywatt.meters.aipowermeter import read_log, segments_of, tables_of
+    from everywatt.formats.aipowermeter.importer import read_log, segments_of, tables_of
 
     log = read_log(iter(data.decode("utf-8", "replace").splitlines()))
     return tables_of(log), segments_of(log)
 
 
 def _sage(data: bytes) -> object:
-    from everywatt.meters.sage import take_record
+    from everywatt.formats.sage.importer import take_record
 
     series: dict[tuple[str, str], object] = {}
     return [take_record(line, series, "") for line in data.split(b"\n")]  # type: ignore[arg-type]
@@ -138,7 +138,7 @@ def _sage(data: bytes) -> object:
 def _codecarbon(data: bytes) -> object:
     import io
 
-    from everywatt.meters.codecarbon import part_of, rows_of
+    from everywatt.formats.codecarbon.importer import part_of, rows_of
 
     rows = rows_of(io.StringIO(data.decode("utf-8", "replace"), newline=""), "fuzz")
     return part_of("fuzz", rows, {})
@@ -165,9 +165,9 @@ def _snmp(data: bytes) -> object:
 
 def targets() -> dict[str, Target]:
     """Every parser of what meters, boards and other tools say, by name."""
-    from everywatt.meters.ipmi_log import parse_log
+    from everywatt.formats.ipmi.importer import parse_log
+    from everywatt.formats.nvidia_smi.monitor_log import parse_lines
     from everywatt.meters.plugmap import labia_feeds
-    from everywatt.meters.smi_monitor import parse_lines
     from everywatt.meters.wall import nodes_of
     from everywatt.sensors.amd.rocm_smi import parse_rocm
     from everywatt.sensors.apple.powermetrics import parse_powermetrics

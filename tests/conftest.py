@@ -31,3 +31,11 @@ def own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("EVERYWATT_RUNTIME_DIR", str(tmp_path / "r"))
     monkeypatch.delenv("EVERYWATT_HOME", raising=False)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def boxes():
+    """Made-up recordings of a wattmeter box."""
+    import boxes as made_up
+
+    return made_up

@@ -40,7 +40,7 @@ def module_name(path: Path) -> str:
 
 
 def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, int]]:
-    """Every module that is imported anywhere in the tree, also under TYPE_CHECKING, in functions and as "module:Name"."""
+    """Every module that is imported or named as "module:Name" anywhere in the tree, also under TYPE_CHECKING."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

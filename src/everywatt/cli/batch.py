@@ -22,7 +22,6 @@ from everywatt.batch.plan import PLAN_HEADERS, Pace, plan_lines, plan_rows, shar
 from everywatt.batch.runner import FINISH, KILL, Event, Progress
 from everywatt.batch.runner import Settings as RunnerSettings
 from everywatt.batch.session import Work, take_up, what_is_left, work_off
-from everywatt.batch.telemetry import TelemetryLog, write_summary
 from everywatt.cli.batch_common import (
     WORDS,
     apart,
@@ -43,6 +42,7 @@ from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings, nearest
 from everywatt.core.errors import ConfigError, UsageError
 from everywatt.core.units import format_duration
+from everywatt.formats.badc.telemetry import TelemetryLog, write_summary
 from everywatt.tape.run_store import existing_home, new_run
 from everywatt.tape.run_store import home as runs_home
 

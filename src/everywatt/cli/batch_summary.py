@@ -25,12 +25,12 @@ from everywatt.batch.tables import (
     to_csv,
     to_markdown,
 )
-from everywatt.batch.telemetry import WORKER_COLUMNS, Summary, read_summary, read_telemetry, summarise
 from everywatt.bench.tables import csv_text
 from everywatt.cli.options import RUN, Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
+from everywatt.formats.badc.telemetry import WORKER_COLUMNS, Summary, read_summary, read_telemetry, summarise
 from everywatt.tape.run_store import existing_home, find_run
 
 MOST_ROWS = 20

@@ -15,8 +15,6 @@ from everywatt.api.run import Run, load
 from everywatt.bench.precision import tables
 from everywatt.bench.precision.journal import read_journal
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
-from everywatt.bench.precision.old import OldFigure, OldLayer, read_old
-from everywatt.bench.precision.old_columns import FORMS, old_csv
 from everywatt.bench.precision.plan import (
     DEFAULT_MODEL,
     RUNTIMES,
@@ -37,6 +35,8 @@ from everywatt.cli.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor, UsageError
 from everywatt.core.jsonio import document, dumps
+from everywatt.formats.quantization.columns import FORMS, old_csv
+from everywatt.formats.quantization.results import OldFigure, OldLayer, read_old
 
 KIND = "precision"
 ENDINGS = (".json", ".csv", ".md", ".html")

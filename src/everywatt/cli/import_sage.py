@@ -13,8 +13,8 @@ from everywatt.cli.output import Output
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.fleet.address import read_token
 from everywatt.fleet.client import Client
-from everywatt.fleet.sage_api import query
-from everywatt.meters.sage import parts_of
+from everywatt.formats.sage.data_api import query
+from everywatt.formats.sage.importer import parts_of
 from everywatt.meters.series import write_parts
 from everywatt.tape.importing import import_files
 

@@ -15,9 +15,9 @@ from everywatt.cli.slurm_common import readable_store, store_option, writing
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.footprint.carbon import Factors, factors_of
+from everywatt.formats.labia.job_tree import write_job
+from everywatt.formats.labia.users_csv import Grams, append, row_of
 from everywatt.slurm.carbon import hours_of, intensity_of
-from everywatt.slurm.labia_csv import Grams, append, row_of
-from everywatt.slurm.labia_tree import write_job
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.store import Store
 from everywatt.slurm.users import is_name

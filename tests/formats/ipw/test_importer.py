@@ -5,9 +5,9 @@ import json
 import pytest
 
 from everywatt.api.run import load
-from everywatt.bench.llm.import_ipw import _told
 from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.errors import UsageError
+from everywatt.formats.ipw.importer import _told
 from everywatt.tape.importing import import_files
 
 pa = pytest.importorskip("pyarrow")

@@ -12,8 +12,8 @@ import pytest
 from known_site import T0
 
 from everywatt.core.errors import UsageError
-from everywatt.slurm.labia_csv import HEADS, Grams, append, row_of, spoken
-from everywatt.slurm.labia_tree import read_tree, write_job
+from everywatt.formats.labia.job_tree import read_tree, write_job
+from everywatt.formats.labia.users_csv import HEADS, Grams, append, row_of, spoken
 
 
 @pytest.fixture(autouse=True)

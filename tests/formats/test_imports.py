@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from everywatt.api.run import load
 from everywatt.cli.group import dispatch
 from everywatt.core.errors import UsageError
-from everywatt.meters import aipowermeter, ipmi_log, sage, smi_monitor
+from everywatt.formats.aipowermeter import importer as aipowermeter
+from everywatt.formats.ipmi import importer as ipmi_log
+from everywatt.formats.nvidia_smi import monitor_log as smi_monitor
+from everywatt.formats.sage import importer as sage
 from everywatt.sensors.calibrations import Stored, save
 from everywatt.tape.importing import import_files
 

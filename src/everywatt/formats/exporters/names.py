@@ -14,9 +14,9 @@ from everywatt.fleet.lines import Line
 from everywatt.fleet.metrics import Family, Registry
 from everywatt.fleet.share import IDLE, UJ
 from everywatt.fleet.watch import Watcher
+from everywatt.formats.exporters.jetson import metrics_text
 from everywatt.sensors.base import Report
 from everywatt.sensors.jetson.tegra_line import Engine, Memory, RailPower, TegraLine
-from everywatt.sensors.jetson_metrics import metrics_text
 
 MIB = 2**20
 Row = tuple[str, float | None, tuple[tuple[str, str], ...]]

@@ -15,7 +15,7 @@ from everywatt.core.channels import Domain
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, RunExists
 from everywatt.energy.sources import Source, sources
-from everywatt.meters.aipowermeter import CPU, END, FILE, day_text
+from everywatt.formats.aipowermeter.importer import CPU, END, FILE, day_text
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import Tape
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.meters.aipowermeter import END, FILE, day_text, read_log
+from everywatt.formats.aipowermeter.importer import END, FILE, day_text, read_log
 from everywatt.meters.series import number, zone_ns
 from everywatt.slurm.schema import DeviceEnergy, JobOnNode
 from everywatt.slurm.store import safe_node

@@ -1,0 +1,1 @@
+"""Other tools' files, one folder a tool."""

@@ -1,0 +1,1 @@
+"""Telemetry of BADC's batch runner."""

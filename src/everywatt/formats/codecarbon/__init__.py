@@ -1,0 +1,1 @@
+"""Emission files of CodeCarbon."""

@@ -1,0 +1,1 @@
+"""Tables of readings as CSV."""

@@ -1,0 +1,1 @@
+"""Metric names of other exporters: Kepler, DCGM, jetson-exporter."""

@@ -1,0 +1,1 @@
+"""Profiles of Intelligence per Watt."""

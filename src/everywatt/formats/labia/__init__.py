@@ -1,0 +1,1 @@
+"""Lab-IA's archives and tables."""

@@ -1,0 +1,1 @@
+"""Logs of macOS's powermetrics."""

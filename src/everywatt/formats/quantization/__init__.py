@@ -1,0 +1,1 @@
+"""Result files of energy_aware_quantization."""
