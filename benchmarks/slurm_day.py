@@ -95,10 +95,10 @@ def book_nodes(folder: str, nodes: list[int]) -> tuple[int, int, int]:
     """Book some nodes into the store; gives what they drew, what was booked, and this process's peak kilobytes."""
     import pyarrow.parquet as pq
 
-    from everywatt.ledger.split import Level, Uses
-    from everywatt.slurm.bulk import Device, NodeDay, book_day
+    from everywatt.ledger.split.split import Level, Uses
+    from everywatt.slurm.node.bulk import Device, NodeDay, book_day
     from everywatt.slurm.schema import JobOnNode
-    from everywatt.slurm.store import Store
+    from everywatt.slurm.site.store import Store
 
     devices = tuple(
         Device(name, name.split(".")[0], "sim", Level(watts, 0.0, 0.7, 0.2), 0.02) for name, watts in IDLE_W.items()
@@ -150,7 +150,7 @@ def work(folder: str, nodes: int) -> None:
     """Book a day with two processes, and compact it; prints seconds, peak megabytes, and how far the sum is off."""
     from datetime import date
 
-    from everywatt.slurm.store import Store
+    from everywatt.slurm.site.store import Store
 
     began = time.perf_counter()
     chunks = [list(range(nodes))[place::WORKERS] for place in range(WORKERS)]
@@ -277,8 +277,8 @@ def _cells(found: dict[str, float]) -> list[str]:
 
 def year(folder: Path, days: int, jobs_a_day: int = 20_000) -> tuple[float, float]:
     """Seconds and CPU seconds of `slurm jobs --by user` over a store of so many compact days."""
-    from everywatt.slurm.store import Store
-    from everywatt.slurm.totals import Wanted, jobs, sums
+    from everywatt.slurm.site.store import Store
+    from everywatt.slurm.site.totals import Wanted, jobs, sums
 
     with ProcessPoolExecutor(WORKERS) as pool:
         list(pool.map(_write_day, [str(folder)] * days, range(days), [jobs_a_day] * days, chunksize=4))

@@ -18,9 +18,9 @@ import pytest
 from known_site import MJ
 
 from everywatt.cli.main import main
-from everywatt.slurm.sacct import COLUMNS
-from everywatt.slurm.store import Store
-from everywatt.slurm.users import Person, as_person, person
+from everywatt.slurm.site.sacct import COLUMNS
+from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.users import Person, as_person, person
 
 SINCE = ["--since", "2026-11-14", "--until", "2026-11-30"]
 

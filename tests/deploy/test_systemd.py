@@ -12,9 +12,9 @@ from agents import SRC, home_of, parse
 
 from everywatt.cli.agent import command
 from everywatt.fleet.options import combine
-from everywatt.slurm.agent_unit import COMMAND, CONFIG, HARDENING, NAME, STATE, USER, agent_unit
-from everywatt.slurm.hooks import Site
-from everywatt.slurm.units import unit
+from everywatt.slurm.node.agent_unit import COMMAND, CONFIG, HARDENING, NAME, STATE, USER, agent_unit
+from everywatt.slurm.node.hooks import Site
+from everywatt.slurm.node.units import unit
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMD = ROOT / "deploy" / "systemd"

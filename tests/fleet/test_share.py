@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everywatt.fleet.share import IDLE, METER, NOBODY, Level, Owner, apportion, share
-from everywatt.ledger import split as ledger
+from everywatt.ledger.split import split as ledger
 
 A, B = Owner("user", "a"), Owner("user", "b")
 amounts = st.floats(0, 100)

@@ -12,8 +12,8 @@ from machines import Process, write_machine
 from everywatt.api.run import Run, load
 from everywatt.core.budget import Budget
 from everywatt.core.errors import UsageError
-from everywatt.ledger.amounts import microjoules
 from everywatt.ledger.owners import IDLE, OTHER, UNATTRIBUTED, Part
+from everywatt.ledger.split.amounts import microjoules
 from everywatt.tape.reader import Tape
 
 SECONDS = 12

@@ -7,7 +7,7 @@ from everywatt.api.run import load
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.ledger.owners import OwnerKind
-from everywatt.ledger.usage import ProcessUse
+from everywatt.ledger.use.usage import ProcessUse
 
 SECONDS = 12
 ID = "4f1c0de5" * 8

@@ -8,7 +8,7 @@ from tapes import ORIGIN_NS, UTC_NS, at, counter_group
 from everywatt.api.run import Run, load
 from everywatt.core.channels import Row
 from everywatt.core.clocks import Anchor
-from everywatt.ledger import account
+from everywatt.ledger.use import account
 from everywatt.tape.reader import Tape
 from everywatt.tape.writer import TapeWriter
 

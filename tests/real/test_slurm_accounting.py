@@ -11,7 +11,7 @@ import pytest
 
 from everywatt.cli.main import main
 from everywatt.slurm.schema import JobOnNode
-from everywatt.slurm.store import Store
+from everywatt.slurm.site.store import Store
 
 pytestmark = pytest.mark.serial
 NODE_W = 50.0

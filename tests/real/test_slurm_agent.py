@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 from slurm_site import FREEZER, PER_CPU_S, SlurmSite, cgroups_are_ours, remove_cgroups
 
-from everywatt.slurm.presence import AGENT, NODE
+from everywatt.slurm.node.presence import AGENT, NODE
 
 pytestmark = pytest.mark.serial
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everywatt.slurm.scontrol import show_jobs
+from everywatt.slurm.node.scontrol import show_jobs
 
 pytestmark = pytest.mark.serial
 SUPPORT = Path(__file__).resolve().parents[1] / "support"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, NodeHour, StepEnergy
-from everywatt.slurm.store import Store
+from everywatt.slurm.site.store import Store
 
 T0 = 1_794_700_800.0  # 2026-11-15T00:00Z
 HOUR = 3600.0

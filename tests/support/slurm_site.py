@@ -18,10 +18,10 @@ from typing import Any
 from slurm_cluster import Options, SlurmCluster
 
 import everywatt
-from everywatt.slurm.hooks import EVENTS, NAMES, Site, hook, make_spool
-from everywatt.slurm.presence import AGENT, NODE, holder
+from everywatt.slurm.node.hooks import EVENTS, NAMES, Site, hook, make_spool
+from everywatt.slurm.node.presence import AGENT, NODE, holder
 from everywatt.slurm.schema import JobOnNode, NodeHour
-from everywatt.slurm.store import Store
+from everywatt.slurm.site.store import Store
 
 SOURCE = Path(everywatt.__file__).parents[1]
 IDLE_W, MAX_W = 10.0, 50.0

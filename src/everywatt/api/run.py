@@ -28,7 +28,7 @@ from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import device_table
 from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_energy, together, windows_energy
-from everywatt.ledger.series import busy_share
+from everywatt.ledger.use.series import busy_share
 from everywatt.tape.mending import at_rest, empty_spool, seal_left
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import existing_home, find_run, segments

@@ -19,7 +19,7 @@ from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import sources
 from everywatt.energy.ticks import Ticks
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
-from everywatt.ledger.series import Series, find
+from everywatt.ledger.use.series import Series, find
 from everywatt.tape.reader import Tape
 
 GAUGES = ("utilisation", "memory", "temperature")

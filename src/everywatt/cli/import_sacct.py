@@ -11,7 +11,7 @@ from everywatt.cli.options import TIME, Verb, output_options
 from everywatt.cli.output import Output
 from everywatt.cli.slurm_common import read_text, store_of, store_option, writing
 from everywatt.core.clocks import NS
-from everywatt.slurm.sacct import ask, fill, parse
+from everywatt.slurm.site.sacct import ask, fill, parse
 
 DAY_S = 86_400.0
 

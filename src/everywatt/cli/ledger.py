@@ -13,7 +13,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.units import parse_power_w
 from everywatt.ledger.groups import KINDS
 from everywatt.ledger.owners import Ledger
-from everywatt.ledger.policy import POLICIES
+from everywatt.ledger.split.policy import POLICIES
 from everywatt.report.ledger_text import HEADERS, RIGHT, ledger_rows
 
 

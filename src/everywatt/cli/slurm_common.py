@@ -11,9 +11,9 @@ import click
 
 from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
-from everywatt.slurm.hooks import DEFAULT_SPOOL
-from everywatt.slurm.store import Store
-from everywatt.slurm.users import folder_of, user_name
+from everywatt.slurm.node.hooks import DEFAULT_SPOOL
+from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.users import folder_of, user_name
 
 if TYPE_CHECKING:
     from everywatt.footprint.carbon import Factors

@@ -17,12 +17,12 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import format_quantity
 from everywatt.footprint.carbon import factors_of
-from everywatt.slurm.daily import LOCK, Done, daily, open_to_all, protect
 from everywatt.slurm.locks import exclusive
-from everywatt.slurm.periods import day_bounds_s, day_of
-from everywatt.slurm.sacct import ask, fill, parse
-from everywatt.slurm.store import Store
-from everywatt.slurm.units import SITE_UNITS, cron_line, site_unit
+from everywatt.slurm.node.units import SITE_UNITS, cron_line, site_unit
+from everywatt.slurm.site.daily import LOCK, Done, daily, open_to_all, protect
+from everywatt.slurm.site.periods import day_bounds_s, day_of
+from everywatt.slurm.site.sacct import ask, fill, parse
+from everywatt.slurm.site.store import Store
 
 
 @click.command(cls=Verb)

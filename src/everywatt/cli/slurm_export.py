@@ -17,10 +17,10 @@ from everywatt.core.config import Settings
 from everywatt.footprint.carbon import Factors, factors_of
 from everywatt.formats.labia.job_tree import write_job
 from everywatt.formats.labia.users_csv import Grams, append, row_of
-from everywatt.slurm.carbon import hours_of, intensity_of
 from everywatt.slurm.schema import JobOnNode
-from everywatt.slurm.store import Store
-from everywatt.slurm.users import is_name
+from everywatt.slurm.site.carbon import hours_of, intensity_of
+from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.users import is_name
 
 KINDS = {"labia-csv": "labia", "labia-csv-co2": "co2", "labia-tree": ""}
 LAST_S = 31 * 86_400.0

@@ -11,9 +11,9 @@ from everywatt.cli.output import Output
 from everywatt.cli.slurm_common import FOLDER, store_of, store_option, writing
 from everywatt.core.clocks import NS
 from everywatt.formats.labia.job_tree import read_tree
-from everywatt.slurm.detail import FOREVER_S
 from everywatt.slurm.schema import JobOnNode
-from everywatt.slurm.store import Store
+from everywatt.slurm.site.detail import FOREVER_S
+from everywatt.slurm.site.store import Store
 
 
 @click.command(cls=Verb)

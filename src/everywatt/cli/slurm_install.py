@@ -13,8 +13,17 @@ from everywatt.cli.output import Output
 from everywatt.cli.slurm_common import FOLDER, spool_of, spool_option
 from everywatt.core.config import resolve
 from everywatt.core.units import parse_duration_s
-from everywatt.slurm.hooks import DEFAULT_FOLDER, DEFAULT_STORE, EVENTS, NAMES, Site, hook, make_spool, slurm_conf_lines
-from everywatt.slurm.units import UNITS, unit
+from everywatt.slurm.node.hooks import (
+    DEFAULT_FOLDER,
+    DEFAULT_STORE,
+    EVENTS,
+    NAMES,
+    Site,
+    hook,
+    make_spool,
+    slurm_conf_lines,
+)
+from everywatt.slurm.node.units import UNITS, unit
 
 UNIT_FOLDER = Path("/etc/systemd/system")
 

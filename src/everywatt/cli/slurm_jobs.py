@@ -16,9 +16,9 @@ from everywatt.cli.slurm_table import print_jobs
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.units import format_joules
-from everywatt.slurm.figures import amount, energy_of, job_of, percent, short, time_of
-from everywatt.slurm.from_series import jobs_of_series
-from everywatt.slurm.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
+from everywatt.slurm.site.figures import amount, energy_of, job_of, percent, short, time_of
+from everywatt.slurm.site.from_series import jobs_of_series
+from everywatt.slurm.site.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
 
 WEEK_S = 7 * 86_400
 HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE SHARE", "CPU", "GPU", "NAME"]

@@ -18,12 +18,12 @@ from everywatt.cli.output import Output
 from everywatt.cli.slurm_common import spool_of, spool_option, store_of, store_option
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.slurm.hooks import make_spool
-from everywatt.slurm.job_spans import JobSpans
-from everywatt.slurm.node import Node, tapes_in
-from everywatt.slurm.presence import AGENT, NODE, alone, holder, leave, take_place
-from everywatt.slurm.state import STATE, State
-from everywatt.slurm.store import Store
+from everywatt.slurm.node.hooks import make_spool
+from everywatt.slurm.node.job_spans import JobSpans
+from everywatt.slurm.node.presence import AGENT, NODE, alone, holder, leave, take_place
+from everywatt.slurm.node.recorder import Node, tapes_in
+from everywatt.slurm.node.state import STATE, State
+from everywatt.slurm.site.store import Store
 
 IDLE_S = 10.0
 

@@ -14,9 +14,9 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 from everywatt.footprint.carbon import factors_of
 from everywatt.report.html.site import site_page
-from everywatt.slurm.figures import amount, short
-from everywatt.slurm.monthly import Month, month_of_site, period_of_site
-from everywatt.slurm.periods import month_of
+from everywatt.slurm.site.figures import amount, short
+from everywatt.slurm.site.monthly import Month, month_of_site, period_of_site
+from everywatt.slurm.site.periods import month_of
 
 LAST_S = 30 * 86_400.0
 

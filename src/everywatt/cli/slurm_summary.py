@@ -14,12 +14,12 @@ from everywatt.cli.slurm_common import readable_store, store_option
 from everywatt.core.config import Settings
 from everywatt.core.units import format_joules, format_percent, format_quantity
 from everywatt.footprint.carbon import factors_of
-from everywatt.slurm.carbon import UJ, charged, in_all
-from everywatt.slurm.figures import job_of, percent, short, time_of
-from everywatt.slurm.monthly import plain
-from everywatt.slurm.periods import month_bounds_s, month_of
-from everywatt.slurm.totals import Wanted, jobs, shown_id
-from everywatt.slurm.users import user_name
+from everywatt.slurm.site.carbon import UJ, charged, in_all
+from everywatt.slurm.site.figures import job_of, percent, short, time_of
+from everywatt.slurm.site.monthly import plain
+from everywatt.slurm.site.periods import month_bounds_s, month_of
+from everywatt.slurm.site.totals import Wanted, jobs, shown_id
+from everywatt.slurm.site.users import user_name
 
 J_PER_WH = 3600.0
 LAST_S = 31 * 86_400.0

@@ -12,8 +12,8 @@ from everywatt.cli.output import Output
 from everywatt.cli.slurm_common import readable_store, store_option
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.slurm.checks import Flaw, flaws
-from everywatt.slurm.detail import FOREVER_S
+from everywatt.slurm.site.checks import Flaw, flaws
+from everywatt.slurm.site.detail import FOREVER_S
 
 
 @click.command(cls=Verb)

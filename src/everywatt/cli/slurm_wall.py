@@ -22,8 +22,8 @@ from everywatt.meters.block import Block, Oddities
 from everywatt.meters.files import blocks_of
 from everywatt.meters.plugmap import load_map
 from everywatt.meters.power import meter_sources, single
-from everywatt.slurm.store import Store
-from everywatt.slurm.wall import RULE, NodeWall, Wall, join_wall, meter_line
+from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.wall import RULE, NodeWall, Wall, join_wall, meter_line
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 DAY_S = 86_400.0

@@ -12,9 +12,9 @@ from everywatt.cli.output import Output
 from everywatt.cli.validate_journals import journal_findings
 from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError
-from everywatt.slurm.checks import flaws, is_store
-from everywatt.slurm.detail import FOREVER_S
-from everywatt.slurm.store import Store
+from everywatt.slurm.site.checks import flaws, is_store
+from everywatt.slurm.site.detail import FOREVER_S
+from everywatt.slurm.site.store import Store
 from everywatt.tape.run_store import existing_home, find_run
 from everywatt.tape.validate import Finding, validate
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everywatt.fleet.share import METER, NOBODY, OTHER, Owner
-from everywatt.ledger.tenants import BUSY_SM, Tenant, tenant_key, tenant_of, weights
+from everywatt.ledger.use.tenants import BUSY_SM, Tenant, tenant_key, tenant_of, weights
 
 MOST_OWED_S = 0.3  # the host's clock ticks every 10 ms on each CPU
 

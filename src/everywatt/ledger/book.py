@@ -14,10 +14,10 @@ from everywatt.ledger.groups import describer, grouper
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
 from everywatt.ledger.owners import Checks, Ledger, in_microjoules
-from everywatt.ledger.policy import check_policy
-from everywatt.ledger.shares import NOBODY_AT, DeviceShares, TapeShares
-from everywatt.ledger.sharing import share_tape
-from everywatt.ledger.span_book import span_book
+from everywatt.ledger.spans.span_book import span_book
+from everywatt.ledger.split.policy import check_policy
+from everywatt.ledger.split.shares import NOBODY_AT, DeviceShares, TapeShares
+from everywatt.ledger.split.sharing import share_tape
 from everywatt.tape.reader import Tape
 
 # The two paths to a device's joules may differ by rounding, and by what sampling leaves open at the window's edges.

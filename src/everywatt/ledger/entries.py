@@ -10,10 +10,10 @@ import numpy as np
 
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy, join_labels
-from everywatt.ledger.amounts import UJ, apportion, microjoules, of_devices
-from everywatt.ledger.intervals import budgets
 from everywatt.ledger.owners import IDLE, METER, OTHER, UNATTRIBUTED, Entry, Owner, OwnerKind, Part, in_order
-from everywatt.ledger.shares import IDLE_AT, NOBODY_AT, DeviceShares, TapeShares
+from everywatt.ledger.split.amounts import UJ, apportion, microjoules, of_devices
+from everywatt.ledger.split.intervals import budgets
+from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, DeviceShares, TapeShares
 
 PARTS = (Part.ACTIVE, Part.HELD, Part.IDLE)
 WHAT_IS_IDLE = "idle level"

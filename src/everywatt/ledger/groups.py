@@ -7,10 +7,10 @@ from typing import Any
 
 from everywatt.core.errors import UsageError
 from everywatt.ledger import names
-from everywatt.ledger.account import tape_use
-from everywatt.ledger.facts import ProcessFacts
-from everywatt.ledger.job_tree import JobTree
 from everywatt.ledger.owners import Owner, OwnerKind
+from everywatt.ledger.use.account import tape_use
+from everywatt.ledger.use.facts import ProcessFacts
+from everywatt.ledger.use.job_tree import JobTree
 from everywatt.tape.reader import Tape
 
 KINDS = ("process", "container", "user", "job", "step", "span", "device")

@@ -13,9 +13,9 @@ from everywatt.core.channels import Domain
 from everywatt.core.clocks import NS
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.ledger import idle as idling
-from everywatt.ledger.account import TapeUse, tape_use
-from everywatt.ledger.energies import stretch_joules
 from everywatt.ledger.idle import Idle
+from everywatt.ledger.split.energies import stretch_joules
+from everywatt.ledger.use.account import TapeUse, tape_use
 from everywatt.tape.reader import Tape
 
 Ints = npt.NDArray[np.int64]

@@ -9,7 +9,7 @@ from typing import Any
 
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
-from everywatt.ledger.amounts import UJ, microjoules
+from everywatt.ledger.split.amounts import UJ, microjoules
 
 
 class OwnerKind(StrEnum):

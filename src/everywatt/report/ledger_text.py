@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from everywatt.core.units import format_bytes
-from everywatt.ledger.amounts import UJ, apportion
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
+from everywatt.ledger.split.amounts import UJ, apportion
 
 HEADERS = ("OWNER", "ENERGY", "± (95 %)", "SHARE", "CPU TIME", "GPU TIME", "MEMORY", "HOW")
 RIGHT = (1, 2, 3, 4, 5, 6)

@@ -85,7 +85,7 @@ def test_another_generation_is_refused(tmp_path: Path) -> None:
 
 def test_eight_exports_at_once_leave_one_sorted_file(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    from everywatt.slurm.store import Store
+    from everywatt.slurm.site.store import Store
 
     made = [known_site.job(n, "ada", 10 - n / 100, 1, n * 10**9) for n in range(1, 41)]
     Store(store).append(made, "n1")

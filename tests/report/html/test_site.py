@@ -6,9 +6,9 @@ from pathlib import Path
 
 from everywatt.footprint.carbon import Factors
 from everywatt.report.html.site import site_page
-from everywatt.slurm.monthly import month_of_site, period_of_site
 from everywatt.slurm.schema import JobOnNode
-from everywatt.slurm.store import Store
+from everywatt.slurm.site.monthly import month_of_site, period_of_site
+from everywatt.slurm.site.store import Store
 
 
 def store_of(folder: Path, *days: str) -> Store:

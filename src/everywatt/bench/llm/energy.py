@@ -23,13 +23,13 @@ from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable, sources
-from everywatt.ledger.account import tape_use
-from everywatt.ledger.amounts import UJ, apportion, microjoules
 from everywatt.ledger.book import ledger
 from everywatt.ledger.owners import Ledger, OwnerKind
-from everywatt.ledger.series import Series
-from everywatt.ledger.span_book import UseOfPids
-from everywatt.ledger.sweep import Floats, Ints, Line, Pieces, Stretches
+from everywatt.ledger.spans.span_book import UseOfPids
+from everywatt.ledger.spans.sweep import Floats, Ints, Line, Pieces, Stretches
+from everywatt.ledger.split.amounts import UJ, apportion, microjoules
+from everywatt.ledger.use.account import tape_use
+from everywatt.ledger.use.series import Series
 from everywatt.tape.reader import Tape
 
 SERVER, MACHINE = "server", "machine"

@@ -20,8 +20,8 @@ from everywatt.core.errors import UsageError
 from everywatt.formats.aipowermeter.importer import END, FILE, day_text, read_log
 from everywatt.meters.series import number, zone_ns
 from everywatt.slurm.schema import DeviceEnergy, JobOnNode
-from everywatt.slurm.store import safe_node
-from everywatt.slurm.users import is_name
+from everywatt.slurm.site.store import safe_node
+from everywatt.slurm.site.users import is_name
 from everywatt.tape.importing import parse_utc_ns
 
 META: Final = "meta_data.json"

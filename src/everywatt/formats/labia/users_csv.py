@@ -19,7 +19,7 @@ from typing import Any, Final
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.schema import DeviceEnergy, JobOnNode
-from everywatt.slurm.users import is_name
+from everywatt.slurm.site.users import is_name
 
 HEADS: Final[Mapping[str, tuple[str, ...]]] = {
     "labia": (

@@ -15,7 +15,7 @@ from everywatt.batch.tables import SCALING_HEADERS, headline, range_of, scaling_
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
 from everywatt.core.units import format_bytes, format_duration
-from everywatt.ledger.series import find
+from everywatt.ledger.use.series import find
 from everywatt.report.html.figures import shown
 from everywatt.tape.reader import Tape
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from everywatt.core.units import format_duration, format_joules, format_quantity
 from everywatt.report.html.page import asset, policy
-from everywatt.slurm.figures import amount, percent, short, time_of
-from everywatt.slurm.monthly import Month
-from everywatt.slurm.totals import UJ, shown_id
+from everywatt.slurm.site.figures import amount, percent, short, time_of
+from everywatt.slurm.site.monthly import Month
+from everywatt.slurm.site.totals import UJ, shown_id
 
 WIDTH = 720
 MOST = 40

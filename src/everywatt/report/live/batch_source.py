@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from everywatt.ledger.series import find
+from everywatt.ledger.use.series import find
 from everywatt.report.live.snapshot import DeviceNow, Snapshot, WorkNow
 from everywatt.report.live.tape_source import TapeSource
 from everywatt.report.live.telemetry import TAIL, TREND, TelemetrySource

@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
-from everywatt.ledger.account import TapeUse, tape_use
 from everywatt.ledger.groups import grouper
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
 from everywatt.ledger.owners import Owner
-from everywatt.ledger.roll import Roll, cpu_use, gpu_share
-from everywatt.ledger.shares import IDLE_AT, NOBODY_AT, SPECIAL
-from everywatt.ledger.split import Level, Split, Uses, split
+from everywatt.ledger.split.roll import Roll, cpu_use, gpu_share
+from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, SPECIAL
+from everywatt.ledger.split.split import Level, Split, Uses, split
+from everywatt.ledger.use.account import TapeUse, tape_use
 from everywatt.report.live.snapshot import OwnerNow, Owners
 from everywatt.tape.reader import Tape
 

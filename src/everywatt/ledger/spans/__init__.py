@@ -1,0 +1,1 @@
+"""Joules of spans that overlap."""

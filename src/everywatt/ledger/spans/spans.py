@@ -1,0 +1,289 @@
+"""Concurrent spans as owners: queries, chunks or steps that overlap share what the devices drew while they were open.
+
+In each stretch between two edges a device's energy is shared by the innermost spans that are open: equally, or, where
+spans name the process behind them (attribute `pid`), by what these processes used. A span with the attribute `devices`
+takes part in those devices only. What a parent is charged with is its own time, when none of its children is open.
+A span's energy is gross, idle included, as `Run.energy(span=…)` is; `by_part` tells the share of idle where that is
+known. Time outside of all spans belongs to `other`, so owners always add up to the total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from everywatt.core.budget import Budget, Term
+from everywatt.core.clocks import NS
+from everywatt.core.energy import Energy, join_labels, total
+from everywatt.core.spans import Span
+from everywatt.energy.loading import load_ticks
+from everywatt.energy.sources import Source, addable
+from everywatt.energy.ticks import WHOLE_ROWS, Ticks
+from everywatt.energy.window import windows_energy
+from everywatt.ledger.owners import (
+    UNATTRIBUTED,
+    Checks,
+    Entry,
+    Ledger,
+    Owner,
+    OwnerKind,
+    Part,
+    in_microjoules,
+    in_order,
+)
+from everywatt.ledger.spans.span_owners import SpanOwners, span_owners, takes_part
+from everywatt.ledger.spans.sweep import Floats, Line, Pieces, Stretches
+from everywatt.ledger.split.amounts import UJ, apportion, microjoules, of_devices
+
+OUTSIDE = Owner(OwnerKind.OTHER, "other", "outside of the spans")
+EXACT_SPANS = 64  # up to so many, what an edge takes from one span it gives to another, in the budgets too
+BY_OVERLAP = "by-overlap"
+TOLERANCE = 1e-4  # of the total: two ways of adding up the same readings
+Windows = Sequence[tuple[int, int]]
+Use = Callable[[int, str], Line | None]
+
+
+def span_ledger(
+    candidates: Sequence[Source],
+    windows: Windows,
+    spans: Sequence[Span],
+    *,
+    use: Use | None = None,
+    idle_w: Mapping[str, float] | None = None,
+) -> Ledger:
+    """Who of `spans` owes what of these windows (disjoint, monotonic ns) of a tape.
+
+    `use` gives for a pid and a device what the process had used over time (instants and amounts), None where that is
+    not known. `idle_w` are idle watts by device: so much of each stretch is shared equally, whatever was used.
+    """
+    whole = in_microjoules(windows_energy(candidates, windows))
+    open_until = max((end for _, end in windows), default=0)
+    owners = span_owners(spans, open_until)
+    counted = {label: part for label, part in whole.parts if part.joules is not None}
+    measured = [source for source in addable(candidates) if source.label in counted]
+    amounts = of_devices(microjoules(whole.joules or 0.0), [counted[source.label].value for source in measured])
+    accounts = [
+        _account(source, counted[source.label], amount, windows, owners, use, (idle_w or {}).get(source.label))
+        for source, amount in zip(measured, amounts, strict=True)
+    ]
+    entries = _entries(owners, accounts, whole)
+    missing = microjoules(whole.joules or 0.0) - sum(entry.microjoules for entry in entries)
+    paths = sum(account.paths_j for account in accounts)
+    checks = Checks(missing, paths, TOLERANCE * abs(whole.joules or 0.0) + 1e-6 * len(accounts))
+    return Ledger("span", whole, in_order(entries), checks, BY_OVERLAP, notes=_notes(owners))
+
+
+@dataclass(frozen=True)
+class _Account:
+    """One device: microjoules of each span (active, idle), of outside, and what could not be placed.
+
+    `edges` is what the edges leave open, of each span and at last of outside; `times` is each one's share of the time.
+    """
+
+    label: str
+    energy: Energy
+    whole_uj: int
+    active_uj: list[int]
+    idle_uj: list[int]
+    outside_uj: int
+    lost_uj: int
+    edges: Sequence[tuple[Term, ...]]
+    times: Sequence[float]
+    by_use: bool
+    paths_j: float
+
+
+def _account(
+    source: Source,
+    energy: Energy,
+    whole_uj: int,
+    windows: Windows,
+    owners: SpanOwners,
+    use: Use | None,
+    idle_w: float | None,
+) -> _Account:
+    count = len(owners.spans)
+    ticks = load_ticks(source.tape, source.group, source.channel, windows[0][0], windows[-1][1], whole=True)
+    active, idle, owned_s = np.zeros(count), np.zeros(count), np.zeros(count + 1)
+    outside = measured = seen = 0.0
+    pieces = owners.pieces(source.label) if count else Pieces(*(np.zeros(0, dtype=np.int64),) * 3)
+    for start_ns, end_ns in windows:
+        if ticks is None:
+            break
+        cut = Stretches.cut(pieces, start_ns, end_ns)
+        joules = np.nan_to_num(ticks.many(cut.edges_ns[:-1], cut.edges_ns[1:])[0])
+        seen += float(joules.sum())
+        joules = np.maximum(joules, 0.0)
+        seconds = np.diff(cut.edges_ns) / NS
+        owned_s += np.append(cut.equally(seconds, count), cut.outside(seconds))
+        base = np.minimum(joules, (idle_w or 0.0) * seconds)
+        idle += cut.equally(base, count)
+        more, by_use = _active(cut, joules - base, owners, use, source.label)
+        active, measured, outside = active + more, measured + by_use, outside + cut.outside(joules)
+    weights = np.maximum(np.concatenate((active, idle, [outside])), 0.0)
+    if not weights.sum() > 0:
+        nothing, none = [0] * count, [()] * (count + 1)
+        return _Account(source.label, energy, whole_uj, nothing, nothing, 0, whole_uj, none, [], False, 0.0)
+    amounts = apportion(whole_uj, weights)
+    known = {term.key: abs(term.joules) for term in energy.budget.terms if term.source == "edges"}
+    edges, placed = _edges(source, _witnessed(source, ticks, windows), windows, pieces, owners, known)
+    budget = energy.budget
+    rest = replace(energy, budget=Budget(tuple(t for t in budget.terms if t.key not in placed), budget.bounds))
+    paths_j = seen - energy.value
+    times = (owned_s / owned_s.sum()).tolist() if owned_s.sum() > 0 else []
+    shares = amounts[:count], amounts[count:-1], amounts[-1], 0
+    return _Account(source.label, rest, whole_uj, *shares, edges, times, measured > 0, paths_j)
+
+
+def _active(cut: Stretches, joules: Floats, owners: SpanOwners, use: Use | None, device: str) -> tuple[Floats, float]:
+    count = len(owners.spans)
+    if use is None or not owners.process.any():
+        return cut.equally(joules, count), 0.0
+    return cut.by_use(joules, count, owners.process, lambda pid: use(pid, device) if pid else None)
+
+
+def _witnessed(source: Source, ticks: Ticks | None, windows: Windows) -> Ticks | None:
+    """The same ticks with what utilisation says of them, as a window of its own has it, where they are not too many."""
+    first_ns, last_ns = windows[0][0], windows[-1][1]
+    if ticks is None or (last_ns - first_ns) / NS >= WHOLE_ROWS * source.group.expected_period_s:
+        return ticks
+    return load_ticks(source.tape, source.group, source.channel, first_ns, last_ns) or ticks
+
+
+def _edges(
+    source: Source,
+    ticks: Ticks | None,
+    windows: Windows,
+    pieces: Pieces,
+    owners: SpanOwners,
+    known: Mapping[str, float],
+) -> tuple[list[tuple[Term, ...]], set[str]]:
+    """What is not known of the instants at which spans start and end, of each span and at last of outside.
+
+    An edge's error moves joules from one side to the other, so it counts for a span by how its share differs there. At
+    the ends of the windows, whose widths are `known`, there is nothing on the other side: whoever is open there carries
+    it, however little of the window is his. Gives the keys of these too. For many spans only the edges of a span's own
+    pieces are counted, which is nearly all of it.
+    """
+    terms: list[list[Term]] = [[] for _ in range(len(owners.spans) + 1)]
+    placed: set[str] = set()
+    if ticks is None:
+        return [()] * len(terms), placed
+    device = f"{source.tape.meta.get('host', {}).get('name', '')}:{source.channel.device}"
+    exact = len(owners.spans) <= EXACT_SPANS
+    for start_ns, end_ns in windows:
+        cut = Stretches.cut(pieces, start_ns, end_ns)
+        keys = [f"edge:{device}:{source.channel.name}:{edge_ns}" for edge_ns in cut.edges_ns.tolist()]
+        width = ticks.curve.edge_half_width((cut.edges_ns - ticks.origin_ns) / NS)
+        for end in (0, -1):
+            width[end] = known.get(keys[end], 0.0)
+            placed.add(keys[end])
+        share = np.divide(1.0, cut.open, out=np.zeros(len(cut.open)), where=cut.open > 0)
+        table = _all_edges(cut, share, width, len(terms)) if exact else _own_edges(cut, share, width, len(terms))
+        for number, edge, joules in table:
+            terms[number].append(Term("edges", keys[edge], joules))
+    if exact:
+        return [tuple(own) for own in terms], placed
+    names = [*(span.id for span in owners.spans), OUTSIDE.id]
+    return [_few(own, name, device) for own, name in zip(terms, names, strict=True)], placed
+
+
+def _all_edges(cut: Stretches, share: Floats, width: Floats, count: int) -> list[tuple[int, int, float]]:
+    table = np.zeros((count, len(share) + 2))  # before the window and after it everybody's share is nothing
+    for number, first, after in zip(cut.pieces.owner, cut.first, cut.after, strict=True):
+        table[number, first + 1 : after + 1] += share[first:after]
+    table[-1, 1:-1] = cut.open == 0
+    steps = (table[:, :-1] - table[:, 1:]) * width
+    return [(int(n), int(k), float(steps[n, k])) for n, k in zip(*np.nonzero(steps), strict=True)]
+
+
+def _own_edges(cut: Stretches, share: Floats, width: Floats, count: int) -> list[tuple[int, int, float]]:
+    found = []
+    for number, first, after in zip(cut.pieces.owner, cut.first, cut.after, strict=True):
+        if after > first:
+            found.append((int(number), int(first), -float(share[first] * width[first])))
+            found.append((int(number), int(after), float(share[after - 1] * width[after])))
+    free = np.pad((cut.open == 0).astype(np.float64), 1)
+    steps = (free[:-1] - free[1:]) * width
+    return found + [(count - 1, int(k), float(steps[k])) for k in np.flatnonzero(steps)]
+
+
+def _few(terms: Sequence[Term], span: str, device: str) -> tuple[Term, ...]:
+    if len(terms) <= 2:
+        return tuple(terms)
+    return (Term("edges", f"edge:{device}:span:{span}", float(np.hypot.reduce([term.joules for term in terms]))),)
+
+
+def _entries(owners: SpanOwners, accounts: Sequence[_Account], whole: Energy) -> list[Entry]:
+    entries = []
+    for number, span in enumerate(owners.spans):
+        shares = [(a, a.active_uj[number], a.idle_uj[number]) for a in accounts]
+        if owners.devices[number] is not None:
+            shares = [share for share in shares if takes_part(share[0].label, owners.devices[number] or frozenset())]
+        parts = {a.label: _scaled(a, active + idle, number) for a, active, idle in shares}
+        by_part = {Part.ACTIVE: sum(share[1] for share in shares), Part.IDLE: sum(share[2] for share in shares)}
+        if not by_part[Part.IDLE]:
+            del by_part[Part.IDLE]
+        method = "overlap and use" if any(a.by_use for a, *_ in shares) and owners.process.any() else "overlap"
+        energy = _sum(parts, whole)
+        entries.append(Entry(_owner(span), energy, by_part, method=method, details=_details(span)))
+    others: tuple[tuple[Owner, int | None, list[tuple[_Account, int]]], ...] = (
+        (OUTSIDE, len(owners.spans), [(account, account.outside_uj) for account in accounts]),
+        (UNATTRIBUTED, None, [(account, account.lost_uj) for account in accounts]),
+    )
+    for owner, place, amounts in others:
+        if any(amount for _, amount in amounts):
+            parts = {account.label: _scaled(account, amount, place) for account, amount in amounts}
+            by_part = {Part.ACTIVE: sum(amount for _, amount in amounts)}
+            entries.append(Entry(owner, _sum(parts, whole), by_part, method="overlap"))
+    return entries
+
+
+def _scaled(account: _Account, amount_uj: int, number: int | None) -> Energy:
+    """A share of a device's energy: its budget scaled, the offset by time, and what its own edges leave open."""
+    share = amount_uj / account.whole_uj if account.whole_uj else 0.0
+    own = number is not None and number < len(account.times)
+    timed = account.times[number] if own and number is not None else share
+    budget = account.energy.budget
+    scaled = [
+        Term(term.source, term.key, term.joules * (timed if term.key.startswith("offset:") else share))
+        for term in budget.terms
+    ]
+    edges = account.edges[number] if number is not None else ()
+    whole = Budget((*scaled, *edges), budget.scaled(share).bounds)
+    return replace(account.energy, joules=amount_uj / UJ, budget=whole, notes=())
+
+
+def _sum(parts: Mapping[str, Energy], whole: Energy) -> Energy:
+    if not parts:
+        return Energy(0.0, scope=whole.scope, pedigree=whole.pedigree, coverage=whole.coverage)
+    everything = len(parts) == sum(part.joules is not None for _, part in whole.parts)
+    return total(parts, scope=whole.scope if everything else join_labels(part.scope for part in parts.values()))
+
+
+def _owner(span: Span) -> Owner:
+    return Owner(OwnerKind.SPAN, span.id, span.name)
+
+
+def _details(span: Span) -> dict[str, Any]:
+    details: dict[str, Any] = {
+        "parent": span.parent,
+        "duration_s": span.duration_s,
+        "attributes": dict(span.attributes),
+    }
+    if span.end_ns is None:
+        details["open"] = True
+    return details
+
+
+def _notes(owners: SpanOwners) -> tuple[str, ...]:
+    notes = []
+    if not owners.spans:
+        notes.append("the run has no spans: everything is outside of them")
+    still = sum(span.end_ns is None for span in owners.spans)
+    if still:
+        notes.append(f"{still} of {len(owners.spans)} spans never ended and are charged until the end of the window")
+    return tuple(notes)

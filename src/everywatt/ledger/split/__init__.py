@@ -1,0 +1,1 @@
+"""Splitting joules among users of a device."""

@@ -1,0 +1,161 @@
+"""Which owner a process of a tape is: itself, the meter, or one of the others; and its use of CPUs and GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.core.clocks import NS
+from everywatt.ledger.split.shares import METER_AT, NOBODY_AT, OTHER_AT, SPECIAL
+from everywatt.ledger.split.split import Uses, sums
+from everywatt.ledger.split.stretches import Stretches, cut, process_use, remainder
+from everywatt.ledger.use.account import TapeUse
+from everywatt.ledger.use.facts import ProcessFacts
+from everywatt.ledger.use.tenants import BUSY_SM, weights
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+FIRST = len(SPECIAL)
+JIFFY_S = 0.01
+
+
+class Roll:
+    """The owners of a tape: the special ones, then its processes, then GPU processes that nothing else is known of."""
+
+    def __init__(self, use: TapeUse) -> None:
+        self.use = use
+        self.facts: list[ProcessFacts] = list(use.processes.processes) if use.processes else []
+        member = use.members()
+        self.subject = np.array(member, dtype=np.bool_)
+        self.index = np.array(
+            [
+                METER_AT
+                if facts.meter or (facts.reaper and not facts.exited)
+                else FIRST + number
+                if inside
+                else OTHER_AT
+                for number, (facts, inside) in enumerate(zip(self.facts, member, strict=True))
+            ],
+            dtype=np.int64,
+        )
+        self.rest_at: int | None = None
+        self._strangers: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return FIRST + len(self.facts)
+
+    def add(self, facts: ProcessFacts) -> int:
+        """An owner that is in no table."""
+        self.facts.append(facts)
+        return FIRST + len(self.facts) - 1
+
+    def of_pid(self, pid: int, at_ns: int) -> int:
+        """The owner of a process that is known by its pid alone, at some time."""
+        known = self.use.processes.seen.get(pid, ()) if self.use.processes else ()
+        slack_ns = int(2 * self.use.period_s * NS)
+        for first_ns, number in reversed(known):
+            if first_ns <= at_ns + slack_ns:
+                return int(self.index[number])
+        if self.use.processes is None or self.use.processes.everything[-1:] != [True] or self.use.followed:
+            return OTHER_AT
+        if pid not in self._strangers:
+            self._strangers[pid] = self.add(ProcessFacts(pid, None, f"pid {pid}"))
+        return self._strangers[pid]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """CPU seconds by stretch and owner. `partial` marks stretches in which use was not read at both ends."""
+
+    stretches: Stretches
+    uses: Uses
+    partial: npt.NDArray[np.bool_]
+    notes: tuple[str, ...] = ()
+
+
+def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
+    """What each owner used of the CPUs in the windows; what the host used beyond that is other's, or nobody's."""
+    use, processes = roll.use, roll.use.processes
+    if processes is None or len(processes.edges) < 2:
+        stretches = cut(windows, [])
+        return CpuUse(stretches, Uses.none(), np.ones(len(stretches), dtype=np.bool_), ("no process was recorded",))
+    stretches = cut(windows, processes.edges)
+    known = process_use(stretches, processes, use.period_s, use.runs, roll.subject)
+    uses = Uses(known.stretch, roll.index[known.owner], known.amount, known.cpu)
+    most_owed = 2 * JIFFY_S * use.capacity() + 0.1
+    if use.cgroups.made:
+        mine = roll.subject[known.owner]
+        seen = sums(known.stretch[mine], known.amount[mine], len(stretches))
+        more = remainder(use.cgroups.used(stretches.starts_ns, stretches.ends_ns), seen, most_owed)
+        roll.rest_at = roll.add(ProcessFacts(0, None, "processes of the command that came and went", exited=True))
+        uses = uses.and_also(np.flatnonzero(more), roll.rest_at, more[more > 0])
+    notes = []
+    if use.busy is None:
+        notes.append("CPU time of the host was not recorded, so other processes are not told apart")
+    else:
+        used = sums(uses.stretch, uses.amount, len(stretches))
+        more = remainder(use.busy.used(stretches.starts_ns, stretches.ends_ns), used, most_owed)
+        whole = np.array([*processes.everything, processes.everything[-1]])
+        nobody = whole[np.clip(stretches.place + 1, 0, len(whole) - 1)]
+        nobody |= stretches.place > len(processes.edges) - 2
+        uses = uses.and_also(np.flatnonzero(more), np.where(nobody, NOBODY_AT, OTHER_AT)[more > 0], more[more > 0])
+    unseen = len(processes.hidden - processes.seen.keys())
+    if unseen:
+        notes.append(f"{unseen} processes of other users are hidden (hidepid) and so are part of other")
+    edges = np.asarray(processes.edges)
+    partial = ~(np.isin(stretches.starts_ns, edges) & np.isin(stretches.ends_ns, edges))
+    return CpuUse(stretches, uses, partial, tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShare:
+    """SM seconds (or weights) by stretch and owner of one GPU, who held it, and what was kept for whom."""
+
+    stretches: Stretches
+    uses: Uses
+    holders: Uses
+    allocated: Uses
+    gpu_s: Uses
+    method: str
+    notes: tuple[str, ...] = ()
+
+
+def gpu_share(roll: Roll, gpu: int, windows: Sequence[tuple[int, int]]) -> GpuShare:
+    """Who was on a GPU in the windows, and how its active energy is shared among them."""
+    table = roll.use.gpus
+    if table is None:
+        return GpuShare(cut(windows, []), *(Uses.none(),) * 4, "", (f"gpu.{gpu}: no process on it was recorded",))
+    stretches = cut(windows, table.edges.get(gpu, []))
+    middles = (stretches.starts_ns + stretches.ends_ns) // 2
+    uses: list[tuple[int, int, float]] = []
+    holders: list[tuple[int, int, float]] = []
+    kept: list[tuple[int, int, float]] = []
+    sm_s: list[tuple[int, int, float]] = []
+    methods: dict[str, None] = {}
+    seconds = stretches.seconds.tolist()
+    for place, (at_ns, tenants) in enumerate(zip(middles.tolist(), table.at(gpu, middles), strict=True)):
+        if not tenants:
+            continue
+        owners = [roll.of_pid(tenant.pid, at_ns) for tenant in tenants]
+        shares, method = weights(tenants)
+        if method != "sm time" or sum(shares) >= BUSY_SM:
+            methods[method] = None
+            uses += [(place, owner, share) for owner, share in zip(owners, shares, strict=True)]
+        holders += [(place, owner, 1.0) for owner in owners]
+        for owner, tenant in zip(owners, tenants, strict=True):
+            part = tenant.slices / tenant.of_slices if tenant.slices and tenant.of_slices else 1 / len(tenants)
+            kept.append((place, owner, part * seconds[place]))
+            if tenant.sm is not None:
+                sm_s.append((place, owner, tenant.sm / 100 * seconds[place]))
+    return GpuShare(stretches, _uses(uses), _uses(holders), _uses(kept), _uses(sm_s), "+".join(methods))
+
+
+def _uses(rows: list[tuple[int, int, float]]) -> Uses:
+    if not rows:
+        return Uses.none()
+    stretch, owner, amount = zip(*rows, strict=True)
+    return Uses(np.array(stretch, dtype=np.int64), np.array(owner, dtype=np.int64), np.array(amount, dtype=np.float64))

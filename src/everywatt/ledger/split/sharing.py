@@ -1,0 +1,231 @@
+"""One tape's devices, shared among its processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.core.channels import Domain, Pedigree
+from everywatt.core.energy import Energy
+from everywatt.energy.sources import WHOLE, Source, addable, sources
+from everywatt.energy.window import windows_energy
+from everywatt.ledger.groups import Describer, Grouper, about_process, by_process
+from everywatt.ledger.idle import Idle
+from everywatt.ledger.levels import device_number, kind_of
+from everywatt.ledger.split.energies import stretch_joules
+from everywatt.ledger.split.policy import allocated_cpus, charge_idle
+from everywatt.ledger.split.roll import FIRST, JIFFY_S, CpuUse, Roll, cpu_use, gpu_share
+from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, OTHER_AT, SPECIAL, DeviceShares, TapeShares
+from everywatt.ledger.split.split import Level, Split, Uses, split, sums
+from everywatt.ledger.use.account import tape_use
+from everywatt.ledger.use.dram import memory_held, refresh
+from everywatt.tape.reader import Tape
+
+Floats = npt.NDArray[np.float64]
+
+# How much a unit of use may differ in cost between owners (95 %, relative). Nothing on a tape measures it.
+UNSURE = {"cpu time": 0.2, "sm time": 0.3, "slices": 0.5, "memory": 1.0}
+UNSURE_WIDE = 0.5  # CPU time for what is more than CPUs, or for one package of several
+EDGE = 0.5  # of what was used in a stretch that the window cuts, this much may have been outside
+
+
+def share_tape(
+    tape: Tape,
+    windows: Sequence[tuple[int, int]],
+    *,
+    host: str,
+    own: Grouper,
+    levels: Mapping[str, Idle],
+    policy: str,
+    about: Describer = about_process,
+    notes: Sequence[str] = (),
+) -> TapeShares:
+    """Every device of the total of some windows of a tape, by process."""
+    use, found = tape_use(tape), sources(tape)
+    total = windows_energy(found, windows, notes=notes)
+    roll = Roll(use)
+    cpu = cpu_use(roll, windows)
+    work = _Work(roll, cpu, windows, policy, [device_number(s) for s in addable(found) if s.domain is Domain.PACKAGE])
+    devices = []
+    for source in addable(found):
+        part = dict(total.parts).get(source.label)
+        if part is None or part.joules is None or source.label not in levels:
+            continue
+        maker = work.gpu if kind_of(source) == "gpu" else work.cpu
+        devices.append(maker(source, part, levels[source.label]))
+    owners = (*SPECIAL, *(own(tape, facts) for facts in roll.facts))
+    # Of a process that moved to another cgroup there are two sets of facts, and a single process.
+    told_of = [(i, f) for i, f in enumerate(roll.facts) if not (f.moved and own is by_process)]
+    details: dict[int, dict[str, object]] = {FIRST + i: about(tape, f) for i, f in told_of}
+    told = tuple(f"{host}: {note}" if host else note for note in cpu.notes) if devices else ()
+    return TapeShares(host, owners, tuple(_padded(d, len(owners)) for d in devices), total, work.use(), details, told)
+
+
+class _Work:
+    """What all devices of a tape share: the owners, their CPU time, their memory."""
+
+    def __init__(
+        self, roll: Roll, cpu: CpuUse, windows: Sequence[tuple[int, int]], policy: str, packages: Sequence[int]
+    ) -> None:
+        self._roll, self._cpu, self._windows = roll, cpu, windows
+        self._policy, self._packages = policy, packages
+        self._gpu_s: list[Uses] = []
+        self._named: set[int] = set()
+
+    def cpu(self, source: Source, energy: Energy, idle: Idle) -> DeviceShares:
+        """A device that is split by CPU time: packages, DRAM, whole machines, rails."""
+        roll, cpu, count = self._roll, self._cpu, len(self._roll)
+        joules, seconds = stretch_joules(source, cpu.stretches.starts_ns, cpu.stretches.ends_ns)
+        package = self._package(source)
+        uses = cpu.uses if package is None else cpu.uses.on(package, roll.use.packages)
+        done = split(joules, seconds, _level(idle), uses, Uses.none(), count)
+        used = uses.of_owners(count)
+        allocated, method = self._allocated(used), "cpu time"
+        held_j, idle_j, notes = done.held_j, done.idle_j, list[str]()
+        if source.domain is Domain.DRAM:
+            bytes_ = self._bytes(count)
+            held_j = refresh(idle_j, bytes_, roll.use.memory_bytes)
+            idle_j -= float(held_j.sum())
+            allocated = np.zeros(count)
+            if not roll.use.memory_bytes:
+                notes.append(f"{source.label}: how much memory the machine has was not recorded; its refresh is idle")
+        charged = charge_idle(self._policy, idle_j, used, allocated)
+        wide = source.domain in (*WHOLE, Domain.DRAM, Domain.RAIL) and source.channel.pedigree is not Pedigree.MODELLED
+        wide |= source.domain is Domain.PACKAGE and len(self._packages) > 1 and package is None
+        return DeviceShares(
+            source.label,
+            energy,
+            idle,
+            _with_nobody(done),
+            held_j,
+            charged,
+            float(joules.sum()),
+            done.owned_s,
+            method if len(cpu.uses.owner) else "",
+            UNSURE_WIDE if wide else UNSURE[method],
+            _doubt(replace(cpu, uses=uses), done, used),
+            tuple(notes),
+        )
+
+    def _package(self, source: Source) -> int | None:
+        """The package that a source is, where there are several and the tape tells which CPUs each has."""
+        several = source.domain is Domain.PACKAGE and len(self._packages) > 1
+        told = set(self._roll.use.packages.tolist()) == set(self._packages)
+        return device_number(source) if several and told else None
+
+    def gpu(self, source: Source, energy: Energy, idle: Idle) -> DeviceShares:
+        """A GPU: active by SM time, slices or memory, held by holders."""
+        share = gpu_share(self._roll, device_number(source), self._windows)
+        self._gpu_s.append(share.gpu_s)
+        count = len(self._roll)
+        joules, seconds = stretch_joules(source, share.stretches.starts_ns, share.stretches.ends_ns)
+        done = split(joules, seconds, _level(idle), share.uses, share.holders, count)
+        whole_s = max(float(share.stretches.seconds.sum()), 1e-9)
+        used = share.gpu_s.of_owners(count) if len(share.gpu_s.owner) else share.allocated.of_owners(count)
+        allocated = share.allocated.of_owners(count) / whole_s
+        notes = list(share.notes)
+        if share.method == "memory":
+            notes.append(f"{source.label}: use by process is not known; active energy is shared by memory held")
+        if done.nobody_j > 0 and not share.notes:
+            notes.append(f"{source.label}: it worked while no process was listed on it; that is unattributed")
+        return DeviceShares(
+            source.label,
+            energy,
+            idle,
+            _with_nobody(done),
+            done.held_j,
+            charge_idle(self._policy, done.idle_j, used, allocated),
+            float(joules.sum()),
+            done.owned_s,
+            share.method,
+            max((UNSURE[method] for method in share.method.split("+") if method), default=0.0),
+            np.zeros(count),
+            tuple(notes),
+        )
+
+    def _allocated(self, used: Floats) -> Floats:
+        limits = self._roll.use.cgroups.cpus
+        names = list(limits)
+        group = np.full(len(used), -1, dtype=np.int64)
+        for number, facts in enumerate(self._roll.facts):
+            if facts.cgroup in limits and self._mine(number):
+                group[FIRST + number] = names.index(facts.cgroup)
+        return allocated_cpus(group, np.array([limits[name] for name in names]), used, self._roll.use.capacity())
+
+    def _mine(self, number: int) -> bool:
+        return number >= len(self._roll.index) or int(self._roll.index[number]) == FIRST + number
+
+    def _bytes(self, count: int) -> Floats:
+        """Mean memory of each owner: PSS where it was read, else RSS."""
+        processes = self._roll.use.processes
+        held = None
+        if processes is not None:
+            held = memory_held(processes, "pss_bytes", self._windows)
+            held = held or memory_held(processes, "rss_bytes", self._windows)
+        if held is None:
+            return np.zeros(count)
+        known = len(self._roll.index)
+        return sums(self._roll.index, held.mean_bytes[:known], count)
+
+    def use(self) -> dict[str, Floats]:
+        """What was measured of each owner."""
+        count, processes = len(self._roll), self._roll.use.processes
+        measured = {"cpu_s": self._cpu.uses.of_owners(count)}
+        measured["cpu_s"][IDLE_AT] = np.nan
+        if processes is None:
+            measured["cpu_s"][:] = np.nan
+        if self._gpu_s:
+            found = [uses.of_owners(count) for uses in self._gpu_s if len(uses.owner)]
+            if found:
+                measured["gpu_s"] = np.where(np.sum(found, axis=0) > 0, np.sum(found, axis=0), np.nan)
+        for name in ("rss_bytes", "pss_bytes", "uss_bytes"):
+            held = memory_held(processes, name, self._windows) if processes is not None else None
+            if held is not None:
+                peak = np.full(count, np.nan)
+                known = len(self._roll.index)
+                mine = self._roll.index == np.arange(known) + FIRST
+                peak[FIRST : FIRST + known][mine & (held.peak_bytes[:known] > 0)] = held.peak_bytes[:known][
+                    mine & (held.peak_bytes[:known] > 0)
+                ]
+                measured[name] = peak
+        return measured
+
+
+def _level(idle: Idle) -> Level:
+    return Level(idle.watts, idle.held_w, idle.noise_w, idle.spread_w)
+
+
+def _with_nobody(done: Split) -> Floats:
+    active_j = done.active_j.copy()
+    active_j[NOBODY_AT] += done.nobody_j
+    return active_j
+
+
+def _doubt(cpu: CpuUse, done: Split, used: Floats) -> Floats:
+    """What is not sure of each share beyond its price: use in stretches that a window cuts, and steps of clocks."""
+    whole = float(used.sum())
+    if whole <= 0:
+        return np.zeros(len(used))
+    per_s = float(done.active_j.sum()) / whole
+    cut_s = sums(cpu.uses.owner, cpu.uses.amount * cpu.partial[cpu.uses.stretch], len(used))
+    ticks_s = np.where(used > 0, JIFFY_S, 0.0)
+    ticks_s[OTHER_AT] *= np.sqrt(2)
+    return np.asarray(per_s * np.hypot(EDGE * cut_s, ticks_s), dtype=np.float64)
+
+
+def _padded(device: DeviceShares, count: int) -> DeviceShares:
+    """GPU processes that turned up later are owners of all devices, with nothing."""
+    more = (0, count - len(device.active_j))
+    if not more[1]:
+        return device
+    return replace(
+        device,
+        active_j=np.pad(device.active_j, more),
+        held_j=np.pad(device.held_j, more),
+        idle_j=np.pad(device.idle_j, more),
+        doubt_j=np.pad(device.doubt_j, more),
+        owned_s=np.pad(device.owned_s, more),
+    )

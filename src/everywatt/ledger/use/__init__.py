@@ -1,0 +1,1 @@
+"""What used a device, and when."""

@@ -1,0 +1,170 @@
+"""What one tape knows of use, decoded once and continued while the tape grows."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.core.clocks import NS
+from everywatt.core.errors import TapeDamaged
+from everywatt.energy.sources import Source
+from everywatt.ledger.split.energies import Cells
+from everywatt.ledger.use import series
+from everywatt.ledger.use.cgroup_use import CgroupUse
+from everywatt.ledger.use.facts import members
+from everywatt.ledger.use.gpu_use import GpuUse
+from everywatt.ledger.use.usage import ProcessUse
+from everywatt.tape.reader import StoredGroup, Tape
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+PROCESSES, CGROUPS, GPUS = "use.processes", "use.cgroups", "nvml.processes"
+
+_kept: WeakKeyDictionary[Tape, TapeUse]
+
+
+class TapeUse:
+    """The decoded tables and use channels of a tape. `update` takes what was written since."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.version: tuple[int, int] | None = None  # of the tape that was read last
+        self.period_s = 1.0
+        self.processes: ProcessUse | None = None
+        self.gpus: GpuUse | None = None
+        self.cgroups = CgroupUse()
+        self.busy: series.Series | None = None
+        self.still: series.Series | None = None
+        self._series: dict[str, series.Series | None] = {}
+        self._cells: dict[tuple[int, str], Cells] = {}
+        self._read_ns: dict[str, int] = {}
+        self._members: tuple[tuple[int, int], list[bool]] = ((-1, -1), [])
+        self.roots: list[tuple[int, int | None]] = []
+        self.followed = False
+        self.runs: list[tuple[int, int]] = []
+        self.steps: dict[int, tuple[int, str]] = {}  # job and step of processes that somebody told of, by number
+        self.idle_spans: list[tuple[int, int]] = []
+        self.cpus = float(tape.meta.get("host", {}).get("cpus") or 0)
+        self.packages = _whole_numbers(tape.meta.get("host", {}).get("packages"))
+        self.memory_bytes = tape.meta.get("host", {}).get("memory_bytes")
+
+    def update(self, tape: Tape) -> None:
+        """Bring everything up to date."""
+        groups = {group.info.name: group for group in tape.groups}
+        anchors = tape.anchors()
+        offset_ns = anchors[0].boottime_ns - anchors[0].monotonic_ns if anchors else None
+        if PROCESSES in groups and self.processes is None:
+            self.period_s = groups[PROCESSES].expected_period_s
+            self.processes = ProcessUse(self.period_s, offset_ns)
+        if GPUS in groups and self.gpus is None:
+            self.gpus = GpuUse(groups[GPUS].expected_period_s)
+        for name, reader in ((PROCESSES, self.processes), (GPUS, self.gpus), (CGROUPS, self.cgroups)):
+            if name in groups and reader is not None:
+                self._feed(tape, groups[name], reader)
+        self.busy, self.still = self.channel(tape, series.BUSY), self.channel(tape, series.IDLE)
+        self._notes(tape)
+
+    def _feed(self, tape: Tape, group: StoredGroup, reader: Any) -> None:
+        last_ns = self._read_ns.get(group.info.name)
+        for frame in tape.tables(group.id, None if last_ns is None else last_ns + 1, None):
+            if last_ns is None or frame.at_ns > last_ns:
+                try:
+                    reader.feed(frame.at_ns, frame.rows)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise TapeDamaged(f"{tape.path}: a row of {group.info.name} cannot be read: {error}.") from None
+                self._read_ns[group.info.name] = frame.at_ns
+
+    def _notes(self, tape: Tape) -> None:
+        follow = [note for note in tape.notes() if note.kind == "follow"]
+        self.followed = bool(follow)
+        self.roots = []
+        for note in follow:
+            pids = list(note.data.get("pids") or [])
+            starts = list(note.data.get("starts") or []) or [None] * len(pids)
+            self.roots += list(zip(pids, starts, strict=False))
+        low_ns, high_ns = tape.extent_ns()
+        self.runs, self.idle_spans = [], []
+        for span in tape.spans():
+            end_ns = high_ns if span.end_ns is None else span.end_ns
+            if span.attributes.get("role") == "idle" and span.end_ns is not None:
+                self.idle_spans.append((span.start_ns, end_ns))
+            elif span.parent is None:
+                self.runs.append((max(span.start_ns, low_ns), end_ns))
+
+    def channel(self, tape: Tape, name: str) -> series.Series | None:
+        """A channel over the whole tape; None where the tape does not have it."""
+        if self._series.get(name) is None:
+            self._series[name] = series.find(tape, name)
+        found = self._series[name]
+        if found is not None:
+            found.update(tape)
+        return found
+
+    def cells(self, source: Source) -> Cells:
+        """Power of a device over the whole tape."""
+        key = (source.group.id, source.channel.name)
+        cells = self._cells.setdefault(key, Cells())
+        cells.update(source)
+        return cells
+
+    def members(self) -> list[bool]:
+        """For each process whether it belongs to the subject; without followed roots all do."""
+        if self.processes is None:
+            return []
+        known = self.processes.processes
+        if not self.followed:
+            return [True] * len(known)
+        key = (len(known), len(self.roots))
+        if self._members[0] != key:
+            self._members = (key, members(known, self.roots))
+        return self._members[1]
+
+    def capacity(self) -> float:
+        """How many CPUs the machine has: as told, else by what busy and idle time add up to."""
+        if self.cpus or self.busy is None or self.still is None or len(self.busy.at_ns) < 2:
+            return self.cpus or 1.0
+        seconds = (self.busy.at_ns[-1] - self.busy.at_ns[0]) / NS
+        return float(max(round(float(self.busy.rising()[-1] + self.still.rising()[-1]) / float(seconds)), 1))
+
+    def cpu_share(self, starts_ns: Ints, ends_ns: Ints) -> Floats:
+        """Busy share of all CPUs in each stretch, NaN where the tape does not say."""
+        if self.busy is None:
+            return np.full(len(starts_ns), np.nan)
+        return self.busy.used(starts_ns, ends_ns) / ((ends_ns - starts_ns) / NS) / self.capacity()
+
+    def cpu_share_inside(self, start_ns: int, end_ns: int) -> float:
+        """Busy share of all CPUs between the first and the last reading inside of a stretch, NaN where there are none.
+
+        Between two readings nothing tells when it was used: what begins right after a quiet stretch is not in it.
+        """
+        if self.busy is None:
+            return float("nan")
+        first, last = np.searchsorted(self.busy.at_ns, (start_ns, end_ns + 1))
+        if last - first < 2:
+            return float("nan")
+        edges = self.busy.at_ns[first : first + 1], self.busy.at_ns[last - 1 : last]
+        return float(self.cpu_share(*edges)[0])
+
+
+def _whole_numbers(told: Any) -> Ints:
+    """The numbers of a list of them; none where a tape from elsewhere holds something else."""
+    good = isinstance(told, list) and all(isinstance(number, int) for number in told)
+    return np.array(told if good else [], dtype=np.int64)
+
+
+_kept = WeakKeyDictionary()
+
+
+def tape_use(tape: Tape) -> TapeUse:
+    """The use of a tape as of now."""
+    found = _kept.get(tape)
+    version = tape.version
+    if found is None or found.version != version:
+        found = found or TapeUse(tape)
+        found.update(tape)
+        found.version = version
+        _kept[tape] = found
+    return found

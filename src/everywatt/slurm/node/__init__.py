@@ -1,0 +1,1 @@
+"""What runs on a node: hooks, spool, recorder of jobs."""

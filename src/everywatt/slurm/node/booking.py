@@ -1,0 +1,314 @@
+"""From a node's tape to what each job owes: own share by the ledger, idle by allocation, the rest is the system's.
+
+Booking goes on from where it stopped, hour by hour, so a job of weeks costs no more memory than one of seconds, and
+jobs + idle + system is the node, to the microjoule, for each hour.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from everywatt.core.budget import Budget
+from everywatt.core.clocks import NS
+from everywatt.core.energy import join_labels
+from everywatt.energy.sources import Source, addable, sources
+from everywatt.ledger.book import ledger
+from everywatt.ledger.idle import Idle
+from everywatt.ledger.levels import find_levels
+from everywatt.ledger.owners import Entry, Ledger, OwnerKind
+from everywatt.ledger.split.amounts import apportion, microjoules
+from everywatt.ledger.use.account import tape_use
+from everywatt.slurm.node.account import Account
+from everywatt.slurm.node.node_jobs import NodeJob
+from everywatt.slurm.node.tape_use import gpu_busy_s, gpu_memory_peak_bytes, step_times
+from everywatt.slurm.schema import NodeHour
+from everywatt.tape.reader import Tape
+
+HOUR_S: Final = 3600
+SCRAP_S: Final = 0.25
+HOST_JOB: Final = "host"  # the ledger's owner of what is in no job
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One booked stretch: what of each device jobs, idle and the system had."""
+
+    hours: tuple[NodeHour, ...]
+    notes: tuple[str, ...] = ()
+
+
+def horizon_s(tape: Tape, latest_s: float) -> float:
+    """Up to when (UTC, at most `latest_s`) a tape tells who used what: of a live one the tables of processes come last.
+
+    On a live tape it is an instant at which processes were read, so that no stretch between two reads is cut.
+    """
+    last_ns = min(tape.extent_ns()[1], tape.from_utc_ns(round(latest_s * NS)))
+    use = tape_use(tape)
+    if not tape.sealed and use.processes is not None and use.busy is not None:
+        busy_ns = int(use.busy.at_ns[-1]) if len(use.busy.at_ns) else 0
+        before = bisect_right(use.processes.edges, min(last_ns, busy_ns))
+        last_ns = use.processes.edges[before - 1] if before else 0
+    return tape.to_utc_ns(last_ns) / NS
+
+
+def book(
+    tape: Tape,
+    node: str,
+    jobs: Sequence[NodeJob],
+    accounts: dict[str, Account],
+    start_s: float,
+    end_s: float,
+    idle: dict[str, Idle],
+) -> list[Piece]:
+    """Charge a stretch of UTC time on one tape to its jobs; gives what each hour of it was. `accounts` grow.
+
+    `idle` is what the node knows of its devices' idle power; what this tape tells more surely replaces it.
+    """
+    for label, found in find_levels(tape, {}).items():
+        if label not in idle or found.spread_w <= idle[label].spread_w:
+            idle[label] = found
+    pieces = []
+    low_ns, high_ns = tape.extent_ns()
+    start_s, end_s = max(start_s, tape.to_utc_ns(low_ns) / NS), min(end_s, tape.to_utc_ns(high_ns) / NS)
+    for low_s, high_s in _cuts(start_s, end_s, [*_again_s(jobs), *_handed_s(jobs)]):
+        window = max(tape.from_utc_ns(round(low_s * NS)), low_ns), min(tape.from_utc_ns(round(high_s * NS)), high_ns)
+        if window[1] > window[0]:
+            made = ledger([tape], [[window]], by="step", baseline=idle)
+            pieces.append(_book_piece(tape, made, node, jobs, accounts, low_s, high_s))
+    return pieces
+
+
+def _again_s(jobs: Sequence[NodeJob]) -> list[float]:
+    """When jobs began that had run before: their processes go by one number, so their runs are booked apart."""
+    runs = Counter(job.job_id for job in jobs)
+    return [job.start_s for job in jobs if runs[job.job_id] > 1]
+
+
+def _handed_s(jobs: Sequence[NodeJob]) -> list[float]:
+    """When GPUs were handed over: what a card did that nobody is listed for is of who had it just then."""
+    return [at_s for job in jobs if job.gpus for at_s in (job.start_s, job.end_s) if at_s is not None]
+
+
+def _cuts(start_s: float, end_s: float, at_s: Iterable[float]) -> Iterable[tuple[float, float]]:
+    """A stretch of time, cut at full hours and at these times, but for scraps that no sensor could tell of."""
+    further = sorted(cut_s for cut_s in at_s if start_s < cut_s < end_s - SCRAP_S)
+    while start_s < end_s:
+        while further and further[0] <= start_s + SCRAP_S:
+            further.pop(0)
+        cut_s = min((start_s // HOUR_S + 1) * HOUR_S, end_s, *further[:1])
+        yield start_s, cut_s
+        start_s = cut_s
+
+
+def _book_piece(
+    tape: Tape,
+    made: Ledger,
+    node: str,
+    jobs: Sequence[NodeJob],
+    accounts: dict[str, Account],
+    low_s: float,
+    high_s: float,
+) -> Piece:
+    if made.total.joules is None:
+        return Piece((), (made.total.refused or "no energy",))
+    here = [job for job in jobs if job.start_s < high_s and (job.end_s is None or job.end_s > low_s)]
+    by_id: dict[str, list[NodeJob]] = {}
+    for job in here:
+        by_id.setdefault(str(job.job_id), []).append(job)
+        if job.sluid:
+            by_id.setdefault(job.sluid, []).append(job)
+    totals: dict[str, dict[str, int]] = {}
+    low_ns, high_ns = tape.from_utc_ns(round(low_s * NS)), tape.from_utc_ns(round(high_s * NS))
+    times = step_times(tape, low_ns, high_ns) if here else {}
+    for entry in made.entries:
+        job_id, _, step = entry.owner.id.removeprefix("slurm:").partition(".")
+        runs = by_id.get(job_id, []) if entry.owner.kind is OwnerKind.JOB and entry.owner.id != HOST_JOB else []
+        column = "jobs" if runs else "idle" if entry.owner.kind is OwnerKind.IDLE else "system"
+        parts = dict(entry.energy.parts)
+        amounts = _by_device(entry)
+        for device, uj in amounts.items():
+            of_device = totals.setdefault(device, dict.fromkeys(("jobs", "idle", "system"), 0))
+            of_device[column] += uj
+        if runs:
+            job = _which(runs, low_s, high_s)
+            account = accounts.setdefault(job.key, Account())
+            _charge(account, entry, amounts, step, times.get(entry.owner.id, (low_s, high_s)))
+            for device in amounts:
+                account.budgets[device] = account.budgets.get(device, Budget()) + parts[device].budget
+    _charge_gpus_alone(made, here, accounts, totals, low_s, high_s)
+    _charge_idle(tape, here, accounts, totals, low_s, high_s)
+    _note_gpus(tape, here, accounts, low_s, high_s)
+    for job in here:
+        account = accounts.setdefault(job.key, Account())
+        inside_s = min(job.end_s or high_s, high_s) - max(job.start_s, low_s)
+        account.observed_s += inside_s
+        account.covered_s += inside_s * made.total.coverage
+        account.pedigree = join_labels(label for label in (account.pedigree, made.total.pedigree) if label)
+    return Piece(tuple(_hour_rows(tape, node, totals, (low_s, high_s), dict(made.total.parts))), made.notes)
+
+
+def _which(runs: Sequence[NodeJob], low_s: float, high_s: float) -> NodeJob:
+    """Of two runs of a requeued job in one stretch the one that was longer in it."""
+    return max(runs, key=lambda job: min(job.end_s or high_s, high_s) - max(job.start_s, low_s))
+
+
+def _by_device(entry: Entry) -> dict[str, int]:
+    """Whole microjoules by device; they add up to the entry."""
+    parts = {name: part.value for name, part in entry.energy.parts if part.joules is not None}
+    amounts = {name: microjoules(joules) for name, joules in parts.items()}
+    rest_uj = entry.microjoules - sum(amounts.values())
+    if rest_uj:
+        largest = max(amounts, key=lambda name: abs(amounts[name]), default="not told")
+        amounts[largest] = amounts.get(largest, 0) + rest_uj
+    return amounts
+
+
+def _charge(account: Account, entry: Entry, amounts: Mapping[str, int], step: str, ran_s: tuple[float, float]) -> None:
+    for device, uj in amounts.items():
+        account.own_uj[device] = account.own_uj.get(device, 0) + uj
+    if step:
+        account.steps_uj[step] = account.steps_uj.get(step, 0) + sum(amounts.values())
+        seen = account.steps_s.setdefault(step, [*ran_s])
+        seen[1] = max(seen[1], ran_s[1])
+    if "cpu_s" in entry.use:
+        account.cpu_s = (account.cpu_s or 0.0) + entry.use["cpu_s"]
+    if "rss_bytes" in entry.use:
+        account.memory_peak_bytes = max(account.memory_peak_bytes or 0, int(entry.use["rss_bytes"]))
+
+
+def _charge_gpus_alone(
+    made: Ledger,
+    here: Sequence[NodeJob],
+    accounts: dict[str, Account],
+    totals: dict[str, dict[str, int]],
+    low_s: float,
+    high_s: float,
+) -> None:
+    """What a GPU did that nobody could be found for is of the job that it was given to, if that had it alone."""
+    lost = next((entry for entry in made.entries if entry.owner.kind is OwnerKind.UNATTRIBUTED), None)
+    if lost is None:
+        return
+    for device, uj in _by_device(lost).items():
+        holders = [(job, _inside(job, low_s, high_s)) for job in here if device in _gpus(job)]
+        held_s = sum(seconds for _, seconds in holders)
+        if uj <= 0 or held_s <= 0 or held_s > (high_s - low_s) * 1.001:
+            continue
+        weights = [seconds for _, seconds in holders]
+        free_s = max(high_s - low_s - held_s, 0.0)
+        part = dict(lost.energy.parts)[device]
+        for (job, _), amount in zip(holders, apportion(uj, [*weights, free_s])[:-1], strict=True):
+            account = accounts.setdefault(job.key, Account())
+            account.own_uj[device] = account.own_uj.get(device, 0) + amount
+            more = part.budget.scaled(amount / uj)
+            account.budgets[device] = account.budgets.get(device, Budget()) + more
+            totals[device]["system"] -= amount
+            totals[device]["jobs"] += amount
+
+
+def _charge_idle(
+    tape: Tape,
+    here: Sequence[NodeJob],
+    accounts: dict[str, Account],
+    totals: Mapping[str, Mapping[str, int]],
+    low_s: float,
+    high_s: float,
+) -> None:
+    """A job's share of idle, of which it stays a part: a GPU's while the job had it, the machine's by CPUs and time."""
+    cpus = float(tape.meta.get("host", {}).get("cpus") or 0)
+    length_s = high_s - low_s
+    for device, of_device in totals.items():
+        gpu = device.startswith("gpu.")
+        capacity = length_s if gpu else cpus * length_s
+        weights = {
+            job.key: _inside(job, low_s, high_s) * (float(device in _gpus(job)) if gpu else (job.cpus or 0.0))
+            for job in here
+        }
+        taken = sum(weights.values())
+        if capacity <= 0 or taken <= 0 or of_device["idle"] <= 0:
+            continue
+        keys = list(weights)
+        amounts = apportion(of_device["idle"], [*weights.values(), max(capacity - taken, 0.0)])
+        for key, amount in zip(keys, amounts[:-1], strict=True):
+            account = accounts.setdefault(key, Account())
+            account.idle_uj[device] = account.idle_uj.get(device, 0) + amount
+
+
+def _note_gpus(tape: Tape, here: Sequence[NodeJob], accounts: dict[str, Account], low_s: float, high_s: float) -> None:
+    """How busy the GPUs of jobs were while they had them, and how full."""
+    for job in here:
+        start_ns = tape.from_utc_ns(round(max(job.start_s, low_s) * NS))
+        end_ns = tape.from_utc_ns(round(min(job.end_s or high_s, high_s) * NS))
+        account = accounts.setdefault(job.key, Account())
+        for gpu in _gpus(job):
+            busy_s, known_s = gpu_busy_s(tape, gpu, start_ns, end_ns)
+            account.gpu_busy_s[gpu] = account.gpu_busy_s.get(gpu, 0.0) + busy_s
+            account.gpu_known_s[gpu] = account.gpu_known_s.get(gpu, 0.0) + known_s
+            peak = gpu_memory_peak_bytes(tape, gpu, start_ns, end_ns)
+            if peak is not None:
+                account.gpu_memory_bytes[gpu] = max(account.gpu_memory_bytes.get(gpu, 0), peak)
+
+
+def _inside(job: NodeJob, low_s: float, high_s: float) -> float:
+    return max(min(job.end_s or high_s, high_s) - max(job.start_s, low_s), 0.0)
+
+
+def _gpus(job: NodeJob) -> set[str]:
+    return set(job.devices)
+
+
+def _hour_rows(
+    tape: Tape,
+    node: str,
+    totals: Mapping[str, Mapping[str, int]],
+    between_s: tuple[float, float],
+    parts: Mapping[str, Any],
+) -> Iterable[NodeHour]:
+    known = {source.label: source for source in addable(sources(tape))}
+    for device, of_device in totals.items():
+        source = known.get(device)
+        yield NodeHour(
+            hour_s=int(between_s[0] // HOUR_S * HOUR_S),
+            node=node,
+            device=device,
+            domain=source.domain.value if source else "",
+            source=sensor_of(source) if source else "",
+            total_uj=sum(of_device.values()),
+            jobs_uj=of_device["jobs"],
+            idle_uj=of_device["idle"],
+            system_uj=of_device["system"],
+            coverage=parts[device].coverage if device in parts else 0.0,
+            from_s=between_s[0],
+            to_s=between_s[1],
+        )
+
+
+def sensor_of(source: Source) -> str:
+    """Which sensor measured: the first word of its group, as `rapl` or `nvml`."""
+    return source.group.info.name.split(".", 1)[0]
+
+
+def merge_hours(pieces: Iterable[NodeHour]) -> list[NodeHour]:
+    """One row for each hour and device of several stretches."""
+    found: dict[tuple[int, str, str, str], NodeHour] = {}
+    for row in pieces:
+        there = found.get(row.key)
+        if there is None:
+            found[row.key] = row
+            continue
+        found[row.key] = NodeHour(
+            *row.key[:3],
+            row.domain,
+            row.source,
+            there.total_uj + row.total_uj,
+            there.jobs_uj + row.jobs_uj,
+            there.idle_uj + row.idle_uj,
+            there.system_uj + row.system_uj,
+            min(there.coverage, row.coverage),
+            min(there.from_s, row.from_s),
+            max(there.to_s, row.to_s),
+        )
+    return list(found.values())

@@ -1,0 +1,125 @@
+"""The record of a job on a node, made of its account: the row that goes into the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from everywatt.core.budget import Budget
+from everywatt.ledger.split.amounts import UJ
+from everywatt.slurm.node.account import Account
+from everywatt.slurm.node.node_jobs import NodeJob
+from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, StepEnergy
+
+NOT_SEEN: Final = "no process of it was seen, and it had no GPU: too short, or its processes are in no cgroup of Slurm"
+NOTHING: Final = "nothing was recorded while it ran"
+
+
+def record(
+    job: NodeJob,
+    account: Account | None,
+    devices: Mapping[str, tuple[str, str]],
+    scope: str,
+    uuids: Mapping[str, str] | None = None,
+) -> JobOnNode:
+    """The row of a job that has ended. `devices` gives domain and source of each, `scope` what they cover.
+
+    `uuids` names GPUs; one whose UUID nobody told goes by its number.
+    """
+    account = _without_suspension(job, account or Account())
+    uuids = uuids or {}
+    end_s = job.end_s if job.end_s is not None else job.start_s
+    length_s = max(end_s - job.start_s, 0.0)
+    own_uj = sum(account.own_uj.values())
+    refused = None
+    if not account.observed_s and not own_uj:
+        refused = NOTHING  # what its processes were charged with is its own, also where its start was not told
+    elif not account.own_uj:
+        refused = NOT_SEEN
+    budget = sum(account.budgets.values(), Budget())
+    below_j, above_j = budget.sides()
+    cards = job.devices
+    gpus = tuple(
+        _gpu(card, uuids.get(card, card), account, length_s) for card in cards if account.gpu_known_s.get(card)
+    )
+    return JobOnNode(
+        job_id=job.job_id,
+        node=job.node,
+        start_s=job.start_s,
+        end_s=end_s,
+        cluster=job.cluster,
+        restart=job.restart,
+        array_job_id=job.array_job_id,
+        array_task_id=job.array_task_id,
+        het_job_id=job.het_job_id,
+        het_offset=job.het_offset,
+        nodes=job.nodes,
+        user=job.user,
+        uid=job.uid,
+        account=job.account,
+        partition=job.partition,
+        name=job.name,
+        state=job.state,
+        exit_code=job.exit_code,
+        submit_s=job.submit_s,
+        period_s=job.period_s,
+        cpus=job.cpus,
+        memory_bytes=job.memory_bytes,
+        gpus=(*(uuids.get(card, card) for card in cards), *job.slices),
+        energy_uj=None if refused else own_uj,
+        low_uj=None if refused else max(own_uj - round(below_j * UJ), 0),
+        high_uj=None if refused else own_uj + round(above_j * UJ),
+        idle_uj=sum(account.idle_uj.values()) if account.observed_s else None,
+        coverage=min(account.covered_s / length_s, 1.0) if length_s else 0.0,
+        pedigree=account.pedigree,
+        scope=scope,
+        refused=refused,
+        devices=tuple(_device(name, account, devices) for name in sorted({*account.own_uj, *account.idle_uj})),
+        cpu_s=account.cpu_s,
+        memory_peak_bytes=account.memory_peak_bytes,
+        gpu_use=gpus,
+        steps=tuple(_step(step, uj, account.steps_s[step]) for step, uj in sorted(account.steps_uj.items())),
+        waste_uj=_waste_uj(job, account, gpus, length_s) if account.observed_s else None,
+        gpu_utilisation=sum(gpu.mean_utilisation for gpu in gpus) / len(gpus) if gpus else None,
+        complete=job.complete,
+        note=job.note,
+    )
+
+
+def _waste_uj(job: NodeJob, account: Account, gpus: Sequence[GpuUse], length_s: float) -> int:
+    """Idle power of what was allocated and not used: of CPUs by the CPU time that they did not give, of GPUs by the
+    time that they stood still. Where use is not known nothing is called waste.
+    """
+    allocated_s = (job.cpus or 0.0) * length_s
+    unused = 1.0 - min(account.cpu_s / allocated_s, 1.0) if account.cpu_s is not None and allocated_s else 0.0
+    machine_uj = sum(uj for device, uj in account.idle_uj.items() if not device.startswith("gpu."))
+    return round(machine_uj * unused + sum(gpu.idle_uj * gpu.idle_s for gpu in gpus) / max(length_s, 1e-9))
+
+
+def _device(name: str, account: Account, devices: Mapping[str, tuple[str, str]]) -> DeviceEnergy:
+    own_uj = account.own_uj.get(name, 0)
+    below_j, above_j = account.budgets.get(name, Budget()).sides()
+    domain, source = devices.get(name, ("", ""))
+    low_uj, high_uj = max(own_uj - round(below_j * UJ), 0), own_uj + round(above_j * UJ)
+    return DeviceEnergy(name, domain, source, own_uj, low_uj, high_uj, account.idle_uj.get(name, 0))
+
+
+def _step(step: str, own_uj: int, seen_s: list[float]) -> StepEnergy:
+    return StepEnergy(step, seen_s[0], seen_s[1], own_uj)
+
+
+def _gpu(name: str, uuid: str, account: Account, length_s: float) -> GpuUse:
+    """How a card was used; what is known of a part of the time is taken for all of it."""
+    share = min(account.gpu_busy_s[name] / account.gpu_known_s[name], 1.0)
+    peak_bytes = account.gpu_memory_bytes.get(name)
+    return GpuUse(uuid, share, length_s * (1.0 - share), account.idle_uj.get(name, 0), peak_bytes)
+
+
+def _without_suspension(job: NodeJob, account: Account) -> Account:
+    """While a job is suspended its CPUs and GPUs are others' to use: their idle power is not the job's then."""
+    length_s = (job.end_s or job.start_s) - job.start_s
+    if not job.suspended_s or length_s <= 0:
+        return account
+    share = max(1.0 - job.suspended_s / length_s, 0.0)
+    return replace(account, idle_uj={device: round(uj * share) for device, uj in account.idle_uj.items()})

@@ -1,0 +1,160 @@
+"""What scontrol says of a job and a hook cannot: account, array, name, allocation. Hooks themselves never ask it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from everywatt.slurm.node.node_jobs import indices
+
+TIMEOUT_S: Final = 5.0
+_FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)")
+_UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def show_jobs(job_ids: Sequence[int], node: str = "", conf: str = "") -> dict[int, dict[str, Any]]:
+    """Facts of jobs for `NodeJob.tell`, by id, from one call; those of which scontrol knows or says nothing are absent.
+
+    `scontrol show job` takes one id, or tells of every job of the site. Several are asked for in its interactive mode,
+    which all versions have: one process, and a small question to the controller for each.
+    """
+    if len(job_ids) == 1:
+        _, said = _ask(["show", "job", "-d", "-o", str(job_ids[0])], conf)
+    else:
+        code, said = _ask(["-d", "-o"], conf, "".join(f"show job {job_id}\n" for job_id in job_ids))
+        if code:
+            return {}  # a user's line may stand for a job that Slurm has forgotten
+    lines: dict[int, dict[str, None]] = {}
+    for line in said.split("\n"):
+        found = re.match(r"(?:scontrol: )?(JobId=(\d{1,18}) .*)", line)
+        if found is not None:
+            lines.setdefault(int(found[2]), {})[found[1]] = None
+    told = {job_id: lines[job_id] for job_id in job_ids if job_id in lines}
+    # A name may have lines that look like another job's. Of one job alone the first line is Slurm's own.
+    return {job_id: parse_job(next(iter(of)), node) for job_id, of in told.items() if len(of) == 1 or len(job_ids) == 1}
+
+
+def list_pids(job_id: int, node: str = "", conf: str = "") -> dict[int, tuple[int, str]]:
+    """Job and step of each process of a job that slurmd knows on this node, by pid; {} where it cannot be asked."""
+    return parse_pids(_ask(["listpids", str(job_id), *([node] if node else [])], conf)[1])
+
+
+def parse_pids(text: str) -> dict[int, tuple[int, str]]:
+    """What `scontrol listpids` prints: columns PID, JOBID, STEPID, LOCALID, GLOBALID."""
+    found = {}
+    for line in text.splitlines():
+        match = re.fullmatch(r"(\d+)\s+(\d+)\s+(\w+)\s+\S+\s+\S+\s*", line.strip())
+        if match is not None:
+            found[int(match[1])] = (int(match[2]), match[3])
+    return found
+
+
+def _ask(words: list[str], conf: str, lines: str = "") -> tuple[int, str]:
+    """How scontrol ended and what it printed; 1 and nothing where it is missing or slow."""
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C", "TERM": "dumb"}
+    try:
+        done = subprocess.run(
+            ["scontrol", *words],
+            input=lines,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            env={**environment, **({"SLURM_CONF": conf} if conf else {})},
+            errors="replace",
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 1, ""
+    return done.returncode, done.stdout
+
+
+def parse_job(line: str, node: str = "") -> dict[str, Any]:
+    """One line of `scontrol show job -d -o`; `node` chooses the allocation of that node."""
+    # Names and paths are the user's to choose. Of a field that is there twice the later one is Slurm's, before paths.
+    fields = dict(_FIELD.findall(line.partition(" Command=")[0]))
+    user, _, uid = fields.get("UserId", "").partition("(")
+    facts: dict[str, Any] = {
+        "array_job_id": _number(fields.get("ArrayJobId")),
+        "array_task_id": _number(fields.get("ArrayTaskId")),
+        "het_job_id": _number(fields.get("HetJobId")),
+        "het_offset": _number(fields.get("HetJobOffset")),
+        "restart": _number(fields.get("Restarts")),
+        "user": user,
+        "uid": _number(uid.rstrip(")")),
+        "account": _text(fields.get("Account")),
+        "partition": _text(fields.get("Partition")),
+        "name": _text(fields.get("JobName")),
+        "nodes": _number(fields.get("NumNodes")),
+        "submit_s": _number(fields.get("SubmitTime")),
+        "state": _text(fields.get("JobState")),
+        "suspended_s": _suspended_s(fields),
+        **_allocation(line, node),
+    }
+    return {name: value for name, value in facts.items() if value not in (None, "")}
+
+
+def _suspended_s(fields: Mapping[str, str]) -> float | None:
+    """How long a job was suspended: its run time is without that."""
+    start, end = _number(fields.get("StartTime")), _number(fields.get("EndTime"))
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", fields.get("RunTime", ""))
+    if start is None or end is None or match is None or fields.get("SuspendTime", "None") in ("None", "Unknown"):
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(max(end - start - (((days * 24 + hours) * 60 + minutes) * 60 + seconds), 0))
+
+
+def _allocation(line: str, node: str) -> dict[str, Any]:
+    """CPUs, memory and GPUs on this node, as `-d` tells them: `Nodes=n1 CPU_IDs=0-3 Mem=2048 GRES=gpu:2(IDX:0-1)`."""
+    for match in re.finditer(r"\sNodes=(\S+) CPU_IDs=(\S*) Mem=(\S*)(?: GRES=(\S*))?", line):
+        if node and node not in expand(match[1]):
+            continue
+        memory = re.fullmatch(r"(\d+)([KMGT]?)", match[3])
+        gpus = [
+            index for found in re.findall(r"gpu[^,(]*\(IDX:([\d,-]+)\)", match[4] or "") for index in indices(found)
+        ]
+        return {
+            "cpus": float(len(indices(match[2]))) or None,
+            "memory_bytes": int(memory[1]) * _UNITS[memory[2]] or None if memory else None,
+            **({"gpus": gpus} if gpus else {}),
+        }
+    return {}
+
+
+def expand(names: str) -> list[str]:
+    """The nodes of a Slurm list.
+
+    >>> expand("n[1-2,07-08],login")
+    ['n1', 'n2', 'n07', 'n08', 'login']
+    """
+    found: list[str] = []
+    for part in re.findall(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*", names):
+        if not part:
+            continue
+        pieces = [""]
+        for text, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
+            pieces = [piece + one for piece in pieces for one in ([text] if text else _range(ranges))]
+            if len(pieces) > 100_000:
+                return found
+        found += pieces
+    return found
+
+
+def _range(text: str) -> list[str]:
+    found = []
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        if dash and low.isdecimal() and high.isdecimal() and 0 <= int(high) - int(low) < 100_000:
+            found += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
+        else:
+            found.append(part)
+    return found
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
+
+
+def _text(text: str | None) -> str | None:
+    return None if text in (None, "", "(null)", "N/A", "Unknown") else text

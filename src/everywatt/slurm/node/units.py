@@ -1,0 +1,84 @@
+"""The systemd units of a Slurm node: the agent, what books its tape to jobs, and the daily work of the site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from everywatt.slurm.node.agent_unit import NAME, STATE, agent_unit
+from everywatt.slurm.node.hooks import Site
+
+UNITS: Final = {
+    NAME: agent_unit(
+        "{command}",
+        "--state {state} --period {period} --jobs slurm,cgroup",
+        user=None,  # the hooks' spool is root's, and users' files in it are their own
+        capabilities="CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_NET_ADMIN CAP_PERFMON",
+        more="Environment=EVERYWATT_SLURM_SPOOL={spool}\n"
+        "ExecStartPre=+/bin/mkdir -p {spool}\nReadWritePaths=-{spool}\n",
+    ),
+    "everywatt-slurm.service": """\
+[Unit]
+Description=everywatt: the jobs of this Slurm node
+After=everywatt-agent.service slurmd.service
+Wants=everywatt-agent.service
+RequiresMountsFor={store}
+
+[Service]
+# systemd refuses to start what may write to a folder that is not there, unless told so by the -.
+ExecStartPre=+/bin/mkdir -p {spool} {store}
+ExecStart={command} slurm node --tape {state}/tape --spool {spool} --store {store} --every 60s --quiet
+Restart=always
+RestartSec=10
+MemoryMax=512M
+ProtectSystem=strict
+PrivateTmp=yes
+NoNewPrivileges=yes
+ReadWritePaths=-{spool} -{store}
+
+[Install]
+WantedBy=multi-user.target
+""",
+}
+
+
+def unit(name: str, site: Site) -> str:
+    """The text of a unit."""
+    return UNITS[name].format(command=site.command, spool=site.spool, store=site.store, state=STATE, period=site.period)
+
+
+# On one host of the site, not on its nodes.
+SITE_UNITS: Final = {
+    "everywatt-daily.service": """\
+[Unit]
+Description=everywatt: the daily work of a Slurm site
+
+[Service]
+Type=oneshot
+ExecStart={command} slurm daily --store {store}{options}
+Nice=10
+""",
+    "everywatt-daily.timer": """\
+[Unit]
+Description=everywatt: the daily work of a Slurm site, after midnight UTC
+
+[Timer]
+OnCalendar=*-*-* 00:30:00 UTC
+RandomizedDelaySec=10min
+Persistent=true
+
+[Install]
+WantedBy=timers.target
+""",
+}
+
+
+def site_unit(name: str, command: str, store: Path, options: str = "") -> str:
+    """The text of a unit of the site's host; `options` are more words for `slurm daily`."""
+    return SITE_UNITS[name].format(command=command, store=store, options=f" {options}" if options else "")
+
+
+def cron_line(command: str, store: Path, options: str = "") -> str:
+    """The line for /etc/cron.d where there is no systemd."""
+    more = f" {options}" if options else ""
+    return f"30 1 * * * root {command} slurm daily --store {store} --quiet{more}"

@@ -1,0 +1,1 @@
+"""What a site has: store, tables, days and months."""

@@ -1,0 +1,155 @@
+"""The daily work of a site: sacct joined, days made compact, carbon and cost summed, a folder for each user.
+
+Everything is derived from the store and replaced as a whole, so doing it twice changes nothing.
+
+    STORE/daily/2026-11-15.json                               the day by user, account and state
+    STORE/users/ada/jobs/date=2026-11-15/compact.parquet      her jobs, for her alone
+    STORE/users/ada/daily/2026-11-15.json                     her day
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import document, dumps
+from everywatt.slurm.schema import arrow
+from everywatt.slurm.site.carbon import UJ, Factors, added_up, hours_of, in_all, with_factors
+from everywatt.slurm.site.monthly import plain
+from everywatt.slurm.site.periods import day_bounds_s
+from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.totals import node_sums
+from everywatt.slurm.site.users import Person, folder_of, make_folder, person, put
+
+LOCK: Final = ".daily.lock"
+GROUPS: Final = ("user", "account", "state", "partition")
+PRIVATE: Final = ("jobs", "nodes", "daily")
+
+
+@dataclass(slots=True)
+class Done:
+    """What a daily run did."""
+
+    day: date
+    compacted: dict[str, int] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    users: list[str] = field(default_factory=list)
+    without_account: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        names = ("compacted", "users", "without_account")
+        return {"date": self.day.isoformat(), **{name: getattr(self, name) for name in names}, "day": self.summary}
+
+
+def compact_past(store: Store, until: date) -> dict[str, int]:
+    """Make every day up to and with `until` compact; gives how many files each had that was not."""
+    found = {}
+    for kind in ("jobs", "nodes"):
+        for day in store.days(kind):
+            if day <= until and (count := store.compact(day, kind)):
+                found[f"{kind}/{day.isoformat()}"] = count
+    return found
+
+
+def daily(store: Store, day: date, factors: Factors, told: Sequence[str] = ()) -> Done:
+    """Compact, sum up and hand out. `told` says which factors were used. The caller holds the lock."""
+    done = Done(day, compact_past(store, day))
+    # A record that came late makes its day anew.
+    late = [date.fromisoformat(name[5:]) for name in done.compacted if name.startswith("jobs/")]
+    for each in sorted({day, *late}):
+        table = _of_day(store, each, factors)
+        summary = {"date": each.isoformat(), **summed_up(table, store, each), "factors": list(told)}
+        folder = store.path / "daily"
+        folder.mkdir(exist_ok=True)
+        _replace(folder / f"{each.isoformat()}.json", dumps(document("slurm-day", summary), indent=2) + "\n")
+        if each == day:
+            done.summary = summary
+        for who, part in _by_person(table, done):
+            _hand_out(store.path, who, each, part, told)
+            if who.name not in done.users:
+                done.users.append(who.name)
+    return done
+
+
+def summed_up(table: Any, store: Store | None = None, day: date | None = None) -> dict[str, Any]:
+    """The sums of a charged table: in all, and by user, account, state and partition."""
+    data: dict[str, Any] = {"total": plain(in_all(table))}
+    for by in GROUPS:
+        data[f"by_{by}"] = [{"group": row["group"], **plain(row)} for row in added_up(table, by)]
+    if store is not None and day is not None:
+        since_s, until_s = day_bounds_s(day)
+        nodes = node_sums(store, since_s + 3599, until_s)
+        data["nodes"] = {name.removesuffix("_uj") + "_j": uj / UJ for name, uj in nodes.items()}
+    return data
+
+
+def protect(store: Path, group: str) -> None:
+    """The store for a group of administrators; others may pass through it to their own folder."""
+    for name in PRIVATE:
+        folder = store / name
+        folder.mkdir(exist_ok=True)
+        try:
+            shutil.chown(folder, group=group)
+        except LookupError:
+            raise UsageError(f"There is no group '{group}'.", cure="groupadd, or another --group") from None
+        except PermissionError:
+            raise UsageError(f"{folder} cannot be given to the group {group}.", cure="run it as root") from None
+        folder.chmod(0o2750)
+    store.chmod(store.stat().st_mode & 0o2000 | 0o711)
+
+
+def open_to_all(store: Path) -> bool:
+    """Whether every user of the machine can read the jobs of everybody."""
+    with suppress(OSError):
+        return bool(store.stat().st_mode & 0o001 and (store / "jobs").stat().st_mode & 0o005 == 0o005)
+    return False
+
+
+def _of_day(store: Store, day: date, factors: Factors) -> Any:
+    since_s, until_s = day_bounds_s(day)
+    table = store.jobs(since_s, until_s)
+    hours = hours_of(store, table, until_s) if factors.curve is not None else None
+    return with_factors(table, hours, factors)
+
+
+def _by_person(table: Any, done: Done) -> Iterator[tuple[Person, Any]]:
+    users = table.column("user").to_pylist()
+    uids = dict(zip(users, table.column("uid").to_pylist(), strict=True))
+    places: dict[str, list[int]] = {}
+    for place, user in enumerate(users):
+        places.setdefault(user or "", []).append(place)
+    for user, rows in sorted(places.items()):
+        who = person(user, uids.get(user))
+        if who is None:
+            if user not in done.without_account:
+                done.without_account.append(user)
+            continue
+        yield who, table.take(rows)
+
+
+def _hand_out(store: Path, who: Person, day: date, table: Any, told: Sequence[str]) -> None:
+    _, pq = arrow()
+    make_folder(store, who)
+    folder = folder_of(store, who.name)
+    content = io.BytesIO()
+    kept = table.drop_columns(["carbon_g", "carbon_varying_g", "cost"])
+    pq.write_table(kept, content, compression="zstd")
+    put(who, folder / "jobs" / f"date={day.isoformat()}" / "compact.parquet", content.getvalue())
+    summary = {"date": day.isoformat(), "user": who.name, **summed_up(table), "factors": list(told)}
+    text = dumps(document("slurm-day", summary), indent=2) + "\n"
+    put(who, folder / "daily" / f"{day.isoformat()}.json", text.encode())
+
+
+def _replace(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,188 @@
+"""One job in full: its nodes, steps and devices, and what its user may do better."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from everywatt.core.errors import UsageError
+from everywatt.core.units import format_bytes, format_duration, format_joules, format_percent, format_watts
+from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.site.store import Store
+
+UJ: Final = 1_000_000
+FOREVER_S: Final = 253_370_764_800.0
+IDLE_GPU_SHARE: Final = 0.2  # a GPU that stood still for less of a job's time is no news
+IDLE_GPU_S: Final = 60.0
+LITTLE: Final = 0.5  # of CPUs and memory: less than this is told
+COVERED: Final = 0.9
+_ID = re.compile(r"(\d{1,18})(?:([_+])(\d{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """One run of a job with its records, one for each node."""
+
+    rows: tuple[JobOnNode, ...]
+
+    @property
+    def first(self) -> JobOnNode:
+        """A record that tells what is the same on all nodes."""
+        return self.rows[0]
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the first start to the last end."""
+        return max(row.end_s for row in self.rows) - min(row.start_s for row in self.rows)
+
+    @property
+    def energy_uj(self) -> int | None:
+        """Own share of all nodes; None where one of them has no figure."""
+        return _sum(row.energy_uj for row in self.rows)
+
+    @property
+    def missing(self) -> int:
+        """Of how many nodes there is no record."""
+        return max(max(row.nodes for row in self.rows) - len(self.rows), 0)
+
+    def by_node(self) -> list[tuple[str, int]]:
+        """Microjoules of nodes that have a figure, the largest first."""
+        return _largest((row.node, row.energy_uj) for row in self.rows if row.energy_uj is not None)
+
+    def by_step(self) -> list[tuple[str, int]]:
+        """Microjoules of steps over all nodes, the largest first; what is in no step is told as such."""
+        steps = [(step.step, step.energy_uj) for row in self.rows for step in row.steps if step.energy_uj is not None]
+        rest_uj = sum(row.energy_uj or 0 for row in self.rows) - sum(uj for _, uj in steps)
+        return _largest([*steps, *([("(no step)", rest_uj)] if steps and rest_uj > 0 else [])])
+
+    def by_device(self) -> list[tuple[str, int]]:
+        """Microjoules of devices, named with their node where there are several, the largest first."""
+        several = len(self.rows) > 1
+        return _largest(
+            (f"{row.node} {part.device}" if several else part.device, part.energy_uj)
+            for row in self.rows
+            for part in row.devices
+        )
+
+
+def parse_id(text: str) -> tuple[int, str, int | None]:
+    """`123`, `123_4` or `123+0` as (123, "" or sign, number). UsageError where it is none of them."""
+    match = _ID.fullmatch(text.strip())
+    if not match:
+        raise UsageError(f"'{text}' is not the id of a job.", cure="123, 123_4 or 123+0")
+    return int(match[1]), match[2] or "", None if match[3] is None else int(match[3])
+
+
+def find(store: Store, text: str, since_s: float = 0.0, until_s: float = FOREVER_S) -> list[Detail]:
+    """The runs of a job, of one task of an array, or of all of them where the array's own id is given."""
+    number, sign, part = parse_id(text)
+    if sign == "_":
+        where, values = "array_job_id = ? AND array_task_id = ?", [number, part]
+    elif sign == "+":
+        where, values = "het_job_id = ? AND het_offset = ?", [number, part]
+    else:
+        where, values = "job_id = ? OR array_job_id = ? OR het_job_id = ?", [number] * 3
+    found: dict[tuple[str, int, int], list[JobOnNode]] = {}
+    for row in store.jobs(since_s, until_s, where, values).to_pylist():
+        job = JobOnNode.of_row(row)
+        found.setdefault(job.key[:3], []).append(job)
+    details = [Detail(tuple(sorted(rows, key=lambda row: row.node))) for rows in found.values()]
+    return sorted(details, key=lambda job: (_place(job.first), job.first.cluster, job.first.job_id, job.first.restart))
+
+
+def _place(row: JobOnNode) -> int:
+    return row.array_task_id if row.array_task_id is not None else row.het_offset or 0
+
+
+def hints(job: Detail) -> list[str]:
+    """What of the allocation was not used, and what is not sure about the figure; the costliest first."""
+    found = [*_gpu_hints(job.rows), *_cpu_hints(job), *_memory_hints(job.rows)]
+    waste_uj = _sum(row.waste_uj for row in job.rows)
+    if found and waste_uj:
+        found.append((0, f"{format_joules(waste_uj / UJ)} went into what was given to it and stood still."))
+    told = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
+    if job.missing:
+        told.append(f"Of {job.missing} of its nodes there is no record.")
+    if any(row.energy_uj is not None and row.coverage < COVERED for row in job.rows):
+        least = min(row.coverage for row in job.rows)
+        told.append(f"Only {format_percent(least)} of it was observed.")
+    return told
+
+
+def _gpu_hints(rows: Iterable[JobOnNode]) -> list[tuple[float, str]]:
+    found = []
+    for row in rows:
+        length_s = row.end_s - row.start_s
+        for use in row.gpu_use:
+            if use.idle_s < IDLE_GPU_S or use.idle_s < IDLE_GPU_SHARE * length_s:
+                continue
+            watts = use.idle_uj / UJ / length_s
+            power = f"{watts:.0f} W" if watts >= 10 else format_watts(watts)
+            drew = f"drew {power} idle" if watts > 0 else "was idle"
+            name = use.uuid if use.uuid.startswith("GPU-") else f"GPU {use.uuid.removeprefix('gpu.')}"
+            found.append((watts * use.idle_s, f"{name} of {row.node} {drew} for {format_duration(use.idle_s)}."))
+    return found
+
+
+def _cpu_hints(job: Detail) -> list[tuple[float, str]]:
+    known = [row for row in job.rows if row.cpu_s is not None and row.cpus]
+    if len(known) < len(job.rows):
+        return []
+    allocated = sum(row.cpus or 0.0 for row in known)
+    seconds = sum((row.cpus or 0.0) * (row.end_s - row.start_s) for row in known)
+    used = sum(row.cpu_s or 0.0 for row in known) / seconds if seconds else 1.0
+    if used >= LITTLE or allocated <= 1:
+        return []
+    idle_j = sum(row.idle_uj or 0 for row in known) / UJ * (1 - used)
+    return [(idle_j, f"{used * allocated:.1f} of {allocated:g} CPUs used, in the mean.")]
+
+
+def _memory_hints(rows: Iterable[JobOnNode]) -> list[tuple[float, str]]:
+    known = [(row.memory_peak_bytes, row.memory_bytes) for row in rows if row.memory_peak_bytes and row.memory_bytes]
+    if not known:
+        return []
+    peak, asked = max(known, key=lambda pair: pair[0] / pair[1])
+    if peak >= LITTLE * asked:
+        return []
+    return [(0.0, f"{format_bytes(peak)} of the {format_bytes(asked)} of memory that it asked for were used at most.")]
+
+
+def _largest(pairs: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    sums: dict[str, int] = {}
+    for name, uj in pairs:
+        sums[name] = sums.get(name, 0) + uj
+    return sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = list(values)
+    return None if not known or None in known else sum(value for value in known if value is not None)
+
+
+def slurm_difference(job: Detail) -> tuple[float, float | None] | None:
+    """What Slurm counted (J), and our figure with its share of idle over that, less 1; None where it counted none.
+
+    Slurm reads whole nodes or sockets: what the job's own share and its share of idle leave is others' and idle CPUs'.
+    """
+    counted = [row.slurm_energy_j for row in job.rows if row.slurm_energy_j]
+    if not counted:
+        return None
+    ours_uj = _sum([job.energy_uj, _sum(row.idle_uj for row in job.rows)])
+    slurm_j = max(counted)
+    return slurm_j, None if ours_uj is None else ours_uj / UJ / slurm_j - 1
+
+
+def bars(pairs: Sequence[tuple[str, int]], width: int = 40, most: int = 16) -> list[str]:
+    """A bar chart for a terminal, one line each; what does not fit into `most` lines is one line of its own."""
+    shown = list(pairs[:most])
+    if len(pairs) > most:
+        shown.append((f"({len(pairs) - most} more)", sum(uj for _, uj in pairs[most:])))
+    largest = max((uj for _, uj in shown), default=0)
+    room = max((len(name) for name, _ in shown), default=0)
+    return [
+        f"  {name:<{room}}  {'#' * round(width * max(uj, 0) / largest) if largest > 0 else '':<{width}}  "
+        f"{format_joules(uj / UJ)}"
+        for name, uj in shown
+    ]

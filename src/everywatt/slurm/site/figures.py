@@ -1,0 +1,94 @@
+"""Rows of jobs as figures: an energy with its interval for JSON and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everywatt.core.units import format_duration, format_joules, format_percent
+from everywatt.slurm.site.totals import UJ, shown_id
+
+
+def energy_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The energy object of a row, as every command prints it; refused with the reason where there is no figure."""
+    data: dict[str, Any] = {
+        "joules": _joules(row, "energy_uj"),
+        "low": _joules(row, "low_uj"),
+        "high": _joules(row, "high_uj"),
+        "scope": row.get("scope") or "",
+        "pedigree": row.get("pedigree") or "",
+        "coverage": row.get("coverage"),
+        "parts": {},
+        "notes": [row["note"]] if row.get("note") else [],
+    }
+    if data["joules"] is None:
+        data["refused"] = row.get("refused") or "it was not recorded on all of its nodes"
+    return data
+
+
+def job_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A job for JSON."""
+    kept = (
+        *(
+            "job_id",
+            "restart",
+            "user",
+            "account",
+            "partition",
+            "name",
+            "state",
+            "exit_code",
+            "nodes",
+            "start_s",
+            "end_s",
+        ),
+        *("elapsed_s", "cpus", "gpus", "cpu_s", "memory_peak_bytes", "gpu_utilisation", "slurm_energy_j", "complete"),
+    )
+    return {
+        "id": shown_id(row),
+        "task_id": row.get("array_task_id"),
+        **{name: row.get(name) for name in kept},
+        "energy": energy_of(row),
+        "idle_j": _joules(row, "idle_uj"),
+        "waste_j": _joules(row, "waste_uj"),
+        "wall_j": _joules(row, "wall_uj"),
+        "cpu_efficiency": share(row.get("cpu_s"), row.get("allocated_cpu_s")),
+    }
+
+
+def short(row: Mapping[str, Any]) -> str:
+    """`412 J ± 6`, or `refused`."""
+    joules = _joules(row, "energy_uj")
+    if joules is None:
+        return "refused"
+    low, high = _joules(row, "low_uj"), _joules(row, "high_uj")
+    if low is None or high is None:
+        return format_joules(joules)
+    return format_joules(joules, joules - low, high - joules)
+
+
+def amount(row: Mapping[str, Any], name: str) -> str | None:
+    """Microjoules of a column for people; None where they are not known."""
+    joules = _joules(row, name)
+    return None if joules is None else format_joules(joules)
+
+
+def percent(part: float | None, whole: float | None) -> str | None:
+    """A share for people; None where it is not known."""
+    found = share(part, whole)
+    return None if found is None else format_percent(found)
+
+
+def share(part: float | None, whole: float | None) -> float | None:
+    """A part of a whole, None where one of them is not known or the whole is nothing."""
+    return None if part is None or not whole else min(part / whole, 1.0)
+
+
+def time_of(row: Mapping[str, Any]) -> str:
+    """How long a job ran."""
+    return format_duration(row.get("elapsed_s") or 0.0)
+
+
+def _joules(row: Mapping[str, Any], name: str) -> float | None:
+    value = row.get(name)
+    return None if value is None else int(value) / UJ

@@ -1,0 +1,155 @@
+"""Jobs straight from Prometheus or VictoriaMetrics, by the labels that the agents export; for sites without a store.
+
+Counters of the agent begin with the job, so a job's energy is the last value less what it had at the beginning of the
+time that is asked for. There is no interval, no idle share and no state in these series: they stay unknown. Times are
+as fine as the steps of the question. A requeued job is one job here.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final
+
+from everywatt.core.errors import EverywattError, UsageError
+from everywatt.slurm.site.totals import UJ, Wanted
+
+ENERGY: Final = 'everywatt_owner_energy_joules_total{kind="job"}'
+CPU: Final = 'everywatt_owner_cpu_seconds_total{kind="job"}'
+INFO: Final = "everywatt_job_info"
+TIMEOUT_S: Final = 60.0
+STEPS: Final = 1_000
+LEAST_STEP_S: Final = 15.0
+LOOK_BACK: Final = "5m"
+MOST_BYTES: Final = 512 << 20
+SORTS: Final[Mapping[str, Any]] = {
+    "end": lambda row: row["end_s"],
+    "start": lambda row: row["start_s"],
+    "energy": lambda row: -row["energy_uj"],
+    "time": lambda row: -row["elapsed_s"],
+    "user": lambda row: (row["user"].lower(), row["end_s"]),
+    "id": lambda row: row["job_id"],
+}
+NOTE: Final = "from time series: no interval, no idle share"
+
+
+def jobs_of_series(url: str, wanted: Wanted, sort: str = "end", limit: int | None = None) -> list[dict[str, Any]]:
+    """The jobs that were there between two instants, as rows of `totals.jobs`."""
+    if sort not in SORTS:
+        raise UsageError(f"Series cannot be sorted by '{sort}'.", cure=f"one of: {', '.join(SORTS)}")
+    step_s = max((wanted.until_s - wanted.since_s) / STEPS, LEAST_STEP_S)
+    joules, cpu_s = (_risen(url, metric, wanted) for metric in (ENERGY, CPU))
+    seen = _seen(url, wanted, step_s)
+    about = _about(url, wanted)
+    jobs: dict[str, dict[str, Any]] = {}
+    for (owner, node, _device), value in joules.items():
+        row = jobs.setdefault(owner, {"joules": 0.0, "cpu_s": None, "nodes": set()})
+        row["joules"] += value
+        row["nodes"].add(node)
+    for (owner, _node, _device), value in cpu_s.items():
+        if owner in jobs:
+            jobs[owner]["cpu_s"] = (jobs[owner]["cpu_s"] or 0.0) + value
+    rows = [_row(owner, job, seen.get(owner), about.get(owner, {}), wanted, step_s) for owner, job in jobs.items()]
+    kept = [row for row in rows if _fits(row, wanted)]
+    return sorted(kept, key=SORTS[sort])[:limit]
+
+
+def _row(
+    owner: str,
+    job: Mapping[str, Any],
+    seen: tuple[float, float] | None,
+    about: Mapping[str, str],
+    wanted: Wanted,
+    step_s: float,
+) -> dict[str, Any]:
+    start_s, end_s = seen or (wanted.since_s, wanted.until_s)
+    unknown = (
+        *("array_job_id", "array_task_id", "het_job_id", "het_offset", "low_uj", "high_uj", "idle_uj", "waste_uj"),
+        *("allocated_cpu_s", "gpu_utilisation", "exit_code", "wall_uj", "slurm_energy_j", "coverage"),
+    )
+    return {
+        **dict.fromkeys(unknown),
+        "job_id": int(owner) if owner.isdecimal() else owner,
+        "restart": 0,
+        "user": about.get("user", ""),
+        "account": about.get("account", ""),
+        "partition": about.get("partition", ""),
+        "name": "",
+        "state": "RUNNING" if end_s > wanted.until_s - 2 * step_s else "UNKNOWN",
+        "nodes": sorted(job["nodes"]),
+        "start_s": start_s,
+        "end_s": end_s,
+        "elapsed_s": end_s - start_s,
+        "energy_uj": round(job["joules"] * UJ),
+        "cpu_s": job["cpu_s"],
+        "note": NOTE,
+    }
+
+
+def _fits(row: Mapping[str, Any], wanted: Wanted) -> bool:
+    if wanted.node is not None and wanted.node not in row["nodes"]:
+        return False
+    if wanted.state is not None and not row["state"].startswith(wanted.state.upper()):
+        return False
+    return all(getattr(wanted, name) in (None, row[name]) for name in ("user", "account", "partition"))
+
+
+def _risen(url: str, metric: str, wanted: Wanted) -> dict[tuple[str, str, str], float]:
+    """By owner, node and device: what counters rose by."""
+    length_s = max(int(wanted.until_s - wanted.since_s), 1)
+    last = _instant(url, f"max_over_time({metric}[{length_s}s])", wanted.until_s)
+    before = _instant(url, f"last_over_time({metric}[{LOOK_BACK}])", wanted.since_s)
+    return {key: max(value - before.get(key, 0.0), 0.0) for key, value in last.items()}
+
+
+def _seen(url: str, wanted: Wanted, step_s: float) -> dict[str, tuple[float, float]]:
+    """By owner: when its series were first and last there."""
+    bounds = {"start": f"{wanted.since_s:.3f}", "end": f"{wanted.until_s:.3f}", "step": f"{step_s:.3f}"}
+    query = f"max by (owner) ({ENERGY})"
+    found = {}
+    for entry in _ask(url, "query_range", {"query": query, **bounds}):
+        times = [float(at) for at, _ in entry.get("values", [])]
+        if times:
+            found[str(entry["metric"].get("owner", ""))] = times[0], times[-1]
+    return found
+
+
+def _about(url: str, wanted: Wanted) -> dict[str, dict[str, str]]:
+    length_s = max(int(wanted.until_s - wanted.since_s), 1)
+    query = {"query": f"last_over_time({INFO}[{length_s}s])", "time": f"{wanted.until_s:.3f}"}
+    found = {}
+    for entry in _ask(url, "query", query):
+        labels = entry["metric"]
+        # A scrape has a `job` of its own, and moves the agent's aside.
+        found[str(labels.get("exported_job") or labels.get("job", ""))] = dict(labels)
+    return found
+
+
+def _instant(url: str, query: str, at_s: float) -> dict[tuple[str, str, str], float]:
+    found = {}
+    for entry in _ask(url, "query", {"query": query, "time": f"{at_s:.3f}"}):
+        labels = entry["metric"]
+        key = (str(labels.get("owner", "")), str(labels.get("instance", "")), str(labels.get("device", "")))
+        found[key] = float(entry["value"][1])
+    return found
+
+
+def _ask(url: str, kind: str, values: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What the server answers. EverywattError where it does not, or says no."""
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise UsageError(f"'{url}' is not the address of a server.", cure="http://HOST:9090")
+    address = f"{url.rstrip('/')}/api/v1/{kind}"
+    request = urllib.request.Request(address, urllib.parse.urlencode(values).encode(), method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            data = json.loads(answer.read(MOST_BYTES))
+    except urllib.error.HTTPError as error:
+        raise EverywattError(f"{address} answered {error.code}: {error.read(300).decode(errors='replace')}") from None
+    except (OSError, ValueError) as error:
+        raise EverywattError(f"{address} does not answer: {getattr(error, 'reason', error)}.") from None
+    if not isinstance(data, dict) or data.get("status") != "success":
+        raise EverywattError(f"{address} is no Prometheus, or refused: {str(data)[:200]}")
+    return list(data["data"]["result"])

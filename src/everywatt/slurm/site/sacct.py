@@ -1,0 +1,299 @@
+"""What Slurm's own accounting knows of jobs: states, times, accounts, and the energy that it counted, if any.
+
+Text columns with unix times: they are the same in all versions, which the JSON is not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from everywatt.core.errors import EverywattError, UsageError
+from everywatt.slurm.node.scontrol import expand
+from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.site.store import Store
+
+COLUMNS: Final = (
+    *("JobIDRaw", "JobID", "User", "UID", "Account", "Partition", "JobName", "State", "ExitCode", "Submit", "Start"),
+    *("End", "ElapsedRaw", "AllocCPUS", "AllocTRES", "NNodes", "NodeList", "Cluster", "ConsumedEnergyRaw"),
+)
+TIMEOUT_S: Final = 600.0
+NOT_RECORDED: Final = "everywatt did not record it; Slurm's accounting knows that it ran"
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_NEVER: Final = 2**32 - 10  # what Slurm stores where there is no number
+
+
+@dataclass(frozen=True, slots=True)
+class Accounted:
+    """One run of a job, as sacct tells it; `energy_j` is ConsumedEnergyRaw."""
+
+    job_id: int
+    shown_id: str
+    cluster: str
+    user: str
+    uid: int | None
+    account: str
+    partition: str
+    name: str
+    state: str
+    exit_code: str
+    submit_s: float | None
+    start_s: float
+    end_s: float
+    cpus: float | None
+    memory_bytes: int | None
+    gpus: int
+    nodes: tuple[str, ...]
+    energy_j: float | None
+    restart: int = 0
+
+    @property
+    def array(self) -> tuple[int, int] | None:
+        """The array and the task of `123_4`."""
+        match = re.fullmatch(r"(\d+)_(\d+)", self.shown_id)
+        return (int(match[1]), int(match[2])) if match else None
+
+    @property
+    def het(self) -> tuple[int, int] | None:
+        """The job and the component of `123+0`."""
+        match = re.fullmatch(r"(\d+)\+(\d+)", self.shown_id)
+        return (int(match[1]), int(match[2])) if match else None
+
+
+def ask(since_s: float, until_s: float, *, conf: str = "") -> str:
+    """sacct's own text of all jobs of a time. EverywattError where it does not answer."""
+    command = ["sacct", "--allusers", "--duplicates", "--parsable2", f"--format={','.join(COLUMNS)}"]
+    command += [f"--starttime={_moment(since_s)}", f"--endtime={_moment(until_s)}"]
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "TZ": "UTC", "LC_ALL": "C"}
+    if conf:
+        environment["SLURM_CONF"] = conf
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, env=environment
+        )
+    except FileNotFoundError:
+        raise UsageError(
+            "sacct is not installed here.", cure="give a file that it wrote, or run this on a login node"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise EverywattError("sacct did not answer in ten minutes.", cure="ask for a shorter time") from None
+    if done.returncode != 0:
+        why = done.stderr.splitlines() if done.stderr.strip() else ["it does not say why"]
+        last = [line for line in why if line.strip()][-1].removeprefix("sacct: ").strip()
+        raise EverywattError(f"sacct failed: {last[:200].rstrip('.')}.", cure="sacct --allusers")
+    return done.stdout
+
+
+def parse(text: str) -> list[Accounted]:
+    """The jobs of sacct's parsable text (either kind, with its header), those that have ended, oldest first."""
+    lines = text.splitlines()
+    if not lines:
+        return []
+    heads = [head.strip() for head in lines[0].rstrip("|").split("|")]
+    wanted = {name.lower() for name in ("JobIDRaw", "State", "Start", "End")}
+    if not wanted <= {head.lower() for head in heads}:
+        raise UsageError(
+            "The first line of this file does not name sacct's columns.",
+            cure=f"SLURM_TIME_FORMAT=%s sacct -aDP --format={','.join(COLUMNS)}",
+        )
+    found: dict[tuple[str, int], list[Accounted]] = {}
+    energies: dict[tuple[str, int], list[tuple[float, float]]] = {}  # when a step started, and its joules
+    for number, line in enumerate(lines[1:], 2):
+        cells = line.split("|")
+        if len(cells) < len(heads):
+            continue  # the last line of a file that was cut off
+        # A name may hold the separator; what is before and after it still fits.
+        row = _cells(heads, cells)
+        raw, _, step = row.get("jobidraw", "").partition(".")
+        if not raw.isdecimal():
+            raise UsageError(f"Line {number}: '{raw[:40]}' is not the number of a job.")
+        key = (row.get("cluster", ""), int(raw))
+        joules = _count(row.get("consumedenergyraw"))
+        if step:
+            started_s = _time(row.get("start"))
+            if joules and started_s is not None:
+                energies.setdefault(key, []).append((started_s, joules))
+            continue
+        job = _job(row, int(raw), joules)
+        if job is not None:
+            found.setdefault(key, []).append(job)
+    jobs = []
+    for key, runs in found.items():
+        runs.sort(key=lambda job: job.start_s)
+        for restart, job in enumerate(runs):
+            # A job without `srun` has its energy with its batch step only; each run of a requeued job has one.
+            of_steps = sum(joules for at_s, joules in energies.get(key, ()) if job.start_s <= at_s <= job.end_s)
+            jobs.append(replace(job, restart=restart, energy_j=job.energy_j or of_steps or None))
+    return sorted(jobs, key=lambda job: (job.end_s, job.job_id))
+
+
+def join(recorded: Iterable[JobOnNode], accounted: Iterable[Accounted]) -> list[JobOnNode]:
+    """What has to be written so that records say what sacct says: those that change, and jobs that were not recorded.
+
+    A record keeps its energy. A job of which there is no record gets one for each node, refused with the reason.
+    """
+    by_job: dict[int, list[JobOnNode]] = {}
+    for row in recorded:
+        by_job.setdefault(row.job_id, []).append(row)
+    runs: dict[int, list[Accounted]] = {}
+    for job in accounted:
+        runs.setdefault(job.job_id, []).append(job)
+    changed: list[JobOnNode] = []
+    for job_id, of_job in runs.items():
+        rows_of: dict[int, list[JobOnNode]] = {}
+        for row in by_job.get(job_id, []):
+            nearest = max(range(len(of_job)), key=lambda at: _overlap_s(row, of_job[at]))
+            if _same_run(row, of_job[nearest]):
+                rows_of.setdefault(nearest, []).append(row)
+        for at, job in enumerate(of_job):
+            changed += _updated(rows_of.get(at, []), job)
+    return changed
+
+
+def _updated(rows: Iterable[JobOnNode], job: Accounted) -> Iterator[JobOnNode]:
+    """Records of one run that have to say something else now, and those of nodes that have none."""
+    there = set()
+    for row in rows:
+        there.add(row.node)
+        better = replace(row, **_facts(job))
+        if row.slurm_energy_j is not None and better.slurm_energy_j is None:
+            better = replace(better, slurm_energy_j=row.slurm_energy_j)
+        if better != row:
+            yield replace(better, written_s=0.0)
+    yield from (_missing(job, node) for node in job.nodes if node not in there)
+
+
+def fill(store: Store, accounted: Iterable[Accounted]) -> tuple[int, int]:
+    """Bring a store up to date with sacct; gives how many records changed, and how many jobs were added."""
+    jobs = list(accounted)
+    if not jobs:
+        return 0, 0
+    since_s, until_s = min(job.end_s for job in jobs) - 3600, max(job.end_s for job in jobs) + 3600
+    recorded = [JobOnNode.of_row(row) for row in store.jobs(since_s, until_s).to_pylist()]
+    rows = join(recorded, jobs)
+    known = {row.key for row in recorded}
+    if rows:
+        store.append(rows, "sacct")
+    added = {(row.cluster, row.job_id, row.restart) for row in rows if row.key not in known}
+    return sum(row.key in known for row in rows), len(added)
+
+
+def _overlap_s(row: JobOnNode, job: Accounted) -> float:
+    """How long a record and a run were at the same time; below zero how far they are apart."""
+    return min(row.end_s, job.end_s) - max(row.start_s, job.start_s)
+
+
+def _same_run(row: JobOnNode, job: Accounted) -> bool:
+    """Whether a record is of this run of the job: a requeued one has several, told apart by their times."""
+    if row.cluster and job.cluster and row.cluster != job.cluster:
+        return False
+    return row.start_s < job.end_s + 120 and row.end_s > job.start_s - 120
+
+
+def _facts(job: Accounted) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "user": job.user,
+        "account": job.account,
+        "partition": job.partition,
+        "name": job.name,
+        "state": job.state,
+        "exit_code": job.exit_code,
+        "nodes": max(len(job.nodes), 1),
+    }
+    facts = {name: value for name, value in facts.items() if value}
+    if job.submit_s is not None:
+        facts["submit_s"] = job.submit_s
+    if job.energy_j is not None:
+        facts["slurm_energy_j"] = job.energy_j
+    if job.array:
+        facts["array_job_id"], facts["array_task_id"] = job.array
+    if job.het:
+        facts["het_job_id"], facts["het_offset"] = job.het
+    return facts
+
+
+def _missing(job: Accounted, node: str) -> JobOnNode:
+    row = JobOnNode(job.job_id, node, job.start_s, job.end_s, cluster=job.cluster, restart=job.restart, uid=job.uid)
+    share = max(len(job.nodes), 1)
+    return replace(
+        row,
+        **_facts(job),
+        cpus=None if job.cpus is None else job.cpus / share,
+        memory_bytes=None if job.memory_bytes is None else job.memory_bytes // share,
+        refused=NOT_RECORDED,
+        complete=False,
+        note="from sacct",
+    )
+
+
+def _cells(heads: list[str], cells: list[str]) -> dict[str, str]:
+    surplus = len(cells) - len(heads)
+    names = [head.lower() for head in heads]
+    if surplus > 0 and "jobname" in names:
+        at = names.index("jobname")
+        cells = [*cells[:at], "|".join(cells[at : at + surplus + 1]), *cells[at + surplus + 1 :]]
+    return dict(zip(names, cells, strict=False))
+
+
+def _job(row: Mapping[str, str], job_id: int, joules: float | None) -> Accounted | None:
+    start_s, end_s = _time(row.get("start")), _time(row.get("end"))
+    state = (row.get("state") or "").split(" ")[0].rstrip("+")
+    if start_s is None or end_s is None or state in ("RUNNING", "PENDING", "SUSPENDED"):
+        return None
+    tres = dict(part.partition("=")[::2] for part in (row.get("alloctres") or "").split(",") if part)
+    nodes = row.get("nodelist") or ""
+    return Accounted(
+        job_id=job_id,
+        shown_id=row.get("jobid") or str(job_id),
+        cluster=row.get("cluster") or "",
+        user=row.get("user") or "",
+        uid=int(row["uid"]) if (row.get("uid") or "").isdecimal() else None,
+        account=row.get("account") or "",
+        partition=row.get("partition") or "",
+        name=row.get("jobname") or "",
+        state=state,
+        exit_code=row.get("exitcode") or "",
+        submit_s=_time(row.get("submit")),
+        start_s=start_s,
+        end_s=end_s,
+        cpus=_count(row.get("alloccpus")) or _count(tres.get("cpu")),
+        memory_bytes=_bytes(tres.get("mem", "")),
+        gpus=int(_count(tres.get("gres/gpu")) or 0),
+        nodes=() if nodes in ("", "None assigned") else tuple(expand(nodes)),
+        energy_j=joules or None,
+    )
+
+
+def _time(text: str | None) -> float | None:
+    """Unix seconds; `Unknown` and `None` are none. Local times cannot be told apart from others: refused."""
+    if text is None or text in ("", "Unknown", "None", "NONE"):
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(
+            f"sacct's time '{text[:40]}' has no zone.", cure="SLURM_TIME_FORMAT=%s in front of sacct"
+        ) from None
+
+
+def _count(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if 0 <= value < 2**63 and value not in (_NEVER, 2**32 - 2, 2**32 - 1, 2**64 - 2) else None
+
+
+def _bytes(text: str) -> int | None:
+    match = re.fullmatch(r"([\d.]+)([KMGT]?)", text)
+    return int(float(match[1]) * _UNITS[match[2]]) if match else None
+
+
+def _moment(unix_s: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(max(unix_s, 0.0), UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,0 +1,163 @@
+"""Jobs of a site: each the sum of its nodes, filtered, sorted, and added up by user, account or state.
+
+Errors of sensors of one kind are the same on all nodes, so intervals of a sum are added, not joined in quadrature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from everywatt.core.errors import UsageError
+from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.site.store import Store
+
+UJ: Final = 1_000_000
+GROUPS: Final = ("user", "account", "state", "partition", "node")
+SORTS: Final = {
+    "end": "end_s",
+    "start": "start_s",
+    "energy": "energy_uj DESC NULLS LAST",
+    "time": "elapsed_s DESC",
+    "waste": "waste_uj DESC NULLS LAST",
+    "user": 'lower("user"), end_s',
+    "id": "job_id, restart",
+}
+
+# To tell jobs apart is what costs most of a sum over a year, and only jobs of several nodes have several records.
+COUNTED: Final = """count(*) FILTER (nodes <= 1)
+  + count(DISTINCT CASE WHEN nodes > 1 THEN hash(cluster, job_id, restart) END)"""
+
+_ON_NODE: Final = "SELECT *, end_s - start_s AS elapsed_s FROM jobs WHERE end_s >= ? AND end_s < ? AND ({where})"
+
+_JOBS: Final = f"""
+SELECT cluster, job_id, restart,
+  first(array_job_id) AS array_job_id, first(array_task_id) AS array_task_id,
+  first(het_job_id) AS het_job_id, first(het_offset) AS het_offset,
+  first("user") AS "user", first(account) AS account, first("partition") AS "partition", first(name) AS name,
+  arg_max(state, complete) AS state, first(exit_code) AS exit_code,
+  list(node ORDER BY node) AS nodes, max(nodes) AS nodes_asked,
+  min(start_s) AS start_s, max(end_s) AS end_s, max(end_s) - min(start_s) AS elapsed_s,
+  sum(cpus) AS cpus, CAST(sum(len(gpus)) AS INTEGER) AS gpus,
+  CAST(CASE WHEN count(energy_uj) = count(*) THEN sum(energy_uj) END AS BIGINT) AS energy_uj,
+  CAST(CASE WHEN count(energy_uj) = count(*) THEN sum(low_uj) END AS BIGINT) AS low_uj,
+  CAST(CASE WHEN count(energy_uj) = count(*) THEN sum(high_uj) END AS BIGINT) AS high_uj,
+  CAST(sum(idle_uj) AS BIGINT) AS idle_uj,
+  sum(coverage * elapsed_s) / nullif(sum(elapsed_s), 0) AS coverage,
+  string_agg(DISTINCT pedigree, '+') AS pedigree, first(scope) AS scope, first(refused) AS refused,
+  sum(cpu_s) AS cpu_s, sum(cpus * elapsed_s) AS allocated_cpu_s, max(memory_peak_bytes) AS memory_peak_bytes,
+  avg(gpu_utilisation) AS gpu_utilisation, CAST(sum(waste_uj) AS BIGINT) AS waste_uj,
+  CAST(sum(wall_uj) AS BIGINT) AS wall_uj, max(slurm_energy_j) AS slurm_energy_j,
+  bool_and(complete) AND count(*) >= max(nodes) AS complete, string_agg(DISTINCT nullif(note, ''), '; ') AS note
+FROM ({_ON_NODE}) GROUP BY cluster, job_id, restart
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which jobs: those that ended in [since, until), of this user, account, state, partition or node, or by id."""
+
+    since_s: float
+    until_s: float
+    user: str | None = None
+    account: str | None = None
+    state: str | None = None
+    partition: str | None = None
+    node: str | None = None
+    job_id: int | None = None
+
+    def sql(self) -> tuple[str, list[Any]]:
+        """The condition, and its values."""
+        terms, values = ["true"], list[Any]()
+        for name in ("user", "account", "partition", "node"):
+            if (value := getattr(self, name)) is not None:
+                terms.append(f'"{name}" = ?')
+                values.append(value)
+        if self.state is not None:
+            terms.append("upper(state) LIKE upper(?) || '%'")
+            values.append(self.state)
+        if self.job_id is not None:
+            terms.append("(job_id = ? OR array_job_id = ? OR het_job_id = ?)")
+            values += [self.job_id] * 3
+        return " AND ".join(terms), values
+
+
+def jobs(store: Store, wanted: Wanted, sort: str = "end", limit: int | None = None) -> list[dict[str, Any]]:
+    """The jobs as plain rows (see `_JOBS` for the columns), in an order of `SORTS`."""
+    if sort not in SORTS:
+        raise UsageError(f"Jobs are not sorted by '{sort}'.", cure=f"one of: {', '.join(SORTS)}")
+    where, values = wanted.sql()
+    sql = f"SELECT * FROM ({_JOBS.format(where=where)}) ORDER BY {SORTS[sort]}"
+    if limit is not None:
+        sql += f" LIMIT {int(limit)}"
+    return _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
+
+
+def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
+    """Jobs added up by user, account, state, partition or node, the largest first.
+
+    What a job did on a node without a figure adds nothing, and is counted in `refused`.
+    """
+    if by not in GROUPS:
+        raise UsageError(f"Jobs are not added up by '{by}'.", cure=f"one of: {', '.join(GROUPS)}")
+    where, values = wanted.sql()
+    sums_of = ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj")
+    sql = f"""
+      SELECT "{by}" AS "group", {COUNTED} AS jobs,
+        count(*) - count(energy_uj) AS refused,
+        {", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT) AS {name}" for name in sums_of)},
+        sum(elapsed_s / greatest(nodes, 1)) AS elapsed_s, sum(cpu_s) AS cpu_s,
+        sum(cpus * elapsed_s) FILTER (cpu_s IS NOT NULL) AS allocated_cpu_s, sum(len(gpus) * elapsed_s) AS gpu_s,
+        sum(coverage * elapsed_s) / nullif(sum(elapsed_s), 0) AS coverage
+      FROM ({_ON_NODE.format(where=where)}) GROUP BY 1 ORDER BY energy_uj DESC, 1"""
+    return _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
+
+
+def node_sums(store: Store, since_s: float, until_s: float) -> dict[str, int]:
+    """Microjoules of nodes in all hours of a time, for the proof: jobs_uj + idle_uj + system_uj is total_uj."""
+    names = ("total_uj", "jobs_uj", "idle_uj", "system_uj")
+    terms = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT) AS {name}" for name in names)
+    sql = f"SELECT {terms} FROM nodes WHERE hour_s > ? AND hour_s < ?"
+    return dict(store.query(sql, [since_s - 3600, until_s], since_s - 3600, until_s).to_pylist()[0])
+
+
+def summed(rows: Sequence[JobOnNode]) -> dict[str, Any]:
+    """One job of its records, as `jobs` gives it: a sum is None where one of them does not know."""
+    first = rows[0]
+    lengths_s = [row.end_s - row.start_s for row in rows]
+    observed_s = sum(row.coverage * length_s for row, length_s in zip(rows, lengths_s, strict=True))
+    whole = all(row.energy_uj is not None for row in rows)
+    energies = {name: _all(getattr(row, name) for row in rows) for name in ("energy_uj", "low_uj", "high_uj")}
+    return {
+        **(energies if whole else dict.fromkeys(energies)),
+        "idle_uj": _all(row.idle_uj for row in rows),
+        "waste_uj": _all(row.waste_uj for row in rows),
+        "wall_uj": _all(row.wall_uj for row in rows),
+        "coverage": observed_s / sum(lengths_s) if sum(lengths_s) else 0.0,
+        "scope": first.scope,
+        "pedigree": "+".join(sorted({row.pedigree for row in rows if row.pedigree})),
+        "refused": next((row.refused for row in rows if row.refused), None),
+        "note": "; ".join(sorted({row.note for row in rows if row.note})),
+        "cpus": _all(row.cpus for row in rows),
+        "cpu_s": _all(row.cpu_s for row in rows),
+        "allocated_cpu_s": sum((row.cpus or 0.0) * length_s for row, length_s in zip(rows, lengths_s, strict=True)),
+    }
+
+
+def _all(values: Iterable[Any]) -> Any:
+    known = list(values)
+    return None if any(value is None for value in known) else sum(known)
+
+
+def shown_id(row: Mapping[str, Any]) -> str:
+    """The id as Slurm's own tools print it: 123, 123_4, 123+0."""
+    if row.get("array_job_id") is not None and row.get("array_task_id") is not None:
+        return f"{row['array_job_id']}_{row['array_task_id']}"
+    if row.get("het_job_id") is not None and row.get("het_offset") is not None:
+        return f"{row['het_job_id']}+{row['het_offset']}"
+    return str(row["job_id"])
+
+
+def _rows(store: Store, sql: str, values: Sequence[Any], wanted: Wanted) -> list[dict[str, Any]]:
+    return list(store.query(sql, values, wanted.since_s, wanted.until_s).to_pylist())

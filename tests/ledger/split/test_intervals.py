@@ -1,0 +1,76 @@
+"""Budgets of owners: each is plausible, and together they are the device's."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everywatt.core.budget import Bound, Budget, Term
+from everywatt.ledger.idle import Idle
+from everywatt.ledger.split.intervals import budgets
+
+WHOLE = Budget(
+    (Term("gain", "gain:x", 5.0), Term("offset", "offset:x", 3.0), Term("edges", "edge:1", -2.0)),
+    (Bound("gap", "gap:1", 0.0, 4.0),),
+)
+
+
+def owners(charged, idle_j, method="quiet", spread_w=1.0, unsure=0.2, doubt=None, owned_s=None):
+    names = [f"o{index}" for index in range(len(charged))]
+    doubt = doubt or [0.0] * len(charged)
+    owned_s = owned_s or [10.0 if amount else 0.0 for amount in charged]
+    return budgets(WHOLE, "cpu.0", Idle(10.0, spread_w, method), names, charged, idle_j, owned_s, doubt, unsure)
+
+
+amounts = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 5)), min_size=1, max_size=40)
+
+
+@given(amounts, st.sampled_from(["given", "measured", "prior"]), st.floats(0, 5), st.floats(0, 1))
+def test_owners_together_have_the_budget_of_the_device(rows, method, spread_w, unsure):
+    charged, idle_j, doubt = (list(column) for column in zip(*rows, strict=True))
+    together = Budget()
+    for budget in owners(charged, idle_j, method, spread_w, unsure, doubt):
+        together = together + budget
+    assert together.sides() == pytest.approx(WHOLE.sides(), rel=1e-9)
+
+
+def test_the_offset_is_idles_where_idle_was_measured_and_the_workers_where_it_was_given():
+    idle, work = owners([0.0, 60.0], [40.0, 0.0])
+    assert (idle.by_source()["offset"], work.by_source().get("offset")) == (3.0, None)
+    idle, work = owners([0.0, 60.0], [40.0, 0.0], "given", spread_w=0.0)
+    assert (idle.terms, work.by_source()["offset"], work.by_source()["gain"]) == ((), 3.0, 5.0)
+
+
+def test_one_worker_alone_has_no_doubt_about_its_share():
+    _, work = owners([0.0, 60.0], [40.0, 0.0])
+    assert "split" not in work.by_source()
+
+
+def test_two_equal_workers_doubt_by_how_much_a_unit_of_use_costs():
+    one, two = owners([50.0, 50.0], [0.0, 0.0], unsure=0.2)
+    assert one.by_source()["split"] == pytest.approx(0.2 * 50 * math.sqrt(0.5))
+    assert (one + two).by_source()["split"] == pytest.approx(0, abs=1e-12)
+
+
+def test_a_doubt_about_one_share_is_missing_from_the_others_in_proportion():
+    found = owners([60.0, 30.0, 10.0], [0.0] * 3, unsure=0.0, doubt=[0.0, 10.0, 0.0])
+    assert [budget.by_source().get("split", 0.0) for budget in found] == pytest.approx([6, 7, 1])
+
+
+def test_a_thousand_small_owners_do_not_make_the_largest_unsure():
+    found = owners([2.0] + [1.0] * 999, [0.0] * 1000, unsure=0.2)
+    widths = [budget.by_source()["split"] for budget in found]
+    assert max(widths) < 0.5 and min(widths) > 0.15
+    assert sum(len(budget.terms) for budget in found) < 6000
+
+
+def test_the_spread_of_idle_goes_by_time_shared_and_not_by_joules():
+    idle, load, other = owners([0.0, 60.0, 1.0], [40.0, 0.0, 0.0], owned_s=[0.0, 2.0, 8.0], spread_w=1.5)
+    assert [budget.by_source()["baseline"] for budget in (idle, load, other)] == pytest.approx([15, 3, 12])
+    assert (idle + load + other).by_source()["baseline"] == pytest.approx(0, abs=1e-12)
+
+
+def test_a_spread_is_not_larger_than_what_there_is():
+    idle, work = owners([0.0, 60.0], [40.0, 0.0], "prior", spread_w=1000.0)
+    assert idle.by_source()["baseline"] == work.by_source()["baseline"] == pytest.approx(100)

@@ -1,0 +1,617 @@
+"""A node's jobs: who they are, what of the tape is theirs, and that nothing is lost when it is killed."""
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines import Process, write_machine
+from tapes import UTC_NS
+
+from everywatt.core.clocks import NS
+from everywatt.slurm.node.account import Account
+from everywatt.slurm.node.booking import book
+from everywatt.slurm.node.cards import card_order, gres_numbers
+from everywatt.slurm.node.hooks import make_spool
+from everywatt.slurm.node.job_spans import shown
+from everywatt.slurm.node.node_jobs import NodeJob, NodeJobs, indices
+from everywatt.slurm.node.presence import AGENT, holder, leave, take_place
+from everywatt.slurm.node.record import record
+from everywatt.slurm.node.recorder import Node, tapes_in
+from everywatt.slurm.node.scontrol import expand, parse_job, parse_pids
+from everywatt.slurm.node.spool import Event, forget
+from everywatt.slurm.node.state import State
+from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.site.store import Store
+from everywatt.tape.reader import Tape
+
+SECONDS = 12
+T0 = UTC_NS / NS
+SHOWN = (
+    "JobId=6 ArrayJobId=5 ArrayTaskId=2 JobName=a Account=evil b.sh UserId=ada(1000) GroupId=x(1) MCS_label=N/A "
+    "Account=phys Partition=p JobState=RUNNING Restarts=1 SubmitTime=1794700000 NumNodes=2 NumCPUs=4 "
+    "  Nodes=n[1-2] CPU_IDs=0-1 Mem=2048 GRES=gpu:1(IDX:1)   MinCPUsNode=1 Command=/x WorkDir=/h Account=evil"
+)
+
+
+def flat(value: float) -> list[float]:
+    return [value] * SECONDS
+
+
+def step(job: int) -> dict[str, object]:
+    return {"uid": 1000, "cgroup": f"/system.slice/slurmstepd.scope/job_{job}/step_batch/user/task_0"}
+
+
+@pytest.fixture
+def tape(tmp_path: Path) -> Path:
+    """60 W for job 1 (two CPUs), job 2 and a daemon (one each); a card of 40 W, then 160 W, with nobody listed."""
+    processes = [
+        Process(101, flat(1.0), extra=step(1)),
+        Process(102, flat(1.0), extra=step(1)),
+        Process(103, flat(1.0), extra=step(2)),
+        Process(104, flat(1.0), extra={"uid": 0, "cgroup": "/system.slice/sshd.service"}),
+    ]
+    folder = tmp_path / "tape"
+    folder.mkdir()
+    return write_machine(
+        folder / "box-0001.tape",
+        {"cpu.0": flat(60.0), "gpu.0": [40.0] * 6 + [160.0] * 6},
+        processes,
+        seconds=SECONDS,
+        everything=True,
+    )
+
+
+def event(kind: str, job: int, at: float, by: int = 0, **values: str) -> Event:
+    return Event(kind, job, T0 + at, by, values, Path(f"{kind}-{job}.event"))
+
+
+def drop(spool: Path, kind: str, job: int, at: float, **values: object) -> None:
+    """What a hook writes."""
+    lines = {"event": kind, "job_id": job, **values, "whole": "yes"}
+    path = spool / "events" / f"{kind}-{job}-{at}.event"
+    path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    os.utime(path, (T0 + at, T0 + at))
+
+
+def test_a_stretch_is_charged_to_jobs_idle_and_the_system(tape: Path) -> None:
+    jobs = [NodeJob(1, 0, T0, cpus=2.0, gpus=[0]), NodeJob(2, 0, T0, T0 + 6, cpus=1.0)]
+    accounts: dict[str, Account] = {}
+    idle = {}
+    opened = Tape.open(tape)
+    pieces = book(opened, "n1", jobs, accounts, T0 + 1, T0 + 11, idle)
+    hours = {row.device: row for piece in pieces for row in piece.hours}
+    for row in hours.values():
+        assert row.jobs_uj + row.idle_uj + row.system_uj == row.total_uj
+    assert hours["cpu.0"].total_uj == pytest.approx(600e6, rel=1e-3)
+    first, second = accounts["1/0"], accounts["2/0"]
+    assert first.own_uj["cpu.0"] == pytest.approx(2 * second.own_uj["cpu.0"], rel=1e-3)
+    assert hours["cpu.0"].jobs_uj == first.own_uj["cpu.0"] + second.own_uj["cpu.0"]
+    # The card was given to job 1 alone.
+    assert first.own_uj["gpu.0"] == pytest.approx(600e6, rel=1e-2)
+    assert first.idle_uj["gpu.0"] == pytest.approx(400e6, rel=1e-2)
+    assert "gpu.0" not in second.own_uj
+    assert first.cpu_s == pytest.approx(20.0, rel=1e-2)
+
+
+def test_what_a_card_did_is_of_who_had_it_then(tape: Path) -> None:
+    """The card goes from 40 W to 160 W at 6 s; one job has it until then, another one for three seconds more."""
+    jobs = [NodeJob(1, 0, T0 + 3, T0 + 6, cpus=1.0, gpus=[0]), NodeJob(2, 0, T0 + 6, T0 + 9, cpus=1.0, gpus=[0])]
+    accounts: dict[str, Account] = {}
+    pieces = book(Tape.open(tape), "n1", jobs, accounts, T0 + 1, T0 + 11, {})
+    assert accounts["1/0"].own_uj.get("gpu.0", 0) == pytest.approx(0, abs=1e6)
+    assert accounts["2/0"].own_uj["gpu.0"] == pytest.approx(3 * 120e6, rel=0.01)
+    assert accounts["2/0"].idle_uj["gpu.0"] == pytest.approx(3 * 40e6, rel=0.01)
+    rows = [row for piece in pieces for row in piece.hours if row.device == "gpu.0"]
+    assert sum(row.total_uj for row in rows) == pytest.approx(5 * 40e6 + 5 * 160e6, rel=0.01)
+    assert sum(row.jobs_uj for row in rows) == sum(account.own_uj.get("gpu.0", 0) for account in accounts.values())
+
+
+def test_booking_in_pieces_is_booking_at_once(tape: Path) -> None:
+    jobs = [NodeJob(1, 0, T0, cpus=2.0), NodeJob(2, 0, T0, cpus=1.0)]
+    opened = Tape.open(tape)
+    whole: dict[str, Account] = {}
+    parts: dict[str, Account] = {}
+    idle = {}
+    book(opened, "n1", jobs, whole, T0 + 1, T0 + 11, idle)
+    for second in range(1, 11, 2):
+        book(opened, "n1", jobs, parts, T0 + second, T0 + second + 2, idle)
+    for key in whole:
+        assert sum(parts[key].own_uj.values()) == pytest.approx(sum(whole[key].own_uj.values()), rel=2e-3)
+        width = sum(sum(b.sides()) for b in parts[key].budgets.values())
+        assert width == pytest.approx(sum(sum(b.sides()) for b in whole[key].budgets.values()), rel=0.25)
+
+
+def test_accounts_survive_as_plain_data(tape: Path) -> None:
+    accounts: dict[str, Account] = {}
+    book(Tape.open(tape), "n1", [NodeJob(1, 0, T0, cpus=2.0)], accounts, T0, T0 + 5, {})
+    assert Account.of_dict(accounts["1/0"].to_dict()) == accounts["1/0"]
+
+
+def node_at(tmp_path: Path, now: float, boot: str = "b") -> Node:
+    spool = tmp_path / "spool"
+    make_spool(spool)
+    return Node(
+        "n1",
+        spool,
+        Store(tmp_path / "store"),
+        tapes_in(tmp_path / "tape"),
+        ask=lambda jobs, node, conf: {job: {"account": "phys", "name": f"job {job}"} for job in jobs},
+        now_s=lambda: T0 + now,
+        boot=boot,
+    )
+
+
+def stored(tmp_path: Path) -> dict[int, JobOnNode]:
+    rows = Store(tmp_path / "store").jobs(0, 1e12).to_pylist()
+    return {row["job_id"]: JobOnNode.of_row(row) for row in rows}
+
+
+def test_jobs_end_in_the_store_with_what_they_cost(tape: Path, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    make_spool(spool)
+    for job, cpus, end in ((1, 2, 10), (2, 1, 7)):
+        drop(spool, "start", job, 1, node="n1", user="ada", uid=1000, cpus=cpus, cluster="c", period="2s")
+        drop(spool, "end", job, end, node="n1", exit_code="0:0" if job == 1 else "2:0")
+    node = node_at(tmp_path, 12)
+    assert node.listen() == 4
+    assert node.settle() == 2
+    found = stored(tmp_path)
+    assert found[1].energy_uj == pytest.approx(2 * 9 / 6 * (found[2].energy_uj or 0), rel=0.35)
+    assert (found[1].user, found[1].account, found[1].state, found[2].state) == ("ada", "phys", "COMPLETED", "FAILED")
+    assert found[1].coverage == pytest.approx(1.0, abs=0.01)
+    assert found[1].low_uj < found[1].energy_uj < found[1].high_uj
+    assert [step.step for step in found[1].steps] == ["batch"]
+    assert list((spool / "events").iterdir()) == []
+    assert node_at(tmp_path, 12).settle() == 0
+
+
+def test_killed_between_any_two_steps_it_goes_on(tape: Path, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    make_spool(spool)
+    drop(spool, "start", 1, 1, node="n1", cpus=2)
+    node_at(tmp_path, 4).listen()  # killed here
+    first = node_at(tmp_path, 6)
+    first.settle()  # and here
+    drop(spool, "end", 1, 10, node="n1")
+    last = node_at(tmp_path, 12)
+    assert last.running == 1
+    last.listen()
+    assert last.settle() == 1
+    assert stored(tmp_path)[1].coverage == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_reboot_ends_what_ran(tape: Path, tmp_path: Path) -> None:
+    make_spool(tmp_path / "spool")
+    drop(tmp_path / "spool", "start", 1, 1, node="n1", cpus=2)
+    node_at(tmp_path, 5).listen()
+    after = node_at(tmp_path, 12, boot="another")
+    after.settle()
+    record = stored(tmp_path)[1]
+    assert (record.complete, record.state, record.end_s) == (False, "NODE_FAIL", T0 + 5)
+    assert "went down" in record.note
+    # slurmd calls the Epilog of what it finds in its own spool when it is back.
+    drop(tmp_path / "spool", "end", 1, 9, node="n1", restart=0)
+    assert (after.listen(), after.settle(), after.waiting) == (1, 0, 0)
+    again = node_at(tmp_path, 12, boot="another")
+    drop(tmp_path / "spool", "end", 1, 10, node="n1", restart=0)
+    again.listen()
+    assert again.settle() == 0
+    assert stored(tmp_path)[1].note == record.note
+
+
+class Killed(BaseException):
+    """What a SIGKILL is to the test."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, place: int) -> list[int]:
+    """From now on the node dies at its `place`-th write: before it or after it, in turn. Gives a counter of them."""
+    seen = [0]
+
+    def dying(work: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*words: Any) -> None:
+            for part in (lambda: None, lambda: work(*words)):
+                part()
+                seen[0] += 1
+                if seen[0] == place:
+                    raise Killed
+
+        return write
+
+    monkeypatch.setattr(Store, "append", dying(Store.append))
+    monkeypatch.setattr(Store, "append_hours", dying(Store.append_hours))
+    monkeypatch.setattr(State, "write", dying(State.write))
+    monkeypatch.setattr("everywatt.slurm.node.recorder.forget", dying(forget))
+    return seen
+
+
+def through(tmp_path: Path) -> None:
+    """Two jobs from start to end, on a node that is started again wherever it dies."""
+    spool = tmp_path / "spool"
+    make_spool(spool)
+    news = {
+        3: [("start", 1, 1.0), ("start", 2, 2.0)],
+        8: [("end", 2, 7.0)],
+        12: [("end", 1, 10.0)],
+    }
+    node = None
+    for now, events in news.items():
+        for kind, job, at in events:
+            drop(spool, kind, job, at, node="n1", cpus=1, cluster="c", exit_code="0:0")
+        while True:
+            try:
+                node = node or node_at(tmp_path, now)
+                node._now_s = lambda now=now: T0 + now
+                node.listen()
+                node.settle()
+                break
+            except Killed:
+                node = None
+    assert node is not None and (node.running, node.waiting) == (0, 0)
+
+
+def balance_uj(tmp_path: Path) -> tuple[int, int]:
+    """What hours say that jobs had, and what the jobs' own records say."""
+    hours = Store(tmp_path / "store").query("SELECT * FROM nodes", [], 0, 1e11).to_pylist()
+    assert all(row["jobs_uj"] + row["idle_uj"] + row["system_uj"] == row["total_uj"] for row in hours)
+    return sum(row["jobs_uj"] for row in hours), sum(row.energy_uj or 0 for row in stored(tmp_path).values())
+
+
+def test_a_kill_at_any_write_leaves_hours_that_are_the_sum_of_jobs(tape: Path, tmp_path: Path) -> None:
+    true_uj, place, writes = None, 0, 1
+    while place <= writes:
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        (folder / "tape").symlink_to(tmp_path / "tape")
+        with pytest.MonkeyPatch.context() as patch:
+            seen = killed_at(patch, place)
+            through(folder)
+        of_hours_uj, of_jobs_uj = balance_uj(folder)
+        assert of_hours_uj == of_jobs_uj > 0, f"killed at write {place}"
+        assert list((folder / "spool" / "events").iterdir()) == []
+        true_uj, writes = (of_jobs_uj, seen[0]) if true_uj is None else (true_uj, writes)
+        assert of_jobs_uj == pytest.approx(true_uj, rel=1e-6)
+        place += 1 if place == 0 else 2  # to die after a write is to die before the next one
+    assert writes > 20
+
+
+def test_a_full_disk_is_waited_out(tape: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the store nor the spool can be written for a while: events stay, and nothing is counted twice."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+
+    make_spool(tmp_path / "spool")
+    for kind, at in (("start", 1.0), ("end", 7.0)):
+        drop(tmp_path / "spool", kind, 1, at, node="n1", cpus=1, cluster="c", exit_code="0:0")
+    node = node_at(tmp_path, 8)
+    with monkeypatch.context() as patch:
+        for place in ((Store, "append"), (Store, "append_hours"), (State, "write")):
+            patch.setattr(*place, full)
+        for _ in range(3):
+            node.listen()
+            assert node.settle() == 0
+        assert "No space left" in node.trouble
+        assert len(list((tmp_path / "spool" / "events").iterdir())) == 2
+    assert (node.listen(), node.settle(), node.trouble) == (0, 1, "")
+    assert list((tmp_path / "spool" / "events").iterdir()) == []
+    of_hours_uj, of_jobs_uj = balance_uj(tmp_path)
+    assert of_hours_uj == of_jobs_uj > 0
+    assert stored(tmp_path)[1].coverage == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_controller_that_is_busy_is_asked_again(tape: Path, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    asked: list[list[int]] = []
+    make_spool(spool)
+    for job in (1, 2):
+        for kind, at in (("start", 1.0), ("end", 5.0)):
+            drop(spool, kind, job, at, node="n1", cpus=1, cluster="c", exit_code="0:0")
+    node = node_at(tmp_path, 8)
+
+    def ask(jobs: Sequence[int], *_: str) -> dict[int, dict[str, Any]]:
+        asked.append(list(jobs))
+        return {1: {"name": "told"}} if 1 in jobs and len(asked) > 1 else {}
+
+    node._ask = ask
+    rounds = [(node.listen(), node.settle()) for _ in range(4)]
+    assert rounds == [(4, 0), (0, 1), (0, 1), (0, 0)]
+    assert asked == [[1, 2], [1], [2], [2]]
+    assert {key: row.name for key, row in stored(tmp_path).items()} == {1: "told", 2: ""}
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        ({"restart": 0, "state": "CANCELLED"}, "CANCELLED"),
+        ({"restart": 0, "state": "COMPLETING"}, "COMPLETED"),
+        ({"restart": 1, "state": "PENDING"}, "REQUEUED"),
+        ({"restart": 1, "state": "RUNNING"}, "REQUEUED"),
+        ({"restart": 1, "state": "FAILED"}, "REQUEUED"),
+    ],
+)
+def test_how_a_run_ended_is_not_taken_from_the_next(
+    tape: Path, tmp_path: Path, answer: dict[str, Any], state: str
+) -> None:
+    """scontrol is asked a moment later, and on a busy machine the job may run again by then, or have ended."""
+    make_spool(tmp_path / "spool")
+    for kind, at in (("start", 1.0), ("end", 5.0)):
+        drop(tmp_path / "spool", kind, 1, at, node="n1", cpus=1, exit_code="0:0", restart=0)
+    node = node_at(tmp_path, 8)
+    node._ask = lambda jobs, *_: {1: answer}
+    node.listen()
+    assert node.settle() == 1
+    assert stored(tmp_path)[1].state == state
+
+
+def test_a_job_that_was_never_on_the_tape_is_refused(tape: Path, tmp_path: Path) -> None:
+    make_spool(tmp_path / "spool")
+    drop(tmp_path / "spool", "start", 9, 2.0, node="n1", cpus=1)
+    drop(tmp_path / "spool", "end", 9, 2.1, node="n1")
+    node = node_at(tmp_path, 12)
+    node.listen()
+    assert node.settle() == 1
+    record = stored(tmp_path)[9]
+    assert record.energy_uj is None
+    assert "no process of it was seen" in (record.refused or "")
+
+
+def test_another_nodes_events_stay_where_they_are(tape: Path, tmp_path: Path) -> None:
+    make_spool(tmp_path / "spool")
+    drop(tmp_path / "spool", "start", 1, 1, node="n2")
+    assert node_at(tmp_path, 3).listen() == 0
+    assert len(list((tmp_path / "spool" / "events").iterdir())) == 1
+
+
+def test_a_state_that_is_rubbish_is_put_aside(tape: Path, tmp_path: Path) -> None:
+    make_spool(tmp_path / "spool")
+    (tmp_path / "spool" / "node.json").write_text("{")
+    assert node_at(tmp_path, 3).running == 0
+    assert (tmp_path / "spool" / "node.bad").exists()
+
+
+def take(jobs: NodeJobs, events: Iterable[Event]) -> None:
+    for one in events:
+        jobs.take(one, "n1")
+
+
+def test_a_requeued_job_runs_again_under_its_number() -> None:
+    jobs = NodeJobs()
+    take(jobs, [event("start", 1, 0, restart="0"), event("end", 1, 5), event("start", 1, 9, restart="1")])
+    assert {key: job.end_s for key, job in jobs.jobs.items()} == {"1/0": T0 + 5, "1/1": None}
+
+
+def test_a_task_may_speak_of_its_own_job_only() -> None:
+    jobs = NodeJobs()
+    take(jobs, [event("start", 1, 0, uid="1000")])
+    assert jobs.take(event("task", 1, 1, by=2000, array_task_id="7", array_job_id="1")) is None
+    assert jobs.take(event("task", 1, 1, by=1000, array_task_id="4", array_job_id="1")) is not None
+    assert jobs.jobs["1/0"].array_task_id == 4
+
+
+def test_an_end_without_a_start_is_kept_and_said() -> None:
+    jobs = NodeJobs()
+    take(jobs, [event("end", 1, 5, user="ada")])
+    assert (jobs.jobs["1/0"].complete, jobs.jobs["1/0"].user) == (False, "ada")
+
+
+def test_what_scontrol_says() -> None:
+    facts = parse_job(SHOWN, "n2")
+    assert (facts["account"], facts["user"], facts["uid"]) == ("phys", "ada", 1000)
+    assert (facts["cpus"], facts["memory_bytes"], facts["gpus"]) == (2.0, 2 << 30, [1])
+    assert (facts["array_job_id"], facts["array_task_id"], facts["nodes"]) == (5, 2, 2)
+    assert parse_job("rubbish") == {}
+
+
+CARDS = {"gpu.0": "GPU-a", "gpu.1": "GPU-b", "gpu.2": "GPU-c"}
+
+
+def driver(proc: Path, minors: dict[str, int]) -> Path:
+    """What NVIDIA's driver tells of its cards."""
+    for uuid, minor in minors.items():
+        folder = proc / "driver/nvidia/gpus" / f"0000:0{minor}:00.0"
+        folder.mkdir(parents=True)
+        folder.joinpath("information").write_text(
+            f"Model: \t\t NVIDIA A100\nGPU UUID: \t {uuid}\nBus Location: \t {folder.name}\nDevice Minor: \t {minor}\n"
+        )
+    return proc
+
+
+def test_slurms_gpus_are_found_by_their_device_files(tmp_path: Path) -> None:
+    proc = driver(tmp_path / "proc", {"GPU-a": 2, "GPU-b": 0, "GPU-c": 1})
+    conf = tmp_path / "slurm.conf"
+    # Without files in gres.conf Slurm sorts cards by device file; with them it goes by the lines.
+    order = card_order(CARDS, "n1", str(conf), proc)
+    assert (order.of([0, 2]), order.doubt) == (["gpu.1", "gpu.0"], "")
+    gres = "NodeName=n2 Name=gpu File=/dev/nvidia7\nNodeName=n[1,3] Name=gpu Type=a File=/dev/nvidia{} # and more\n"
+    (tmp_path / "gres.conf").write_text(gres.format("[0-2]"))
+    assert card_order(CARDS, "n1", str(conf), proc) == order
+    (tmp_path / "gres.conf").write_text(gres.format("[1,0]"))
+    order = card_order(CARDS, "n1", str(conf), proc)
+    assert order.of([0, 1]) == ["gpu.2", "gpu.1"] and "out of order" in order.doubt
+    assert "driver does not tell" in card_order(CARDS, "n2", str(conf), proc).doubt
+
+
+def test_where_nobody_tells_device_numbers_that_is_said(tmp_path: Path) -> None:
+    order = card_order(CARDS, "n1", str(tmp_path / "slurm.conf"), tmp_path, {})
+    assert (order.of([2, 5]), "taken for the driver's" in order.doubt) == (["gpu.2", "gpu.5"], True)
+    assert card_order({"gpu.0": "GPU-a"}, "n1", "", tmp_path, {}).doubt == ""
+    (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-2]\n")
+    assert card_order(CARDS, "n1", str(tmp_path / "slurm.conf"), tmp_path, {}).doubt == ""
+    (tmp_path / "gres.conf").write_text("AutoDetect=nvml\nName=gpu Type=x\n")
+    assert gres_numbers((tmp_path / "gres.conf").read_text(), "n1") is None
+
+
+def test_parts_of_cards_are_not_numbers_of_cards() -> None:
+    jobs = NodeJobs()
+    take(jobs, [event("start", 1, 0, gpus="3", visible="MIG-1f,MIG-2e")])
+    job = jobs.jobs["1/0"]
+    assert (job.devices, job.slices) == ([], ["MIG-1f", "MIG-2e"])
+    assert record(job, None, {}, "").gpus == ("MIG-1f", "MIG-2e")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[08-10],x", ["n08", "n09", "n10", "x"]),
+        ("a[1-2]b[1,3]", ["a1b1", "a1b3", "a2b1", "a2b3"]),
+        ("", []),
+    ],
+)
+def test_lists_of_nodes(text: str, names: list[str]) -> None:
+    assert expand(text) == names
+
+
+@pytest.mark.parametrize(("text", "found"), [("0,2-3", [0, 2, 3]), ("", []), ("a,1", [1]), ("0-99999999", [])])
+def test_lists_of_gpus(text: str, found: list[int]) -> None:
+    assert indices(text) == found
+
+
+def test_one_process_serves_a_spool(tmp_path: Path) -> None:
+    assert take_place(tmp_path)
+    assert holder(tmp_path) == os.getpid()
+    assert take_place(tmp_path)
+    assert not take_place(tmp_path, pid=os.getppid())
+    assert take_place(tmp_path, AGENT, pid=os.getppid()), "recording is another matter"
+    leave(tmp_path)
+    assert holder(tmp_path) is None
+    (tmp_path / "node.pid").write_text("999999999 1\n")
+    assert take_place(tmp_path)
+
+
+LISTED = """PID      JOBID    STEPID   LOCALID GLOBALID
+15684    6        batch    0       0
+15702    6        batch    -       -
+15717    5        0        0       0
+"""
+
+
+def test_what_scontrol_lists() -> None:
+    assert parse_pids(LISTED) == {15684: (6, "batch"), 15702: (6, "batch"), 15717: (5, "0")}
+    assert parse_pids("slurm_load_jobs error: Unable to contact slurm controller") == {}
+
+
+def test_a_job_that_nothing_else_shows_is_found_by_its_list(tmp_path: Path) -> None:
+    (tmp_path / "tape").mkdir()
+    write_machine(
+        tmp_path / "tape" / "box-0001.tape",
+        {"cpu.0": flat(60.0)},
+        [Process(101, flat(1.0), extra={"uid": 1000}), Process(104, flat(1.0), extra={"uid": 0})],
+        seconds=SECONDS,
+        everything=True,
+    )
+    make_spool(tmp_path / "spool")
+    drop(tmp_path / "spool", "start", 1, 0.5, node="n1", cpus=1)
+    asked = []
+
+    def pids(job: int, node: str, conf: str) -> dict[int, tuple[int, str]]:
+        asked.append(job)
+        return {101: (job, "batch")}
+
+    node = node_at(tmp_path, 4.0)
+    node._pids = pids
+    for now in (4.0, 8.0, 11.0):
+        node._now_s = lambda now=now: T0 + now
+        node.listen()
+        node.settle()
+    assert asked == [1]
+    assert node.state.accounts["1/0"].cpu_s == pytest.approx(7.0, abs=0.1), (
+        "from the first booking on at which it was missed"
+    )
+
+
+def test_gpus_go_by_uuid_with_their_use(tmp_path: Path) -> None:
+    job = NodeJob(1, 0, T0, T0 + 10, node="n1", gpus=[0, 1])
+    account = Account(
+        {"gpu.0": 5_000_000}, {"gpu.0": 8_000_000}, observed_s=10.0, covered_s=10.0,
+        gpu_busy_s={"gpu.0": 2.5, "gpu.1": 0.0}, gpu_known_s={"gpu.0": 10.0, "gpu.1": 0.0},
+        gpu_memory_bytes={"gpu.0": 1 << 30},
+    )  # fmt: skip
+    made = record(job, account, {}, "gpu", {"gpu.0": "GPU-a"})
+    assert made.gpus == ("GPU-a", "gpu.1")
+    (used,) = made.gpu_use
+    assert (used.uuid, used.mean_utilisation, used.idle_s, used.idle_uj) == ("GPU-a", 0.25, 7.5, 8_000_000)
+    assert used.memory_peak_bytes == 1 << 30
+    assert (made.gpu_utilisation, made.waste_uj) == (0.25, 6_000_000), "nothing is known of the other"
+
+
+def test_a_suspended_job_holds_nothing_meanwhile() -> None:
+    line = (
+        "JobId=3 JobName=x JobState=COMPLETED RunTime=00:00:30 StartTime=1000 EndTime=1050 SuspendTime=1020 "
+        "SecsPreSuspend=20 "
+    )
+    facts = parse_job(line)
+    assert facts["suspended_s"] == 20.0
+    assert "suspended_s" not in parse_job(line.replace("SuspendTime=1020", "SuspendTime=None"))
+    job = NodeJob(3, 0, T0, T0 + 50, suspended_s=20.0)
+    account = Account({"cpu.0": 7}, {"cpu.0": 100}, observed_s=50.0, covered_s=50.0)
+    assert (record(job, account, {}, "cpu").idle_uj, record(job, account, {}, "cpu").energy_uj) == (60, 7)
+
+
+def test_what_no_tape_covers_is_not_covered(tape: Path) -> None:
+    accounts: dict[str, Account] = {}
+    job = NodeJob(1, 0, T0 - 12, T0 + 12, cpus=2.0)
+    book(Tape.open(tape), "n1", [job], accounts, T0 - 12, T0 + 12, {})
+    assert record(job, accounts["1/0"], {}, "cpu").coverage == pytest.approx(0.5, abs=0.05)
+
+
+def test_two_runs_of_a_job_in_one_stretch_are_booked_apart(tape: Path) -> None:
+    accounts: dict[str, Account] = {}
+    runs = [NodeJob(1, 0, T0 + 1, T0 + 4, cpus=2.0), NodeJob(1, 1, T0 + 5, T0 + 11, cpus=2.0)]
+    book(Tape.open(tape), "n1", runs, accounts, T0 + 1, T0 + 11, {})
+    first, second = accounts["1/0"].own_uj["cpu.0"], accounts["1/1"].own_uj["cpu.0"]
+    assert first / second == pytest.approx(4 / 6, rel=0.05)
+
+
+def test_parts_of_a_job_and_its_sluid() -> None:
+    jobs = NodeJobs()
+    take(jobs, [event("start", 8, 0, het_job_id="7", het_offset="1", sluid="sEKNKTV3WPV500")])
+    job = jobs.jobs["8/0"]
+    assert (job.het_job_id, job.het_offset, job.sluid, shown(job)) == (7, 1, "sEKNKTV3WPV500", "7+1")
+    assert shown(NodeJob(9, 0, 0.0, array_job_id=5, array_task_id=3)) == "5_3"
+
+
+def test_nothing_is_booked_before_hooks_were_heard_of_it(tape: Path, tmp_path: Path) -> None:
+    """A machine so busy that booking comes late: what a hook said meanwhile is heard before its time is charged."""
+    node = node_at(tmp_path, 4)
+    drop(tmp_path / "spool", "start", 2, 0.5, node="n1", cpus=1)
+    node.listen()
+    node._now_s = lambda: T0 + 10  # the spool was looked at six seconds ago
+    drop(tmp_path / "spool", "start", 1, 5, node="n1", cpus=2)
+    node.settle()
+    assert node.state.booked_s is not None and node.state.booked_s <= T0 + 3
+    drop(tmp_path / "spool", "end", 1, 8, node="n1")
+    node.listen()
+    node.settle()
+    node._now_s = lambda: T0 + 12
+    node.listen()
+    node.settle()
+    found = stored(tmp_path)[1]
+    assert found.energy_uj is not None and found.coverage == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_slow_controller_holds_nobody_up(tape: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everywatt.slurm.node.recorder.SLOW_S", 0.0)
+    make_spool(tmp_path / "spool")
+    for job in (1, 2):
+        drop(tmp_path / "spool", "start", job, 1, node="n1", cpus=1)
+        drop(tmp_path / "spool", "end", job, 5, node="n1")
+    node = node_at(tmp_path, 12)
+    assert node.listen() == 4
+    assert node.settle() == 0, "nobody has told yet who they are"
+    monkeypatch.setattr("everywatt.slurm.node.recorder.SLOW_S", 9.0)
+    node.listen()
+    assert node.settle() == 2
+    assert stored(tmp_path)[1].account == "phys"
+
+
+def test_a_job_whose_start_was_not_told_has_what_its_processes_were_charged_with():
+    """Else the hours of the node would hold joules that are in no record."""
+    job = NodeJob(66, 0, 100.0, 100.0, complete=False, note="its start was not told")
+    made = record(job, Account(own_uj={"cpu.0": 687_914}), {"cpu.0": ("package", "rapl")}, "cpu")
+    assert (made.energy_uj, made.refused, made.idle_uj, made.coverage) == (687_914, None, None, 0.0)
+    assert record(job, Account(), {}, "cpu").refused == "nothing was recorded while it ran"

@@ -1,0 +1,120 @@
+"""Asking scontrol: several jobs are one call, and no job's text can stand for another job.
+
+`FAKE` answers as scontrol 22.05 does, also in its interactive mode; tests/real/test_slurm_cluster.py asks the real one.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from everywatt.slurm.node.hooks import make_spool
+from everywatt.slurm.node.recorder import AT_ONCE, Node
+from everywatt.slurm.node.scontrol import show_jobs
+from everywatt.slurm.site.store import Store
+
+FAKE = """#!/bin/sh
+# Tells what is in the file of a job's number; what it was asked for goes to the log.
+cd {folder}
+code=0
+tell() {{
+    cat "$1.job" 2>/dev/null || {{ echo 'slurm_load_jobs error: Invalid job id specified' >&2; code=1; }}
+}}
+if [ "$1" = show ]; then
+    echo "$5" >>log
+    tell "$5"
+else
+    asked=
+    while read -r _ _ job; do
+        echo "scontrol: show job $job"
+        tell "$job"
+        asked="$asked $job"
+    done
+    echo scontrol:
+    echo $asked >>log
+fi
+exit $code
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with jobs 1 to 200; `log` has a line for each call."""
+    program = tmp_path / "bin" / "scontrol"
+    program.parent.mkdir()
+    program.write_text(FAKE.format(folder=tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    for job in range(1, 201):
+        told(tmp_path, job, f"job {job}")
+    return tmp_path
+
+
+def told(folder: Path, job: int, name: str) -> None:
+    text = f"JobId={job} JobName={name} UserId=ada(1000) Account=phys JobState=RUNNING NumNodes=1 Command=/x\n"
+    (folder / f"{job}.job").write_text(text)
+
+
+def calls(folder: Path) -> list[list[int]]:
+    return [[int(word) for word in line.split()] for line in (folder / "log").read_text().splitlines()]
+
+
+def started(folder: Path, count: int) -> Node:
+    """A node that has heard that so many jobs started."""
+    spool = folder / "spool"
+    make_spool(spool)
+    for job in range(1, count + 1):
+        text = f"event=start\njob_id={job}\nnode=n1\nwhole=yes\n"
+        (spool / "events" / f"{job:03}-start-{job}-1.event").write_text(text)
+    return Node("n1", spool, Store(folder / "store"), lambda low_s, high_s: [], boot="b")
+
+
+def names(node: Node) -> dict[int, str]:
+    node.listen()
+    return {job.job_id: job.name for job in node.state.jobs}
+
+
+def test_jobs_that_wait_are_one_call(site: Path) -> None:
+    node = started(site, AT_ONCE)
+    assert names(node) == {job: f"job {job}" for job in range(1, AT_ONCE + 1)}
+    assert [sorted(call) for call in calls(site)] == [list(range(1, AT_ONCE + 1))]
+    assert {job.account for job in node.state.jobs} == {"phys"}
+    node.listen()
+    assert len(calls(site)) == 1, "what is known is not asked for again"
+
+
+def test_more_than_one_call_takes_are_two(site: Path) -> None:
+    assert len(names(started(site, AT_ONCE + 1))) == AT_ONCE + 1
+    assert [len(call) for call in calls(site)] == [AT_ONCE, 1]
+
+
+def test_what_did_not_answer_is_asked_for_alone(site: Path) -> None:
+    """Slurm has forgotten job 2: of the others in that call nothing is believed, and each is asked for by itself."""
+    (site / "2.job").unlink()
+    node = started(site, 3)
+    assert names(node) == {1: "", 2: "", 3: ""}
+    assert names(node) == {1: "job 1", 2: "", 3: "job 3"}
+    for _ in range(3):
+        node.listen()
+    assert [sorted(call) for call in calls(site)] == [[1, 2, 3], [1], [2], [3], [2]]
+
+
+def test_a_name_cannot_speak_for_another_job(site: Path) -> None:
+    """A job's name may have several lines, and they look like anything."""
+    told(site, 1, "x\nJobId=2 JobName=y UserId=eve(6) Account=evil Command=/x")
+    assert {job: facts["user"] for job, facts in show_jobs([2, 3]).items()} == {2: "ada", 3: "ada"}
+    assert set(show_jobs([1, 2, 3])) == {1, 3}
+    (site / "2.job").unlink()
+    assert show_jobs([1, 2, 3]) == {}
+    assert show_jobs([2]) == {}
+
+
+def test_an_array_is_told_whole_and_each_task_counts_once(site: Path) -> None:
+    """Of an array's own id, which its last task has, scontrol tells all tasks."""
+    (site / "1.job").write_text((site / "1.job").read_text() + (site / "2.job").read_text())
+    assert {job: facts["name"] for job, facts in show_jobs([1, 2]).items()} == {1: "job 1", 2: "job 2"}
+    assert set(show_jobs([1])) == {1}
+
+
+def test_where_there_is_no_scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert (show_jobs([1]), show_jobs([1, 2])) == ({}, {})
