@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from accuracy_bound import bound_pct
 from accuracy_lab import FAULTS, LOADS, SENSORS, Sensor, Window, bench_python, machine, measure, plan
-from everywatt.cli.output import Output
+from everywatt.cli.common.output import Output
 
 SHORT = {0.05: 60, 0.25: 50, 1.0: 26}
 QUICK_LOADS = ("constant", "square 1.3 s", "telegraph", "meter 3090")

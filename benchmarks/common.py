@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from everywatt.cli.output import Output
+from everywatt.cli.common.output import Output
 
 OUT = Output()
 HERE = Path(__file__).resolve().parent

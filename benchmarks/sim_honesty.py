@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from accuracy_lab import LOADS, NO_COUNTER, SENSORS, Sensor, Window, machine, measure, plan
 from everywatt.api.run import load
-from everywatt.cli.output import Output
+from everywatt.cli.common.output import Output
 from everywatt.energy.sources import sources
 from everywatt.energy.window import source_energy
 from everywatt.sensors.nvidia.gpu_known import CARDS

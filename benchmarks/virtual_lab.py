@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from accuracy_bound import rules_pct
 from accuracy_lab import LOADS, SENSORS, Sensor
-from everywatt.cli.output import Output
+from everywatt.cli.common.output import Output
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.energy.building import build_ticks
 from everywatt.energy.swing import Witness

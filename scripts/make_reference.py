@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 import everywatt
-from everywatt.cli.group import cli
+from everywatt.cli.common.group import cli
 from everywatt.cli.main import COMMANDS, OPTIONS
 from everywatt.core import errors
 from everywatt.core.config import SETTINGS, VARIABLES, Setting

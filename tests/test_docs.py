@@ -13,7 +13,7 @@ import click
 import pytest
 from pages import GENERATED, ROOT, WRITTEN, anchors, blocks, command_lines, links, marked
 
-from everywatt.cli.group import cli
+from everywatt.cli.common.group import cli
 from everywatt.core import errors
 from everywatt.core.config import SETTINGS, VARIABLES
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from everywatt.cli import doctor as module
-from everywatt.cli.output import Output
+from everywatt.cli.common.output import Output
 from everywatt.core.machine import Machine
 from everywatt.sim.build import NVML, compile_library, compiler
 

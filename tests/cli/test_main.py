@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import click
 import pytest
 
-from everywatt.cli import group as frame
+from everywatt.cli.common import group as frame
 from everywatt.cli.main import COMMANDS, help_text, main
 from everywatt.core import errors
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from everywatt.cli import batch_common
-from everywatt.cli.batch_common import stopping
-from everywatt.cli.metering import terminable
-from everywatt.cli.output import Output
+from everywatt.cli.batch import common as batch_common
+from everywatt.cli.batch.common import stopping
+from everywatt.cli.common.metering import terminable
+from everywatt.cli.common.output import Output
 
 
 def send(number):

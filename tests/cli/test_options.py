@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from everywatt.cli.options import (
+from everywatt.cli.common.options import (
     DURATION,
     ENERGY,
     PAIR,

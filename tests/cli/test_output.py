@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from everywatt.cli.output import Output, column_groups, emit_json, fitting, plain_table, style_of, write_text
+from everywatt.cli.common.output import Output, column_groups, emit_json, fitting, plain_table, style_of, write_text
 from everywatt.core.errors import UsageError
 
 

@@ -1,8 +1,8 @@
 import io
 import time
 
-from everywatt.cli.output import Output
-from everywatt.cli.progress import LOOK_S, QUIET_S, Task, task
+from everywatt.cli.common.output import Output
+from everywatt.cli.common.progress import LOOK_S, QUIET_S, Task, task
 
 
 class Terminal(io.StringIO):
@@ -39,7 +39,7 @@ def test_on_a_terminal_it_is_silent_at_first_and_cleared_at_the_end():
 
 
 def test_elsewhere_nothing_without_verbose(monkeypatch):
-    monkeypatch.setattr("everywatt.cli.progress.PROGRESS_EVERY_S", 0.05)
+    monkeypatch.setattr("everywatt.cli.common.progress.PROGRESS_EVERY_S", 0.05)
     for settings, said in (({}, False), ({"verbose": True}, True), ({"verbose": True, "quiet": True}, False)):
         stream = io.StringIO()
         with task(Output(stderr=stream, environ={}, **settings), "export") as tell:

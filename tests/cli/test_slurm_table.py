@@ -1,7 +1,7 @@
 """The table of jobs where there is little room."""
 
-from everywatt.cli.slurm_jobs import HEADERS
-from everywatt.cli.slurm_table import fit
+from everywatt.cli.slurm.jobs import HEADERS
+from everywatt.cli.slurm.table import fit
 
 TIMES = ["8.5 s", "86 mJ −86/+92", "4.913 J", "0.4 %"]
 JOBS = [

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everywatt.api.run import load
-from everywatt.cli.group import dispatch
+from everywatt.cli.common.group import dispatch
 from everywatt.core.errors import UsageError
 from everywatt.formats.aipowermeter import importer as aipowermeter
 from everywatt.formats.ipmi import importer as ipmi_log

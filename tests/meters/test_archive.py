@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from everywatt.cli.group import dispatch
+from everywatt.cli.common.group import dispatch
 from everywatt.core.clocks import NS
 from everywatt.core.errors import RunExists, UsageError
 from everywatt.meters import files

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everywatt.api.run import load
-from everywatt.cli.group import dispatch
+from everywatt.cli.common.group import dispatch
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError

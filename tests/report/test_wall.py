@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from everywatt.api.run import load
-from everywatt.cli.group import dispatch
+from everywatt.cli.common.group import dispatch
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.report.html.data import wall_view

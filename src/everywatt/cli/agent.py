@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from everywatt.cli.options import DURATION, Verb
-from everywatt.cli.output import Output
+from everywatt.cli.common.options import DURATION, Verb
+from everywatt.cli.common.output import Output
 from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.fleet.options import DEFAULT_LISTEN, AgentOptions, combine, parse_size
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.cli.metering import meter_of
-from everywatt.cli.options import SPELL, Verb, output_options, settings_options
-from everywatt.cli.output import Output
+from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.options import SPELL, Verb, output_options, settings_options
+from everywatt.cli.common.output import Output
 from everywatt.cli.run import finish, note_disturbances, progress
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, UsageError

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from everywatt.api.run import Run, load
-from everywatt.cli.options import DURATION, RUN, Verb, output_options
-from everywatt.cli.output import Output
+from everywatt.cli.common.options import DURATION, RUN, Verb, output_options
+from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.units import format_duration
 from everywatt.doctor.calibration import Found, compare_with_meter

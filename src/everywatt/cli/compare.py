@@ -19,10 +19,10 @@ from everywatt.bench.runs import RunFigures, compare_runs, runs_csv
 from everywatt.bench.sweep import Choice
 from everywatt.bench.tables import HEADERS, far_off, markdown, rows, to_csv, to_markdown, verdicts
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND
-from everywatt.cli.llm_compare import compare_runs_of_models
-from everywatt.cli.metering import meter_of, terminable
-from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
-from everywatt.cli.output import Output, write_text
+from everywatt.cli.bench.llm_compare import compare_runs_of_models
+from everywatt.cli.common.metering import meter_of, terminable
+from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
+from everywatt.cli.common.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, RunNotFound, UsageError

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from everywatt.cli.group import COMPLETE_VARIABLE, cli
+from everywatt.cli.common.group import COMPLETE_VARIABLE, cli
+from everywatt.cli.common.options import Verb
 from everywatt.cli.main import PROGRAM
-from everywatt.cli.options import Verb
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from everywatt.cli.options import Verb, output_options, settings_here
-from everywatt.cli.output import Output
+from everywatt.cli.common.options import Verb, output_options, settings_here
+from everywatt.cli.common.output import Output
 from everywatt.core.config import SETTINGS, Settings
 
 

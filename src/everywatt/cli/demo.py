@@ -9,8 +9,8 @@ import click
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.cli.options import DURATION, Verb, output_options, settings_here
-from everywatt.cli.output import Output, write_text
+from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
+from everywatt.cli.common.output import Output, write_text
 from everywatt.core.errors import MeasurementRefused
 from everywatt.core.jsonio import dumps
 from everywatt.core.units import format_duration

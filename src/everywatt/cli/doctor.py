@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from everywatt.api.provenance import user_name
-from everywatt.cli.options import DURATION, Verb, output_options, settings_here
-from everywatt.cli.output import Output
+from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
+from everywatt.cli.common.output import Output
 from everywatt.cli.sensors import report_row
 from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine

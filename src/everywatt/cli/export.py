@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.options import RUN, Verb, out_option, output_options
-from everywatt.cli.output import Output
-from everywatt.cli.progress import task
+from everywatt.cli.common.options import RUN, Verb, out_option, output_options
+from everywatt.cli.common.output import Output
+from everywatt.cli.common.progress import task
 from everywatt.core.plugins import EXPORTERS, load_plugin, registered
 from everywatt.tape.exporting import KINDS, export
 

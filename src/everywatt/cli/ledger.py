@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.options import RUN, Verb, output_options
-from everywatt.cli.output import Output
+from everywatt.cli.common.options import RUN, Verb, output_options
+from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.units import parse_power_w
 from everywatt.ledger.groups import KINDS

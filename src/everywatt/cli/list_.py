@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from everywatt.api.run import Run, load
-from everywatt.cli.options import TAG, Verb, output_options, settings_here
-from everywatt.cli.output import Output
+from everywatt.cli.common.options import TAG, Verb, output_options, settings_here
+from everywatt.cli.common.output import Output
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError
 from everywatt.core.units import format_duration

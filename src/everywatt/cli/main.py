@@ -23,9 +23,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "attach": ("everywatt.cli.attach", "Measure processes that run already."),
     "compare": ("everywatt.cli.compare", "Compare the energy of commands, with a verdict."),
     "sweep": ("everywatt.cli.sweep", "Measure a command at several power limits or parameters."),
-    "batch": ("everywatt.cli.batch", "Run a command for many items over GPUs, with what each item cost."),
-    "bench": ("everywatt.cli.bench", "Benchmarks of models: precisions, training, language models."),
-    "slurm": ("everywatt.cli.slurm", "The energy of every job of a Slurm cluster, and of every user."),
+    "batch": ("everywatt.cli.batch.command", "Run a command for many items over GPUs, with what each item cost."),
+    "bench": ("everywatt.cli.bench.command", "Benchmarks of models: precisions, training, language models."),
+    "slurm": ("everywatt.cli.slurm.command", "The energy of every job of a Slurm cluster, and of every user."),
     "stress": ("everywatt.cli.stress", "Load this machine on purpose, by a shape over time."),
     "show": ("everywatt.cli.show", "Show a run: energy, devices, spans, quality."),
     "ledger": ("everywatt.cli.ledger", "Show who owes the energy of a run, to the last microjoule."),
@@ -35,9 +35,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("everywatt.cli.serve", "Show runs and the machine now in a browser."),
     "plot": ("everywatt.cli.plot", "Draw a run as PNG, SVG or PDF."),
     "export": ("everywatt.cli.export", "Write a run as CSV, JSON lines, Parquet or Arrow."),
-    "import": ("everywatt.cli.import_", "Turn recordings of other tools into runs."),
-    "meter": ("everywatt.cli.meter", "Record, archive and read wattmeters at the wall."),
-    "model": ("everywatt.cli.model", "Learn power from use, and estimate it where no sensor is."),
+    "import": ("everywatt.cli.importing.command", "Turn recordings of other tools into runs."),
+    "meter": ("everywatt.cli.meter.command", "Record, archive and read wattmeters at the wall."),
+    "model": ("everywatt.cli.model.command", "Learn power from use, and estimate it where no sensor is."),
     "calibrate": (
         "everywatt.cli.calibrate",
         "Find gain and offset of a card against a meter, and use them ever after.",
@@ -115,6 +115,6 @@ def _dispatch(args: list[str]) -> int:
 
             print(f"{PROGRAM} {__version__}")
             return 0
-    from everywatt.cli.group import dispatch
+    from everywatt.cli.common.group import dispatch
 
     return dispatch(args)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from everywatt.cli.options import DURATION, Verb, output_options, settings_options
-from everywatt.cli.output import STDOUT, Output, style_of
+from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
+from everywatt.cli.common.output import STDOUT, Output, style_of
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import MissingExtra, UsageError

@@ -9,8 +9,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 import click
 
-from everywatt.cli.options import Verb, output_options
-from everywatt.cli.output import Output
+from everywatt.cli.common.options import Verb, output_options
+from everywatt.cli.common.output import Output
 from everywatt.core.plugins import GROUPS, OWN
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.options import RUN, Verb, carbon_options, out_option, output_options
-from everywatt.cli.output import Output, write_text
-from everywatt.cli.progress import task
+from everywatt.cli.common.options import RUN, Verb, carbon_options, out_option, output_options
+from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.common.progress import task
 from everywatt.core.config import Settings
 from everywatt.core.units import format_bytes
 from everywatt.footprint.carbon import factors_of

@@ -13,10 +13,10 @@ import click
 
 from everywatt.api import own_cgroup
 from everywatt.api.meter import Meter
-from everywatt.cli import child
-from everywatt.cli.metering import meter_of
-from everywatt.cli.options import RUN, WAIT, Verb, output_options, settings_options
-from everywatt.cli.output import STDOUT, Output
+from everywatt.cli.common import child
+from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.options import RUN, WAIT, Verb, output_options, settings_options
+from everywatt.cli.common.output import STDOUT, Output
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, MeasurementRefused

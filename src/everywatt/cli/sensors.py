@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from everywatt.cli.options import Verb, estimate_option, output_options, sensors_option, settings_here
-from everywatt.cli.output import Output
+from everywatt.cli.common.options import Verb, estimate_option, output_options, sensors_option, settings_here
+from everywatt.cli.common.output import Output
 from everywatt.core.errors import NoSensor
 from everywatt.core.units import format_bytes
 from everywatt.sensors.base import Report, Request

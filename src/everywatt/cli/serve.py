@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.cli.options import Verb, output_options, settings_here
-from everywatt.cli.output import Output
+from everywatt.cli.common.options import Verb, output_options, settings_here
+from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import MissingExtra
 from everywatt.fleet.address import DEFAULT

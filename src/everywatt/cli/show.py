@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.options import RUN, Verb, carbon_options, output_options
-from everywatt.cli.output import Output
+from everywatt.cli.common.options import RUN, Verb, carbon_options, output_options
+from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.units import format_duration
 from everywatt.footprint.carbon import carbon_lines, factors_of, footprint

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everywatt.cli.metering import meter_of
-from everywatt.cli.options import DURATION, Verb, output_options, settings_options
-from everywatt.cli.output import Output
+from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
+from everywatt.cli.common.output import Output
 from everywatt.cli.stress_table import columns, duty, duty_line, energies_of, notes, plan_rows, rows, step_data
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError

@@ -17,10 +17,10 @@ from everywatt.bench.limits import PowerLimits
 from everywatt.bench.sweep import Choice, choose, parse_watts
 from everywatt.bench.sweep import settings as limits_of
 from everywatt.bench.tables import joules, ratio_beside, seconds
+from everywatt.cli.common.metering import terminable
+from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
+from everywatt.cli.common.output import Output
 from everywatt.cli.compare import check_ending, compare, failures, refusal, write
-from everywatt.cli.metering import terminable
-from everywatt.cli.options import DURATION, RUN, Verb, out_option, output_options, settings_options
-from everywatt.cli.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 

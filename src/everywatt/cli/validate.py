@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from everywatt.cli.options import Verb, output_options
-from everywatt.cli.output import Output
+from everywatt.cli.common.options import Verb, output_options
+from everywatt.cli.common.output import Output
 from everywatt.cli.validate_journals import journal_findings
 from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError

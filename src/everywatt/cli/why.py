@@ -7,8 +7,8 @@ from dataclasses import asdict
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.options import RUN, Verb, output_options
-from everywatt.cli.output import Output
+from everywatt.cli.common.options import RUN, Verb, output_options
+from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused
 from everywatt.core.units import format_joules
 from everywatt.report.why import causes

@@ -1,0 +1,314 @@
+"""`everywatt batch ITEMS -- CMD {input}`: many items, a few GPUs, and what each item cost."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everywatt.batch import array
+from everywatt.batch.devices import Device, Lanes, lay_out
+from everywatt.batch.items import Item, check_words, decoded, parse_items, read_items
+from everywatt.batch.journal import DONE, History
+from everywatt.batch.plan import PLAN_HEADERS, Pace, plan_lines, plan_rows, shares
+from everywatt.batch.runner import FINISH, KILL, Event, Progress
+from everywatt.batch.runner import Settings as RunnerSettings
+from everywatt.batch.session import Work, take_up, what_is_left, work_off
+from everywatt.cli.batch.common import (
+    WORDS,
+    apart,
+    batch_meter,
+    clear_line,
+    find_batch,
+    gpus_option,
+    stopping,
+    wanted_gpus,
+    words_of,
+)
+from everywatt.cli.batch.slurm import LOCAL, SLURM, SlurmOptions, run_array, settle, slurm_options
+from everywatt.cli.batch.summary import show_batch
+from everywatt.cli.common.options import DURATION, RUN, output_options, settings_options
+from everywatt.cli.common.output import Output
+from everywatt.cli.common.parts import WithMembers
+from everywatt.core.clocks import SystemClock
+from everywatt.core.config import Settings, nearest
+from everywatt.core.errors import ConfigError, UsageError
+from everywatt.core.units import format_duration
+from everywatt.formats.badc.telemetry import TelemetryLog, write_summary
+from everywatt.tape.run_store import existing_home, new_run
+from everywatt.tape.run_store import home as runs_home
+
+SHOW_EVERY_S = 0.2
+MEMBERS = {"probe": "everywatt.cli.batch.probe", "summary": "everywatt.cli.batch.summary"}
+
+
+class Batch(WithMembers):
+    """A verb whose command comes after `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, apart(ctx, args))
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "-- CMD..."]
+
+
+def _from_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """A TOML file whose keys are the options; flags are stronger."""
+    if value is None:
+        return None
+    try:
+        data = tomllib.loads(value.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{value} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    table = data.get("batch", data)
+    odd = [key for key in data if key != "batch"] if table is not data else []
+    if odd:
+        raise ConfigError(f"{value}: '{odd[0]}' is outside of [batch].", cure="everything in the table [batch]")
+    known = {name.lstrip("-"): p for p in ctx.command.params for name in p.opts}
+    defaults: dict[str, Any] = {}
+    for key, setting in table.items():
+        name = key.replace("_", "-")
+        if name == "command":
+            command = setting if isinstance(setting, list) else str(setting).split()
+            ctx.meta.setdefault(WORDS, tuple(str(word) for word in command))
+        elif name in known and known[name] is not param and known[name].name is not None:
+            joined = isinstance(setting, list) and not known[name].multiple
+            defaults[str(known[name].name)] = ",".join(map(str, setting)) if joined else setting
+        else:
+            meant = nearest(name, [*known, "command", "batch"])
+            raise ConfigError(
+                f"{value}: there is no setting '{key}'{meant or '.'}", cure=", ".join(sorted({*known, "command"}))
+            )
+    ctx.default_map = {**defaults, **(ctx.default_map or {})}
+    return value
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=_from_file,
+    help="A TOML file whose keys are these options, with items and command.",
+)
+
+
+@click.command(cls=Batch, modules=MEMBERS)
+@click.argument("items", required=False, metavar="ITEMS")
+@config_option
+@gpus_option
+@click.option("--per-gpu", type=click.IntRange(1), default=1, help="Items at the same time on each GPU (1).")
+@click.option("--cpu-workers", type=click.IntRange(0), default=None, help="Items at the same time without a GPU.")
+@click.option("--max-retries", type=click.IntRange(0), default=2, help="Try an item that failed so often again (2).")
+@click.option("--backoff", "backoff_s", type=DURATION, default=1.0, help="Wait before a retry, doubled each time (1s).")
+@click.option("--timeout", "timeout_s", type=DURATION, default=None, help="An item that takes longer has failed.")
+@click.option("--size", "size_column", metavar="COLUMN", help="The column that tells how large an item is.")
+@click.option("--no-hash", "hashed", flag_value=False, default=True, help="Do not keep the content hash of files.")
+@click.option(
+    "--telemetry", type=click.Path(path_type=Path), metavar="FILE", help="Also write BADC's telemetry (JSON lines)."
+)
+@click.option("--resume", type=RUN, metavar="RUN", help="Go on with an earlier batch; what is done is not run again.")
+@click.option("--wrap", metavar="WORDS", help="Put these words before the command, as 'nsys profile -o {index}'.")
+@click.option("--wrap-items", metavar="0,ID", help="Only for these items, by index or id; else for all.")
+@slurm_options
+@click.option("--plan", "plan_only", is_flag=True, help="Print who would run what, and do nothing.")
+@click.option(
+    "--on-interrupt",
+    type=click.Choice([FINISH, KILL]),
+    default=FINISH,
+    help="What Ctrl-C does with items that run (finish); a second one kills them.",
+)
+@settings_options
+@output_options
+def command(
+    items: str | None,
+    gpus: str | None,
+    per_gpu: int,
+    cpu_workers: int | None,
+    max_retries: int,
+    backoff_s: float,
+    timeout_s: float | None,
+    size_column: str | None,
+    hashed: bool,
+    telemetry: Path | None,
+    resume: str | None,
+    wrap: str | None,
+    wrap_items: str | None,
+    slurm: SlurmOptions,
+    plan_only: bool,
+    on_interrupt: str,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+) -> int:
+    """Run a command for each item, spread over the GPUs; every item with its energy and what its GPU did meanwhile.
+
+    ITEMS is a .csv or .jsonl file or one item a line, `-` for standard input. In the command {input}, {index}, {gpu}
+    and any {column} are replaced. An item that fails does not stop the others: the batch then ends with 1. --resume RUN
+    goes on, and needs neither items nor command again.
+    """
+    words = words_of()
+    if timeout_s is not None and timeout_s <= 0:
+        raise UsageError("--timeout wants a time above zero.")
+    folder = None if resume is None else find_batch(resume, existing_home(settings.home))
+    by_array = folder is not None and bool(array.parts(folder))
+    if folder is not None and by_array and not plan_only:
+        code = settle(folder, slurm, output)
+        if code is not None:
+            return code
+    history = None if folder is None else take_up(folder, words)
+    if history is not None and not words:
+        words = tuple(history.command)
+    chosen = _items(items, history, size_column, output)
+    wrapping = _wrapping(wrap, wrap_items, chosen)
+    check_words((*wrapping[0], *words) if words else (), chosen)
+    work = what_is_left(chosen, history)
+    on_slurm = (slurm.executor or (SLURM if by_array else LOCAL)) == SLURM
+    if on_slurm and plan_only:
+        tasks = min(slurm.tasks, max(len(work.todo), 1))
+        _show_plan(work, Lanes((Device("task"),) * tasks), history, output)
+        return 0
+    if on_slurm and work.todo:
+        if telemetry is not None:
+            raise UsageError("--telemetry is written where items run, and these run elsewhere.", cure="leave it out")
+        return run_array(work, words, folder, slurm, settings, output)
+    if not work.todo and folder is not None and not plan_only:
+        return _nothing_left(folder, work, output)
+    lanes = lay_out(os.environ, gpus=wanted_gpus(gpus), per_gpu=per_gpu, cpu_workers=cpu_workers)
+    for text in lanes.notes:
+        output.say(text)
+    if plan_only:
+        _show_plan(work, lanes, history, output)
+        return 0
+    for text in work.notes:
+        output.say(text)
+    pace = Pace.of(history.states) if history is not None else Pace()
+    output.say(plan_lines(shares(work.todo, [device.name for device in lanes.devices], pace))[-1])
+    runner = RunnerSettings(words, max_retries, backoff_s, timeout_s, hashed, *wrapping)
+    return run_batch(work, lanes.devices, runner, settings, note, output, folder, history, on_interrupt, telemetry)
+
+
+def _nothing_left(folder: Path, work: Work, output: Output) -> int:
+    for text in work.notes:
+        output.say(text)
+    output.say(f"Nothing is left to do in {folder.name}.")
+    return show_batch(folder, output)[0]
+
+
+def run_batch(
+    work: Work,
+    devices: Sequence[Device],
+    runner: RunnerSettings,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+    folder: Path | None,
+    history: History | None,
+    on_interrupt: str,
+    telemetry: Path | None,
+) -> int:
+    """Record, work off, print; gives the exit code."""
+    log = None if telemetry is None else TelemetryLog(telemetry)
+    meter = batch_meter("batch", devices, settings, note, folder)
+    meter.start(command=["everywatt", "batch", "--", *runner.command], reaper=os.getpid())
+    if meter.elsewhere:
+        output.warn(meter.elsewhere)
+    if meter.recording is None:
+        output.warn(f"no recording: {meter.energy.refused}")
+    with stopping(on_interrupt, output) as (ready, caught):
+        outcome = work_off(
+            work,
+            devices,
+            runner,
+            meter,
+            folder=lambda: folder or new_run(runs_home(settings.home).path, "batch", SystemClock().utc_ns()),
+            history=history,
+            watch=_watcher(output, log),
+            ready=ready,
+        )
+    clear_line(output)
+    if outcome.trouble:
+        output.warn(outcome.trouble)
+    code, found = show_batch(outcome.folder, output)
+    if log is not None:
+        log.close()
+        write_summary(log.path, found)
+    if outcome.stopped:
+        output.say(f"Interrupted. Go on with: everywatt batch --resume {outcome.folder.name}")
+        return 128 + (caught[0] if caught else signal.SIGINT)
+    return code
+
+
+def _items(items: str | None, history: History | None, size_column: str | None, output: Output) -> list[Item]:
+    if items is None and history is not None:
+        return [state.item for state in history.states.values()]
+    if items is None:
+        raise UsageError("There are no items.", cure="everywatt batch ITEMS -- CMD {input}")
+    if items == "-":
+        text = decoded(sys.stdin.buffer.read(), "standard input")
+        return parse_items(text, "", size_column=size_column, what="standard input", warn=output.warn)
+    return read_items(Path(items), size_column=size_column, warn=output.warn)
+
+
+def _wrapping(
+    wrap: str | None, chosen: str | None, items: Sequence[Item]
+) -> tuple[tuple[str, ...], frozenset[str] | None]:
+    """The words of --wrap, and the items that get them. UsageError where there is no such item."""
+    if wrap is None:
+        if chosen is not None:
+            raise UsageError("--wrap-items needs --wrap.", cure="--wrap 'nsys profile -o {index}'")
+        return (), None
+    try:
+        words = tuple(shlex.split(wrap))
+    except ValueError as error:
+        raise UsageError(f"--wrap '{wrap}': {error}.") from None
+    if not words or not words[0]:
+        raise UsageError("--wrap names no program.", cure="--wrap 'nsys profile -o {index}'")
+    if chosen is None:
+        return words, None
+    wanted = frozenset(word.strip() for word in chosen.split(",") if word.strip())
+    known = {name for item in items for name in (item.id, str(item.index))}
+    if unknown := sorted(wanted - known):
+        raise UsageError(f"There is no item '{unknown[0]}' to wrap.")
+    return words, wanted
+
+
+def _watcher(output: Output, log: TelemetryLog | None = None) -> Callable[[Event, Progress], None]:
+    show = output.progress()
+    shown = [0.0]
+
+    def watch(event: Event, progress: Progress) -> None:
+        if log is not None:
+            log.event(event)
+        if event.kind == "end" and event.final and event.attempt.status != DONE:
+            output.detail(f"{event.state.item.id} failed on {event.device.name}")
+        moment = time.monotonic()
+        if moment - shown[0] < SHOW_EVERY_S and progress.running:
+            return
+        shown[0] = moment
+        eta = progress.eta_s
+        rest = "" if not eta else f" · about {format_duration(eta)} left"
+        failed = f" · {progress.failed} failed" if progress.failed else ""
+        show(f"{progress.done}/{progress.total} done{failed} · {progress.running} running{rest}")
+
+    return watch
+
+
+def _show_plan(work: Work, lanes: Lanes, history: History | None, output: Output) -> None:
+    pace = Pace.of(history.states) if history is not None else Pace()
+    found = shares(work.todo, [device.name for device in lanes.devices], pace)
+    data: dict[str, Any] = {"lanes": [share.to_dict() for share in found], "items": len(work.todo)}
+    seconds = [share.seconds for share in found if share.seconds is not None]
+    data["eta_s"] = max(seconds) if seconds else None
+    output.table(PLAN_HEADERS, plan_rows(found), right=(0, 2, 3, 4))
+    for line in plan_lines(found):
+        output.text(line)
+    output.json("batch-plan", data)

@@ -1,0 +1,144 @@
+"""`everywatt batch probe -- CMD {size}`: the largest size that fits, and the cheapest one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from everywatt.batch.devices import CPU, lay_out
+from everywatt.batch.probe import Plan, Probe, Result
+from everywatt.batch.runner import KILL
+from everywatt.batch.runner import Settings as RunnerSettings
+from everywatt.batch.search import MOST_UNASKED
+from everywatt.batch.tables import interval
+from everywatt.cli.batch.common import (
+    WithCommand,
+    batch_meter,
+    clear_line,
+    gpus_option,
+    stopping,
+    wanted_gpus,
+    words_of,
+)
+from everywatt.cli.common.options import DURATION, output_options, settings_options
+from everywatt.cli.common.output import Output
+from everywatt.core.config import Settings
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.units import format_bytes, format_duration
+
+HEADERS = ("size", "fits", "runs", "time", "units/s", "peak memory", "J", "(95 %)", "J a unit", "why not")
+RIGHT = (0, 2, 3, 4, 5, 6, 8)
+
+
+@click.command("probe", cls=WithCommand)
+@click.option("--initial", type=click.IntRange(1), default=1, help="The size to begin with (1).")
+@click.option("--max", "most", type=click.IntRange(1), default=None, help="Try no size above this (2^30).")
+@click.option("--step", type=click.IntRange(1), default=1, help="How closely the largest size is wanted (1).")
+@click.option("--trials", type=click.IntRange(1), default=1, help="Runs of each size whose energy counts (1).")
+@click.option("--largest-only", is_flag=True, help="Do not look for the cheapest size.")
+@click.option("--timeout", "timeout_s", type=DURATION, default=None, help="A run that takes longer does not fit.")
+@click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: .png, .svg or .pdf.")
+@gpus_option
+@settings_options
+@output_options
+def command(
+    initial: int,
+    most: int | None,
+    step: int,
+    trials: int,
+    largest_only: bool,
+    timeout_s: float | None,
+    picture: Path | None,
+    gpus: str | None,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+) -> int:
+    """Find the largest size that fits, by doubling and halving with real runs, then the cheapest in joules a unit.
+
+    {size} in the command is a whole number: a batch size, a length. A run that ends with another code than 0 does not
+    fit; the table says why. Ctrl-C keeps what was found.
+    """
+    words = words_of()
+    if timeout_s is not None and timeout_s <= 0:
+        raise UsageError("--timeout wants a time above zero.")
+    if picture is not None:
+        from everywatt.report.plots import check_ending, load_altair
+
+        check_ending(picture)
+        load_altair()  # before an hour of runs, not after
+    if not any("{size}" in word or "{input}" in word for word in words):
+        raise UsageError("The command needs {size}.", cure="everywatt batch probe -- CMD --batch-size {size}")
+    lanes = lay_out(os.environ, gpus=wanted_gpus(gpus))
+    for text in lanes.notes:
+        output.say(text)
+    device = lanes.devices[0] if lanes.devices else CPU
+    plan = Plan(initial, most, step, trials, not largest_only)
+    meter = batch_meter("probe", [device], settings, note)
+    meter.start(command=["everywatt", "batch", "probe", "--", *words], reaper=os.getpid())
+    if meter.recording is None:
+        raise MeasurementRefused(f"no recording: {meter.energy.refused}")
+    show = output.progress()
+    runner = RunnerSettings(words, max_retries=0, timeout_s=timeout_s, hash_files=False)
+    probe = Probe(device, runner, plan, meter, Path(meter.recording.path.parent), show)
+    run = None
+    try:
+        with stopping(KILL, output) as (ready, caught):
+            ready(probe)
+            probe.work()
+    finally:
+        run = meter.stop()
+    if run is None:
+        raise MeasurementRefused(f"no recording: {meter.energy.refused}")
+    clear_line(output)
+    result = probe.result(run)
+    _show(result, output)
+    if picture is not None and result.largest.fits is not None:
+        from everywatt.report.size_plot import plot_sizes
+
+        plot_sizes([one.to_dict() for one in result.sizes], result.cheapest, picture)
+        output.say(f"  plot    {picture}")
+    if caught:
+        return 128 + caught[0]
+    return 0 if result.largest.fits is not None else 1
+
+
+def _show(result: Result, output: Output) -> None:
+    output.json("batch-probe", result.to_dict())
+    rows = [
+        [
+            one.size,
+            "yes" if one.fits else "no",
+            one.trials,
+            None if one.runtime_s is None else format_duration(one.runtime_s),
+            None if one.units_per_s is None else f"{one.units_per_s:.4g}",
+            None if one.peak_bytes is None else format_bytes(one.peak_bytes),
+            None if one.energy.joules is None else f"{one.energy.joules:.4g}",
+            interval(one.energy),
+            None if one.joules_per_unit is None else f"{one.joules_per_unit:.4g}",
+            one.reason,
+        ]
+        for one in result.sizes
+    ]
+    output.table(HEADERS, rows, right=RIGHT)
+    output.text(_largest(result))
+    if result.cheapest is not None:
+        near = f"; not to be told from it: {', '.join(map(str, result.undecided))}" if result.undecided else ""
+        output.text(f"cheapest: {result.cheapest}{near}")
+    output.say(f"  run     {result.run}   (everywatt batch summary {result.run})")
+
+
+def _largest(result: Result) -> str:
+    fits, fails = result.largest.fits, result.largest.fails
+    if result.ended == "interrupted":
+        seen = "nothing was seen to fit" if fits is None else f"{fits} fits"
+        return f"interrupted: {seen}" + ("" if fails is None else f", {fails} does not")
+    if fits is None:
+        return "nothing fits"
+    if fails is not None:
+        return f"largest that fits: {fits}; {fails} does not"
+    if fits >= MOST_UNASKED:
+        return f"largest that fits: {fits}, and nothing larger was tried. Does the command look at its size?"
+    return f"largest that fits: {fits}, and nothing larger was asked for"

@@ -1,0 +1,201 @@
+"""`everywatt batch --executor slurm`: submit a job array, wait for it, and bring its results into one run."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from everywatt.batch import array
+from everywatt.batch.collecting import collect
+from everywatt.batch.journal import Journal, read_journal
+from everywatt.batch.plan import Pace
+from everywatt.batch.session import Work
+from everywatt.cli.batch.common import clear_line
+from everywatt.cli.batch.summary import show_batch
+from everywatt.cli.common.output import Output
+from everywatt.core.clocks import SystemClock
+from everywatt.core.config import Settings
+from everywatt.core.errors import EverywattError, UsageError
+from everywatt.tape.run_store import home as runs_home
+from everywatt.tape.run_store import new_run
+
+LOCAL, SLURM = "local", "slurm"
+FIRST_POLL_S, MOST_POLL_S = 0.5, 10.0
+PATIENCE = 30  # failed questions in a row before giving up on Slurm
+INTERRUPTED = 130
+TASKS = 4
+FORWARDED = (
+    "gpus", "per_gpu", "cpu_workers", "max_retries", "backoff_s", "timeout_s", "hashed", "wrap", "wrap_items",
+    "period", "sensors", "estimate", "memory", "power_model", "tags", "note",
+)  # fmt: skip
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmOptions:
+    """What the command line says of the executor; `executor` is None where it was left out."""
+
+    executor: str | None
+    tasks: int
+    sbatch: tuple[str, ...]
+    print_script: bool
+    wait: bool
+
+
+def slurm_options(function: F) -> F:
+    """Adds --executor, --tasks, --sbatch, --print-script and --no-wait; the function gets `slurm`."""
+
+    @click.option("--executor", type=click.Choice([LOCAL, SLURM]), default=None, help="Where items run (local).")
+    @click.option("--tasks", type=click.IntRange(1), default=TASKS, help=f"Slurm: tasks of the job array ({TASKS}).")
+    @click.option("--sbatch", multiple=True, metavar="OPTION", help="Slurm: an option for sbatch, as --gres=gpu:1.")
+    @click.option("--print-script", is_flag=True, help="Slurm: print the script, and do not submit it.")
+    @click.option("--no-wait", "wait", flag_value=False, default=True, help="Slurm: submit, and do not wait.")
+    @functools.wraps(function)
+    def wrapped(
+        *args: Any,
+        executor: str | None,
+        tasks: int,
+        sbatch: tuple[str, ...],
+        print_script: bool,
+        wait: bool,
+        **values: Any,
+    ) -> Any:
+        if executor == LOCAL and print_script:
+            raise UsageError("--print-script is for Slurm.", cure="--executor slurm --print-script")
+        chosen = SLURM if print_script else executor
+        return function(*args, slurm=SlurmOptions(chosen, tasks, sbatch, print_script, wait), **values)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def forwarded(context: click.Context) -> tuple[str, ...]:
+    """The options of this batch that hold for its tasks too, as words."""
+    words: list[str] = []
+    for param in context.command.params:
+        if not isinstance(param, click.Option) or param.name not in FORWARDED:
+            continue
+        if context.get_parameter_source(str(param.name)) not in (
+            ParameterSource.COMMANDLINE,
+            ParameterSource.DEFAULT_MAP,
+        ):
+            continue
+        value = context.params.get(str(param.name))
+        if value is None:
+            continue
+        for one in value if param.multiple else [value]:
+            if param.is_flag or isinstance(one, bool):
+                words.append(param.opts[0])
+            else:
+                words += [param.opts[0], _word(one)]
+    return tuple(words)
+
+
+def _word(value: object) -> str:
+    """A value as a task's command line has it; a file by its whole path, wherever the task starts."""
+    if isinstance(value, tuple):
+        return "=".join(map(str, value))
+    return str(value.absolute() if isinstance(value, Path) else value)
+
+
+def settle(folder: Path, options: SlurmOptions, output: Output) -> int | None:
+    """See to the submissions of an earlier session: wait for them and collect. An exit code where that is all."""
+    for part in array.parts(folder):
+        if part.name in read_journal(folder).collected:
+            continue
+        job = array.job_of(part)
+        if job is None:
+            raise UsageError(f"{folder.name} was not submitted yet.", cure=f"sbatch {part / array.SCRIPT}")
+        code = _await(folder, part, job, options, output)
+        if code is not None:
+            return code
+    return None
+
+
+def run_array(
+    work: Work,
+    command: tuple[str, ...],
+    folder: Path | None,
+    options: SlurmOptions,
+    settings: Settings,
+    output: Output,
+) -> int:
+    """Submit what is left, wait, collect, print; gives the exit code."""
+    if not options.print_script:
+        array.check_here()
+    job_array = array.Array(options.tasks, options.sbatch, forwarded(click.get_current_context()))
+    run = folder or new_run(runs_home(settings.home).path, "batch", SystemClock().utc_ns())
+    pace = Pace.of(read_journal(run).states) if folder is not None else Pace()
+    journal = Journal(run)
+    try:
+        journal.batch(command, work.new, [])
+    finally:
+        journal.close()
+    part = array.prepare(run, command, work.todo, job_array, pace, Path.cwd())
+    if options.print_script:
+        output.text((part / array.SCRIPT).read_text(encoding="utf-8").rstrip("\n"))
+        output.say(f"Submit it with: sbatch {part / array.SCRIPT}")
+        output.say(f"Then collect with: everywatt batch --resume {run.name}")
+        return 0
+    try:
+        job = array.submit(part)
+    except EverywattError:
+        if folder is None:
+            shutil.rmtree(run)  # our own, made a moment ago, and nothing ran
+        raise
+    output.say(f"Submitted as job {job}: {len(work.todo)} items in {len(array.tasks(part))} tasks; run {run.name}")
+    code = _await(run, part, job, options, output)
+    return code if code is not None else show_batch(run, output)[0]
+
+
+def _await(run: Path, part: Path, job: str, options: SlurmOptions, output: Output) -> int | None:
+    """Until the array has left the queue, then collect it; an exit code where it was not waited for."""
+    if not options.wait and (waiting := array.in_queue(job)):
+        output.say(
+            f"{len(waiting)} tasks of job {job} have not ended. Collect with: everywatt batch --resume {run.name}"
+        )
+        return 0
+    try:
+        _watch(part, job, output)
+    except KeyboardInterrupt:
+        clear_line(output)
+        output.say(f"Job {job} goes on; scancel {job} ends it. Wait again with: everywatt batch --resume {run.name}")
+        return INTERRUPTED
+    clear_line(output)
+    for note in collect(run, part):
+        output.warn(note)
+    return None
+
+
+def _watch(part: Path, job: str, output: Output) -> None:
+    show = output.progress()
+    follow = array.Follow(part)
+    total = sum(len(read_journal(task).states) for task in array.tasks(part))
+    pause_s, failures = FIRST_POLL_S, 0
+    while True:
+        try:
+            states = array.in_queue(job)
+            failures = 0
+        except UsageError:
+            raise
+        except EverywattError as error:  # a controller that is being restarted says nothing about the job
+            failures += 1
+            if failures > PATIENCE:
+                raise
+            output.detail(str(error))
+            states = ["UNKNOWN"]
+        follow.look()
+        failed = f" · {follow.failed} failed" if follow.failed else ""
+        running = states.count("RUNNING")
+        show(f"{follow.done}/{total} done{failed} · {running} tasks running, {len(states) - running} waiting")
+        if not states:
+            return
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.2, MOST_POLL_S)

@@ -1,0 +1,173 @@
+"""`everywatt batch summary RUN`: what a batch came to, a drift, several batches side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from everywatt.api.run import load
+from everywatt.batch.drift import TOLERANCE, Drift, drifts
+from everywatt.batch.figures import BatchFigures, figures
+from everywatt.batch.journal import DONE, FAILED, History, read_journal
+from everywatt.batch.tables import (
+    HEADERS,
+    ITEM_HEADERS,
+    ITEM_RIGHT,
+    RIGHT,
+    SCALING_HEADERS,
+    device_rows,
+    headline,
+    item_rows,
+    scaling_rows,
+    stragglers,
+    to_csv,
+    to_markdown,
+)
+from everywatt.bench.tables import csv_text
+from everywatt.cli.common.options import RUN, Verb, output_options
+from everywatt.cli.common.output import Output
+from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.jsonio import document, dumps
+from everywatt.formats.badc.telemetry import WORKER_COLUMNS, Summary, read_summary, read_telemetry, summarise
+from everywatt.tape.run_store import existing_home, find_run
+
+MOST_ROWS = 20
+
+
+@click.command("summary", cls=Verb)
+@click.argument("runs", nargs=-1, type=RUN, metavar="RUN|LOG...")
+@click.option("--to", "form", type=click.Choice(["md", "json", "csv"]), help="Markdown, JSON or CSV on stdout.")
+@click.option("--baseline", type=RUN, metavar="RUN", help="Compare with this batch; a drift ends with 1.")
+@click.option("--tolerance", type=click.FloatRange(0, 1), default=TOLERANCE, help="The share that is no drift (0.1).")
+@output_options
+def command(runs: tuple[str, ...], form: str | None, baseline: str | None, tolerance: float, output: Output) -> int:
+    """What a batch came to. RUN is a batch; a telemetry log (.jsonl) or summary.json of BADC is read too.
+
+    Several batches are put side by side: items a second and joules an item against the number of GPUs. The exit code
+    is 1 where an item failed or is left, or where the batch has drifted from --baseline.
+    """
+    names = runs or ("last",)
+    if len(names) > 1:
+        return _several(names, form, output)
+    if names[0].endswith((".jsonl", ".json")):
+        return _telemetry(Path(names[0]), output, form)
+    folder = find_run(names[0], existing_home())
+    found, _, why = batch_figures(folder)
+    if found is None:
+        raise UsageError(f"{folder.name} has no figures: {why}")
+    told: list[Drift] = []
+    notes: list[str] = []
+    if baseline is not None:
+        steady, _, why = batch_figures(find_run(baseline, existing_home()))
+        if steady is None:
+            raise UsageError(f"{baseline} has no figures: {why}")
+        told, notes = drifts(found, steady, tolerance)
+    code = 1 if found.count(DONE) < len(found.items) or any(one.drifted for one in told) else 0
+    lines = [*map(str, told), *notes]
+    more = {"drift": [one.to_dict() for one in told]} if baseline is not None else {}
+    if form == "json":
+        output.text(dumps(document("batch", {**found.to_dict(), **more}), indent=2))
+    elif form == "md":
+        output.text(to_markdown(found, lines).rstrip("\n"))
+    elif form == "csv":
+        output.text(to_csv(found).rstrip("\n"))
+    else:
+        if output.json_to is not None:  # thousands of items take a while
+            output.json("batch", {**found.to_dict(), **more})
+        _show(found, output)
+        for line in lines:
+            output.text(line)
+    return code
+
+
+def _several(names: Sequence[str], form: str | None, output: Output) -> int:
+    found = []
+    for name in names:
+        figures_of, _, why = batch_figures(find_run(name, existing_home()))
+        if figures_of is None:
+            raise UsageError(f"{name} has no figures: {why}")
+        found.append(figures_of)
+    data = {"batches": [{k: v for k, v in one.to_dict().items() if k != "items"} for one in found]}
+    if form == "json":
+        output.text(dumps(document("batches", data), indent=2))
+    elif form == "md":
+        lines = ["| " + " | ".join(row) + " |" for row in [SCALING_HEADERS, *scaling_rows(found)]]
+        output.text("\n".join([lines[0], "|" + "---|" * len(SCALING_HEADERS), *lines[1:]]))
+    elif form == "csv":
+        output.text(csv_text(SCALING_HEADERS, scaling_rows(found)).rstrip("\n"))
+    else:
+        output.json("batches", data)
+        output.table(SCALING_HEADERS, scaling_rows(found), right=tuple(range(1, len(SCALING_HEADERS))))
+    return 0
+
+
+def _telemetry(path: Path, output: Output, form: str | None) -> int:
+    found: Summary = read_summary(path) if path.suffix == ".json" else summarise(read_telemetry(path), str(path))
+    if form == "json":
+        output.text(dumps(found.to_dict(), indent=2))
+    elif form == "md":
+        rows = [line.split(",") for line in found.workers_csv().splitlines()]
+        rows.insert(1, ["---"] * len(WORKER_COLUMNS))
+        output.text("\n".join("| " + " | ".join(row) + " |" for row in rows))
+    elif form == "csv":
+        output.text(found.workers_csv().rstrip("\n"))
+    else:
+        output.json("telemetry", found.to_dict())
+        rows = [line.split(",") for line in found.workers_csv().splitlines()[1:]]
+        output.table(WORKER_COLUMNS, rows, right=range(1, len(WORKER_COLUMNS)))
+    return 0 if all(job.get("status") == "completed" for job in found.jobs.values()) else 1
+
+
+def batch_figures(folder: Path) -> tuple[BatchFigures | None, History, str]:
+    """The figures of a batch, its journal, and why there are no figures where there are none."""
+    history = read_journal(folder)
+    try:
+        return figures(load(folder), history), history, ""
+    except EverywattError as error:
+        return None, history, str(error)
+
+
+def show_batch(folder: Path, output: Output) -> tuple[int, BatchFigures | None]:
+    """Print what a batch came to; gives 1 where an item failed or is left, and the figures."""
+    found, history, why = batch_figures(folder)
+    statuses = [state.status for state in history.states.values()]
+    code = 0 if all(status == DONE for status in statuses) else 1
+    if found is None:
+        output.warn(f"no figures: {why}")
+        items = [{"id": key, "status": state.status} for key, state in history.states.items()]
+        output.json("batch", {"run": folder.name, "items": items, "by_device": [], "energy": None, "refused": why})
+        output.text(f"{len(statuses)} items: {statuses.count(DONE)} done, {statuses.count(FAILED)} failed")
+        return code, None
+    if output.json_to is not None:
+        output.json("batch", found.to_dict())
+    _show(found, output)
+    run = found.run
+    output.say(f"  run     {run}   (everywatt ledger {run} --by span, everywatt batch summary {run})")
+    return code, found
+
+
+def _show(found: BatchFigures, output: Output) -> None:
+    output.text(headline(found))
+    output.table(HEADERS, device_rows(found), right=RIGHT)
+    refused = found.total.joules is None
+    output.text(f"energy refused: {found.total.refused}" if refused else f"energy: {found.total}")
+    for text in found.total.notes:
+        output.say(f"! {text}")
+    _show_items(found, output)
+    for note in found.notes:
+        output.say(f"! {note}")
+
+
+def _show_items(found: BatchFigures, output: Output) -> None:
+    failed = [item for item in found.items if item.state.status != DONE and item.attempts]
+    untouched = sum(not item.attempts for item in found.items)
+    if failed:
+        output.table(ITEM_HEADERS, item_rows(failed[:MOST_ROWS]), right=ITEM_RIGHT, title="not done")
+        if len(failed) > MOST_ROWS:
+            output.text(f"and {len(failed) - MOST_ROWS} more; --json has all")
+    if untouched:
+        output.text(f"{untouched} items were not begun")
+    if slow := stragglers(found):
+        output.table(ITEM_HEADERS, item_rows(slow[:MOST_ROWS]), right=ITEM_RIGHT, title="stragglers")

@@ -1,0 +1,78 @@
+"""`everywatt bench agents RUN`: what turns, model calls and tool calls of an agent cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from everywatt.api.run import load
+from everywatt.bench.llm.agents import AgentBill, Step, agent_bill
+from everywatt.cli.common.options import RUN, Verb, out_option, output_options
+from everywatt.cli.common.output import Output, emit_json
+from everywatt.cli.compare import check_ending
+from everywatt.core.energy import Energy
+from everywatt.core.jsonio import document
+from everywatt.core.units import format_duration, format_quantity
+
+
+@click.command(cls=Verb)
+@click.argument("run", type=RUN, default="last")
+@click.option("--otel", type=click.Path(path_type=Path), metavar="FILE", help="GenAI spans: OTLP as JSON lines.")
+@click.option("--steps", is_flag=True, help="Every span, not only the kinds.")
+@out_option
+@output_options
+def command(run: str, otel: Path | None, steps: bool, out: Path | None, output: Output) -> None:
+    """What the steps of an agent cost: turns, model calls, tool calls.
+
+    The spans are those that the program made with turn(), model_call() and tool_call(), or those of an OpenTelemetry
+    file of the same time. A joule belongs to the innermost span that was open: nothing is counted twice.
+    """
+    check_ending(out, (".json",))
+    found = agent_bill(load(run), otel)
+    title = f"{len(found.steps)} steps, {_shown(found.total)} in all · {found.total.scope} · {found.total.pedigree}"
+    output.table(("KIND", "COUNT", "TIME", "OWN ENERGY", "SHARE"), _kinds(found), title=title)
+    if steps:
+        output.text()
+        output.table(
+            ("STEP", "KIND", "TIME", "OWN ENERGY", "WITH ALL BELOW", "TOKENS"), [_row(one) for one in found.steps]
+        )
+    output.text("own energy: while nothing below was open; it adds up to the whole")
+    for note in found.notes:
+        output.say(f"Note: {note}")
+    if out is not None:
+        emit_json(document("agent", found.to_dict()), str(out))
+    output.json("agent", found.to_dict())
+
+
+def _kinds(found: AgentBill) -> list[tuple[str, ...]]:
+    rows = sorted(found.by_kind().items(), key=lambda row: -(row[1][2].joules or 0.0))
+    whole = found.total.joules or 0.0
+    return [
+        (
+            kind,
+            str(count),
+            format_duration(seconds),
+            _shown(own),
+            f"{(own.joules or 0.0) / whole:.1%}" if whole else "–",
+        )
+        for kind, (count, seconds, own) in rows
+    ]
+
+
+def _row(step: Step) -> tuple[str, ...]:
+    tokens = [str(one) if one is not None else "–" for one in step.tokens]
+    return (
+        step.span.name,
+        step.kind,
+        format_duration(step.span.duration_s or 0.0),
+        _shown(step.own),
+        _shown(step.whole),
+        " + ".join(tokens),
+    )
+
+
+def _shown(energy: Energy) -> str:
+    if energy.joules is None:
+        return f"refused: {energy.refused}"
+    return format_quantity(energy.joules, "J", *energy.budget.sides())

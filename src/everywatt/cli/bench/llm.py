@@ -1,0 +1,386 @@
+"""`everywatt bench llm`: ask a language model, and tell what its answers cost and whether they are right."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everywatt.api.run import load
+from everywatt.bench.llm import clients
+from everywatt.bench.llm.clients import Connection
+from everywatt.bench.llm.compute import Facts, parse_count, parse_prices
+from everywatt.bench.llm.datasets import Dataset, load_dataset
+from everywatt.bench.llm.judge import Judge
+from everywatt.bench.llm.latency import parse_bounds
+from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep, repeated
+from everywatt.bench.llm.metrics import Metrics
+from everywatt.bench.llm.records import differences, read_plan, read_records
+from everywatt.bench.llm.result import evaluate, to_dict
+from everywatt.bench.llm.rows import ENDINGS, figures_markdown, query_csv
+from everywatt.bench.llm.running import Bench, Outcome, Plan, Watch
+from everywatt.bench.llm.sandbox import Sandbox
+from everywatt.bench.llm.scoring import Scoring, scored_by
+from everywatt.bench.llm.server import TUNNELS, forwarder, is_here, listeners, port_of
+from everywatt.bench.runs import folder_of
+from everywatt.cli.bench.llm_show import show
+from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.options import (
+    DURATION,
+    PAIR,
+    RUN,
+    Verb,
+    country_option,
+    intensity_option,
+    out_option,
+    output_options,
+    price_option,
+    pue_option,
+    settings_options_beside_model,
+)
+from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.compare import check_ending
+from everywatt.core.config import Settings, resolve
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.jsonio import document, dumps, plain
+from everywatt.footprint.carbon import Factors, account, factors_of
+
+INTERRUPTED = 130
+OURS = ("messages", "model", "prompt", "stream", "stream_options")
+SAME = ("client", "model", "dataset", "settings", "system", "levels", "scorer")
+CURE_ELSEWHERE = "--server-tape RUN --server-skew 5ms"
+ELSEWHERE = f"the server is on another host, whose energy nothing here measures: {CURE_ELSEWHERE}"
+
+
+@click.command(cls=Verb)
+@click.option("--base-url", default="", metavar="URL", help="The server, such as http://127.0.0.1:8000.")
+@click.option("--model", default="", help="The model, as the server calls it.")
+@click.option("--dataset", default="", metavar="D", help="arithmetic, multiple-choice, instructions, … or a file.")
+@click.option("--client", "client_id", default="openai", metavar="ID", help="openai, ollama, python, command, …")
+@click.option("--client-param", "client_params", type=PAIR, multiple=True, metavar="K=V", help="See the guide.")
+@click.option("--dataset-param", "dataset_params", type=PAIR, multiple=True, metavar="K=V", help="See the guide.")
+@click.option("--max-queries", type=click.IntRange(1), default=None, help="Ask only the first so many items.")
+@click.option("--set", "sampling", type=PAIR, multiple=True, metavar="K=V", help="Sampling, such as temperature=0.")
+@click.option("--system", default=None, metavar="TEXT", help="A system prompt for every query.")
+@click.option("--concurrency", type=click.IntRange(1), default=None, help="So many queries at a time (1).")
+@click.option("--rate", default=None, metavar="R", help="New queries a second: 2, constant:2, ramp:1..10:60s.")
+@click.option("--sweep", default=None, metavar="N,N", help="Several concurrencies, one after the other: 1,2,4,8.")
+@click.option("--repeats", type=click.IntRange(1), default=1, help="Ask everything so many times over (1).")
+@click.option("--scorer", default=None, metavar="NAME", help="Judge all items by this scorer: exact, judge, code, …")
+@click.option("--judge-url", default="", metavar="URL", help="The server of a model that judges answers.")
+@click.option("--judge-model", default="", metavar="NAME", help="The model that judges.")
+@click.option("--judge-param", "judge_params", type=PAIR, multiple=True, metavar="K=V", help="As --client-param.")
+@click.option("--run-code", is_flag=True, help="Run code that the model wrote, apart, to judge it by unit tests.")
+@click.option("--reference", type=RUN, metavar="RUN", help="Tell how many answers agree with those of another run.")
+@click.option("--parameters", default=None, metavar="N", help="Parameters that a token uses, for FLOPs: 135M, 7B.")
+@click.option("--peak-flops", default=None, metavar="N", help="FLOP/s that the hardware could do, for MFU: 312T.")
+@click.option("--token-price", default=None, metavar="IN,OUT", help="Price of a million tokens: '0.15,0.60 USD'.")
+@country_option
+@intensity_option
+@pue_option
+@price_option
+@click.option("--warmup", type=click.IntRange(0), default=2, help="Queries that do not count, with own prompts (2).")
+@click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
+@click.option("--server-pid", type=click.IntRange(1), multiple=True, help="The server, where its port does not tell.")
+@click.option("--server-tape", default=None, metavar="RUN", help="The tape of the host that the server is on.")
+@click.option("--server-skew", type=DURATION, default=None, help="How far that host's clock may be from this one's.")
+@click.option("--goodput", default=None, metavar="BOUNDS", help="Latency bounds: ttft=500ms,tpot=50ms,e2e=5s.")
+@click.option("--resume", type=RUN, metavar="RUN", help="Go on with a run: ask what has no answer yet.")
+@out_option
+@settings_options_beside_model
+@output_options
+def command(
+    base_url: str,
+    model: str,
+    dataset: str,
+    client_id: str,
+    client_params: tuple[tuple[str, str], ...],
+    dataset_params: tuple[tuple[str, str], ...],
+    max_queries: int | None,
+    sampling: tuple[tuple[str, str], ...],
+    system: str | None,
+    concurrency: int | None,
+    rate: str | None,
+    sweep: str | None,
+    repeats: int,
+    scorer: str | None,
+    judge_url: str,
+    judge_model: str,
+    judge_params: tuple[tuple[str, str], ...],
+    run_code: bool,
+    reference: str | None,
+    parameters: str | None,
+    peak_flops: str | None,
+    token_price: str | None,
+    country: str | None,
+    intensity: str | None,
+    pue: str | None,
+    price: str | None,
+    warmup: int,
+    idle_s: float,
+    server_pid: tuple[int, ...],
+    server_tape: str | None,
+    server_skew: float | None,
+    goodput: str | None,
+    resume: str | None,
+    out: Path | None,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+) -> int:
+    """Ask a language model the items of a data set: joules, accuracy and speed, each with its interval.
+
+    The server is found by its port on this host and charged with what its processes used and the idle of the devices;
+    other processes are not. Each query is on disk when it is finished, and --resume asks the rest. An API key comes
+    from EVERYWATT_LLM_API_KEY, or the variable that --client-param api_key_env=NAME names. -o writes .json, .csv (a
+    line for each query) or .md.
+
+    Ends with 0 also where answers are wrong, with 3 where no query was answered, with 4 where nothing measures.
+    """
+    check_ending(out, ENDINGS)
+    bounds = parse_bounds(goodput) if goodput else None
+    factors = factors_of(resolve({"country": country, "intensity": intensity, "pue": pue, "price": price}))
+    compared = None if reference is None else read_records(folder_of(load(reference, home=settings.home)))
+    folder = None if resume is None else folder_of(load(resume, home=settings.home))
+    old = None if folder is None else read_plan(folder)
+    levels = repeated(_levels(concurrency, rate, sweep), repeats)
+    asked = Asked(
+        *(base_url, model, dataset, client_id, client_params, dataset_params, sampling),
+        *(system, max_queries, scorer, _server_tape(server_tape, server_skew), levels),
+    )
+    asked = (asked if old is None else asked.as_before(old)).checked(repeats)
+    most = max((level.concurrency or 64) for level in asked.levels)
+    connection = Connection.of(asked.model, asked.base_url, dict(asked.client_params), concurrency=most)
+    client = clients.make(asked.client_id, connection)
+    chosen = load_dataset(asked.dataset, dict(asked.dataset_params))
+    items = chosen.items[: asked.max_queries]
+    items = items if asked.scorer is None else scored_by(items, asked.scorer)
+    scoring = _scoring(judge_url, judge_model, judge_params, run_code, old)
+    scoring.check(items)
+    plan = Plan(asked.levels, _settings(asked.sampling), asked.system, warmup, idle_s)
+    pids, no_energy = _server(client.where, client.describe().get("base_url") or asked.base_url, server_pid, output)
+    about = {
+        **_about(plan, asked, client.describe(), connection, chosen),
+        "no_energy": no_energy,
+        "server_pids": list(pids),
+        "boundary": "server" if pids or client.where == "here" else "machine",
+        "scoring": scoring.describe(),
+        "facts": _facts(parameters, peak_flops, token_price, old or {}).to_dict(),
+    }
+    if old is not None and (wrong := differences(old, plain(about), SAME)):
+        raise UsageError(f"{resume} asked something else: {', '.join(wrong)} differ.")
+    name = f"llm-{_short(asked.model) or asked.client_id}"
+    meter = meter_of(settings, note, name, pids=pids or None, append=folder)
+    reaper = None if client.where == "here" else os.getpid()
+    bench = Bench(client, items, plan, meter, about, watch=_watcher(output), reaper=reaper, scoring=scoring)
+    outcome = bench.run(resume=folder)
+    about = bench.about
+    if old is not None:
+        # Whose energy it is was settled when the run began; the server may be gone by now.
+        about = {**about, **{name: old.get(name) for name in ("boundary", "no_energy", "server_pids")}}
+    found = evaluate(outcome.run, outcome.records, about, bounds=bounds, reference=compared)
+    _tell(outcome, about, found, factors, out, output)
+    if outcome.ended == "interrupted":
+        return INTERRUPTED
+    if any(record.ok for record in outcome.records):
+        return 0
+    output.warn("no query was answered.")
+    return MeasurementRefused.exit_code
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked, of whom and how: by options, or, for a run that goes on, by what it asked before."""
+
+    base_url: str
+    model: str
+    dataset: str
+    client_id: str
+    client_params: tuple[tuple[str, str], ...]
+    dataset_params: tuple[tuple[str, str], ...]
+    sampling: tuple[tuple[str, str], ...]
+    system: str | None
+    max_queries: int | None
+    scorer: str | None
+    server_tape: Mapping[str, Any] | None
+    levels: tuple[Level, ...]
+
+    def as_before(self, old: Mapping[str, Any]) -> Asked:
+        """What was not given again is as the old plan has it."""
+        if old.get("imported_from"):
+            raise UsageError(
+                f"That run was imported from {old['imported_from']}: there is nothing to go on with.",
+                cure="everywatt report RUN, or everywatt bench leaderboard RUN",
+            )
+        return Asked(
+            self.base_url or old["base_url"],
+            self.model or old["model"],
+            self.dataset or old["dataset"]["name"],
+            old["client"]["client"] if self.client_id == "openai" else self.client_id,
+            self.client_params or tuple(old["client_params"].items()),
+            self.dataset_params or tuple(old["dataset"]["params"].items()),
+            self.sampling or tuple((key, json.dumps(value)) for key, value in old["settings"].items()),
+            self.system or old["system"],
+            self.max_queries or old["max_queries"],
+            self.scorer or old.get("scorer"),
+            self.server_tape or old.get("server_tape"),
+            self.levels or tuple(Level(**one) for one in old["loads"]),
+        )
+
+    def checked(self, repeats: int) -> Asked:
+        """With a load where none was given. UsageError where something is missing."""
+        if not self.dataset:
+            raise UsageError("Which questions?", cure="--dataset arithmetic")
+        if not self.model and self.client_id in ("openai", "ollama"):
+            raise UsageError("Which model?", cure="--model NAME")
+        return self if self.levels else replace(self, levels=repeated((Level(),), repeats))
+
+
+def _tell(
+    outcome: Outcome,
+    about: Mapping[str, Any],
+    found: Sequence[Metrics],
+    factors: Factors,
+    out: Path | None,
+    output: Output,
+) -> None:
+    for text in outcome.notes:
+        output.warn(text)
+    footprints = [account(one.gross, factors) if factors else None for one in found]
+    more: dict[str, Any] = {"ended": outcome.ended, "notes": list(outcome.notes)}
+    if factors:
+        more["carbon"] = {one.level: f.to_dict() for one, f in zip(found, footprints, strict=True) if f is not None}
+    data = to_dict(outcome.folder.name, about, found, **more)
+    show(about, found, footprints, output)
+    output.say(f"  run     {outcome.folder}")
+    output.say(f"  next    everywatt report {outcome.folder.name} --open")
+    if out is not None:
+        texts = {
+            ".json": lambda: dumps(document("llm", data), indent=2) + "\n",
+            ".csv": lambda: query_csv(found),
+            ".md": lambda: figures_markdown(found),
+        }
+        write_text(out, texts[out.suffix]())
+    output.json("llm", data)
+
+
+def _watcher(output: Output) -> Watch:
+    tell = output.progress()
+    return lambda doing, done, of: tell(f"{doing}: {done} of {of}")
+
+
+def _facts(parameters: str | None, peak_flops: str | None, token_price: str | None, old: Mapping[str, Any]) -> Facts:
+    """What is known of the model and its hardware: by options, else as the run that goes on knew it."""
+    facts = Facts.from_dict(old.get("facts") or {})
+    if parameters is not None:
+        facts = replace(facts, parameters=parse_count(parameters), parameters_from="given")
+    if peak_flops is not None:
+        facts = replace(facts, peak_flops=parse_count(peak_flops), peak_from="given")
+    if token_price is not None:
+        first, second, currency = parse_prices(token_price)
+        facts = replace(facts, token_price=(first, second), currency=currency)
+    return facts
+
+
+def _server_tape(name: str | None, skew_s: float | None) -> dict[str, Any] | None:
+    """Where the server's own tape is, and how far the clocks may be apart."""
+    if name is None and skew_s is None:
+        return None
+    if name is None or skew_s is None:
+        raise UsageError(
+            "A tape of another host needs to be known together with how far its clock may be from this one's.",
+            cure="--server-tape RUN --server-skew 5ms",
+        )
+    return {"path": str(Path(name).absolute()) if Path(name).exists() else name, "skew_s": skew_s}
+
+
+def _scoring(
+    url: str, model: str, params: Sequence[tuple[str, str]], run_code: bool, old: Mapping[str, Any] | None
+) -> Scoring:
+    """Who judges. A run that goes on has the judge that it had."""
+    before = ((old or {}).get("scoring") or {}).get("judge")
+    if before and not url and not model:
+        url, model = before["base_url"], before["model"]
+    if bool(url) != bool(model):
+        raise UsageError("A judge is a server and a model.", cure="--judge-url URL --judge-model NAME")
+    judge = Judge(model, url, dict(params)) if url else None
+    return Scoring(judge, Sandbox.find() if run_code else None)
+
+
+def _levels(concurrency: int | None, rate: str | None, sweep: str | None) -> tuple[Level, ...]:
+    if sum(one is not None for one in (concurrency, rate, sweep)) > 1:
+        raise UsageError("--concurrency, --rate and --sweep exclude each other.")
+    if sweep is not None:
+        return parse_sweep(sweep)
+    if rate is not None:
+        return (parse_rate(rate),)
+    return () if concurrency is None else (Level(concurrency),)
+
+
+def _server(where: str, url: str, given: Sequence[int], output: Output) -> tuple[tuple[int, ...], str | None]:
+    """The server's processes, and why there can be no energy."""
+    if where == "nowhere":
+        return (), "a transcript was recorded elsewhere"
+    if where == "here" or given:
+        return tuple(given), None
+    if not is_here(url):
+        return (), ELSEWHERE
+    pids = listeners(port_of(url))
+    name = forwarder(pids)
+    if name in TUNNELS:
+        return (), f"port {port_of(url)} is held by {name}, which passes it on to another host: {CURE_ELSEWHERE}"
+    if name is not None:
+        output.warn(
+            f"port {port_of(url)} is held by {name}, which only passes on what it gets: the whole machine is charged. "
+            "Name the server's processes by --server-pid."
+        )
+        return (), None
+    return tuple(pids), None
+
+
+def _about(
+    plan: Plan, asked: Asked, client: Mapping[str, Any], connection: Connection, dataset: Dataset
+) -> dict[str, Any]:
+    """What is asked, for the record. The connection's key is not in it."""
+    return {
+        "schema": "everywatt/1",
+        "kind": "llm-plan",
+        "model": asked.model,
+        "base_url": asked.base_url,
+        "client": dict(client),
+        "client_params": dict(asked.client_params),
+        "timeouts_s": [connection.connect_s, connection.silence_s, connection.total_s],
+        "dataset": dataset.describe(),
+        "max_queries": asked.max_queries,
+        "settings": dict(plan.settings),
+        "system": plan.system,
+        "scorer": asked.scorer,
+        "server_tape": asked.server_tape,
+        "levels": [level.label for level in plan.levels],
+        "loads": [level.to_dict() for level in plan.levels],
+    }
+
+
+def _short(model: str) -> str:
+    """A model's name for the name of a run: without the owner or the folders before it."""
+    return model.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+
+
+def _settings(sampling: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    clients.no_secrets(key for key, _ in sampling)
+    for key, _ in sampling:
+        if key in OURS:
+            raise UsageError(f"--set {key}: that is not for sampling, and everywatt sets it itself.")
+    return {key: _value(text) for key, text in sampling}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

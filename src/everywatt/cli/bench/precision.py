@@ -1,0 +1,336 @@
+"""`everywatt bench precision`: what a precision costs and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from everywatt.api.run import Run, load
+from everywatt.bench.precision import tables
+from everywatt.bench.precision.journal import read_journal
+from everywatt.bench.precision.lab import Conduct, PrecisionLab
+from everywatt.bench.precision.plan import (
+    DEFAULT_MODEL,
+    RUNTIMES,
+    TASKS,
+    Job,
+    job_from,
+    parse_precisions,
+    require_torch,
+    task_of,
+)
+from everywatt.bench.precision.result import Result
+from everywatt.bench.precision.sensitivity import correlated
+from everywatt.bench.runs import folder_of
+from everywatt.cli.common.metering import meter_of, terminable
+from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options_beside_model
+from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.compare import Share, check_ending, own_words, run_of
+from everywatt.core.config import Settings
+from everywatt.core.errors import NoSensor, UsageError
+from everywatt.core.jsonio import document, dumps
+from everywatt.formats.quantization.columns import FORMS, old_csv
+from everywatt.formats.quantization.results import OldFigure, OldLayer, read_old
+
+KIND = "precision"
+ENDINGS = (".json", ".csv", ".md", ".html")
+QUICK: dict[str, Any] = {"loop_s": 2.0, "limit": 128, "trials": 3}
+USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
+
+
+@click.command(cls=Verb)
+@click.option("--model", default=DEFAULT_MODEL, metavar="DIR", help="A saved model, minilm (default) or gpt2-random.")
+@click.option("--task", type=click.Choice(TASKS), help="What the model does (from the model).")
+@click.option("--data", metavar="D", help="An .npz file, a folder of .pt tensors, sst2 or random-tokens.")
+@click.option("--precisions", default="fp32,bf16,int8", metavar="LIST", help="The first is the baseline.")
+@click.option("--batch-size", type=click.IntRange(1), default=8, help="Items in a batch (8).")
+@click.option("--seq-length", type=click.IntRange(1), help="Tokens of a timed sentence (nine tenths fit).")
+@click.option("--iters", type=click.IntRange(1), help="Batches in a timed loop (as many as --loop takes).")
+@click.option("--loop", "loop_s", type=DURATION, help="How long a timed loop lasts (10s).")
+@click.option("--warmup", type=click.IntRange(2), default=3, help="Batches before the first loop (3).")
+@click.option("--trials", type=click.IntRange(1), help="Exactly so many loops of each, instead of --target.")
+@click.option("--target", type=Share(), default=0.02, help="Stop when differences are known to this share (2%).")
+@click.option("--max-time", "max_s", type=DURATION, default=1800.0, help="Begin no trials after this long (30 min).")
+@click.option("--limit", type=click.IntRange(8), help="Score at most so many items (all).")
+@click.option("--runtime", type=click.Choice(RUNTIMES), default="torch", help="What runs the model (torch).")
+@click.option("--entry", metavar="MODULE:FUNCTION", help="A function that builds the model.")
+@click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1 (a GPU where there is one).")
+@click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
+@click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trials.")
+@click.option("--layers", is_flag=True, help="Also energy by layer.")
+@click.option("--sensitivity", is_flag=True, help="Also which layers to quantise first, and a mixed plan, measured.")
+@click.option("--from", "old", multiple=True, type=click.Path(path_type=Path), help="Show old result files.")
+@click.option("--old-format", type=click.Choice(FORMS), help="Write -o FILE.csv in the columns of an old file.")
+@click.option("--resume", type=RUN, metavar="RUN", help="Go on with a benchmark that was interrupted.")
+@click.option("--quick", is_flag=True, help="Loops of 2 s, three trials, 128 scored items.")
+@out_option
+@settings_options_beside_model
+@output_options
+@click.pass_context
+def command(
+    context: click.Context,
+    model: str,
+    task: str | None,
+    data: str | None,
+    precisions: str,
+    batch_size: int,
+    seq_length: int | None,
+    iters: int | None,
+    loop_s: float | None,
+    warmup: int,
+    trials: int | None,
+    target: float,
+    max_s: float,
+    limit: int | None,
+    runtime: str,
+    entry: str | None,
+    device: str,
+    idle_s: float,
+    cool: bool,
+    layers: bool,
+    sensitivity: bool,
+    old: tuple[Path, ...],
+    old_format: str | None,
+    resume: str | None,
+    quick: bool,
+    out: Path | None,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+) -> int:
+    """Measure a model at several precisions: energy, speed, accuracy, size, and what was really computed.
+
+    Each precision runs in a process of its own, in interleaved timed loops; only those are charged. Without options it
+    is the MiniLM sentence encoder on SST-2. -o writes .json, .csv, .md or .html. Ctrl-C keeps what there is: --resume
+    RUN goes on with the same request, and does nothing again that was finished.
+    """
+    if old:
+        return _old(old, output)
+    if old_format is not None and (out is None or out.suffix != ".csv"):
+        raise UsageError("--old-format says how -o FILE.csv is written.")
+    check_ending(out, ENDINGS)
+    chosen = QUICK if quick else USUAL
+    kind = task_of(model, task, entry)
+    earlier = None if resume is None else load(resume, home=settings.home)
+    told: dict[str, Any] = {
+        "model": model,
+        "task": kind,
+        "data": data or ("random-tokens" if kind == "causal-lm" else "sst2"),
+        "precisions": parse_precisions(precisions),
+        "batch_size": batch_size,
+        "iters": iters,
+        "loop_s": loop_s or chosen["loop_s"],
+        "warmup": warmup,
+        "runtime": runtime,
+        "entry": entry,
+        "device": device,
+        "seq_length": seq_length,
+        "limit": limit or chosen["limit"],
+    }
+    by_layer = layers or old_format == "layers"
+    conduct = Conduct(
+        trials or chosen["trials"], target, max_s, idle_s, cool, by_layer, sensitivity or old_format == "impact"
+    )
+    if earlier is None:
+        job = Job(**told)
+    else:
+        job, conduct = _same(earlier, told, conduct, _given(context))
+    if job.entry is None:
+        require_torch()
+    with terminable() as code:
+        result = experiment(job, conduct, settings, note, output, earlier)
+    show(result, output)
+    if out is not None:
+        write(out, result, settings, old_format)
+    output.json(KIND, result.to_dict())
+    return _ending(result, code, settings, output)
+
+
+def _given(context: click.Context) -> set[str]:
+    """Names of the options that are on the command line."""
+    return {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+
+
+def _same(earlier: Run, told: Mapping[str, Any], conduct: Conduct, given: set[str]) -> tuple[Job, Conduct]:
+    """The request of an earlier run. Options may say how to go on with it, but not that it is another one."""
+    request = read_journal(folder_of(earlier))[0]
+    job = job_from(request["job"])
+    wrong = [name for name in told if name in given and getattr(job, name) != told[name]]
+    if wrong:
+        raise UsageError(f"{earlier.name} measured something else: {', '.join(sorted(wrong))} differ.")
+    fields = {name: getattr(conduct, name) for name in conduct.__dataclass_fields__ if name in given}
+    return job, replace(Conduct(**request["conduct"]), **fields)
+
+
+def experiment(
+    job: Job, conduct: Conduct, settings: Settings, note: str | None, output: Output, earlier: Run | None = None
+) -> Result:
+    """Run the lab in a recording of its own, or in a further piece of an earlier one, with progress on stderr."""
+    meter = meter_of(settings, note, "precision", append=None if earlier is None else folder_of(earlier))
+    lab = PrecisionLab(job, conduct, meter, output.progress())
+    if earlier is not None:
+        lab.take_up(earlier, folder_of(earlier))
+    meter.start(command=["everywatt", "bench", "precision", job.name], root=False)
+    if meter.elsewhere:
+        output.warn(meter.elsewhere)
+    try:
+        lab.work()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        run = meter.stop()
+        lab.close()
+    if run is None:
+        output.warn(f"no recording: {meter.energy.refused}")
+    return lab.result(run)
+
+
+def show(result: Result, output: Output) -> None:
+    """The tables and sentences."""
+    job = result.job
+    length = next((row.seq_length for row in result.rows if row.seq_length), None)
+    shape = f"batches of {job.batch_size}" + (f" × {length} tokens" if length else "")
+    output.text(f"{job.name} · {job.task} · {job.data} · {shape}")
+    output.text()
+    right = tuple(range(1, 20))
+    for headers, rows in (
+        (tables.COST, tables.cost_rows(result)),
+        (tables.WORTH, tables.worth_rows(result)),
+        (tables.SHARES, tables.share_rows(result)),
+    ):
+        if rows:
+            output.table(headers, rows, right=right)
+            output.text()
+    for line in (*tables.failures(result), *tables.verdicts(result)):
+        output.text(line)
+    output.text()
+    for line in tables.computed_lines(result):
+        output.text(line)
+    for row in result.rows:
+        if row.layers:
+            output.text()
+            output.table(
+                ("layer", "type", "share", "energy / batch"),
+                tables.layer_rows(row),
+                right=(2, 3),
+                title=f"{row.precision}: {tables.part_line(row)}",
+            )
+    if result.sensitivity:
+        output.text()
+        output.table(tables.SENSITIVITY, tables.sensitivity_rows(result), right=(1, 2, 3, 4))
+    _remarks(result, output)
+
+
+def _remarks(result: Result, output: Output) -> None:
+    for note in result.notes:
+        output.say(note)
+    for row in result.rows:
+        for note in row.notes:
+            output.say(f"{row.precision}: {note}")
+        if row.window is not None and (not row.window.enough or row is result.baseline):
+            output.say(f"{row.precision}: {row.window.text()}")
+    if result.run is not None:
+        output.say(f"  run     {result.run}")
+
+
+def write(out: Path, result: Result, settings: Settings, old_format: str | None = None) -> None:
+    """Write the file that -o names, in the form that its ending names, or in an old one's columns."""
+    if old_format is not None:
+        write_text(out, old_csv(old_format, result, datetime.now().astimezone()))
+        return
+    texts = {
+        ".csv": lambda: tables.to_csv(result),
+        ".md": lambda: tables.to_markdown(result),
+        ".json": lambda: dumps(document(KIND, result.to_dict()), indent=2) + "\n",
+        ".html": lambda: _html(result, settings),
+    }
+    write_text(out, texts[out.suffix]())
+
+
+def _html(result: Result, settings: Settings) -> str:
+    from everywatt.report.html.page import trials_page
+    from everywatt.report.html.precision import precision_document
+
+    return trials_page(precision_document(result, run=run_of(result.run, settings), command=own_words()))
+
+
+OLD_FIGURES = (
+    "precision", "file", "energy / sample", "energy / batch", "power", "latency", "samples / s", "accuracy", "size",
+)  # fmt: skip
+OLD_LAYERS = ("layer", "type", "file", "time", "share", "energy", "KL", "logits", "worse by", "impact")
+
+
+def _old(paths: tuple[Path, ...], output: Output) -> int:
+    found = read_old(paths)
+    whole = [one for one in found if isinstance(one, OldFigure)]
+    layers = [one for one in found if isinstance(one, OldLayer)]
+    if whole:
+        output.table(OLD_FIGURES, [_old_figure(one) for one in whole], right=tuple(range(2, 9)))
+    if layers:
+        output.table(OLD_LAYERS, [_old_layer(one) for one in layers], right=tuple(range(3, 10)))
+    for note in dict.fromkeys(f"{one.source}: {one.note}" for one in found if one.note):
+        output.say(note)
+    both = correlated(
+        {one.layer: one.energy_j for one in layers if one.energy_j is not None},
+        {one.layer: one.kl for one in layers if one.kl is not None},
+    )
+    if both is not None:
+        output.text(str(both))
+    told = {
+        "figures": [one.to_dict() for one in whole],
+        "layers": [one.to_dict() for one in layers],
+        "correlation": None if both is None else {"spearman": both.value, "layers": both.layers},
+    }
+    output.json("old-results", told)
+    return 0
+
+
+def _old_figure(one: OldFigure) -> list[str]:
+    return [
+        one.precision,
+        one.source,
+        _unit(one.energy_per_sample_j, 1e3, "mJ"),
+        _unit(one.energy_per_batch_j, 1e3, "mJ"),
+        _unit(one.power_w, 1, "W"),
+        _unit(one.latency_s, 1e3, "ms"),
+        _unit(one.throughput, 1, ""),
+        _unit(one.accuracy, 100, "%"),
+        _unit(one.size_mb, 1, "MB"),
+    ]
+
+
+def _old_layer(one: OldLayer) -> list[str]:
+    return [
+        one.layer,
+        one.kind,
+        one.source,
+        _unit(one.seconds, 1e3, "ms"),
+        _unit(one.share, 100, "%"),
+        _unit(one.energy_j, 1e3, "mJ"),
+        _unit(one.kl, 1, ""),
+        _unit(one.logit_l2, 1, ""),
+        _unit(one.change, 1, ""),
+        _unit(one.impact, 1, ""),
+    ]
+
+
+def _unit(value: float | None, factor: float, unit: str) -> str:
+    return "-" if value is None else f"{value * factor:.4g} {unit}".strip()
+
+
+def _ending(result: Result, interrupted: Callable[[], int], settings: Settings, output: Output) -> int:
+    if result.ended == "interrupted":
+        if result.run is not None:
+            output.say(f"Interrupted. Go on with: everywatt bench precision --resume {result.run}")
+        return interrupted()
+    if result.baseline is None:
+        return 3
+    if not settings.estimate and all(row.energy_per_batch is None for row in result.rows):
+        return NoSensor.exit_code
+    return 0

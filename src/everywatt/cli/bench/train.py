@@ -1,0 +1,197 @@
+"""`everywatt bench train`: energy of a training, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everywatt.bench.figures import Figures
+from everywatt.bench.precision.plan import parse_precisions, require_torch
+from everywatt.bench.precision.trained import Epoch, Trained, compared
+from everywatt.bench.precision.training import TrainJob, TrainLab
+from everywatt.bench.tables import csv_text, joules, markdown, seconds
+from everywatt.cli.common.metering import meter_of, terminable
+from everywatt.cli.common.options import DURATION, Verb, out_option, output_options, settings_options_beside_model
+from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.compare import check_ending
+from everywatt.core.config import Settings
+from everywatt.core.errors import NoSensor
+from everywatt.core.jsonio import document, dumps
+from everywatt.core.units import format_duration
+from everywatt.report.text import short
+
+HEADERS = ("precision", "epoch", "energy", "time", "steps", "energy / step", "train loss", "val loss", "val accuracy")
+QUICK_ITEMS = 24
+ENDINGS = (".json", ".csv", ".md")
+COLUMNS = (
+    "precision", "trial", "epoch", "energy_j", "energy_low_j", "energy_high_j", "seconds", "steps", "energy_per_step_j",
+    "train_loss", "val_loss", "val_accuracy",
+)  # fmt: skip
+
+
+@click.command(cls=Verb)
+@click.option(
+    "--model", default="minilm", metavar="DIR", help="A saved classifier, or minilm with a new head (default)."
+)
+@click.option("--data", default="sst2", metavar="D", help="An .npz file, a folder of .pt tensors, or sst2.")
+@click.option("--precisions", default="fp32,bf16", metavar="LIST", help="fp32, and autocast to bf16 or fp16.")
+@click.option("--epochs", type=click.IntRange(1), default=2, help="Passes over the training half (2).")
+@click.option("--batch-size", type=click.IntRange(1), default=16, help="Items in a batch (16).")
+@click.option("--lr", type=click.FloatRange(0, min_open=True), default=5e-5, help="Learning rate (5e-5).")
+@click.option("--limit", type=click.IntRange(2), help="At most so many items of each half (all).")
+@click.option("--entry", metavar="MODULE:FUNCTION", help="A function that builds the model.")
+@click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1 (a GPU where there is one).")
+@click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
+@click.option("--trials", type=click.IntRange(1), default=1, help="Trainings of each, interleaved (1).")
+@click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trainings.")
+@click.option("--quick", is_flag=True, help=f"Only {QUICK_ITEMS} items of each half.")
+@out_option
+@settings_options_beside_model
+@output_options
+def command(
+    model: str,
+    data: str,
+    precisions: str,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    limit: int | None,
+    entry: str | None,
+    device: str,
+    idle_s: float,
+    trials: int,
+    cool: bool,
+    quick: bool,
+    out: Path | None,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+) -> int:
+    """Measure a training: energy of each epoch and step beside loss and accuracy, fp32 against autocast.
+
+    Half of the data trains, the other half validates. Epochs add up to the training. With --trials N each precision is
+    trained so often, interleaved, and a verdict follows. -o writes .json, .csv or .md.
+    """
+    check_ending(out, ENDINGS)
+    require_torch()
+    items = limit or (QUICK_ITEMS if quick else None)
+    job = TrainJob(
+        model, data, parse_precisions(precisions), epochs, batch_size, lr, items, entry, device, trials=trials
+    )
+    meter = meter_of(settings, note, "train")
+    lab = TrainLab(job, meter, output.progress(), cool=cool)
+    meter.start(command=["everywatt", "bench", "train", entry or model], root=False)
+    with terminable() as code:
+        try:
+            lab.work(idle_s)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            run = meter.stop()
+    found = lab.result(run)
+    beside = compared(job.precisions, found)
+    _show(found, beside, output)
+    if run is not None:
+        output.say(f"  run     {run.name}")
+    data_out = {
+        "run": None if run is None else run.name,
+        "job": job.told(""),
+        "trained": [one.to_dict() for one in found],
+        "compared": [one.to_dict() for one in beside],
+        "order": [one.precision for one in found if one.epochs],
+    }
+    if out is not None:
+        _write(out, found, beside, data_out)
+    output.json("training", data_out)
+    if lab.interrupted:
+        return code()
+    if not any(one.epochs for one in found):
+        return 3
+    return 0 if settings.estimate or any(one.energy.joules for one in found) else NoSensor.exit_code
+
+
+def _write(out: Path, found: Sequence[Trained], beside: Sequence[Figures], data: Mapping[str, Any]) -> None:
+    """The file that -o names: everything, or a line for each epoch, or the table with its remarks."""
+    texts = {
+        ".json": lambda: dumps(document("training", data), indent=2) + "\n",
+        ".csv": lambda: csv_text(COLUMNS, [_numbers(one, epoch) for one in found for epoch in one.epochs]),
+        ".md": lambda: markdown(*_table(found, bool(beside)), _said(found, beside)),
+    }
+    write_text(out, texts[out.suffix]())
+
+
+def _numbers(one: Trained, epoch: Epoch) -> list[object]:
+    energy, step = epoch.energy, epoch.per_step
+    ends = [energy.joules, energy.low, energy.high]
+    told = [epoch.seconds, epoch.steps, step.joules, epoch.train_loss, epoch.val_loss, epoch.val_accuracy]
+    return [one.precision, one.trial, epoch.number, *ends, *told]
+
+
+def _said(found: Sequence[Trained], beside: Sequence[Figures]) -> list[str]:
+    lines = list(dict.fromkeys(line for one in found for line in _remarks(one, found, bool(beside))))
+    return lines + [f"{one.candidate.label}: {one.verdict}" for one in beside[1:]]
+
+
+def _table(found: Sequence[Trained], several: bool) -> tuple[Sequence[str], list[list[str]]]:
+    rows: list[list[str]] = []
+    for one in found:
+        rows += [] if several else [_row(one.precision, epoch) for epoch in one.epochs]
+        if one.epochs:
+            rows.append(_whole(one, several))
+    return (HEADERS[0], "trial", *HEADERS[2:]) if several else HEADERS, rows
+
+
+def _show(found: Sequence[Trained], beside: Sequence[Figures], output: Output) -> None:
+    several = bool(beside)
+    output.table(*_table(found, several), right=tuple(range(1, 9)))
+    output.text()
+    for said in dict.fromkeys(line for one in found for line in _remarks(one, found, several)):
+        output.text(said)
+    if not several:
+        output.say("One training each: how much trainings vary from run to run is not in these intervals.")
+        return
+    means = [[one.candidate.label, str(len(one.trials)), joules(one.energy), seconds(one.seconds)] for one in beside]
+    output.table(("precision", "trainings", "mean energy", "time"), means, right=(1, 2, 3))
+    output.text()
+    for one_beside in beside[1:]:
+        output.text(f"{one_beside.candidate.label}: {one_beside.verdict}")
+
+
+def _remarks(one: Trained, found: Sequence[Trained], several: bool) -> list[str]:
+    lines = []
+    if one.failure is not None:
+        where = f" (trial {one.trial})" if several else ""
+        lines.append(f"{one.precision}{where}: {one.failure}" + (f" (try: {one.cure})" if one.cure else ""))
+    if one.ratio is not None and not several:
+        lines.append(f"{one.precision}: {one.ratio} of the energy of {found[0].precision}")
+    if one.emulated is not None:
+        lines.append(f"{one.precision}: {one.emulated}")
+    return lines
+
+
+def _whole(one: Trained, several: bool) -> list[str]:
+    """A training as a row."""
+    step, known, last = one.per_step, one.accuracy, one.epochs[-1]
+    count = str(sum(epoch.steps for epoch in one.epochs))
+    interval = "" if known is None else f"{known[0]:.1%} ({known[1] * 100:.1f} … {known[2] * 100:.1f})"
+    each = "-" if step is None else short(step)
+    losses = [f"{last.train_loss:.4f}", f"{last.val_loss:.4f}"] if several else ["", ""]
+    place = str(one.trial) if several else "all"
+    return [one.precision, place, short(one.energy), format_duration(one.seconds), count, each, *losses, interval]
+
+
+def _row(precision: str, epoch: Epoch) -> list[str]:
+    return [
+        precision,
+        str(epoch.number),
+        short(epoch.energy),
+        format_duration(epoch.seconds),
+        str(epoch.steps),
+        short(epoch.per_step),
+        f"{epoch.train_loss:.4f}",
+        f"{epoch.val_loss:.4f}",
+        f"{epoch.val_accuracy:.1%}",
+    ]

@@ -1,0 +1,94 @@
+"""The click group that imports a verb when it is called, and the border where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+from click.exceptions import Abort, ClickException, Exit
+
+from everywatt.cli.common.output import Output
+from everywatt.cli.main import COMMANDS, INTERRUPTED, PROGRAM, help_text
+from everywatt.core.errors import EverywattError
+
+COMPLETE_VARIABLE = "_EVERYWATT_COMPLETE"
+HELP_NAMES = ("-h", "--help")
+
+
+class LazyGroup(click.Group):
+    """A group whose members are a table of name → (module, help). Each module holds a click command named `command`."""
+
+    def __init__(self, table: Mapping[str, tuple[str, str]], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.table:
+            return None
+        command: click.Command = import_module(self.table[cmd_name][0]).command
+        return command
+
+    def get_help(self, ctx: click.Context) -> str:
+        return help_text()
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.table and not name.startswith("-"):
+            ctx.fail(f"There is no command '{name}'.{_meant(name, self.table)}")
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Names from the table, so that pressing Tab imports no verb."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(n, help=text) for n, (_, text) in self.table.items() if n.startswith(incomplete)]
+
+
+def cli() -> LazyGroup:
+    """The whole command line as click sees it."""
+    group = LazyGroup(COMMANDS, name=PROGRAM, context_settings={"help_option_names": HELP_NAMES})
+    return click.version_option(_version(), prog_name=PROGRAM, message="%(prog)s %(version)s")(group)
+
+
+def dispatch(args: Sequence[str], group: click.Group | None = None) -> int:
+    """Parse, call the verb, and return the exit code. What a verb returns is its exit code, None is 0."""
+    group = group or cli()
+    if COMPLETE_VARIABLE in os.environ:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(group, {}, PROGRAM, COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE])
+    try:
+        with group.make_context(PROGRAM, list(args)) as ctx:
+            code = group.invoke(ctx)
+            return code if isinstance(code, int) else 0
+    except Exit as ending:
+        return ending.exit_code
+    except Abort:
+        return INTERRUPTED
+    except ClickException as error:
+        error.show()
+        return error.exit_code
+    except EverywattError as error:
+        Output().error(error)
+        return error.exit_code
+
+
+def _meant(word: str, known: Mapping[str, Any]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, list(known), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def _version() -> str:
+    from everywatt import __version__
+
+    return __version__

@@ -1,0 +1,328 @@
+"""The options that many verbs share, with one spelling and one meaning, and the types of their values.
+
+    @click.command(cls=Verb)
+    @run_argument
+    @output_options
+    def command(run: str, output: Output) -> int | None: ...
+
+`output_options` gives `output`; `settings_options` gives `note` and `settings` (flags joined with environment and
+files).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from everywatt.cli.common.output import STDOUT, Output
+from everywatt.core.clocks import NS
+from everywatt.core.config import Settings, parse_tag, resolve
+from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.units import parse_duration_s, parse_energy_j, parse_power_w
+
+F = TypeVar("F", bound=Callable[..., Any])
+RUNS_FOLDER = "everywatt-runs"
+
+
+class Verb(click.Command):
+    """A click command with `-h`, and with `--json` that takes a file only as `--json=FILE`.
+
+    Plain click would take the next word for the file: `show --json last` would write a file named "last".
+    """
+
+    def __init__(self, name: str | None, *, context_settings: dict[str, Any] | None = None, **settings: Any) -> None:
+        context = {"help_option_names": ["-h", "--help"], **(context_settings or {})}
+        super().__init__(name, context_settings=context, **settings)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, bind_json(self.params, args, ctx.allow_interspersed_args))
+
+
+def bind_json(params: Sequence[click.Parameter], args: Sequence[str], interspersed: bool) -> list[str]:
+    """The words with each bare `--json` option as `--json=-`; words that are values or arguments stay as they are."""
+    takes_value = {
+        name
+        for param in params
+        if isinstance(param, click.Option) and not param.is_flag and not param.count and "--json" not in param.opts
+        for name in (*param.opts, *param.secondary_opts)
+    }
+    bound = list(args)
+    position = 0
+    while position < len(bound):
+        word = bound[position]
+        if word == "--" or (not interspersed and not word.startswith("-")):
+            break
+        if word == "--json":
+            bound[position] = f"--json={STDOUT}"
+        position += 2 if word in takes_value else 1
+    return bound
+
+
+class Quantity(click.ParamType):  # type: ignore[type-arg]
+    """A number with a unit: the value is in SI."""
+
+    def __init__(self, name: str, parse: Callable[[str], float]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        try:
+            return self._parse(value)
+        except EverywattError as error:
+            self.fail(str(error), param, ctx)
+
+
+class RunName(click.ParamType):  # type: ignore[type-arg]
+    """A run: its name, its path, or `last`. Stays text; `everywatt.load` finds it."""
+
+    name = "run"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value or "\0" in value:
+            self.fail("is not the name of a run.", param, ctx)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        found = [name for name in ("last", *_run_names()) if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in found] or [CompletionItem(incomplete, type="file")]
+
+
+class Time(click.ParamType):  # type: ignore[type-arg]
+    """An instant as UTC nanoseconds: `2026-11-15T10:00` (local time unless it has a zone), `-2h` (ago), `now`."""
+
+    name = "time"
+
+    def __init__(self, utc_ns: Callable[[], int] = time.time_ns) -> None:
+        self._utc_ns = utc_ns
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if value == "now":
+            return self._utc_ns()
+        try:
+            if re.match(r"-\s*[\d.]", value):
+                return self._utc_ns() + round(parse_duration_s(value) * NS)
+            moment = datetime.fromisoformat(value).astimezone()
+            return int(moment.timestamp()) * NS + moment.microsecond * 1000
+        except (ValueError, OverflowError, EverywattError):
+            self.fail(f"'{value}' is not a time such as 2026-11-15T10:00, -2h or now.", param, ctx)
+
+
+class Tag(click.ParamType):  # type: ignore[type-arg]
+    """`key=value`; a bare word is the tag `name`."""
+
+    name = "k=v"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_tag(value)
+        except ValueError as error:
+            self.fail(f"'{value}' is not {error}.", param, ctx)
+
+
+class Pair(click.ParamType):  # type: ignore[type-arg]
+    """`key=value`, and nothing shorter: a bare word would be sent on under a name that nobody gave."""
+
+    name = "k=v"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = (part.strip() for part in str(value).partition("="))
+        if not (key and equals and text):
+            self.fail(f"'{value}' is not a setting such as key=value.", param, ctx)
+        return key, text
+
+
+def _ahead_s(text: str) -> float:
+    """A time to wait, which may be nothing and cannot be less."""
+    seconds = parse_duration_s(text)
+    if seconds < 0:
+        raise UsageError(f"'{text}' has passed already.", cure="a duration such as 10s")
+    return seconds
+
+
+def _some_s(text: str) -> float:
+    """A time for which something goes on."""
+    seconds = _ahead_s(text)
+    if seconds == 0:
+        raise UsageError(f"'{text}' is no time at all.", cure="a duration such as 10s")
+    return seconds
+
+
+DURATION = Quantity("duration", parse_duration_s)
+WAIT = Quantity("duration", _ahead_s)
+SPELL = Quantity("duration", _some_s)
+POWER = Quantity("power", parse_power_w)
+ENERGY = Quantity("energy", parse_energy_j)
+RUN = RunName()
+TIME = Time()
+TAG = Tag()
+PAIR = Pair()
+
+run_argument = click.argument("run", type=RUN)
+out_option = click.option("-o", "--out", type=click.Path(path_type=Path), help="Write to this file or folder.")
+json_option = click.option(
+    "--json",
+    "json_to",
+    is_flag=False,
+    flag_value=STDOUT,
+    default=None,
+    metavar="[=FILE]",
+    help="One JSON object on stdout and nothing else there; with =FILE, in that file.",
+)
+quiet_option = click.option("--quiet", is_flag=True, help="No messages except errors.")
+verbose_option = click.option("--verbose", is_flag=True, help="Details and progress on stderr.")
+period_option = click.option("--period", metavar="DURATION", help="Time between two reads, such as 100ms.")
+sensors_option = click.option("--sensors", metavar="NAMES", help="Use only these sensors, separated by commas.")
+estimate_option = click.option(
+    "--no-estimate",
+    "estimate",
+    flag_value=False,
+    default=None,
+    help="No modelled figures where nothing measures power.",
+)
+tag_option = click.option("--tag", "tags", type=TAG, multiple=True, help="Label the run; a bare word names it.")
+memory_option = click.option(
+    "--memory",
+    type=click.Choice(["rss", "pss"]),
+    default=None,
+    help="How memory of processes is told; pss adds proportional and unique set sizes, at a price.",
+)
+_POWER_MODEL: dict[str, Any] = {
+    "type": click.Path(dir_okay=False, path_type=Path),
+    "metavar": "FILE",
+    "help": "Estimate power from use by this fitted model (everywatt model fit).",
+}
+model_option = click.option("--model", "--power-model", "power_model", **_POWER_MODEL)
+power_model_option = click.option("--power-model", **_POWER_MODEL)
+note_option = click.option("--note", metavar="TEXT", help="Keep a sentence with the run.")
+
+
+def settings_here(flags: Mapping[str, Any] | None = None, *, quiet: bool = False) -> Settings:
+    """The settings that hold here (`core.config.resolve`); what is odd about them is told, sensors that are not there
+    too, and is in its `warnings`."""
+    from everywatt.sensors.registry import odd_tables
+
+    settings = resolve(flags)
+    settings = replace(settings, warnings=(*settings.warnings, *odd_tables(settings.options)))
+    for warning in settings.warnings:
+        Output(quiet=quiet).warn(warning)
+    return settings
+
+
+def output_options(function: F) -> F:
+    """Adds --json, --quiet and --verbose; the function gets `output`."""
+
+    @json_option
+    @quiet_option
+    @verbose_option
+    @functools.wraps(function)
+    def wrapped(*args: Any, json_to: str | None, quiet: bool, verbose: bool, **values: Any) -> Any:
+        return function(*args, output=Output(quiet=quiet, verbose=verbose, json_to=json_to), **values)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def settings_options(function: F) -> F:
+    """Adds --period, --sensors, --no-estimate, --memory, --model, --tag and --note.
+
+    The function gets `note` and `settings`, a `core.config.Settings`: what the flags say, else the environment, the
+    files, the defaults; the file of --model is among its options of sensors. What is odd about them has been told.
+    """
+    return _settings_options(function, model_option)
+
+
+def settings_options_beside_model(function: F) -> F:
+    """`settings_options` of a verb whose --model is another thing: the model of power is --power-model alone."""
+    return _settings_options(function, power_model_option)
+
+
+def _settings_options(function: F, model: Callable[[Callable[..., Any]], Callable[..., Any]]) -> F:
+    @model
+    @period_option
+    @sensors_option
+    @estimate_option
+    @memory_option
+    @tag_option
+    @note_option
+    @functools.wraps(function)
+    def wrapped(
+        *args: Any,
+        period: str | None,
+        sensors: str | None,
+        estimate: bool | None,
+        memory: str | None,
+        tags: Sequence[tuple[str, str]],
+        power_model: Path | None,
+        **values: Any,
+    ) -> Any:
+        flags = {
+            "period": period,
+            "sensors": sensors,
+            "estimate": estimate,
+            "memory": memory,
+            "tag": dict(tags) or None,
+            "sensor": None if power_model is None else {"model": {"file": str(power_model)}},
+        }
+        return function(*args, settings=settings_here(flags, quiet=values.get("quiet", False)), **values)
+
+    return wrapped  # type: ignore[return-value]
+
+
+country_option = click.option("--country", metavar="CODE", help="Carbon by this country's yearly grid intensity.")
+intensity_option = click.option("--intensity", metavar="GRAMS", help="Carbon with these grams of CO2e per kWh.")
+intensity_file_option = click.option(
+    "--intensity-file", metavar="CSV", help="Carbon also with an intensity over time: columns time and g_per_kwh."
+)
+pue_option = click.option("--pue", metavar="RATIO", help="What the room draws over what its computers draw.")
+price_option = click.option("--price", metavar="AMOUNT", help="Cost with this price of a kWh: 0.25 or '0.25 EUR'.")
+
+
+def carbon_options(function: F) -> F:
+    """Adds --country, --intensity, --intensity-file, --pue and --price; the function gets `settings` with them."""
+
+    @country_option
+    @intensity_option
+    @intensity_file_option
+    @pue_option
+    @price_option
+    @functools.wraps(function)
+    def wrapped(
+        *args: Any,
+        country: str | None,
+        intensity: str | None,
+        intensity_file: str | None,
+        pue: str | None,
+        price: str | None,
+        **values: Any,
+    ) -> Any:
+        flags = {"country": country, "intensity": intensity, "intensity-file": intensity_file, "pue": pue}
+        settings = settings_here({**flags, "price": price}, quiet=values.get("quiet", False))
+        return function(*args, settings=settings, **values)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _run_names() -> list[str]:
+    """Names in the folder of runs, for completion; none where it cannot be read."""
+    try:
+        folder = resolve().home or Path(RUNS_FOLDER)
+        return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    except (OSError, EverywattError):
+        return []

@@ -1,0 +1,81 @@
+"""How far something is that takes longer than two seconds: one line on a terminal, elsewhere one every ten seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from everywatt.cli.common.output import PROGRESS_EVERY_S, Output, fitting, style_of
+from everywatt.core.units import format_duration
+
+QUIET_S = 2.0
+LOOK_S = 0.25
+LEAST_SHARE = 0.02
+Tell = Callable[[float, str], None]
+
+
+class Task:
+    """What is known of a piece of work: the share that is done (0: not known) and what is being done."""
+
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.what, self._clock = what, clock
+        self.started = clock()
+        self.share, self.text = 0.0, ""
+
+    def tell(self, share: float, text: str = "") -> None:
+        """To be called by the work as it goes on."""
+        self.share, self.text = max(self.share, min(share, 1.0)), text
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return self._clock() - self.started
+
+    def line(self) -> str:
+        """`report: reading gpu.0, 42 %, 3.1 s, about 4.3 s left`"""
+        parts = [f"{self.what}: {self.text}" if self.text else self.what]
+        if self.share >= LEAST_SHARE:
+            parts += [f"{self.share:.0%}", format_duration(self.seconds)]
+            parts.append(f"about {format_duration(self.seconds * (1 - self.share) / self.share)} left")
+        else:
+            parts.append(format_duration(self.seconds))
+        return ", ".join(parts)
+
+
+@contextmanager
+def task(output: Output, what: str) -> Iterator[Tell]:
+    """A block of work that may take long; gives the function by which it tells how far it is.
+
+    On a terminal nothing is shown for two seconds, then one line that is rewritten, and cleared at the end. Elsewhere
+    --verbose gives one plain line every ten seconds.
+    """
+    work = Task(what)
+    live = style_of(output.stderr, output.environ).rich
+    if output.quiet or not (live or output.verbose):
+        yield work.tell
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_follow, args=(output, work, done, live), daemon=True)
+    thread.start()
+    try:
+        yield work.tell
+    finally:
+        done.set()
+        thread.join(timeout=1.0)
+
+
+def _follow(output: Output, work: Task, done: threading.Event, live: bool) -> None:
+    if not live:
+        while not done.wait(PROGRESS_EVERY_S):
+            output.detail(f"everywatt: {work.line()}")
+        return
+    if done.wait(QUIET_S):
+        return
+    encoding = style_of(output.stderr, output.environ).encoding
+    while not done.wait(LOOK_S):
+        output.stderr.write(f"\r\x1b[K{fitting(work.line(), encoding)}")
+        output.stderr.flush()
+    output.stderr.write("\r\x1b[K")
+    output.stderr.flush()

@@ -1,0 +1,1 @@
+"""`everywatt import`."""

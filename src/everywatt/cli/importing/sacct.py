@@ -1,0 +1,40 @@
+"""`everywatt import sacct`: what Slurm's accounting knows goes into the store of a site."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from everywatt.cli.common.options import TIME, Verb, output_options
+from everywatt.cli.common.output import Output
+from everywatt.cli.slurm.common import read_text, store_of, store_option, writing
+from everywatt.core.clocks import NS
+from everywatt.slurm.site.sacct import ask, fill, parse
+
+DAY_S = 86_400.0
+
+
+@click.command(cls=Verb)
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--since", type=TIME, help="Jobs from this time on (a day ago); for sacct itself, not for files.")
+@click.option("--until", type=TIME, help="Jobs up to this time (now).")
+@store_option
+@output_options
+def command(files: tuple[Path, ...], since: int | None, until: int | None, store: Path | None, output: Output) -> None:
+    """Fill a store with what sacct knows: how jobs ended, their accounts, the energy that Slurm counted.
+
+    Without a FILE sacct is asked. A FILE is what `SLURM_TIME_FORMAT=%s sacct -aDP --format=…` wrote, with its header. A
+    job that was recorded keeps its energy and gets its state; a job that was not recorded is added without an energy,
+    and says so. Doing it twice changes nothing.
+    """
+    opened = store_of(store)
+    until_s = time.time() if until is None else until / NS
+    since_s = until_s - DAY_S if since is None else since / NS
+    texts = [read_text(path) for path in files] or [ask(since_s, until_s)]
+    jobs = [job for text in texts for job in parse(text)]
+    with writing(opened.path):
+        changed, added = fill(opened, jobs)
+    output.json("import-sacct", {"jobs": len(jobs), "changed": changed, "added": added})
+    output.text(f"{len(jobs)} jobs in sacct: {changed} records brought up to date, {added} jobs added without energy.")

@@ -1,0 +1,87 @@
+"""`everywatt import sage`: records of a Sage data API, or files of them, become a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from everywatt.cli.common.options import TAG, TIME, Verb, out_option, output_options
+from everywatt.cli.common.output import Output
+from everywatt.cli.importing.imported import imported
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.fleet.address import read_token
+from everywatt.fleet.client import Client
+from everywatt.formats.sage.data_api import query
+from everywatt.formats.sage.importer import parts_of
+from everywatt.meters.series import write_parts
+from everywatt.tape.importing import import_files
+
+FILES = (".json", ".ndjson", ".jsonl", ".gz", ".txt")
+FILE = click.Path(path_type=Path)
+Pairs = tuple[tuple[str, str], ...]
+
+
+@click.command(cls=Verb)
+@click.argument("sources", nargs=-1, required=True, metavar="URL|FILE...")
+@click.option("--start", type=TIME, help="From this time on; for a URL.")
+@click.option("--end", type=TIME, help="Up to this time (now); for a URL.")
+@click.option("--filter", "filters", type=TAG, multiple=True, metavar="K=V", help="Only records with this; repeat it.")
+@click.option("--head", type=click.IntRange(min=1), metavar="N", help="The first N of each series.")
+@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="The last N of each series.")
+@click.option("--bucket", metavar="NAME", help="Where the API keeps them.")
+@click.option("--token-file", type=FILE, metavar="FILE", help="A token to send, in a file.")
+@click.option("--ca", type=FILE, metavar="FILE", help="Whose certificates to trust.")
+@click.option("--set", "settings", type=TAG, multiple=True, metavar="K=V", help="name=TEXT: only such series.")
+@out_option
+@output_options
+def command(
+    sources: tuple[str, ...],
+    start: int | None,
+    end: int | None,
+    filters: Pairs,
+    head: int | None,
+    tail: int | None,
+    bucket: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    settings: Pairs,
+    out: Path | None,
+    output: Output,
+) -> None:
+    """Make a run out of records of Sage: asked of a data API, or in files (ndjson, also .gz).
+
+    Watts of rails become power of the board; everything else is kept beside it. --filter name=tegra.* --filter vsn=W023
+    are the API's own filters.
+    """
+    asked = {"--start": start, "--end": end, "--filter": filters, "--head": head, "--tail": tail, "--bucket": bucket}
+    if all(_is_file(source) for source in sources):
+        given = next((name for name, value in asked.items() if value), None)
+        if given:
+            raise UsageError(f"{given} is for a URL; a file has what it has.", cure="--set name=TEXT")
+        paths = [Path(source) for source in sources]
+        with imported(output, out, f"sage-{paths[0].stem}", f"import of {paths[0].name}") as (target, _):
+            import_files("sage", paths, target, dict(settings))
+        return
+    if len(sources) > 1:
+        raise UsageError("One URL at a time, or files.", cure=f"everywatt import sage {sources[0]} --start -1h")
+    if start is None:
+        raise UsageError("From when on?", cure=f"everywatt import sage {sources[0]} --start -1h")
+    client = Client(sources[0], token=read_token(None, token_file), ca=ca)
+    if client.corrected:
+        output.warn(client.corrected)
+    name = f"sage-{urlsplit(client.url).hostname}"
+    with imported(output, out, name, f"import from {client.shown}") as (target, _):
+        lines = query(client, start_ns=start, end_ns=end, filters=dict(filters), head=head, tail=tail, bucket=bucket)
+        parts = parts_of(lines, dict(settings).get("name", ""))
+        if not parts:
+            raise MeasurementRefused(
+                f"{client.shown} has no numbers for that ({len(lines)} records came).",
+                cure="another --start or --filter",
+            )
+        write_parts(target, parts, [Path(client.shown)], {"meta": {"imported_from": [client.shown]}})
+
+
+def _is_file(source: str) -> bool:
+    return "://" not in source and (Path(source).exists() or Path(source).suffix in FILES)

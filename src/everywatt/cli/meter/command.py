@@ -1,0 +1,299 @@
+"""`everywatt meter …`: wattmeters at the wall, recorded, archived and read."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from everywatt.cli.common.options import DURATION, TIME, Verb, output_options
+from everywatt.cli.common.output import Output
+from everywatt.cli.common.progress import task
+from everywatt.cli.meter.compare import make as make_compare
+from everywatt.cli.meter.compare import plugs_of
+from everywatt.core.clocks import NS
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.units import format_joules
+from everywatt.meters.archive import read_archive, store
+from everywatt.meters.block import Block, Oddities, forwards
+from everywatt.meters.capture import Capture
+from everywatt.meters.files import blocks_of
+from everywatt.meters.importing import plug_numbers
+from everywatt.meters.plugmap import check_against, load_map, unchanged
+from everywatt.meters.stats import MeterStats, PlugStats, stats
+
+PATHS = click.argument("files", nargs=-1, metavar="FILE...", type=click.Path(path_type=Path))
+ARCHIVE = click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", help="An archive of meters.")
+METER = click.option("--meter", metavar="NAME", help="Which meter, where there are several.")
+START = click.option("--start", type=TIME, help="From this time on.")
+END = click.option("--end", type=TIME, help="Up to this time.")
+MAP = click.option(
+    "--map", "map_file", type=click.Path(path_type=Path), metavar="FILE", help="Which plug feeds which node (map.toml)."
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Record, archive and read wattmeters at the wall."""
+
+
+@command.command("stats", cls=Verb)
+@PATHS
+@ARCHIVE
+@METER
+@START
+@END
+@click.option("--plug", "plugs", metavar="LIST", help="Only these plugs, as 1,5 or 1-6, and their sum.")
+@click.option("--node", metavar="NAME", help="Only the plugs of this node, and their sum; needs --map.")
+@MAP
+@click.option("--head", is_flag=True, help="The first rows, as they are.")
+@output_options
+def stats_command(
+    files: tuple[Path, ...],
+    archive: Path | None,
+    meter: str | None,
+    start: int | None,
+    end: int | None,
+    plugs: str | None,
+    node: str | None,
+    map_file: Path | None,
+    head: bool,
+    output: Output,
+) -> None:
+    """Count, median, most, least, mean, energy and coverage of the plugs of a meter.
+
+    FILE is what `wattmetre-read` printed (CSV, TSV, gzip, zip) or Parquet of an archive; files of one meter are taken
+    together, in the order of their times. --archive reads a period of an archive instead.
+    """
+    odd, change_ns = Oddities(), None
+    chosen, total = _chosen(plugs, node)
+    if node is not None:
+        sample = next(_recording(files, archive, meter, (start, end), None, Oddities()), None)
+        if sample is None:
+            raise MeasurementRefused("There are no rows in that period.")
+        chosen, change_ns = plugs_of(map_file, node, meter, (start, end), sample)
+    blocks = unchanged(_recording(files, archive, meter, (start, end), chosen, odd), change_ns, f"'{node}'")
+    first = next(blocks, None)
+    if first is None:
+        raise MeasurementRefused("There are no rows in that period.")
+    if head:
+        _head(first, chosen, output)
+        return
+    with task(output, "statistics"):
+        found = stats(_with(first, blocks), [str(plug) for plug in chosen] if chosen else None, total)
+    assert found is not None
+    _show(found, odd, output)
+
+
+def _chosen(plugs: str | None, node: str | None) -> tuple[list[int] | None, str | None]:
+    """The plugs that are asked for, None for all or for those of a node, and what their sum is called."""
+    if plugs is not None and node is not None:
+        raise UsageError("Ask for plugs or for a node, not both.")
+    if plugs is None:
+        return None, node
+    numbers = plug_numbers(plugs)
+    return numbers, "+".join(map(str, numbers)) if len(numbers) > 1 else None
+
+
+def _recording(
+    files: Sequence[Path],
+    archive: Path | None,
+    meter: str | None,
+    period: tuple[int | None, int | None],
+    plugs: Sequence[int] | None,
+    odd: Oddities,
+) -> Iterator[Block]:
+    if (archive is None) == (not files):
+        raise UsageError("Give files, or an archive.", cure="everywatt meter stats FILE… or --archive DIR")
+    if archive is not None:
+        return iter(read_archive(archive, meter, *period, plugs))
+    missing = [path for path in files if not path.is_file()]
+    if missing:
+        raise UsageError(f"There is no file {missing[0]}.")
+    return iter(forwards(_files_in_order(files, odd, period, plugs), odd))
+
+
+def _files_in_order(
+    files: Sequence[Path], odd: Oddities, period: tuple[int | None, int | None], plugs: Sequence[int] | None
+) -> Iterator[Block]:
+    heads = []
+    for path in files if len(files) > 1 else ():
+        first = next(blocks_of(path, Oddities(), *period, plugs), None)
+        if first is not None:
+            heads.append((int(first.utc_ns[0]), path))
+    for _, path in sorted(heads) or [(0, path) for path in files]:
+        yield from blocks_of(path, odd, *period, plugs)
+
+
+def _with(first: Block, rest: Iterable[Block]) -> Iterator[Block]:
+    yield first
+    yield from rest
+
+
+def _head(block: Block, plugs: Sequence[int] | None, output: Output) -> None:
+    names = [str(plug) for plug in plugs or range(1, block.plugs + 1)]
+    rows = [
+        [_stamp(int(at)), *(float(value) if math.isfinite(value) else None for value in (*volts, *watts))]
+        for at, volts, watts in zip(block.utc_ns[:10], block.volts[:10], block.watts[:10], strict=True)
+    ]
+    output.json("meter-head", {"plugs": names, "rows": rows})
+    shown = [[row[0], *("-" if value is None else f"{value:.1f}" for value in row[1:])] for row in rows]
+    headers = ["TIME (UTC)", "U1 V", "U2 V", "U3 V", *(f"{name} W" for name in names)]
+    output.table(headers, shown, right=range(1, len(headers)))
+
+
+def _stamp(utc_ns: int) -> str:
+    seconds, ns = divmod(utc_ns, NS)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{ns // 1_000_000:03d}"
+
+
+def _show(found: MeterStats, odd: Oddities, output: Output) -> None:
+    output.json("meter-stats", {**found.to_dict(), "oddities": odd.sentences()})
+    figures: list[PlugStats] = [*found.plugs, *([found.total] if found.total else [])]
+    rows = [
+        [
+            plug.name,
+            plug.count,
+            *(f"{w:.1f}" for w in (plug.median_w, plug.max_w, plug.min_w, plug.mean_w)),
+            format_joules(plug.joules),
+            f"{plug.kwh:.6f}" if plug.kwh < 1 else f"{plug.kwh:.6g}",
+            f"{100 * found.coverage:.2f} %",
+        ]
+        for plug in figures
+    ]
+    headers = ["PLUG", "COUNT", "MEDIAN W", "MAX W", "MIN W", "MEAN W", "ENERGY", "KWH", "COVERAGE"]
+    output.table(headers, rows, right=range(1, len(headers)))
+    seconds = (found.end_ns - found.start_ns) / NS
+    output.say(
+        f"{found.rows} rows from {_stamp(found.start_ns)} to {_stamp(found.end_ns)} UTC ({seconds:.3f} s); "
+        f"{100 * found.repeats / found.rows:.0f} % of them repeat the row before."
+    )
+    for line in odd.sentences():
+        output.say(f"In the files: {line}.")
+
+
+@command.command("import", cls=Verb)
+@PATHS
+@click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", required=True, help="Where to put it.")
+@METER
+@output_options
+def import_command(files: tuple[Path, ...], archive: Path, meter: str | None, output: Output) -> None:
+    """Put recordings of a meter into an archive: raw rows, and true copies by second and by minute, as Parquet.
+
+    For a run that `show` and `report` can read, use `everywatt import omegawatt` instead.
+    """
+    if not files:
+        raise UsageError("No file was given.", cure="everywatt meter import FILE… --archive DIR")
+    odd = Oddities()
+    with task(output, "import"):
+        stored = store(archive, meter or "meter", _recording(files, None, meter, (None, None), None, odd))
+    if not stored:
+        raise MeasurementRefused("The files hold no rows.")
+    output.json("meter-import", {"files": [str(path) for path in stored], "oddities": odd.sentences()})
+    for path in stored:
+        output.text(str(path))
+    for line in odd.sentences():
+        output.say(f"In the files: {line}.")
+
+
+@command.command("map", cls=Verb)
+@PATHS
+@MAP
+@METER
+@output_options
+def map_command(files: tuple[Path, ...], map_file: Path | None, meter: str | None, output: Output) -> None:
+    """Check a map of plugs and list it, and hold it against recordings where FILE is given.
+
+    A plug that is mapped to a phase without voltage, to two nodes at once, or that the meter does not have, is an
+    error. Tables of Lab-IA (JSON) can be read too.
+    """
+    if map_file is None:
+        raise UsageError("Which map?", cure="--map map.toml")
+    table = load_map(map_file)
+    odd = Oddities()
+    for path in files:
+        first = next(_recording((path,), None, None, (None, None), None, odd), None)
+        if first is not None:
+            at_ns = int(first.utc_ns[0])
+            feeds = [feed for feed in table.feeds if not meter or feed.meter in ("", meter)]
+            check_against([feed for feed in feeds if feed.holds(at_ns, at_ns + 1)], first)
+    rows = [
+        [
+            feed.node,
+            feed.meter or None,
+            feed.plug,
+            feed.supply or None,
+            feed.phase,
+            _day(feed.from_ns),
+            _day(feed.until_ns),
+        ]
+        for feed in table.feeds
+    ]
+    headers = ["NODE", "METER", "PLUG", "SUPPLY", "PHASE", "FROM", "UNTIL"]
+    output.json("meter-map", {"feeds": [dict(zip(map(str.lower, headers), row, strict=True)) for row in rows]})
+    output.table(headers, rows, right=(2, 4))
+
+
+def _day(utc_ns: int | None) -> str | None:
+    return None if utc_ns is None else f"{datetime.fromtimestamp(utc_ns / NS, UTC):%Y-%m-%d %H:%M}"
+
+
+@command.command("capture", cls=Verb)
+@click.argument("port")
+@click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", required=True, help="Where to put it.")
+@METER
+@click.option("--text", is_flag=True, help="The port gives what wattmetre-read prints, not binary frames.")
+@click.option("--rotate", metavar="HH:MM", default="07:00", show_default=True, help="Start a new file at this hour.")
+@click.option("--zip", "zips", is_flag=True, help="Also write zips as Lab-IA keeps them.")
+@click.option("--baud", type=int, default=921_600, show_default=True, help="Speed of the serial line.")
+@click.option("--for", "duration", type=DURATION, help="End after this time; without it, when it is told to.")
+@output_options
+def capture_command(
+    port: str,
+    archive: Path,
+    meter: str | None,
+    text: bool,
+    rotate: str,
+    zips: bool,
+    baud: int,
+    duration: float | None,
+    output: Output,
+) -> None:
+    """Record an Omegawatt around the clock into an archive.
+
+    PORT is a serial device (/dev/ttyUSB0), a pipe, a file, or - for standard input. It goes on after an unplugged
+    adapter, a full disk, and, started again, after a kill. SIGHUP starts a new file; SIGTERM and Ctrl-C end it.
+    """
+    turn = _clock(rotate)
+    name = meter or (Path(port).name if port != "-" else "meter")
+    kind = "text" if text else "serial"
+    capture = Capture(port, archive, name, kind, turn=turn, baud=baud, zips=zips, tell=output.say)
+    signal.signal(signal.SIGTERM, lambda number, frame: capture.stop())
+    signal.signal(signal.SIGINT, lambda number, frame: capture.stop())
+    signal.signal(signal.SIGHUP, lambda number, frame: capture.rotate())
+    output.say(f"Capturing {port} into {archive}.")
+    done = capture.run(duration)
+    output.json("meter-capture", asdict(done))
+    for path in done.packed:
+        output.text(path)
+    unit = "lines" if text else "frames"
+    output.say(f"{done.frames} {unit}, {done.rotations} rotations, {done.outages} outages, {done.bad} bad frames.")
+    if done.lost_bytes:
+        raise MeasurementRefused(f"{done.lost_bytes} bytes could not be written and are lost.", cure="make room")
+
+
+def _clock(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,2}):(\d{2})", text)
+    hour, minute = (int(match[1]), int(match[2])) if match else (99, 99)
+    if hour > 23 or minute > 59:
+        raise UsageError(f"'{text}' is not an hour.", cure="--rotate 07:00")
+    return hour, minute
+
+
+command.add_command(make_compare(_recording))

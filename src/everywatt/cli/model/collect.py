@@ -1,0 +1,117 @@
+"""`everywatt model collect`: a load program and its recording in one: rows to learn from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
+from everywatt.cli.common.output import Output
+from everywatt.core.config import Settings
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.units import format_duration
+
+if TYPE_CHECKING:
+    from everywatt.api.run import Run
+    from everywatt.stress import Load
+
+KINDS = ("integer", "float", "vector", "memory", "branchy")
+LEAST_S = 10.0
+IDLE_SHARE = 0.05
+
+
+@click.command(cls=Verb)
+@click.option("--time", "time_s", type=DURATION, default="10m", show_default=True, help="How long in all.")
+@click.option("--cpu", "cores", type=click.IntRange(1, 4096), help="Cores to load; all unless set.")
+@click.option("--steps", type=click.IntRange(2, 10_000), help="Steps of load; one every 3 s unless set.")
+@click.option("--kinds", default=",".join(KINDS), show_default=True, help="Kinds of CPU work, separated by commas.")
+@click.option("--memory-bytes", type=click.IntRange(0), default=0, help="Memory at full load; none unless set.")
+@click.option("--disk", metavar="RATE", default="0", help="Also write to disk: at full load this much, such as 50MB/s.")
+@click.option("--network", metavar="RATE", default="0", help="Also send over the loopback: at most this much.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same steps.")
+@settings_options
+@output_options
+def command(
+    time_s: float,
+    cores: int | None,
+    steps: int | None,
+    kinds: str,
+    memory_bytes: int,
+    disk: str,
+    network: str,
+    seed: int,
+    settings: Settings,
+    note: str | None,
+    output: Output,
+) -> None:
+    """Make load on purpose and record everything: what `model fit` learns from.
+
+    Loads cover the space evenly (a Latin hypercube over cores and kinds of work), with idle at the start. What else
+    tells of power (frequency, disk, network, instructions) is recorded too. The run is then a source for
+    `everywatt model fit RUN --target …`.
+    """
+    from everywatt.stress import Load
+    from everywatt.stress.files import parse_bytes
+
+    if time_s < LEAST_S:
+        raise UsageError(f"{format_duration(time_s)} is too short to learn from.", cure="--time 1m or more")
+    chosen = tuple(kind.strip() for kind in kinds.split(",") if kind.strip())
+    unknown = [kind for kind in chosen if kind not in KINDS]
+    if unknown or not chosen:
+        raise UsageError(f"There is no kind of work {unknown[0] if unknown else kinds!r}.", cure=", ".join(KINDS))
+    load = Load(
+        cpu_cores=cores or os.cpu_count() or 1,
+        cpu_kinds=chosen,
+        ram_bytes=memory_bytes,
+        disk_bytes_per_s=parse_bytes(disk),
+        network_bytes_per_s=parse_bytes(network),
+    )
+    run, made = collected(load, time_s, steps, seed, settings, note, output)
+    _tell(run.name, run.path, made, output)
+
+
+def collected(
+    load: Load, time_s: float, steps: int | None, seed: int, settings: Settings, note: str | None, output: Output
+) -> tuple[Run, int]:
+    """The run that was recorded while load covered its space, and how many steps it had."""
+    from everywatt.stress import Program, Step, latin_hypercube, play
+    from everywatt.stress.playing import prepared
+
+    idle_s = max(3.0, IDLE_SHARE * time_s)
+    count = steps or max(4, round((time_s - idle_s) / 3.0))
+    program = latin_hypercube(load, time_s=time_s - idle_s, steps=count, seed=seed, name="collect")
+    program = Program((Step(idle_s), *program.steps), name="collect")
+    prepared(program)
+    use = {**settings.options.get("use", {}), "features": True}
+    meter = meter_of(replace(settings, options={**settings.options, "use": use}), note, "collect")
+    show = output.progress()
+    meter.start()
+    try:
+        results = play(program, on_step=lambda step: show(f"step {step.index + 1} of {len(program.steps)}"))
+    finally:
+        run = meter.stop()
+    if run is None:
+        raise MeasurementRefused(f"Nothing was recorded: {meter.energy.refused}.")
+    return run, len(results)
+
+
+def _tell(name: str, path: object, steps: int, output: Output) -> None:
+    from everywatt.api.run import load
+    from everywatt.models.runs import run_table
+    from everywatt.models.screening import POWER_NAME
+
+    table = run_table([load(str(path))])
+    targets = [column for column in table.columns if POWER_NAME.search(column)]
+    output.text(f"{name}: {steps} steps, {len(table)} rows of {len(table.columns)} columns")
+    if targets:
+        output.text(f"Next: everywatt model fit {name} --target {targets[0]} --out model.json")
+    else:
+        output.warn("Nothing measured power during this run, so that there is nothing to learn. Try: everywatt sensors")
+    output.json(
+        "model-collection",
+        {"run": name, "path": str(path), "rows": len(table), "columns": list(table.columns), "targets": targets},
+    )

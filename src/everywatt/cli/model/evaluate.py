@@ -1,0 +1,60 @@
+"""`everywatt model evaluate`: how far off a model is on a table with the truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from everywatt.cli.common.options import Verb, output_options
+from everywatt.cli.common.output import Output
+from everywatt.cli.model.tables import model_argument, percent, table_options
+
+if TYPE_CHECKING:
+    from everywatt.models.table import Table
+
+
+@click.command(cls=Verb)
+@model_argument
+@table_options
+@click.option("--target", metavar="COLUMN", help="The column with the truth.  [default: the model's own target]")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Prediction against truth: .png, .svg, .pdf or .html.",
+)
+@output_options
+def command(model: Path, table: Table, target: str | None, plot: Path | None, output: Output) -> None:
+    """Say how far off a model is on a table that has the truth: errors, coverage of its interval, rows out of range."""
+    from everywatt.models.applying import apply, evaluate
+    from everywatt.models.modelfile import load_model
+
+    fitted = load_model(model)
+    target = target or fitted.target
+    found = evaluate(fitted, table, target)
+    for warning in found["warnings"]:
+        output.warn(warning)
+    rows = [
+        ["mean error", percent(found["mape_pct"]), f"{found['mae_w']:.3g} W"],
+        ["of energy over the whole time", percent(found["energy_error_pct"]), f"{found['bias_w']:+.3g} W"],
+        ["inside of what was learnt", percent(found["mape_inside_pct"]), ""],
+        ["the mean of the training alone", percent(found["mean_baseline_pct"]), ""],
+        ["of the variance explained (R²)", "-" if found["r2"] is None else f"{found['r2']:.4f}", ""],
+        [f"truths inside the {found['level']:.0%} interval", percent(100 * found["coverage"]), ""],
+        ["mean width of the interval", percent(found["mean_width_pct"]), ""],
+        ["rows outside of what was learnt", percent(100 * found["outside_share"]), ""],
+    ]
+    output.table(
+        ["", "", ""],
+        rows,
+        right=(1, 2),
+        title=f"{fitted.target} by {fitted.about.get('model', 'a model')}, {found['rows']} rows",
+    )
+    if plot is not None:
+        from everywatt.report.model_plots import truth_plot
+
+        applied = apply(fitted, table)
+        drawn = truth_plot(table.times_s, table.column(target), applied.watts, target, plot)
+        output.say(f"Prediction against truth: {drawn}")
+    output.json("model-evaluation", {"model": str(model), "target": target, **found})

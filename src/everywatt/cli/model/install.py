@@ -1,0 +1,137 @@
+"""`everywatt model install`: a model becomes the sensor `model` of this user, moved to this machine where asked."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from everywatt.cli.common.options import DURATION, Verb, output_options
+from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.model.tables import model_argument, percent, table_of
+from everywatt.core.config import resolve, user_file
+from everywatt.core.errors import ConfigError, UsageError
+from everywatt.core.units import format_duration
+
+if TYPE_CHECKING:
+    from everywatt.models.table import Table
+
+SECTION = re.compile(r"^\[sensor\.model\]\n(?:(?!\[).*\n?)*", re.MULTILINE)
+
+
+@click.command(cls=Verb)
+@model_argument
+@click.option(
+    "--against", metavar="SENSOR|RUN", help="Move the model here: by this sensor now, or by a recording of it."
+)
+@click.option("--time", "time_s", type=DURATION, default="3m", show_default=True, help="How long beside a sensor.")
+@click.option(
+    "--target", metavar="COLUMN", help="The channel of the sensor in that recording; the model's own unless set."
+)
+@click.option("--remove", is_flag=True, help="No longer use a model.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done and change nothing.")
+@output_options
+def command(
+    model: Path,
+    against: str | None,
+    time_s: float,
+    target: str | None,
+    remove: bool,
+    dry_run: bool,
+    output: Output,
+) -> None:
+    """Use a model as a sensor from now on: copy it beside your settings and name it there.
+
+    With --against the model of another machine is moved here, by a sensor (load is made for --time while it is
+    recorded) or by a recording beside one: gain and offset are fitted, and the interval is made at least as wide as
+    what is left over.
+    """
+    from everywatt.models.modelfile import dumps, load_model
+
+    config = user_file(os.environ, Path(os.environ.get("HOME", "/")))
+    text = config.read_text(encoding="utf-8") if config.is_file() else ""
+    if remove:
+        _write(config, SECTION.sub("", text), dry_run)
+        output.say(f"The sensor 'model' is no longer in {config}.")
+        return
+    fitted = load_model(model)
+    if fitted.form.kind == "plugin":
+        raise UsageError("A model of a plug-in cannot be a sensor: it needs more than the recorder loads.")
+    if against is not None:
+        from everywatt.models.applying import transfer
+
+        table = _beside(against, time_s, output)
+        before = fitted
+        target = target or _target(table, fitted.target)
+        fitted = replace(transfer(fitted, table, target, socket.gethostname()), target=target)
+        moved = fitted.about["transferred"]
+        output.text(
+            f"Moved from {before.host or 'elsewhere'}: × {moved['gain']:.4g} {moved['offset_w']:+.3g} W, "
+            f"{percent(moved['error_pct'])} off here over {moved['rows']} rows."
+        )
+    copy = config.parent / "models" / f"{re.sub(r'[^A-Za-z0-9._-]', '-', model.stem)}.json"
+    section = f'[sensor.model]\nfile = "models/{copy.name}"\n'
+    if not dry_run:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        write_text(copy, dumps(fitted))
+    rest = SECTION.sub("", text)
+    _write(config, (rest.rstrip("\n") + "\n\n" if rest.strip() else "") + section, dry_run)
+    told = "Would be" if dry_run else "Is"
+    output.say(f"{told} in {config}: [sensor.model] file = models/{copy.name}. Try: everywatt sensors")
+    output.json(
+        "model-install", {"file": str(copy), "config": str(config), "gain": fitted.gain, "offset_w": fitted.offset_w}
+    )
+
+
+def _beside(against: str, time_s: float, output: Output) -> Table:
+    """The table of a recording, made now where a sensor is named."""
+    from everywatt.sensors.base import Request
+    from everywatt.sensors.registry import known, probe
+
+    if against not in known():
+        return table_of([against])
+    from everywatt.cli.model.collect import LEAST_S, collected
+    from everywatt.models.runs import run_table
+    from everywatt.stress import Load
+
+    if time_s < LEAST_S:
+        raise UsageError(f"{format_duration(time_s)} is too short to calibrate.", cure="--time 3m")
+    settings = replace(resolve(), sensors=(against, "use"))
+    _, report = probe(against, known()[against], Request(options=settings.options, sensors=settings.sensors))
+    if not report.usable or not report.power:
+        raise UsageError(f"{against} gives no power here: {report.why}.", cure=report.cure or "everywatt sensors")
+    output.say(f"Making load for {format_duration(time_s)} beside {against}.")
+    run, _ = collected(Load(cpu_cores=os.cpu_count() or 1), time_s, None, 0, settings, "", output)
+    return run_table([run])
+
+
+def _target(table: Table, own: str) -> str:
+    """The model's own target where the table has it, else the one power that is there."""
+    from everywatt.models.screening import POWER_NAME
+
+    powers = [name for name in table.columns if POWER_NAME.search(name)]
+    if own in table.columns or not powers:
+        return own
+    if len(powers) > 1:
+        raise UsageError(f"There is no {own} here. Which of {', '.join(powers)}?", cure=f"--target {powers[0]}")
+    return powers[0]
+
+
+def _write(config: Path, text: str, dry_run: bool) -> None:
+    """Write the settings, after making sure that they can still be read."""
+    import tomllib
+
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"{config} would not be readable: {error}.", cure="write [sensor.model] there by hand"
+        ) from None
+    if not dry_run:
+        config.parent.mkdir(parents=True, exist_ok=True)
+        write_text(config, text)

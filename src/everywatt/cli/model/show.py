@@ -1,0 +1,52 @@
+"""`everywatt model show`: a model file for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from everywatt.cli.common.options import Verb, output_options
+from everywatt.cli.common.output import Output
+from everywatt.cli.model.tables import model_argument, percent
+from everywatt.models.form import Model
+
+
+@click.command(cls=Verb)
+@model_argument
+@output_options
+def command(model: Path, output: Output) -> None:
+    """Show a model: what it needs and where that was learnt, how far off every model was, how it was validated."""
+    from everywatt.models.modelfile import load_model, to_dict
+
+    fitted = load_model(model)
+    about = fitted.about
+    output.text(f"{fitted.target}: {about.get('model', fitted.form.kind)}, learnt {_where(fitted)}")
+    if fitted.gain != 1.0 or fitted.offset_w:
+        output.text(f"Moved to {fitted.host or 'another machine'}: × {fitted.gain:.4g} {fitted.offset_w:+.3g} W")
+    rows = [
+        [name, fitted.units.get(name) or "-", f"{r.low:.4g}", f"{r.middle:.4g}", f"{r.high:.4g}"]
+        for name, r in fitted.columns.items()
+    ]
+    output.table(["NEEDS", "UNIT", "LOW", "MEDIAN", "HIGH"], rows, right=(2, 3, 4))
+    tried = [
+        [str(e.get("model", "")), percent(e.get("blocked_pct")), percent(e.get("load_out_pct"))] for e in fitted.errors
+    ]
+    if tried:
+        output.text()
+        output.table(["TRIED", "BLOCKED", "ONE LOAD OUT"], tried, right=(1, 2))
+    if about.get("validated"):
+        output.text(f"Validated by {about['validated']}.")
+    if isinstance(about.get("coverage_in_blocks"), int | float):
+        output.text(f"{fitted.widths.level:.0%} intervals held {about['coverage_in_blocks']:.1%} of truths left out.")
+    output.json("model-file", {"model": {k: v for k, v in to_dict(fitted).items() if k not in ("schema", "kind")}})
+
+
+def _where(model: Model) -> str:
+    about = model.about
+    host = f"on {model.host} " if model.host else ""
+    rows, seconds = about.get("rows"), about.get("seconds")
+    length = (
+        f"from {rows} rows over {float(seconds) / 60:.0f} min" if rows and seconds else "from rows that are not told"
+    )
+    return f"{host}{length}, a row every {model.period_s:g} s"

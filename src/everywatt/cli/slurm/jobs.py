@@ -1,0 +1,144 @@
+"""`everywatt slurm jobs`: what jobs cost, one by one or added up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everywatt.cli.common.options import TIME, Verb, output_options
+from everywatt.cli.common.output import Output
+from everywatt.cli.slurm.common import readable_store, store_option
+from everywatt.cli.slurm.table import print_jobs
+from everywatt.core.clocks import NS
+from everywatt.core.errors import UsageError
+from everywatt.core.units import format_joules
+from everywatt.slurm.site.figures import amount, energy_of, job_of, percent, short, time_of
+from everywatt.slurm.site.from_series import jobs_of_series
+from everywatt.slurm.site.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
+
+WEEK_S = 7 * 86_400
+HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE SHARE", "CPU", "GPU", "NAME"]
+
+
+@click.command(cls=Verb)
+@click.option("--user", help="Only jobs of this user.")
+@click.option("--account", help="Only jobs of this account.")
+@click.option("--state", help="Only jobs in this state, as COMPLETED or the beginning of it.")
+@click.option("--partition", help="Only jobs of this partition.")
+@click.option("--node", help="Only what ran on this node.")
+@click.option("--since", type=TIME, help="Only jobs that ended after this time (a week ago).")
+@click.option("--until", type=TIME, help="Only jobs that ended before this time (now).")
+@click.option("--sort", type=click.Choice(list(SORTS)), default="end", help="The order of jobs.")
+@click.option("--by", type=click.Choice(GROUPS), help="Add jobs up.")
+@click.option("--waste", is_flag=True, help="What was allocated and not used, and what it cost; the worst first.")
+@click.option("--from", "url", metavar="URL", help="A Prometheus or VictoriaMetrics that agents feed, not the store.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many jobs.")
+@store_option
+@output_options
+def command(
+    user: str | None,
+    account: str | None,
+    state: str | None,
+    partition: str | None,
+    node: str | None,
+    since: int | None,
+    until: int | None,
+    sort: str,
+    by: str | None,
+    waste: bool,
+    url: str | None,
+    limit: int | None,
+    store: Path | None,
+    output: Output,
+) -> None:
+    """List the jobs of a site with the energy of each, or add them up by user, account, state, partition or node.
+
+    ENERGY is a job's own share of what its nodes drew, with a 95 % interval; IDLE SHARE is what the CPUs and GPUs that
+    it was given draw with nobody there. --waste shows the part of that which the job did not use. The last line proves
+    that jobs, idle and system add up to what the nodes drew in those hours.
+    """
+    until_s = time.time() if until is None else until / NS
+    since_s = until_s - WEEK_S if since is None else since / NS
+    wanted = Wanted(since_s, until_s, user, account, state, partition, node)
+    if url is not None:
+        if by is not None or waste:
+            raise UsageError("Series have no waste and are not added up here.", cure="--by and --waste need the store")
+        rows = jobs_of_series(url, wanted, sort, limit)
+        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "from": url})
+        if output.json_to is None:
+            _print_jobs(rows, False, output)
+        return
+    opened = readable_store(store)
+    nodes = node_sums(opened, since_s, until_s)
+    if by is not None:
+        rows = sums(opened, wanted, by)
+        output.json("slurm-sums", {"by": by, "groups": [_group(row) for row in rows], **_proof(nodes)})
+        if output.json_to is None:
+            _print_groups(rows, by, waste, output)
+    else:
+        rows = jobs(opened, wanted, "waste" if waste and sort == "end" else sort, limit)
+        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], **_proof(nodes)})
+        if output.json_to is None:
+            _print_jobs(rows, waste, output)
+    if opened.leave_out:
+        output.warn(f"{len(opened.leave_out)} files of the store are broken and left out: everywatt slurm validate")
+    if nodes["total_uj"] and output.json_to is None:
+        parts = ", ".join(f"{name} {format_joules(nodes[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
+        output.text(f"nodes in these hours: {format_joules(nodes['total_uj'] / UJ)} = {parts}")
+
+
+def _proof(nodes: Mapping[str, int]) -> dict[str, Any]:
+    return {"nodes": {name.removesuffix("_uj") + "_j": value / UJ for name, value in nodes.items()}}
+
+
+def _group(row: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: row[name] for name in ("group", "jobs", "refused", "elapsed_s", "cpu_s", "gpu_s")}
+    return {**plain, "energy": energy_of(row), "idle_j": row["idle_uj"] / UJ, "waste_j": row["waste_uj"] / UJ}
+
+
+def _print_jobs(rows: Sequence[Mapping[str, Any]], waste: bool, output: Output) -> None:
+    if not rows:
+        output.text("No job ended in that time.")
+        return
+    headers = [*HEADERS[:-1], "WASTE", HEADERS[-1]] if waste else HEADERS
+    shown = []
+    for row in rows:
+        gpu = row["gpu_utilisation"]
+        cells = [
+            shown_id(row) + (f" r{row['restart']}" if row["restart"] else ""),
+            row["user"],
+            row["account"] or None,
+            row["state"],
+            len(row["nodes"]),
+            time_of(row),
+            short(row),
+            amount(row, "idle_uj"),
+            percent(row["cpu_s"], row["allocated_cpu_s"]),
+            percent(gpu, 1.0),
+            *([amount(row, "waste_uj")] if waste else []),
+            row["name"],
+        ]
+        shown.append(cells)
+    print_jobs(headers, shown, 4, output)
+
+
+def _print_groups(rows: Sequence[Mapping[str, Any]], by: str, waste: bool, output: Output) -> None:
+    headers = [by.upper(), "JOBS", "REFUSED", "TIME", "ENERGY", "IDLE SHARE", "CPU", *(["WASTE"] if waste else [])]
+    shown = [
+        [
+            row["group"] or "(none)",
+            row["jobs"],
+            row["refused"],
+            time_of(row),
+            short(row),
+            amount(row, "idle_uj"),
+            percent(row["cpu_s"], row["allocated_cpu_s"]),
+            *([amount(row, "waste_uj")] if waste else []),
+        ]
+        for row in rows
+    ]
+    output.table(headers, shown, right=range(1, len(headers)))

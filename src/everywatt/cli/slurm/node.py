@@ -1,0 +1,166 @@
+"""`everywatt slurm node`: record the jobs of this node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from everywatt.api.meter import Meter
+from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
+from everywatt.cli.common.output import Output
+from everywatt.cli.slurm.common import spool_of, spool_option, store_of, store_option
+from everywatt.core.config import Settings
+from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.slurm.node.hooks import make_spool
+from everywatt.slurm.node.job_spans import JobSpans
+from everywatt.slurm.node.presence import AGENT, NODE, alone, holder, leave, take_place
+from everywatt.slurm.node.recorder import Node, tapes_in
+from everywatt.slurm.node.state import STATE, State
+from everywatt.slurm.site.store import Store
+
+IDLE_S = 10.0
+
+
+@click.command(cls=Verb)
+@click.option("--node", "name", help="The node's name in Slurm (this host's, without the domain).")
+@spool_option
+@store_option
+@click.option(
+    "--tape",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Read the tape of an agent (STATE/tape) instead of recording.",
+)
+@click.option("--every", type=DURATION, default=10.0, help="Time between two bookings of jobs that have ended.")
+@click.option("--once", is_flag=True, help="Take what there is, record what has ended, and leave. Needs --tape.")
+@click.option("--until-idle", is_flag=True, help="Leave when no job has run for 10 s.")
+@settings_options
+@output_options
+def command(
+    name: str | None,
+    spool: Path | None,
+    store: Path | None,
+    tape: Path | None,
+    every: float,
+    once: bool,
+    until_idle: bool,
+    note: str | None,
+    settings: Settings,
+    output: Output,
+) -> int:
+    """Record the jobs of this node: who they are by what Slurm's hooks say, what they cost by the tape.
+
+    With --tape the tape is the agent's; without it this command records by itself, which is what a hook starts where
+    no agent runs. Records go to the store. SIGTERM ends it, and nothing is lost: what has not been recorded is taken up
+    at the next start.
+    """
+    if once and tape is None:
+        raise UsageError("--once needs a tape to read.", cure="--tape STATE/tape of the agent")
+    folder = spool_of(spool)
+    make_spool(folder)
+    with alone(folder) as mine:
+        if not mine or not take_place(folder):
+            output.text("Another one records the jobs of this node.")
+            return 0
+        return _record(name, folder, store_of(store), tape, every, (once, until_idle), (settings, note), output)
+
+
+def _record(
+    name: str | None,
+    folder: Path,
+    store: Store,
+    tape: Path | None,
+    every_s: float,
+    how: tuple[bool, bool],
+    recording: tuple[Settings, str | None],
+    output: Output,
+) -> int:
+    """All of it, once the place is ours."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    meter = None if tape else meter_of(*recording, "slurm", pids=(), everything=True)
+    spans = None
+    try:
+        earlier = State.read(folder / STATE).folder
+        if meter is not None:
+            take_place(folder, AGENT)
+            tape, spans = _start(meter), JobSpans(meter)
+        assert tape is not None
+        tapes = tapes_in(*dict.fromkeys([*([Path(earlier)] if earlier else []), tape.resolve()]))
+        node = Node(name or short_name(socket.gethostname()), folder, store, tapes, watch=spans)
+        node.state.folder = str(tape.resolve())
+        places = (NODE, AGENT) if meter is not None else (NODE,)
+        recorded = _loop(node, stop, every_s, places, output, once=how[0], until_idle=how[1])
+        if meter is not None:
+            meter.stop()
+            recorded += node.settle(all_of_it=not node.running)
+    finally:
+        if meter is not None:
+            meter.stop()
+            leave(folder, AGENT)
+        leave(folder)
+    output.json("slurm-node", {"node": node.name, "recorded": recorded, "running": node.running})
+    output.text(f"{node.name}: {recorded} jobs recorded, {node.running} are running.")
+    return 0
+
+
+def short_name(host: str) -> str:
+    """What Slurm calls this host unless told otherwise: its name without the domain."""
+    return host.partition(".")[0]
+
+
+def _start(meter: Meter) -> Path:
+    """Begin to record; gives the folder of the tape."""
+    meter.start()
+    if meter.recording is None:
+        raise MeasurementRefused(meter.energy.refused or "Nothing can be recorded here.", cure="everywatt doctor")
+    return meter.recording.path.parent
+
+
+def _loop(
+    node: Node,
+    stop: threading.Event,
+    every_s: float,
+    places: Sequence[str],
+    output: Output,
+    *,
+    once: bool,
+    until_idle: bool,
+) -> int:
+    """Listen each second, book where a job has ended or it is time; gives how many jobs were recorded.
+
+    Somebody may have removed the spool: it is made again, and our `places` in it with it.
+    """
+    recorded, quiet_s, since_s, told = 0, 0.0, 0.0, ""
+    while True:
+        _keep_places(node.spool, places)
+        heard = node.listen()
+        if once or since_s >= every_s:
+            recorded += node.settle()
+            since_s = 0.0
+        if node.trouble != told and (told := node.trouble):
+            output.error(f"{told}. It is tried again, and nothing is lost meanwhile.")
+        if once:
+            return recorded
+        quiet_s = 0.0 if heard or node.running or node.waiting else quiet_s + 1.0
+        if stop.is_set() or (until_idle and quiet_s >= IDLE_S):
+            return recorded
+        stop.wait(1.0)
+        since_s += 1.0
+
+
+def _keep_places(spool: Path, places: Sequence[str]) -> None:
+    try:
+        if any(holder(spool, name) != os.getpid() for name in places):
+            make_spool(spool)
+            for name in places:
+                take_place(spool, name)
+    except OSError:
+        pass  # a full disk: what is known is in memory, and the next round tries again

@@ -1,0 +1,67 @@
+"""`everywatt slurm report --monthly`: a month of a site as a page, a table or JSON."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from everywatt.cli.common.options import Verb, carbon_options, out_option, output_options
+from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.slurm.common import factor_lines, readable_store, store_option
+from everywatt.core.config import Settings
+from everywatt.core.errors import UsageError
+from everywatt.footprint.carbon import factors_of
+from everywatt.report.html.site import site_page
+from everywatt.slurm.site.figures import amount, short
+from everywatt.slurm.site.monthly import Month, month_of_site, period_of_site
+from everywatt.slurm.site.periods import month_of
+
+LAST_S = 30 * 86_400.0
+
+
+@click.command(cls=Verb)
+@click.option("--monthly", is_flag=True, help="This calendar month; without it the last 30 days.")
+@click.option("--month", metavar="YYYY-MM", help="That calendar month.")
+@out_option
+@store_option
+@carbon_options
+@output_options
+def command(
+    monthly: bool, month: str | None, out: Path | None, store: Path | None, settings: Settings, output: Output
+) -> None:
+    """Report a month (or 30 days) of a site by user, account, state, partition and day, with carbon and cost.
+
+    --out is FILE.html (one page that needs nothing else) or FILE.csv; without it a short table is printed. Carbon and
+    cost are there where their factors are given; --intensity-file adds carbon with the grid's own figures of each time.
+    """
+    if out is not None and out.suffix.lower() not in (".html", ".htm", ".csv"):
+        raise UsageError(f"{out}: a report is a page or a table.", cure="-o month.html or -o month.csv")
+    factors = factors_of(settings)
+    opened, now_s = readable_store(store), time.time()
+    if monthly or month is not None:
+        found = month_of_site(opened, month or month_of(now_s), factors)
+    else:
+        found = period_of_site(opened, (now_s - LAST_S, now_s), "the last 30 days", factors)
+    if out is not None:
+        page = out.suffix.lower() != ".csv"
+        write_text(out, site_page(found, factor_lines(factors), factors.currency) if page else found.csv())
+    output.json("slurm-report", {**found.to_dict(), "file": None if out is None else str(out)})
+    if output.json_to is not None:
+        return
+    if out is not None:
+        output.text(str(out))
+    else:
+        _print(found, output)
+
+
+def _print(month: Month, output: Output) -> None:
+    for by in ("user", "account", "state"):
+        rows = [
+            [row["group"] or "(none)", row["jobs"], short(row), amount(row, "idle_uj"), amount(row, "waste_uj")]
+            for row in month.groups[by]
+        ]
+        output.table([by.upper(), "JOBS", "ENERGY", "IDLE SHARE", "WASTE"], rows, right=range(1, 5))
+        output.text()
+    output.text(f"{month.month}: {month.total['jobs']} jobs, {short(month.total)}")

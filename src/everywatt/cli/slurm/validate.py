@@ -1,0 +1,52 @@
+"""`everywatt slurm validate`: jobs whose record is not whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from everywatt.cli.common.options import TIME, Verb, output_options
+from everywatt.cli.common.output import Output
+from everywatt.cli.slurm.common import readable_store, store_option
+from everywatt.core.clocks import NS
+from everywatt.core.errors import UsageError
+from everywatt.slurm.site.checks import Flaw, flaws
+from everywatt.slurm.site.detail import FOREVER_S
+
+
+@click.command(cls=Verb)
+@click.option("--since", type=TIME, help="Only jobs that ended after this time (all).")
+@click.option("--until", type=TIME, help="Only jobs that ended before this time (all).")
+@store_option
+@output_options
+def command(since: int | None, until: int | None, store: Path | None, output: Output) -> int:
+    """List jobs whose record is not whole; ends with 1 where there are any. Nothing is changed or deleted.
+
+    Jobs without an end, without a record of some of their nodes, without a figure (with the reason), or observed for
+    less than 90 % of their time; hours of nodes that do not add up; files that cannot be read.
+    """
+    opened = readable_store(store)
+    if not any((opened.path / name).exists() for name in ("jobs", "nodes")):
+        raise UsageError(f"{opened.path} has no records of jobs.", cure="--store DIR, where nodes put theirs")
+    found = flaws(opened, 0.0 if since is None else since / NS, FOREVER_S if until is None else until / NS)
+    return told(found, output)
+
+
+def told(found: list[Flaw], output: Output) -> int:
+    """Print what was found; gives the exit code."""
+    output.json("slurm-validation", {"findings": [asdict(flaw) for flaw in found], "ok": not found})
+    if output.json_to is None:
+        if not found:
+            output.text("Everything is in order.")
+            return 0
+        rows = [[f.kind, f.job or None, f.user or None, f.node or None, _words(f)] for f in found]
+        output.table(["KIND", "JOB", "USER", "NODE", "PROBLEM"], rows)
+        jobs = len({flaw.job for flaw in found if flaw.job})
+        output.text(f"{len(found)} findings, {jobs} jobs. Nothing was changed.")
+    return 1 if found else 0
+
+
+def _words(flaw: Flaw) -> str:
+    return f"{flaw.file}: {flaw.problem}" if flaw.file else flaw.problem
