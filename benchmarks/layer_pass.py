@@ -17,7 +17,7 @@ import statistics
 from importlib.util import find_spec
 
 from benchmarks.common import OUT, say
-from everywatt.bench.order import blocks
+from everywatt.bench.interleaving import blocks
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.workers import Worker, WorkerFailed
 from everywatt.bench.verdict import compare

@@ -13,8 +13,8 @@ import numpy as np
 
 from everywatt.energy.publications import publications
 from everywatt.energy.sampling import GaugeCurve
-from everywatt.energy.swing import Witness
 from everywatt.energy.tolerance import Calibration, fit
+from everywatt.energy.unseen_power import Witness
 
 DATA = Path(__file__).resolve().parent.parent / "tests" / "energy" / "data"
 LOCAL = timezone(timedelta(hours=1))

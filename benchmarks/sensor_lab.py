@@ -9,7 +9,7 @@ import numpy as np
 
 from everywatt.energy.publications import publications
 from everywatt.energy.sampling import CounterCurve, GaugeCurve
-from everywatt.energy.swing import Witness
+from everywatt.energy.unseen_power import Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,9 +31,9 @@ from accuracy_lab import LOADS, SENSORS, Sensor
 from everywatt.cli.common.output import Output
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.energy.building import build_ticks
-from everywatt.energy.swing import Witness
 from everywatt.energy.ticks import Ticks
-from everywatt.recorder.phase import Tracker
+from everywatt.energy.unseen_power import Witness
+from everywatt.recorder.phase_lock import Tracker
 from everywatt.sim.curves import parse_curve
 from everywatt.tape.columns import Columns
 

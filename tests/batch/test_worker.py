@@ -12,7 +12,7 @@ import pytest
 from everywatt.batch.devices import CPU
 from everywatt.batch.items import Item
 from everywatt.batch.journal import Attempt
-from everywatt.batch.lane import Lane
+from everywatt.batch.worker_handle import Lane
 
 
 @pytest.fixture

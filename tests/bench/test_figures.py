@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from everywatt.bench.candidates import candidates
+from everywatt.bench.fail_if import failing, parse_rule
 from everywatt.bench.figures import decided, figures, narrow
-from everywatt.bench.gate import failing, parse_rule
 from everywatt.bench.tables import far_off
 from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import Answer

@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from everywatt.bench.order import blocks
+from everywatt.bench.interleaving import blocks
 from everywatt.bench.verdict import Answer, compare, outliers
 
 

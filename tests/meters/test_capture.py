@@ -15,13 +15,13 @@ import pytest
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.meters import journal as journal_module
-from everywatt.meters import landing as landing_module
+from everywatt.meters import ring_buffer as landing_module
 from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Oddities, join
 from everywatt.meters.capture import Capture, next_turn_ns
 from everywatt.meters.journal import Journal, journal_blocks, journals, kind_of, tail_of, whole_size
-from everywatt.meters.landing import Landing, landing_path
 from everywatt.meters.omegawatt_serial import Decoder
+from everywatt.meters.ring_buffer import Landing, landing_path
 from everywatt.sim.omegawatt import OmegawattBox, numbered
 
 pytest.importorskip("pyarrow")

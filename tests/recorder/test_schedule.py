@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
-from everywatt.recorder.phase import Tracker
+from everywatt.recorder.phase_lock import Tracker
 from everywatt.recorder.schedule import Schedule
 
 MS = 1_000_000

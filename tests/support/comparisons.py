@@ -5,7 +5,7 @@ from __future__ import annotations
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.comparing import Plan, Result
 from everywatt.bench.figures import figures
-from everywatt.bench.order import blocks
+from everywatt.bench.interleaving import blocks
 from everywatt.bench.trials import Trial
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy

@@ -6,7 +6,7 @@ from typing import Any
 
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import figures
-from everywatt.bench.order import blocks
+from everywatt.bench.interleaving import blocks
 from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.quality import Beside, Score

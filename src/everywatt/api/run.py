@@ -148,7 +148,7 @@ class Run:
         `by` is process, container, user, job, span or device. `idle_policy` is separate, by-allocation or by-use.
         `baseline` is idle power in watts, of all devices together or by device; without it idle is found on the tape.
         """
-        from everywatt.ledger.book import ledger
+        from everywatt.ledger.build import ledger
 
         windows = self._windows(span, between)
         return ledger(self.tapes, windows, by, idle_policy=idle_policy, baseline=baseline, notes=self.trouble)

@@ -18,11 +18,11 @@ from typing import Any
 from everywatt.batch.devices import Device
 from everywatt.batch.items import Item, fill
 from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, PENDING, RUNNING, Attempt, Journal, State, now
-from everywatt.batch.lane import Lane
 from everywatt.batch.nvtx_ranges import Ranges
 from everywatt.batch.oom import out_of_memory
 from everywatt.batch.orphans import MARK
 from everywatt.batch.plan import Pace, in_order
+from everywatt.batch.worker_handle import Lane
 from everywatt.recorder.client import Mark, Recording
 
 ITEM = "item"

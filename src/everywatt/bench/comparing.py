@@ -13,7 +13,7 @@ from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate, words_of
 from everywatt.bench.cooling import Cooling
 from everywatt.bench.figures import Figures, decided, figures, narrow
-from everywatt.bench.order import blocks
+from everywatt.bench.interleaving import blocks
 from everywatt.bench.trials import Trial, execute, from_span, run_trial, with_energy
 from everywatt.core.errors import UsageError
 

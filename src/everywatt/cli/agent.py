@@ -137,7 +137,7 @@ def _check(options: AgentOptions, output: Output) -> int:
     from tempfile import TemporaryDirectory
 
     from everywatt.fleet.agent import Agent
-    from everywatt.fleet.once import look
+    from everywatt.fleet.single_scrape import look
 
     with TemporaryDirectory(prefix="everywatt-agent-") as folder:
         agent = Agent(replace(options, state=Path(folder), remote_write=None), say=output.say)

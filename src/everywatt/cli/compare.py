@@ -12,8 +12,8 @@ import click
 from everywatt.api.run import Run, load
 from everywatt.bench.candidates import Candidate, candidates, parse_values
 from everywatt.bench.comparing import Comparing, Plan, Progress, Result, Watcher
+from everywatt.bench.fail_if import Rule, failing, parse_rule, unjudged
 from everywatt.bench.figures import Figures
-from everywatt.bench.gate import Rule, failing, parse_rule, unjudged
 from everywatt.bench.llm.comparing import is_llm
 from everywatt.bench.runs import RunFigures, compare_runs, runs_csv
 from everywatt.bench.sweep import Choice

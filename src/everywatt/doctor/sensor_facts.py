@@ -16,7 +16,7 @@ import numpy.typing as npt
 from everywatt.energy.publications import Publications, publications
 
 if TYPE_CHECKING:
-    from everywatt.energy.swing import Array
+    from everywatt.energy.unseen_power import Array
 
 # Trial windows from instantaneous to a moving average of 1.5 s; in steps of 7 %, finer than recordings can tell.
 WINDOWS_S = np.concatenate(([0.002, 0.005], np.geomspace(0.01, 1.6, 75)))

@@ -17,8 +17,8 @@ from everywatt.energy.curve import Sampled
 from everywatt.energy.ends import REACH_S
 from everywatt.energy.median import median
 from everywatt.energy.sampling import CLEAR, CounterCurve
-from everywatt.energy.swing import Array, Witness, unwitnessed
 from everywatt.energy.ticks import Reading, Ticks
+from everywatt.energy.unseen_power import Array, Witness, unwitnessed
 
 # Between two counters: longer than utilisation speaks for a cell.
 APART_S = 1.0

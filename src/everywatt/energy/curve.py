@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from everywatt.energy.swing import Array
+    from everywatt.energy.unseen_power import Array
 
 Z95 = 1.96
 # Edge errors are bounded, not normal: 95 % of a uniform one lies within 1.65 sd, of the sum of two equal ones within

@@ -18,11 +18,11 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
 from everywatt.energy.building import Raw, joined, kept_rows, moved, raw_of, ticks_of
-from everywatt.energy.clockwork import Rows, retime_some
 from everywatt.energy.median import median
+from everywatt.energy.publication_times import Rows, retime_some
 from everywatt.energy.sampling import CLEAR
-from everywatt.energy.swing import IDLE, MOVED, Witness
 from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Ticks
+from everywatt.energy.unseen_power import IDLE, MOVED, Witness
 from everywatt.tape.columns import Columns
 
 # Ticks to either side of an end that its cell's error is told from; rows further out that are put on the clock, because

@@ -16,8 +16,8 @@ from everywatt.energy.building import GAP_PERIODS, build_ticks, slopes
 from everywatt.energy.ends import REACH, Around, ends_of, idle_w
 from everywatt.energy.median import median
 from everywatt.energy.spacing import publishing_s, spacing_s
-from everywatt.energy.swing import Witness
 from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
+from everywatt.energy.unseen_power import Witness
 from everywatt.tape.columns import Columns, counted_line, load_columns
 from everywatt.tape.growing import grown_columns
 from everywatt.tape.reader import StoredGroup, Tape

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from everywatt.energy.median import median
-from everywatt.energy.swing import Array, Flags, around, own_swing, restlessness
+from everywatt.energy.unseen_power import Array, Flags, around, own_swing, restlessness
 
 # Uses of the rule on top of one another, before moving readings is the better choice. Real averages are no perfect
 # boxcars: on a recorded card a second use already echoes more than it mends.

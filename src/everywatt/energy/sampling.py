@@ -20,7 +20,7 @@ from everywatt.energy.curve import Z95, Cells, Curve
 from everywatt.energy.median import median
 from everywatt.energy.moving import STEADY, unmove
 from everywatt.energy.steps import place_steps
-from everywatt.energy.swing import (
+from everywatt.energy.unseen_power import (
     IDLE,
     WITNESS_S,
     Array,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from everywatt.energy.curve import Cells
 
 if TYPE_CHECKING:
-    from everywatt.energy.swing import Array
+    from everywatt.energy.unseen_power import Array
 
 # Two readings are level if they differ by less than this share of the step.
 LEVEL = 0.05

@@ -13,7 +13,7 @@ from everywatt.core.clocks import NS
 from everywatt.energy.curve import Curve, Sampled
 from everywatt.energy.sampling import GAP_PERIODS, CounterCurve, GaugeCurve
 from everywatt.energy.spacing import publishing_s, spacing_s
-from everywatt.energy.swing import Witness
+from everywatt.energy.unseen_power import Witness
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

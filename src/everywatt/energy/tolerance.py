@@ -20,7 +20,7 @@ from everywatt.sensors.nvidia.gpu_known import spread
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from everywatt.energy.swing import Array
+    from everywatt.energy.unseen_power import Array
 
 
 # The commonest limit in the table, for a card that does not tell its own.

@@ -15,9 +15,9 @@ from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, total
 from everywatt.core.units import format_joules
 from everywatt.energy.loading import Asked, load_readings, load_ticks, rough_energy
+from everywatt.energy.model_interval import Told, told_widths
 from everywatt.energy.sources import Source, addable, scope_of
 from everywatt.energy.ticks import Reading, Ticks
-from everywatt.energy.told import Told, told_widths
 from everywatt.tape.reader import Gap, StoredGroup
 
 CROSS_CHECK_LIMIT = 0.10

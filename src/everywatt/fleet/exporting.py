@@ -12,7 +12,7 @@ from typing import Any
 
 from everywatt.core.channels import Cadence, GroupInfo
 from everywatt.core.clocks import NS, Clock
-from everywatt.fleet.lines import Line
+from everywatt.fleet.device_counters import Line
 from everywatt.fleet.metrics import Registry, Series
 from everywatt.fleet.share import UJ
 from everywatt.fleet.watch import Watcher

@@ -12,7 +12,7 @@ from typing import Any
 
 from everywatt.core.channels import Domain, Row
 from everywatt.core.clocks import NS, Clock
-from everywatt.fleet.lines import Line, Lines, States
+from everywatt.fleet.device_counters import Line, Lines, States
 from everywatt.fleet.owners import Accounts, Places
 from everywatt.fleet.share import NOBODY, Level, Owner, share
 from everywatt.fleet.use import CpuBook, GpuBook

@@ -14,11 +14,11 @@ from pathlib import Path
 from everywatt.core.clocks import NS
 from everywatt.meters.archive import safe_name
 from everywatt.meters.journal import Journal, head_of, journal_path, journals, kind_of, tail_of, whole_size
-from everywatt.meters.landing import SHARED, Landing, landing_path
 from everywatt.meters.omegawatt_csv import HEADER
 from everywatt.meters.omegawatt_serial import BAUD, HELD_UP_NS, Decoder
 from everywatt.meters.pack import pack
 from everywatt.meters.reader import QUIET_S, Reader
+from everywatt.meters.ring_buffer import SHARED, Landing, landing_path
 
 SYNC_EVERY_S = 30.0
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from everywatt.core.clocks import NS
 from everywatt.meters.block import Block, Bools, Floats, Ints
-from everywatt.meters.hold import Stretches, held
+from everywatt.meters.integrate import Stretches, held
 
 
 @dataclass(frozen=True, slots=True)

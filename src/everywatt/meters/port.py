@@ -12,8 +12,8 @@ import tty
 from collections.abc import Callable
 from pathlib import Path
 
-from everywatt.meters.landing import Landing
 from everywatt.meters.omegawatt_serial import BAUD
+from everywatt.meters.ring_buffer import Landing
 
 FIRST_WAIT_S = 0.2
 LAST_WAIT_S = 5.0

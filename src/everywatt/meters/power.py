@@ -13,7 +13,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.energy.sources import WHOLE, Source, addable, sources
 from everywatt.meters.block import Block, Floats
 from everywatt.meters.clock_offset import Line
-from everywatt.meters.hold import held
+from everywatt.meters.integrate import held
 from everywatt.tape.reader import Tape
 
 GRID_S = 0.02

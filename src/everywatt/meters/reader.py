@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from everywatt.meters.landing import Landing
 from everywatt.meters.port import FIRST_WAIT_S, LAST_WAIT_S, Port
+from everywatt.meters.ring_buffer import Landing
 
 QUIET_S: Final = 0.5
 DRAIN_S: Final = 5.0  # a port that never falls silent must not keep a capture from ending

@@ -10,7 +10,7 @@ import numpy as np
 
 from everywatt.core.clocks import NS
 from everywatt.meters.block import Block, Floats
-from everywatt.meters.hold import held
+from everywatt.meters.integrate import held
 
 J_PER_KWH = 3.6e6
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from everywatt.recorder.phase import Tracker
+from everywatt.recorder.phase_lock import Tracker
 
 MS = 1_000_000
 LATE_NS = 5 * MS

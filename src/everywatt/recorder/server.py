@@ -16,9 +16,9 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
 from everywatt.core.jsonio import plain
 from everywatt.core.machine import Machine
-from everywatt.recorder.ahead import PlannedTracker
-from everywatt.recorder.cruise import Cruise
 from everywatt.recorder.pinpoint import Pinpoint
+from everywatt.recorder.planned_reads import Cruise
+from everywatt.recorder.planned_tracker import PlannedTracker
 from everywatt.recorder.pool import Pool
 from everywatt.recorder.schedule import Schedule
 from everywatt.recorder.session import Session

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from everywatt.core.channels import NAN, Cadence, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError, SensorError
-from everywatt.recorder.ahead import PlannedTracker
-from everywatt.recorder.standin import StandIn
+from everywatt.recorder.driver_history import StandIn
+from everywatt.recorder.planned_tracker import PlannedTracker
 from everywatt.sensors.base import Group, TableGroup
 
 SLOW_NS = NS

@@ -23,10 +23,10 @@ from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable, sources
-from everywatt.ledger.book import ledger
+from everywatt.ledger.build import ledger
 from everywatt.ledger.owners import Ledger, OwnerKind
 from everywatt.ledger.spans.span_book import UseOfPids
-from everywatt.ledger.spans.sweep import Floats, Ints, Line, Pieces, Stretches
+from everywatt.ledger.spans.span_sweep import Floats, Ints, Line, Pieces, Stretches
 from everywatt.ledger.split.amounts import UJ, apportion, microjoules
 from everywatt.ledger.use.account import tape_use
 from everywatt.ledger.use.series import Series

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.lines import Lines, read_lines
-from everywatt.bench.precision.arms import Arm
+from everywatt.bench.precision.variants import Arm
 from everywatt.bench.trials import Trial
 from everywatt.core.errors import UsageError
 

@@ -15,8 +15,7 @@ from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.cooling import Cooling
 from everywatt.bench.figures import decided, figures
-from everywatt.bench.order import blocks
-from everywatt.bench.precision.arms import Arm, available_bytes, crowded
+from everywatt.bench.interleaving import blocks
 from everywatt.bench.precision.computed import Computed, cast, cpu_flags, emulated, int8_note, refusal
 from everywatt.bench.precision.data import Dataset, load_data
 from everywatt.bench.precision.endings import ISA_VARIABLE, next_isa
@@ -26,6 +25,7 @@ from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
 from everywatt.bench.precision.sensitivity import Correlation, Sensitivity, correlated, plan, ranked, savings
+from everywatt.bench.precision.variants import Arm, available_bytes, crowded
 from everywatt.bench.precision.workers import Worker, WorkerFailed
 from everywatt.bench.trials import Trial, with_energy
 from everywatt.core.energy import Energy

@@ -12,7 +12,7 @@ from typing import Any
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.cooling import Cooling
-from everywatt.bench.order import blocks
+from everywatt.bench.interleaving import blocks
 from everywatt.bench.precision.computed import cpu_flags, emulated
 from everywatt.bench.precision.trained import Epoch, Trained
 from everywatt.bench.precision.workers import Worker, WorkerFailed

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from everywatt.fleet.device_counters import Line
 from everywatt.fleet.exporting import MetricSource
-from everywatt.fleet.lines import Line
 from everywatt.fleet.metrics import Family, Registry
 from everywatt.fleet.share import IDLE, UJ
 from everywatt.fleet.watch import Watcher

@@ -13,8 +13,8 @@ from everywatt.energy.combine import combine
 from everywatt.energy.sources import sources
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.owners import Checks, Entry, Ledger, in_microjoules, in_order
+from everywatt.ledger.spans.span_sweep import Line
 from everywatt.ledger.spans.spans import BY_OVERLAP, Windows, span_ledger
-from everywatt.ledger.spans.sweep import Line
 from everywatt.ledger.split.amounts import microjoules
 from everywatt.ledger.use.account import TapeUse, tape_use
 from everywatt.ledger.use.gpu_use import GpuUse

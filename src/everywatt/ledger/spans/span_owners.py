@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from everywatt.core.spans import Span
-from everywatt.ledger.spans.sweep import Ints, Pieces, innermost
+from everywatt.ledger.spans.span_sweep import Ints, Pieces, innermost
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from everywatt.ledger.owners import (
     in_order,
 )
 from everywatt.ledger.spans.span_owners import SpanOwners, span_owners, takes_part
-from everywatt.ledger.spans.sweep import Floats, Line, Pieces, Stretches
+from everywatt.ledger.spans.span_sweep import Floats, Line, Pieces, Stretches
 from everywatt.ledger.split.amounts import UJ, apportion, microjoules, of_devices
 
 OUTSIDE = Owner(OwnerKind.OTHER, "other", "outside of the spans")

@@ -16,8 +16,8 @@ from everywatt.ledger.groups import Describer, Grouper, about_process, by_proces
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, kind_of
 from everywatt.ledger.split.energies import stretch_joules
+from everywatt.ledger.split.owner_index import FIRST, JIFFY_S, CpuUse, Roll, cpu_use, gpu_share
 from everywatt.ledger.split.policy import allocated_cpus, charge_idle
-from everywatt.ledger.split.roll import FIRST, JIFFY_S, CpuUse, Roll, cpu_use, gpu_share
 from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, OTHER_AT, SPECIAL, DeviceShares, TapeShares
 from everywatt.ledger.split.split import Level, Split, Uses, split, sums
 from everywatt.ledger.use.account import tape_use

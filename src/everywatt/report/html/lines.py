@@ -13,8 +13,8 @@ from everywatt.api.run import Run
 from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
 from everywatt.energy.building import repeated
-from everywatt.energy.clockwork import retime
 from everywatt.energy.median import median
+from everywatt.energy.publication_times import retime
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.statistics import UNEVEN, power_statistics
 from everywatt.energy.ticks import WHOLE_ROWS

@@ -21,7 +21,7 @@ from everywatt.ledger.groups import grouper
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
 from everywatt.ledger.owners import Owner
-from everywatt.ledger.split.roll import Roll, cpu_use, gpu_share
+from everywatt.ledger.split.owner_index import Roll, cpu_use, gpu_share
 from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, SPECIAL
 from everywatt.ledger.split.split import Level, Split, Uses, split
 from everywatt.ledger.use.account import TapeUse, tape_use

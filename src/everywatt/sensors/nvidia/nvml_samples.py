@@ -4,7 +4,7 @@ Asking for the rates tells how things stand at that moment, so it has to be done
 second. The driver's buffer is used where it really works: it answers, its newest sample is young, samples come often
 enough to say the same, it reaches back far enough to be asked once in a while, and the call is not dearer than those
 that it saves. Power is kept in the same way; whether that says the same as the counter is for the recorder to find out
-(`recorder.standin`).
+(`recorder.driver_history`).
 """
 
 from __future__ import annotations

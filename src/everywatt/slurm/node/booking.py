@@ -16,7 +16,7 @@ from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
 from everywatt.core.energy import join_labels
 from everywatt.energy.sources import Source, addable, sources
-from everywatt.ledger.book import ledger
+from everywatt.ledger.build import ledger
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind

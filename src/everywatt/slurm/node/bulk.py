@@ -1,7 +1,7 @@
 """A node's day from series that lie ready (an archive, a time-series database): jobs' shares by whole arrays.
 
 The arithmetic is that of the ledger and of booking: each device and hour is split into active, held and idle by
-`ledger.split`'s rules, in whole microjoules by largest remainder, idle by allocation; jobs + idle + system is the node.
+`ledger.split.split`'s rules, in whole microjoules by largest remainder, idle by allocation; jobs + idle + system is the node.
 Where booking asks a tape process by process, this takes what each job used in each tick.
 """
 
@@ -62,7 +62,7 @@ class Shares:
 def split_hours(
     joules: Floats, observed_s: Floats, ticks: int, level: Level, uses: Uses, holders: Uses, owners: int
 ) -> Shares:
-    """`ledger.split.split` for each run of `ticks` ticks at once; the same sums."""
+    """`ledger.split.split.split` for each run of `ticks` ticks at once; the same sums."""
     hours = -(-len(joules) // ticks)
     hour = np.arange(len(joules)) // ticks
     above = joules - level.idle_w * observed_s
@@ -108,7 +108,7 @@ def _grid(place: Ints, amount: Floats, shape: tuple[int, int]) -> Floats:
 
 
 def apportion_rows(whole: Ints, weights: Floats) -> Ints:
-    """`ledger.amounts.apportion` for each row: whole numbers that add up to each row's whole (≥ 0)."""
+    """`ledger.split.amounts.apportion` for each row: whole numbers that add up to each row's whole (≥ 0)."""
     total = weights.sum(axis=1)
     exact = weights / np.where(total > 0, total, 1.0)[:, None] * np.where(total > 0, whole, 0)[:, None]
     floor = np.floor(exact)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from everywatt.core.clocks import NS
 from everywatt.meters.block import Block
-from everywatt.meters.hold import held
+from everywatt.meters.integrate import held
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.carbon import HOUR_S, UJ, over_hours
 from everywatt.slurm.site.store import Store

@@ -12,8 +12,8 @@ import pytest
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.core.clocks import FakeClock
 from everywatt.core.errors import SensorError
-from everywatt.recorder.ahead import PlannedTracker
-from everywatt.recorder.cruise import Cruise
+from everywatt.recorder.planned_reads import Cruise
+from everywatt.recorder.planned_tracker import PlannedTracker
 from everywatt.recorder.schedule import Schedule
 from everywatt.recorder.source import Source
 

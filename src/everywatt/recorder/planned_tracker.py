@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from everywatt.core.channels import Row
-from everywatt.recorder.line import Line, Window, guard_ns
-from everywatt.recorder.phase import CALM_NS, CALM_TARGET_NS, State, Tracker
-from everywatt.recorder.search import MS
+from everywatt.recorder.period_search import MS
+from everywatt.recorder.phase_lock import CALM_NS, CALM_TARGET_NS, State, Tracker
+from everywatt.recorder.publication_schedule import Line, Window, guard_ns
 
 LONGEST_NS = 1_600 * MS  # without a read, where others know the publications: drivers keep them for 2 s
 

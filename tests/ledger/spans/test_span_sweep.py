@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everywatt.ledger.spans import sweep
-from everywatt.ledger.spans.sweep import Stretches, innermost, merged
+from everywatt.ledger.spans import span_sweep
+from everywatt.ledger.spans.span_sweep import Stretches, innermost, merged
 
 
 def ints(*values):
@@ -87,11 +87,11 @@ def test_shares_by_use_are_those_counted_by_hand(family, processes, most):
     def use(pid):
         return None if pid not in rate else (ints(0, 60), np.array([0.0, 60.0 * rate[pid]]))
 
-    before, sweep.MOST_PAIRS = sweep.MOST_PAIRS, most  # in chunks, as where there are very many
+    before, span_sweep.MOST_PAIRS = span_sweep.MOST_PAIRS, most  # in chunks, as where there are very many
     try:
         shares, measured = cut.by_use(joules, len(starts), process, use)
     finally:
-        sweep.MOST_PAIRS = before
+        span_sweep.MOST_PAIRS = before
     assert shares == pytest.approx(truth, abs=1e-9)
     assert measured <= shares.sum() + 1e-9
 

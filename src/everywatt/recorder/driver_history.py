@@ -20,8 +20,8 @@ from typing import Any
 from everywatt.core.channels import Kind, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
-from everywatt.recorder.ahead import PlannedTracker
-from everywatt.recorder.line import Line, guard_ns
+from everywatt.recorder.planned_tracker import PlannedTracker
+from everywatt.recorder.publication_schedule import Line, guard_ns
 
 # A step of the counter may differ from its reading by this share, as if a publication were 0.2 ms early: less than its
 # bracket leaves open anyway; and by so many of its smallest steps.

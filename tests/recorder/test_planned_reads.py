@@ -8,8 +8,8 @@ from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.core.clocks import FakeClock
-from everywatt.recorder.ahead import PlannedTracker
-from everywatt.recorder.cruise import Cruise, plan
+from everywatt.recorder.planned_reads import Cruise, plan
+from everywatt.recorder.planned_tracker import PlannedTracker
 from everywatt.recorder.schedule import Schedule
 from everywatt.recorder.source import Source
 

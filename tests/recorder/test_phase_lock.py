@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
-from everywatt.recorder.phase import State, Tracker
+from everywatt.recorder.phase_lock import State, Tracker
 
 MS = 1_000_000
 S = 1000 * MS

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
-from everywatt.recorder.ahead import PlannedTracker
+from everywatt.recorder.planned_tracker import PlannedTracker
 
 MS = 1_000_000
 S = 1000 * MS

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from everywatt.core.clocks import Clock
-from everywatt.recorder.ahead import PlannedTracker
-from everywatt.recorder.line import Window
+from everywatt.recorder.planned_tracker import PlannedTracker
+from everywatt.recorder.publication_schedule import Window
 from everywatt.recorder.schedule import SLACK, Schedule, Slot
 from everywatt.recorder.source import Source
 

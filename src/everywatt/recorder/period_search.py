@@ -1,4 +1,4 @@
-"""The search for a publisher's schedule: from the changes that reads saw to a line through them (`recorder.line`).
+"""The search for a publisher's schedule: from the changes that reads saw to a line through them (`recorder.publication_schedule`).
 
 A burst of reads a few milliseconds apart brackets some changes. Where the period is declared two of them are enough,
 where it has to be learnt it takes more, and a period that does not fit what is seen is given up after three times.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from everywatt.recorder.line import Line
+from everywatt.recorder.publication_schedule import Line
 
 MS = 1_000_000
 BURST_READS = 60

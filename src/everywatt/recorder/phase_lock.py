@@ -3,7 +3,7 @@
 The hardware publishes every P at a phase of its own. A short burst of reads brackets one change of the primary value;
 probes in the middle of the predicted bracket halve it until it is about 1 ms wide; from then on one read a period at
 any safe moment between two publications sees every value, and the time of its publication is known from the line
-(`recorder.line`). A pair of probes around the predicted instant checks the lock every few seconds. Evidence comes from
+(`recorder.publication_schedule`). A pair of probes around the predicted instant checks the lock every few seconds. Evidence comes from
 changes only: that a gauge did not change says nothing, since equal values happen.
 """
 
@@ -15,8 +15,8 @@ from enum import StrEnum
 from itertools import pairwise
 
 from everywatt.core.channels import GroupInfo, Kind, Row
-from everywatt.recorder.line import Line, Window, guard_ns, safe_window
-from everywatt.recorder.search import MS, Search
+from everywatt.recorder.period_search import MS, Search
+from everywatt.recorder.publication_schedule import Line, Window, guard_ns, safe_window
 
 TARGET_NS = 1.0 * MS
 CHECK_NS = 3_000 * MS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from everywatt.energy.building import repeated
-from everywatt.energy.clockwork import retime
+from everywatt.energy.publication_times import retime
 
 MS = 1_000_000
 START = 7_000_000 * MS
