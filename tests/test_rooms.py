@@ -115,7 +115,7 @@ def test_what_the_recorder_loads_imports_nothing_heavy(path: Path):
         "from everywatt.tape import reader",
         "from everywatt import tape",
         "import everywatt.cli.main",
-        "from ..tape.reader import open_tape",
+        "from ...tape.reader import open_tape",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from everywatt.energy import x",
         "def f():\n    import everywatt.recorder",
         "from everywatt import testing",

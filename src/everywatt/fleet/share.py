@@ -1,4 +1,4 @@
-"""The joules of one device in one stretch, shared in whole microjoules: the rule of `ledger.split.split` for one stretch.
+"""The joules of one device in one stretch, shared in whole microjoules by the rule of `ledger.split.split`.
 
 Plain Python, so that a small node needs no numpy. What is below idle is remembered and taken off the stretches that
 follow, so that the noise of an idle machine adds up to nothing instead of being charged to whoever was there.

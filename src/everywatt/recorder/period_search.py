@@ -1,4 +1,4 @@
-"""The search for a publisher's schedule: from the changes that reads saw to a line through them (`recorder.publication_schedule`).
+"""The search for a schedule: from the changes that reads saw to a line through them (`publication_schedule`).
 
 A burst of reads a few milliseconds apart brackets some changes. Where the period is declared two of them are enough,
 where it has to be learnt it takes more, and a period that does not fit what is seen is given up after three times.

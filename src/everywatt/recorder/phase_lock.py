@@ -3,8 +3,8 @@
 The hardware publishes every P at a phase of its own. A short burst of reads brackets one change of the primary value;
 probes in the middle of the predicted bracket halve it until it is about 1 ms wide; from then on one read a period at
 any safe moment between two publications sees every value, and the time of its publication is known from the line
-(`recorder.publication_schedule`). A pair of probes around the predicted instant checks the lock every few seconds. Evidence comes from
-changes only: that a gauge did not change says nothing, since equal values happen.
+(`publication_schedule`). A pair of probes around the predicted instant checks the lock every few seconds. Evidence
+comes from changes only: that a gauge did not change says nothing, since equal values happen.
 """
 
 from __future__ import annotations

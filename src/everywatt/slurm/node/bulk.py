@@ -1,8 +1,8 @@
 """A node's day from series that lie ready (an archive, a time-series database): jobs' shares by whole arrays.
 
 The arithmetic is that of the ledger and of booking: each device and hour is split into active, held and idle by
-`ledger.split.split`'s rules, in whole microjoules by largest remainder, idle by allocation; jobs + idle + system is the node.
-Where booking asks a tape process by process, this takes what each job used in each tick.
+`ledger.split.split`'s rules, in whole microjoules by largest remainder, idle by allocation; jobs + idle + system is
+the node. Where booking asks a tape process by process, this takes what each job used in each tick.
 """
 
 from __future__ import annotations
