@@ -22,9 +22,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -50,6 +52,8 @@ class Case:
     env     variables of the environment besides the plain ones; {root} is the folder of the case
     apart   run in a process of its own: for commands that start others or write to the file descriptors themselves
     shape   keeps of a text only what is the same each time
+    extra   a package that has to be installed
+    serves  a file of `data/` that a web server gives as /metrics; URL in the commands is where
     """
 
     name: str
@@ -58,7 +62,8 @@ class Case:
     env: dict[str, str] = field(default_factory=dict)
     apart: bool = False
     shape: Callable[[str], str] | None = None
-    extra: str = ""  # a package that has to be installed
+    extra: str = ""
+    serves: str = ""
 
 
 # Staging.
@@ -132,14 +137,17 @@ def place() -> Iterator[Path]:
 
 def play(case: Case) -> list[tuple[str, str]]:
     """Run a case; gives the sections of its expectation: titles with texts."""
-    with place() as root:
+    with place() as root, serving(case.serves) as url:
         stage(root, named(case))
         (root / "out").mkdir()
         (root / "home").mkdir(exist_ok=True)
         sections: list[tuple[str, str]] = []
         seen: dict[str, int] = {}
         for step in case.steps:
-            code, out, err = (_apart if case.apart else _inside)(case, root, list(step))
+            words = [word.replace("URL", url) if url else word for word in step]
+            code, out, err = (_apart if case.apart else _inside)(case, root, words)
+            if url:
+                out, err = (text.replace(url, "URL").replace(url[7:], "HOST:PORT") for text in (out, err))
             shape = case.shape or (lambda text: text)
             sections += [
                 (f"$ everywatt {' '.join(step)}", ""),
@@ -187,6 +195,34 @@ def _inside(case: Case, root: Path, words: list[str]) -> tuple[int, str, str]:
     err.flush()
     texts = [stream.buffer.getvalue().decode("utf-8") for stream in (out, err)]  # type: ignore[attr-defined]
     return code, texts[0], texts[1]
+
+
+@contextlib.contextmanager
+def serving(name: str) -> Iterator[str]:
+    """A web server on this machine whose /metrics is a file of `data/`. Gives its address; nothing without a file."""
+    if not name:
+        yield ""
+        return
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = self.path == "/metrics"
+            body = (DATA / name).read_bytes() if found else b""
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 # What files hold.

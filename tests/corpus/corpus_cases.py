@@ -135,8 +135,14 @@ def _reading() -> list[Case]:
 
 
 def _without_now(text: str) -> str:
-    """A view of the present has a time of day and an age."""
-    return re.sub(r'("(?:at|time|at_ns|age_s)": ?)[^,\n]*', r"\1NOW", re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", text))
+    """A view of the present has a time of day, and readings have an age."""
+    text = re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", text)
+    return re.sub(r'("(?:at|at_ns|age_s)": ?)[^,}\n]*', r'\1"NOW"', text)
+
+
+def _without_times(text: str) -> str:
+    """A view of an agent also says for how long it has been watched."""
+    return re.sub(r'("elapsed_s": ?)[^,}\n]*|( in )\d+\.\d s', r'\1\2"TIME"', _without_now(text))
 
 
 def _moving() -> list[Case]:
@@ -296,6 +302,8 @@ def _others() -> list[Case]:
         Case("agent-tape", [["validate", "agent/tape", "agent-killed/tape", "--json"], ["show", "agent/tape"],
                             ["show", "agent/tape", "--json"], ["show", "agent-killed/tape", "--json"],
                             ["ledger", "agent-killed/tape"]]),
+        Case("monitor-agent", [["monitor", "URL", "--once", "--json"], ["monitor", "URL", "--once", "--by", "job"]],
+             serves="agent-metrics.txt", shape=_without_times),
         Case("sim-truth", [["sim", "truth", "truth.json"],
                            ["sim", "truth", "truth.json", "--between", "0.5", "1.25", "--json"],
                            ["sim", "truth", "truth.json", "--between", "250ms", "end"]]),

@@ -34,10 +34,10 @@ def test_every_frozen_file_is_used():
     manifest = json.loads(MANIFEST.read_text(encoding="utf-8"))
     kept = {str(path.relative_to(DATA)) for path in DATA.rglob("*") if path.is_file()}
     assert kept == {name for name in manifest if not name.endswith("/")}
-    used = {path for case in CASES.values() for path in named(case)} | {"agent", "agent-killed"}
-    # What agents told is read by test_upgrade.py.
+    used = {path for case in CASES.values() for path in (*named(case), case.serves)}
     unused = {name for name in kept if not any(name == path or name.startswith(f"{path}/") for path in used)}
-    assert unused == {"agent-metrics.txt", "agent-killed-metrics.txt"}
+    # The state of agents and what they told are taken over in test_upgrade.py.
+    assert unused == {"agent-killed/state.json", "agent-killed-metrics.txt"}
 
 
 def test_every_expectation_has_a_case():
