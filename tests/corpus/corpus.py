@@ -104,9 +104,9 @@ def _held(path: str) -> bool:
 
 
 def environment(root: Path, case: Case) -> dict[str, str]:
-    """The whole environment of a case: nothing of the shell's but where programs are."""
+    """The whole environment of a case. Programs of this machine (Slurm's, nvidia-smi) are not found in it."""
     return {
-        "PATH": os.environ.get("PATH", os.defpath),
+        "PATH": os.environ.get("PATH", os.defpath) if case.apart else str(root / "bin"),
         "HOME": str(root / "home"),
         "TZ": "UTC",
         "LANG": "C.UTF-8",

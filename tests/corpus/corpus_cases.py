@@ -307,7 +307,7 @@ def _others() -> list[Case]:
         Case("sim-truth", [["sim", "truth", "truth.json"],
                            ["sim", "truth", "truth.json", "--between", "0.5", "1.25", "--json"],
                            ["sim", "truth", "truth.json", "--between", "250ms", "end"]]),
-        Case("completion", [["completion", "bash"], ["completion", "zsh"], ["completion", "fish"]]),
+        Case("completion", [["completion", "bash"], ["completion", "zsh"], ["completion", "fish"]], apart=True),
         Case("stress-plan", [["stress", "foreign/program.toml", "--plan"],
                              ["stress", "--plan", "--cpu", "2", "--shape", "ramp", "--time", "10s", "--steps", "5"],
                              ["stress", "--plan", "--cpu", "1", "--ram", "1GiB", "--shape", "cpu=sine", "--time", "8s",
