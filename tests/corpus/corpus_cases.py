@@ -270,10 +270,13 @@ TREE = {f"EVERYWATT_{name.upper()}": f"{{root}}/tree/{name}" for name in ("sys",
 def _series(text: str) -> str:
     """The series of an agent: names, types, help and labels, without values and times.
 
-    Which owners there are is the machine's matter: of them the names of the labels are kept.
+    Which owners there are is the machine's matter: of them the names of the labels are kept. Series that are there
+    only where a machine has jobs or containers are left out.
     """
     kept = []
     for line in text.split("\n"):
+        if re.match(r"(# \w+ )?(everywatt_job|kepler_(container|pod|process|vm))_", line):
+            continue
         if not line.startswith("#"):
             line = re.sub(r"(?<=[}\w]) [-+\d.einfNa]+(?: \d+)?$", "", line)
             line = re.sub(r'(version|python|machine|Hostname)="[^"]*"', r'\1="…"', line)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -50,9 +51,23 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         assert os.environ.get("CI") != "true", f"this clone has no commit {COMMIT}: fetch the whole history"
         pytest.skip(f"this clone has no commit {COMMIT}: fetch the whole history")
     folder = tmp_path_factory.mktemp("base")
-    with subprocess.Popen(["git", "archive", COMMIT, "src"], cwd=REPO, stdout=subprocess.PIPE) as archive:
+    words = ["git", "archive", COMMIT, "src", "pyproject.toml"]
+    with subprocess.Popen(words, cwd=REPO, stdout=subprocess.PIPE) as archive:
         subprocess.run(["tar", "-x", "-C", str(folder)], stdin=archive.stdout, check=True)
+    install(folder)
     return {"base": folder / "src", "present": Path(everywatt.__file__).parents[1]}
+
+
+def install(folder: Path) -> None:
+    """Write what an installer writes beside the code, so that it does not find the entry points of this version."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = []
+    for group, names in {"console_scripts": project["scripts"], **project.get("entry-points", {})}.items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in names.items()), ""]
+    about = folder / "src" / f"everywatt-{project['version']}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: everywatt\nVersion: {project['version']}\n")
+    (about / "entry_points.txt").write_text("\n".join(lines))
 
 
 @pytest.fixture
@@ -79,6 +94,7 @@ def call(source: Path, place: Mapping[str, str], *words: object, code: int = 0) 
 
 def holds(found: Mapping[str, float]) -> None:
     """The figure of a window of a machine with constant power holds the truth, and is of use."""
+    assert found["low"] is not None, found
     truth = WATTS * found["duration_s"]
     assert found["low"] <= truth <= found["high"], found
     assert found["coverage"] > 0.9 and found["high"] - found["low"] < truth, found
@@ -95,6 +111,7 @@ def source_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode()
 
 
+@pytest.mark.xfail(strict=True, reason="a client names sensors by modules that the other version's recorder lacks")
 @pytest.mark.parametrize(("client", "recorder"), PAIRS)
 def test_a_client_with_the_recorder_of_another_version(sources, place, client, recorder):
     call(sources[recorder], place, "run", "--quiet", "--", "true")  # leaves its recorder behind
