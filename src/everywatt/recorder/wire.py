@@ -13,7 +13,9 @@ from typing import Any
 from everywatt.core.errors import RecorderError
 from everywatt.core.machine import runtime_dir
 
-PROTOCOL = 2
+# Part of what is said are the modules of sensors (`module:Class`): moving one needs a new number, so that a recorder of
+# an earlier version that still runs is left alone and a client starts its own.
+PROTOCOL = 3
 SOCKET = f"recorder-{PROTOCOL}.sock"
 LOCK = f"recorder-{PROTOCOL}.lock"
 LOG = "recorder.log"
