@@ -546,11 +546,11 @@ def slurm() -> None:
     """A site's store; a node's spool with events that were taken (and its state) and with ones that were not."""
     sys.path.insert(0, str(TESTS / "support"))
     import known_site
+    from everywatt.slurm.hooks import make_spool
+    from everywatt.slurm.store import Store
     from machines import Process, write_machine
 
-    from everywatt.slurm.hooks import make_spool
     from everywatt.slurm.node import Node, tapes_in
-    from everywatt.slurm.store import Store
 
     (OUT / "slurm").mkdir(parents=True)
     known_site.make(OUT / "slurm/site")
