@@ -61,8 +61,9 @@ test-ml: ml-venv ## the tests that need torch, transformers, Keras, Lightning or
 	KERAS_BACKEND=torch $(PYTEST) --timeout 300 --reruns 1 -m ml
 
 .PHONY: bench
-bench: $(VENV)/.stamp-dev bench-venv ## accuracy, honesty and weight, beside other tools
-	BENCH_PYTHON='$(BENCH)/bin/python' '$(VENV)/bin/python' -m benchmarks
+bench: $(VENV)/.stamp-dev bench-venv ## all benchmarks beside other tools; NAME=start (or list), AGAINST=base, DATA=FOLDER
+	BENCH_PYTHON='$(BENCH)/bin/python' '$(VENV)/bin/python' -m benchmarks $(NAME) $(if $(AGAINST),--against $(AGAINST)) \
+		$(if $(DATA),--data '$(DATA)')
 
 .PHONY: lint
 lint: $(VENV)/.stamp-dev ## ruff and mypy

@@ -1,7 +1,8 @@
-"""Run benchmarks: `python -m benchmarks [NAME…] [--quick]`. Without a name, all of them.
+"""Run benchmarks: `python -m benchmarks [NAME…] [--quick] [--against base]`. Without a name, all of them.
 
-A benchmark is a module of this package with `main(quick: bool)`. Peers are measured with the Python in BENCH_PYTHON,
-and left out, with a sentence, where there is none.
+A benchmark is a module of this package with `main(quick: bool)`; `list` prints their names. Peers are measured with the
+Python in BENCH_PYTHON, and left out, with a sentence, where there is none. `--against base` runs one benchmark on this
+tree and on the commit in `benchmarks/BASE`, in turns, and prints ratios (see `_against.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import os
 import pkgutil
 import sys
 import time
@@ -22,6 +24,7 @@ ORDER = (
     "honesty",
     "sim_honesty",
     "weight",
+    "start",
     "use_cost",
     "ledger_cost",
     "windows",
@@ -57,6 +60,9 @@ def found() -> dict[str, Callable[[bool], None]]:
 def run(names: list[str], quick: bool) -> int:
     """Run these benchmarks (all, if none is named). One that fails does not stop the others; gives the exit code."""
     known = found()
+    if names == ["list"]:
+        OUT.text("\n".join(known))
+        return 0
     unknown = [name for name in names if name not in known]
     if unknown:
         print(f"There is no benchmark '{unknown[0]}'; there are: {', '.join(known)}.", file=sys.stderr)
@@ -80,8 +86,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="short runs: to see that it works, not for figures")
+    parser.add_argument("--against", choices=("base",), help="compare with the commit in benchmarks/BASE")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="recordings for the benchmarks that read some")
     parsed = parser.parse_args(arguments)
-    return run(parsed.names, parsed.quick)
+    if parsed.data is not None:
+        if not parsed.data.is_dir():
+            parser.error(f"{parsed.data} is not a folder")
+        os.environ["BENCH_DATA"] = str(parsed.data.resolve())
+    if parsed.against is None or parsed.names == ["list"]:
+        return run(parsed.names, parsed.quick)
+    if len(parsed.names) != 1 or parsed.names[0] not in found():
+        parser.error(f"--against wants one benchmark: {', '.join(found())}")
+    from benchmarks import _against
+
+    return _against.run(parsed.names[0], parsed.quick)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from everywatt.cli.common.output import Output
 
 OUT = Output()
 HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parent / "src"
+SOURCE = Path(os.environ.get("BENCH_SOURCE") or HERE.parent / "src").resolve()  # what our subjects import
 MIB = 2**20
 
 
@@ -28,6 +28,12 @@ def bench_python() -> str | None:
     """The Python that has the peers (BENCH_PYTHON), None where there is none."""
     path = os.environ.get("BENCH_PYTHON")
     return path if path and os.access(path, os.X_OK) else None
+
+
+def data_folder() -> Path | None:
+    """The folder of recordings that `--data` (`make bench DATA=FOLDER`) named, None where it named none."""
+    path = os.environ.get("BENCH_DATA")
+    return Path(path) if path else None
 
 
 def verdict(value: float, most: float) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import fit_modelled
-from benchmarks.common import OUT, say, verdict
+from benchmarks.common import OUT, data_folder, say, verdict
 from everywatt.models.applying import evaluate
 from everywatt.models.fitting import fit
 from everywatt.models.reading import read_table
@@ -38,20 +38,22 @@ COVERED = (0.85, 0.95)
 
 def main(quick: bool) -> None:
     """Print every figure with its target."""
-    path = _given("POWER_TABLE")
+    path = _given("POWER_TABLE", "power_models/xeon_e5_2667v3_rapl.csv")
     if path is not None:
         _xeon(read_table(path), quick)
-    path = _given("SPECPOWER_TABLE")
+    path = _given("SPECPOWER_TABLE", "power_models/specpower_servers.csv")
     if path is not None:
         _specpower(path)
     _sim(30 if quick else 600)
 
 
-def _given(variable: str) -> Path | None:
-    path = os.environ.get(variable)
+def _given(variable: str, name: str) -> Path | None:
+    """The table that the variable names, else the file of that name in the folder of recordings (--data)."""
+    folder = data_folder()
+    path = os.environ.get(variable) or (folder / name if folder is not None else "")
     if path and Path(path).is_file():
         return Path(path)
-    say(f"{variable} does not name a table: its figures are left out.")
+    say(f"{variable} does not name a table, and there is no {name} in DATA: its figures are left out.")
     return None
 
 

@@ -26,6 +26,35 @@ def test_an_unknown_benchmark_is_a_usage_error():
         assert name in done.stderr
 
 
+def test_the_benchmarks_are_listed():
+    done = _bench("list")
+    assert done.returncode == 0 and {"weight", "start", "windows"} <= set(done.stdout.split())
+
+
+def test_comparing_wants_one_known_benchmark():
+    done = _bench("nonsense", "--against", "base")
+    assert done.returncode == 2 and "--against wants one benchmark: accuracy" in done.stderr
+
+
+def test_start_in_short():
+    done = _bench("start", "--quick")
+    assert done.returncode == 0, done.stderr
+    for machine in ("bare VM", "one simulated card"):
+        assert f"everywatt run, {machine}, warm recorder: the command starts after" in done.stdout
+    assert "CodeCarbon is left out" in done.stderr
+
+
+def test_ratios_of_interleaved_pairs(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks._against import base_commit, number, ratios
+
+    assert len(base_commit()) == 40
+    assert [number(text) for text in ("1,234.5 ms", "−3", "12 %", "≤ 4", "")] == [1234.5, -3.0, 12.0, None, None]
+    row, other = ("title", "row", "ms"), ("title", "row", "goal")
+    pairs = [({row: "10.0", other: "reached"}, {row: "5.0"}), ({row: "20.0"}, {row: "11.0", other: "1"})]
+    assert ratios(pairs) == {row: [0.5, 0.55]}
+
+
 def test_windows_in_short():
     done = _bench("windows", "--quick")
     assert done.returncode == 0, done.stderr

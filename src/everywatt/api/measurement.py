@@ -1,21 +1,22 @@
-"""measure(): one block, one figure. Context manager, decorator (sync, async, generators) and start/stop."""
+"""measure(): one block, one figure. Context manager, decorator (sync, async, generators) and start/stop.
+
+What records is loaded when something is measured, so that a library that only may be measured starts as fast without.
+"""
 
 from __future__ import annotations
 
 import functools
-import inspect
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from everywatt.api.meter import Meter, SpanHandle, current
-from everywatt.core.clocks import NS, SystemClock
-from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
-from everywatt.core.units import format_duration
 
 if TYPE_CHECKING:
+    from everywatt.api.meter import Meter, SpanHandle
     from everywatt.api.run import Run
+    from everywatt.core.energy import Energy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +40,8 @@ class Measurement:
 
     def start(self) -> Measurement:
         """Begin to measure."""
+        from everywatt.api.meter import Meter, current
+
         if self._started_ns is not None and self._ended_ns is None:
             raise UsageError("This measurement is already running.")
         self._meter, self._span, self._outer, self.error = None, None, None, None
@@ -48,7 +51,7 @@ class Measurement:
             self._span = self._outer.open_span(self.name or "measure")
         else:
             self._meter = Meter(self.name, **self._options).start()
-        self._started_ns, self._ended_ns = SystemClock.monotonic_ns(), None
+        self._started_ns, self._ended_ns = time.monotonic_ns(), None
         return self
 
     def stop(self) -> Energy:
@@ -57,7 +60,7 @@ class Measurement:
             raise UsageError("This measurement was not started.")
         if self._ended_ns is not None:
             return self.energy
-        self._ended_ns = SystemClock.monotonic_ns()
+        self._ended_ns = time.monotonic_ns()
         if self._span is not None:
             self._span.close()
         elif self._meter is not None:
@@ -67,6 +70,8 @@ class Measurement:
     @property
     def energy(self) -> Energy:
         """Joules of the block with their interval; refused, with the reason, where there is no figure."""
+        from everywatt.core.energy import Energy
+
         if self._outer is not None and self._span is not None:
             if self._outer.recording is not None:
                 return Energy.refuse("known when the enclosing measurement has ended")
@@ -88,7 +93,7 @@ class Measurement:
         """Seconds between start and stop (until now, while it runs)."""
         if self._started_ns is None:
             return 0.0
-        return ((self._ended_ns or SystemClock.monotonic_ns()) - self._started_ns) / NS
+        return ((self._ended_ns or time.monotonic_ns()) - self._started_ns) / 1e9
 
     @property
     def run(self) -> Run:
@@ -127,6 +132,8 @@ class Measurement:
         return _decorate(function, self.name or getattr(function, "__name__", ""), self._options)
 
     def __str__(self) -> str:
+        from everywatt.core.units import format_duration
+
         return f"{self.name or 'measure'}: {self.energy} in {format_duration(self.duration_s)}"
 
     def __repr__(self) -> str:
@@ -157,6 +164,8 @@ def measure(name: Any = "", **options: Any) -> Any:
 
 
 def _decorate(function: F, name: str, options: dict[str, Any]) -> F:
+    import inspect
+
     def begin() -> Measurement:
         wrapper.measurement = Measurement(name, **options)  # type: ignore[attr-defined]
         return cast("Measurement", wrapper.measurement)  # type: ignore[attr-defined]

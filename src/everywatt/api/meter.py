@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -13,12 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from everywatt.api.cuda_edges import CudaSpans
 from everywatt.api.missed import missed
 from everywatt.api.provenance import provenance
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
-from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, MeasurementRefused, RunNotFound, TapeError, UsageError
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
@@ -27,7 +23,9 @@ from everywatt.tape.run_store import Home, existing_home, find_run, new_run, nex
 from everywatt.tape.run_store import home as runs_home
 
 if TYPE_CHECKING:
+    from everywatt.api.cuda_edges import CudaSpans
     from everywatt.api.run import Run
+    from everywatt.core.energy import Energy
 
 _current: ContextVar[tuple[Meter, str | None] | None] = ContextVar("everywatt_current", default=None)
 _open: list[Meter] = []
@@ -197,13 +195,13 @@ class Meter:
         path = recording.close(linger=False).path
         self._refused = "the recording was given up"
         if self._append is None:
-            shutil.rmtree(path.parent, ignore_errors=True)
+            _remove(path.parent)
         self._remove_scratch()
 
     def _remove_scratch(self) -> None:
         """save=False: nothing stays on disk."""
         if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            _remove(self._scratch)
             self._scratch = None
 
     def _leave(self) -> None:
@@ -221,6 +219,8 @@ class Meter:
             folder = Path(self._append) if here else find_run(self._append, existing_home(self._home))
             return next_segment(folder, socket.gethostname())
         if not self._save:
+            import tempfile
+
             self._scratch = Path(tempfile.mkdtemp(prefix="everywatt-"))
             where = self._scratch
         else:
@@ -246,6 +246,8 @@ class Meter:
     @property
     def energy(self) -> Energy:
         """Joules of the whole run; refused with the reason where there is none."""
+        from everywatt.core.energy import Energy
+
         if self._run is None:
             return Energy.refuse(self._refused or "the meter has not been stopped yet")
         return self._run.energy()
@@ -277,6 +279,8 @@ class Meter:
         if self._recording is None:
             return SpanHandle(None, None, name)
         if cuda:
+            from everywatt.api.cuda_edges import CudaSpans
+
             self._cuda = self._cuda or CudaSpans(self._recording)
             return SpanHandle(self._cuda, self._cuda.span_open(name, parent=parent, attributes=attributes), name)
         uid = self._recording.span_open(name, parent=parent, attributes=attributes, at_ns=at_ns)
@@ -315,6 +319,12 @@ class SpanHandle:
         if not self._closed and self._recording is not None and self.id is not None:
             self._recording.span_close(self.id, attributes=self.attributes)
         self._closed = True
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reset(token: Token[tuple[Meter, str | None] | None]) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import platform
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,19 +26,20 @@ def provenance(
     from everywatt import __version__
 
     folder = cwd or Path.cwd()
+    system = os.uname()
     return {
         "everywatt": __version__,
         "host": {
             "name": socket.gethostname(),
-            "system": platform.system(),
-            "kernel": platform.release(),
-            "machine": platform.machine(),
+            "system": system.sysname,
+            "kernel": system.release,
+            "machine": system.machine,
             "cpus": os.cpu_count(),
             "cpu": _cpu_model(),
             "memory_bytes": _memory_bytes(),
             "packages": packages_of(Path("/sys")),
         },
-        "python": platform.python_version(),
+        "python": sys.version.split()[0],
         "user": user_name(),
         "command": list(command) if command is not None else list(sys.orig_argv),
         "cwd": str(folder),
@@ -62,18 +60,33 @@ def _memory_bytes() -> int | None:
 
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Commit, branch and whether tracked files were changed; None outside a repository or without git."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
+    if not _in_repository(folder):
+        return None  # git would say the same, and a run waits for it
+    status = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
+    if status is None:  # it took too long, or there is no work tree
+        commit = _git(folder, "rev-parse", "HEAD")
+        if commit is None:
+            return None
+        return {"commit": commit, "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"), "dirty": None}
+    lines = status.split("\n")
+    facts = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
+    commit, branch = facts.get("branch.oid", "(initial)"), facts.get("branch.head", "(detached)")
+    if commit == "(initial)":
         return None
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {
-        "commit": commit,
-        "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"),
-        "dirty": None if changed is None else bool(changed),
-    }
+    dirty = any(line and not line.startswith("#") for line in lines)
+    return {"commit": commit, "branch": "HEAD" if branch == "(detached)" else branch, "dirty": dirty}
+
+
+def _in_repository(folder: Path) -> bool:
+    """Whether git has something to look at: a work tree, a bare repository, or one that the environment names."""
+    if "GIT_DIR" in os.environ:
+        return True
+    return any((place / ".git").exists() or (place / "HEAD").exists() for place in (folder, *folder.parents))
 
 
 def _git(folder: Path, *words: str) -> str | None:
+    import subprocess
+
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *words],
@@ -95,11 +108,15 @@ def _cpu_model() -> str:
                 return line.partition(":")[2].strip()
     except OSError:
         pass
+    import platform
+
     return platform.processor()
 
 
 def user_name() -> str:
     """The user's name, or number where it has none."""
+    import getpass
+
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -37,9 +37,10 @@ class Place:
 
 
 _HEX = "[0-9a-f]{64}"
+# Patterns are compiled by `re` where they are first used: most programs that load this never do.
 # Container engines name a cgroup `docker-ID.scope` (systemd draws the tree) or `ID` (they do); conmon watches one.
-_SCOPE = re.compile(rf"(?P<engine>[a-z][a-z0-9]*(?:-[a-z]+)*)-(?P<id>{_HEX})(?:\.scope)?")
-_BARE = re.compile(_HEX)
+_SCOPE = rf"(?P<engine>[a-z][a-z0-9]*(?:-[a-z]+)*)-(?P<id>{_HEX})(?:\.scope)?"
+_BARE = _HEX
 _ENGINES = {
     "docker": "docker",
     "libpod": "podman",
@@ -52,20 +53,18 @@ _ENGINES = {
     "buildah": "buildah",
 }
 _PARENTS = {"docker": "docker", "libpod_parent": "podman", "kubepods": "kubernetes", "actions_job": "docker"}
-_POD_SLICE = re.compile(
-    r"(?:.+-)?kubepods(?:-(?P<qos>burstable|besteffort))?-pod(?P<uid>[0-9a-f]{8}[0-9a-f_-]{24,28})\.slice"
-)
-_POD_FOLDER = re.compile(r"pod(?P<uid>[0-9a-f]{8}[0-9a-f_-]{24,28})")
-_PODMAN_POD = re.compile(rf"(?:.+-libpod_pod_|libpod_pod_)(?P<id>{_HEX})(?:\.slice)?")
-_MACHINE = re.compile(r"machine-(?P<name>.+)\.scope")
-_LIBVIRT = re.compile(r"(?P<driver>qemu|lxc)-(?P<number>\d+)-(?P<name>.+)")
-_LXC = re.compile(r"lxc\.(?:payload|monitor)\.(?P<name>.+)")
-_SLURM_SCOPE = re.compile(r"(?:(?P<node>.+)_)?slurmstepd\.scope")
-_SLURM_V1 = re.compile(r"slurm(?:_(?P<node>.+))?")
-_JOB = re.compile(r"job_(?P<id>\d+)")
-_UNIT = re.compile(r".+\.(?:service|scope|socket|mount|swap|slice)")
-_USER = re.compile(r"user(?:@|-)(?P<uid>\d+)\.(?:service|slice)")
-_SESSION = re.compile(r"session-(?P<number>.+)\.scope")
+_POD_SLICE = r"(?:.+-)?kubepods(?:-(?P<qos>burstable|besteffort))?-pod(?P<uid>[0-9a-f]{8}[0-9a-f_-]{24,28})\.slice"
+_POD_FOLDER = r"pod(?P<uid>[0-9a-f]{8}[0-9a-f_-]{24,28})"
+_PODMAN_POD = rf"(?:.+-libpod_pod_|libpod_pod_)(?P<id>{_HEX})(?:\.slice)?"
+_MACHINE = r"machine-(?P<name>.+)\.scope"
+_LIBVIRT = r"(?P<driver>qemu|lxc)-(?P<number>\d+)-(?P<name>.+)"
+_LXC = r"lxc\.(?:payload|monitor)\.(?P<name>.+)"
+_SLURM_SCOPE = r"(?:(?P<node>.+)_)?slurmstepd\.scope"
+_SLURM_V1 = r"slurm(?:_(?P<node>.+))?"
+_JOB = r"job_(?P<id>\d+)"
+_UNIT = r".+\.(?:service|scope|socket|mount|swap|slice)"
+_USER = r"user(?:@|-)(?P<uid>\d+)\.(?:service|slice)"
+_SESSION = r"session-(?P<number>.+)\.scope"
 
 
 def place(cgroup: str) -> Place | None:
@@ -128,15 +127,15 @@ def _pod_alone(pod: dict[str, Any]) -> Place | None:
 def _pod(parts: Sequence[str], index: int) -> dict[str, Any]:
     """The Kubernetes or podman pod that this part of the path names."""
     part = parts[index]
-    if match := _POD_SLICE.fullmatch(part):
+    if match := re.fullmatch(_POD_SLICE, part):
         return {"pod_uid": _uid(match["uid"]), "qos": match["qos"] or "guaranteed"}
-    if (match := _POD_FOLDER.fullmatch(part)) and index:
+    if (match := re.fullmatch(_POD_FOLDER, part)) and index:
         above = parts[index - 1]
         if above in ("burstable", "besteffort"):
             return {"pod_uid": _uid(match["uid"]), "qos": above}
         if above == "kubepods":
             return {"pod_uid": _uid(match["uid"]), "qos": "guaranteed"}
-    if match := _PODMAN_POD.fullmatch(part):
+    if match := re.fullmatch(_PODMAN_POD, part):
         return {"pod_id": match["id"]}
     return {}
 
@@ -149,9 +148,9 @@ def _uid(text: str) -> str:
 def _engine(parts: Sequence[str], index: int) -> tuple[str, dict[str, Any]] | None:
     """A container with an id of 64 digits: its runtime and facts."""
     part = parts[index]
-    if match := _SCOPE.fullmatch(part):
+    if match := re.fullmatch(_SCOPE, part):
         return _ENGINES.get(match["engine"], match["engine"]), {"container_id": match["id"]}
-    if not _BARE.fullmatch(part):
+    if not re.fullmatch(_BARE, part):
         return None
     runtime = next((_PARENTS[above] for above in reversed(parts[:index]) if above in _PARENTS), "unknown")
     return runtime, {"container_id": part}
@@ -160,15 +159,15 @@ def _engine(parts: Sequence[str], index: int) -> tuple[str, dict[str, Any]] | No
 def _named(parts: Sequence[str], index: int) -> tuple[str, dict[str, Any]] | None:
     """A container or virtual machine that goes by its name: its runtime and facts."""
     part = parts[index]
-    if match := _LXC.fullmatch(part):
+    if match := re.fullmatch(_LXC, part):
         return "lxc", {"name": match["name"]}
     if index and parts[index - 1] in ("lxc", "lxc.payload", "lxc.monitor"):
         return "lxc", {"name": part}
     if part.startswith("systemd-nspawn@") and part.endswith(".service"):
         return "nspawn", {"name": unescape(part.removeprefix("systemd-nspawn@").removesuffix(".service"))}
-    if match := _MACHINE.fullmatch(part):
+    if match := re.fullmatch(_MACHINE, part):
         name = unescape(match["name"])
-        if virtual := _LIBVIRT.fullmatch(name):
+        if virtual := re.fullmatch(_LIBVIRT, name):
             return virtual["driver"], {"name": virtual["name"]}
         return "nspawn", {"name": name}
     if index and parts[index - 1] == "qemu.slice" and part.endswith(".scope"):
@@ -180,16 +179,16 @@ def _job(parts: Sequence[str]) -> Place | None:
     for index, part in enumerate(parts):
         below = list(parts[index + 1 :])
         details: dict[str, Any] = {"scheduler": "slurm"}
-        if scope := _SLURM_SCOPE.fullmatch(part):
+        if scope := re.fullmatch(_SLURM_SCOPE, part):
             node = scope["node"]
-        elif (v1 := _SLURM_V1.fullmatch(part)) and below and re.fullmatch(r"uid_\d+", below[0]):
+        elif (v1 := re.fullmatch(_SLURM_V1, part)) and below and re.fullmatch(r"uid_\d+", below[0]):
             node = v1["node"]
             details["uid"] = int(below.pop(0)[4:])
         else:
             continue
         if not below:
             continue
-        if match := _JOB.fullmatch(below[0]):
+        if match := re.fullmatch(_JOB, below[0]):
             details["job_id"] = int(match["id"])
         elif (sluid := parse_sluid(below[0])) is not None:
             details |= {"sluid": sluid.text, "submitted": sluid.made.isoformat(timespec="milliseconds")}
@@ -213,10 +212,10 @@ def _step(parts: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _unit(parts: Sequence[str]) -> Place | None:
     """The innermost unit that is not a slice, else the innermost slice; of a user's manager, whose it is."""
-    names = [part for part in parts if _UNIT.fullmatch(part)]
+    names = [part for part in parts if re.fullmatch(_UNIT, part)]
     if not names:
         return None
-    uid = next((match["uid"] for part in names if (match := _USER.fullmatch(part))), None)
+    uid = next((match["uid"] for part in names if (match := re.fullmatch(_USER, part))), None)
     managers = [index for index, part in enumerate(names) if part.startswith("user@")]
     inner = names[managers[-1] + 1 :] if managers else names
     last = [part for part in inner if not part.endswith(".slice")] or inner[-1:] or names[-1:]
@@ -225,7 +224,7 @@ def _unit(parts: Sequence[str]) -> Place | None:
     if uid is None:
         return Place(PlaceKind.UNIT, f"unit:{unit}", unit, details)
     details["uid"] = int(uid)
-    if session := _SESSION.fullmatch(unit):
+    if session := re.fullmatch(_SESSION, unit):
         details["session"] = session["number"]
         return Place(PlaceKind.UNIT, f"unit:{unit}", f"session {session['number']} of user {uid}", details)
     if unit.startswith("user"):

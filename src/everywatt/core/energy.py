@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -128,6 +127,8 @@ class Energy:
         )
 
     def _repr_html_(self) -> str:
+        import html
+
         if self.joules is None:
             return f"<b>no energy figure</b>: {html.escape(self.refused or '')}"
         head = f"<b>{html.escape(str(self))}</b>"

@@ -8,11 +8,11 @@ command starts, so the folders of `sys.path` are read here. Only packages in zip
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from everywatt.core.errors import EverywattError, UsageError
@@ -85,13 +85,14 @@ def _entries(search_path: tuple[str, ...]) -> dict[tuple[str, str], dict[str, st
     seen: set[str] = set()
     found: dict[tuple[str, str], dict[str, str]] = {}
     for folder in search_path:
-        for info in _metadata_folders(Path(folder or ".")):
-            package = info.name.partition("-")[0].partition(".")[0].lower().replace("_", "-")
+        for name in _metadata_folders(folder or "."):
+            package = name.partition("-")[0].partition(".")[0].lower().replace("_", "-")
             if package in seen:
                 continue
             seen.add(package)
             try:
-                text = (info / "entry_points.txt").read_text(encoding="utf-8")
+                with open(f"{folder or '.'}/{name}/entry_points.txt", encoding="utf-8") as file:  # noqa: PTH123 - fast
+                    text = file.read()
             except (OSError, UnicodeDecodeError):
                 continue
             if f"[{OWN}." in text:
@@ -100,9 +101,9 @@ def _entries(search_path: tuple[str, ...]) -> dict[tuple[str, str], dict[str, st
     return found
 
 
-def _metadata_folders(folder: Path) -> list[Path]:
+def _metadata_folders(folder: str) -> list[str]:
     try:
-        return sorted(path for path in folder.iterdir() if path.suffix in (".dist-info", ".egg-info"))
+        return sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-info")))  # noqa: PTH208 - fast
     except OSError:
         return []  # a zip file, or a folder that is not there
 

@@ -10,12 +10,12 @@ from typing import Any
 from everywatt.core.channels import Channel, Domain, Pedigree
 from everywatt.core.domains import Answer, contains
 from everywatt.core.machine import Machine
+from everywatt.doctor.preflight import SLOWED
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
 from everywatt.sensors.registry import NOT_TRIED, choose, known, probe
 from everywatt.sensors.surroundings import Surroundings, look
 
 WHOLE = (Domain.WALL, Domain.PSU, Domain.NODE)  # they hold what the chips say, so they are never added to it
-SLOWED = {0x08: "hardware slow-down", 0x20: "too hot (software)", 0x40: "too hot (hardware)", 0x80: "power brake"}
 
 
 class Verdict(StrEnum):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from everywatt.core.machine import Machine
-from everywatt.doctor.diagnose import SLOWED
 from everywatt.sensors import procfs
 from everywatt.sensors.base import Request, TableGroup
 from everywatt.sensors.registry import choose, known
@@ -19,6 +18,8 @@ BUSY_SHARE = 0.10
 """Above this share of the machine's CPUs the work of other programs is no longer noise."""
 BUSY_GPU_PERCENT = 5.0
 """Above this a card has work, also where the driver does not show whose (a container sees no processes of others)."""
+SLOWED = {0x08: "hardware slow-down", 0x20: "too hot (software)", 0x40: "too hot (hardware)", 0x80: "power brake"}
+"""Bits of NVML's reasons for low clocks that say that a card is slower than it could be."""
 LOOK_S = 0.5
 SHORTEST_S = 0.15
 

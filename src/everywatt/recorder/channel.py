@@ -8,12 +8,14 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.clocks import Clock
-from everywatt.recorder.session import Session
 from everywatt.recorder.wire import encode
+
+if TYPE_CHECKING:
+    from everywatt.recorder.session import Session
 
 MOST_BACKLOG = 64 << 20
 EDGES_ONLY_S = 3600.0  # without a recorder a counter may be read once an hour, and that is no gap
@@ -126,6 +128,8 @@ class Local:
     def __init__(
         self, path: Path, meta: Mapping[str, Any], groups: Sequence[GroupInfo], clock: Clock, notes: Sequence[str]
     ) -> None:
+        from everywatt.recorder.session import Session  # what writes a tape is not loaded where a recorder does it
+
         self._session: Session | None = Session(path, meta, round(EDGES_ONLY_S * 1e9), clock)
         self._clock = clock
         self._cpu_s = time.thread_time()

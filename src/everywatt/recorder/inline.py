@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from everywatt.core.channels import GroupInfo, Row
-from everywatt.recorder.source import checked
 from everywatt.sensors import registry
-from everywatt.sensors.base import Group, Request
+from everywatt.sensors.base import Group, Request, checked
 
 MUTED_S = 1.0
 

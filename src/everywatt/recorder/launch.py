@@ -6,13 +6,16 @@ import fcntl
 import os
 import select
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from everywatt.core.errors import RecorderError
 from everywatt.recorder.wire import LOCK, Address, own_folder
+
+if TYPE_CHECKING:
+    import subprocess
 
 SEND_BUFFER = 1 << 20
 
@@ -78,6 +81,8 @@ def start(deadline: float) -> None:
     """Start a recorder and wait until it listens."""
     if not sys.executable:
         raise RecorderError("This program does not know its Python interpreter, so no recorder can be started.")
+    import subprocess  # only the program that starts the recorder needs it
+
     ready, write = os.pipe2(os.O_CLOEXEC)
     environ = {**os.environ, "EVERYWATT_RECORDER_PATH": os.pathsep.join(import_path())}
     command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("__main__.py")), str(write)]
@@ -117,6 +122,8 @@ def _await(fd: int, deadline: float) -> str:
 
 def _reap(child: subprocess.Popen[bytes]) -> None:
     """The child forks and ends at once; one that does not is ended."""
+    import subprocess
+
     try:
         child.wait(1.0)
     except subprocess.TimeoutExpired:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from everywatt.core.channels import NAN, Cadence, GroupInfo, Row
+from everywatt.core.channels import Cadence, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
-from everywatt.core.errors import EverywattError, SensorError
+from everywatt.core.errors import EverywattError
 from everywatt.recorder.driver_history import StandIn
 from everywatt.recorder.planned_tracker import PlannedTracker
-from everywatt.sensors.base import Group, TableGroup
+from everywatt.sensors.base import Group, TableGroup, checked
 
 SLOW_NS = NS
 LONG_READ_NS = NS
@@ -341,31 +340,3 @@ class Source:
             self.group.close()
         except Exception:  # noqa: BLE001 - a plug-in may do anything, and nobody is left to tell
             pass
-
-
-def _plain(row: Row, width: int) -> bool:
-    """True where a row is clean data as it stands."""
-    read_ns, early_ns, late_ns, values = row
-    if not (type(read_ns) is type(early_ns) is type(late_ns) is int and type(values) is tuple):
-        return False
-    try:
-        return early_ns <= late_ns and len(values) == width and math.isfinite(sum(values))
-    except TypeError:
-        return False
-
-
-def checked(row: Any, info: GroupInfo) -> Row:
-    """The row of a plug-in as clean data; SensorError where it makes no sense."""
-    if type(row) is Row and _plain(row, len(info.channels)):
-        return row  # nearly always
-    try:
-        read_ns, early_ns, late_ns, values = row
-        clean = tuple(NAN if value is None or not math.isfinite(value) else float(value) for value in values)
-        times = int(read_ns), int(early_ns), int(late_ns)
-    except (TypeError, ValueError) as error:
-        raise SensorError(f"a row makes no sense: {error}") from None
-    if len(clean) != len(info.channels):
-        raise SensorError(f"{len(clean)} values for {len(info.channels)} channels")
-    if times[1] > times[2]:
-        raise SensorError("a value was published before it was published")
-    return Row(*times, clean)

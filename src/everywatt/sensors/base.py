@@ -14,12 +14,14 @@ recorder then reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from everywatt.core.channels import GroupInfo, Row
+from everywatt.core.channels import NAN, GroupInfo, Row
+from everywatt.core.errors import SensorError
 from everywatt.core.machine import Machine
 
 
@@ -117,3 +119,31 @@ class Sensor(Protocol):
 
     def probe(self) -> Report: ...
     def groups(self) -> Sequence[Group | TableGroup]: ...
+
+
+def _plain(row: Row, width: int) -> bool:
+    """True where a row is clean data as it stands."""
+    read_ns, early_ns, late_ns, values = row
+    if not (type(read_ns) is type(early_ns) is type(late_ns) is int and type(values) is tuple):
+        return False
+    try:
+        return early_ns <= late_ns and len(values) == width and math.isfinite(sum(values))
+    except TypeError:
+        return False
+
+
+def checked(row: Any, info: GroupInfo) -> Row:
+    """The row of a plug-in as clean data; SensorError where it makes no sense."""
+    if type(row) is Row and _plain(row, len(info.channels)):
+        return row  # nearly always
+    try:
+        read_ns, early_ns, late_ns, values = row
+        clean = tuple(NAN if value is None or not math.isfinite(value) else float(value) for value in values)
+        times = int(read_ns), int(early_ns), int(late_ns)
+    except (TypeError, ValueError) as error:
+        raise SensorError(f"a row makes no sense: {error}") from None
+    if len(clean) != len(info.channels):
+        raise SensorError(f"{len(clean)} values for {len(info.channels)} channels")
+    if times[1] > times[2]:
+        raise SensorError("a value was published before it was published")
+    return Row(*times, clean)

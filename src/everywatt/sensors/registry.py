@@ -7,7 +7,6 @@ can import just what it needs.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -146,7 +145,9 @@ def _lacking(name: str, target: str, request: Request) -> Report | None:
         there = any(os.access(os.path.join(folder, what), os.X_OK) for folder in folders if folder)  # noqa: PTH118
         why = f"There is no {what} on the path."
     elif kind == "library":
-        there, why = importlib.util.find_spec(what) is not None, f"The library {what} is not installed."
+        from importlib.util import find_spec
+
+        there, why = find_spec(what) is not None, f"The library {what} is not installed."
     else:
         there, why = (machine.sys / what).exists(), f"There is no {machine.sys / what}."
     return None if there else Report(name, State.ABSENT, why, power=False)

@@ -17,7 +17,7 @@ from typing import Final
 from everywatt.core.clocks import Clock, SystemClock
 from everywatt.core.errors import TapeError
 from everywatt.core.jsonio import dumps
-from everywatt.tape import places, schema, sealing
+from everywatt.tape import SUFFIX, places, schema, sealing
 from everywatt.tape.exporting import iso
 from everywatt.tape.reader import Tape
 
@@ -53,7 +53,7 @@ def empty_spool(spool: Path | None = None, *, clock: Clock | None = None, quiet_
     with contextlib.suppress(OSError):
         if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
             return []
-        for path in sorted(folder.glob(f"*{schema.SUFFIX}")):
+        for path in sorted(folder.glob(f"*{SUFFIX}")):
             with contextlib.suppress(TapeError, OSError):
                 target = _out_of_spool(path, clock or SystemClock(), quiet_s)
                 moved += [target] if target else []
@@ -69,7 +69,7 @@ def _out_of_spool(path: Path, clock: Clock, quiet_s: float) -> Path | None:
         if not tape.sealed or not isinstance(place, str) or not Path(place).is_absolute():
             return None
     target = Path(place)
-    if target.suffix != schema.SUFFIX or not target.parent.is_dir() or os.path.lexists(target):
+    if target.suffix != SUFFIX or not target.parent.is_dir() or os.path.lexists(target):
         return None
     places.move_into_place(path, target)
     return target

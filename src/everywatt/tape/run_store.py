@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from everywatt.core.errors import RunNotFound, TapeError
-from everywatt.tape.schema import SUFFIX
+from everywatt.tape import SUFFIX
 
 FOLDER: Final = "everywatt-runs"
 _LONGEST: Final = 48
@@ -84,8 +83,11 @@ def _make(folder: Path, *, ignore: bool = False) -> None:
 
 def slug(text: str) -> str:
     """Letters, digits, dots, dashes and underscores of a text: safe as one part of a path. May be empty."""
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    return re.sub(r"[^A-Za-z0-9._]+", "-", plain)[:_LONGEST].strip("-._")
+    if not text.isascii():
+        import unicodedata
+
+        text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text)[:_LONGEST].strip("-._")
 
 
 def new_run(home: Path, tag: str, utc_ns: int) -> Path:

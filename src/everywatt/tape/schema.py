@@ -12,7 +12,6 @@ APPLICATION_ID: Final = 0x45574154
 VERSION: Final = 1
 VERIFY_BELOW_BYTES: Final = 64 << 20
 MOST_BLOB_BYTES: Final = 64 << 20
-SUFFIX: Final = ".tape"
 _LONG_BYTES: Final = 4096
 # What sqlite3 raises for damaged bytes; its own messages may hold bytes that are no text.
 BROKEN: Final = (sqlite3.Error, UnicodeDecodeError, OverflowError)

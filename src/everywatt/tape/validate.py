@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.errors import TapeError
-from everywatt.tape import columns, schema
+from everywatt.tape import SUFFIX, columns
 from everywatt.tape.accumulate import energy_channels, expected_ns
 from everywatt.tape.reader import StoredGroup, Tape
 
@@ -40,7 +40,7 @@ def validate(path: Path) -> list[Finding]:
     path = Path(path)
     if not path.is_dir():
         return list(_tape_findings(path))
-    tapes = sorted(file for file in path.rglob(f"*{schema.SUFFIX}") if file.is_file() and not file.name.startswith("."))
+    tapes = sorted(file for file in path.rglob(f"*{SUFFIX}") if file.is_file() and not file.name.startswith("."))
     if not tapes:
         return [Finding(path, None, None, None, "There is no tape in this folder.")]
     return [finding for tape in tapes for finding in _tape_findings(tape)]

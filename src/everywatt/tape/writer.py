@@ -16,7 +16,7 @@ from everywatt.core.clocks import NS, Anchor, Clock, SystemClock
 from everywatt.core.errors import RunExists, TapeError, UsageError
 from everywatt.core.jsonio import dumps
 from everywatt.core.spans import Note, Point, Span
-from everywatt.tape import places, schema, sealing
+from everywatt.tape import SUFFIX, places, schema, sealing
 from everywatt.tape.accumulate import Found
 from everywatt.tape.pending import Buffer, TableRow
 
@@ -92,7 +92,7 @@ class TapeWriter:
             if not os.access(self.path.parent, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied")
             if places.is_network(places.filesystem(self.path, mounts)):
-                name = f"{self.path.stem}-{os.getpid()}-{self._clock.utc_ns():x}{schema.SUFFIX}"
+                name = f"{self.path.stem}-{os.getpid()}-{self._clock.utc_ns():x}{SUFFIX}"
                 return places.spool_folder(spool) / name
         except OSError as error:
             raise TapeError(

@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -86,6 +85,8 @@ def spawn(words: Sequence[str], mask: set[int], *, to_stderr: bool, join: Callab
         with suppress(OSError):  # then it is counted otherwise
             join()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    import subprocess
 
     child = subprocess.Popen(list(words), stdout=2 if to_stderr else None, close_fds=False, preexec_fn=prepare)
     child.returncode = 0  # it is waited for here, not by its object

@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from everywatt.core.cgroup_names import PlaceKind, place
 from everywatt.sensors import procfs
 
 MADE = "everywatt-run-"  # how the names of groups begin that `everywatt run` makes for its command
@@ -72,6 +71,8 @@ def _telling(paths: frozenset[str]) -> str:
 
 
 def _tells(path: str) -> int:
+    from everywatt.core.cgroup_names import PlaceKind, place
+
     found = place(path)
     return 0 if found is None else 1 if found.kind is PlaceKind.UNIT else 2
 
