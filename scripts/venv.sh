@@ -1,8 +1,11 @@
 #!/bin/sh
 # venv.sh FOLDER: makes a virtual environment there with a Python of 3.11 or later, unless a working one is there.
+# Its pip is the one in constraints.txt: older ones do not know dependency groups.
 set -eu
 venv=$1
-if [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+pip=$(grep '^pip==' "$(dirname "$0")/../constraints.txt")
+pinned() { [ "$("$venv/bin/python" -m pip --version 2>/dev/null | cut -d ' ' -f 2)" = "${pip#pip==}" ]; }
+if [ -x "$venv/bin/python" ] && pinned; then
     exit 0
 fi
 recent='import sys; sys.exit(sys.version_info < (3, 11))'
@@ -26,3 +29,4 @@ if ! "$found" -c 'import venv, ensurepip' 2>/dev/null; then
 fi
 echo "Making $venv with $("$found" --version)" >&2
 "$found" -m venv --clear "$venv"
+pinned || "$venv/bin/python" -m pip --disable-pip-version-check install --quiet "$pip"
