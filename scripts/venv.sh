@@ -3,9 +3,15 @@
 # Its pip is the one in constraints.txt: older ones do not know dependency groups.
 set -eu
 venv=$1
-pip=$(grep '^pip==' "$(dirname "$0")/../constraints.txt")
-pinned() { [ "$("$venv/bin/python" -m pip --version 2>/dev/null | cut -d ' ' -f 2)" = "${pip#pip==}" ]; }
-if [ -x "$venv/bin/python" ] && pinned; then
+pip=$(sed -n 's/^pip==//p' "$(dirname "$0")/../constraints.txt")
+
+pin_pip() {
+    [ "$("$venv/bin/python" -m pip --version 2>/dev/null | cut -d ' ' -f 2)" = "$pip" ] ||
+        "$venv/bin/python" -m pip --disable-pip-version-check install --quiet "pip==$pip"
+}
+
+if [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    pin_pip
     exit 0
 fi
 recent='import sys; sys.exit(sys.version_info < (3, 11))'
@@ -29,4 +35,4 @@ if ! "$found" -c 'import venv, ensurepip' 2>/dev/null; then
 fi
 echo "Making $venv with $("$found" --version)" >&2
 "$found" -m venv --clear "$venv"
-pinned || "$venv/bin/python" -m pip --disable-pip-version-check install --quiet "$pip"
+pin_pip
