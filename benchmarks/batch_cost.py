@@ -62,8 +62,8 @@ print(json.dumps(found))
 def main(quick: bool = False) -> None:
     """Both tables."""
     with tempfile.TemporaryDirectory(prefix="everywatt-bench-") as folder:
-        _cost(Path(folder), 200 if quick else 10_000)
-        _energy(Path(folder), 8 if quick else 48)
+        _cost(Path(folder), 40 if quick else 10_000)
+        _energy(Path(folder), 4 if quick else 48)
 
 
 def _cost(folder: Path, count: int) -> None:

@@ -32,14 +32,16 @@ def main(quick: bool) -> None:
     if find_spec("torch") is None or find_spec("transformers") is None:
         say("layer_pass: left out, torch and transformers are not installed")
         return
-    job = Job(model="gpt2-random", task="causal-lm", data="random-tokens", precisions=("fp32",), batch_size=4)
+    job = Job(
+        model="gpt2-random", task="causal-lm", data="random-tokens", precisions=("fp32",), batch_size=1 if quick else 4
+    )
     environ = dict(os.environ) | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     workers = [Worker(environ) for _ in NAMES]
     try:
         for worker in workers:
             worker.ask("setup", job=job.to_dict(), precision="fp32")
-            worker.ask("loop", iters=2 if quick else 5)
-        _measure(workers, rounds=4 if quick else 20, iters=2 if quick else 8)
+            worker.ask("loop", iters=1 if quick else 5)
+        _measure(workers, rounds=2 if quick else 20, iters=1 if quick else 8)
     except WorkerFailed as error:
         say(f"layer_pass: left out, {error.reason}")
     finally:

@@ -140,7 +140,7 @@ def main(quick: bool = False) -> None:
     peers = bench_python()
     if peers is None:
         say("BENCH_PYTHON is not set: CodeCarbon is left out.")
-    budget = 4.0 if quick else 50.0
+    budget = 1.0 if quick else 50.0
     rows = []
     with tempfile.TemporaryDirectory(prefix="everywatt-bench-") as folder:
         home = {"EVERYWATT_HOME": str(Path(folder) / "runs"), "EVERYWATT_RECORDER_IDLE_S": "2"}

@@ -1,8 +1,17 @@
 #!/bin/sh
 # venv.sh FOLDER: makes a virtual environment there with a Python of 3.11 or later, unless a working one is there.
+# Its pip is the one in constraints.txt: older ones do not know dependency groups.
 set -eu
 venv=$1
+pip=$(sed -n 's/^pip==//p' "$(dirname "$0")/../constraints.txt")
+
+pin_pip() {
+    [ "$("$venv/bin/python" -m pip --version 2>/dev/null | cut -d ' ' -f 2)" = "$pip" ] ||
+        "$venv/bin/python" -m pip --disable-pip-version-check install --quiet "pip==$pip"
+}
+
 if [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    pin_pip
     exit 0
 fi
 recent='import sys; sys.exit(sys.version_info < (3, 11))'
@@ -26,3 +35,4 @@ if ! "$found" -c 'import venv, ensurepip' 2>/dev/null; then
 fi
 echo "Making $venv with $("$found" --version)" >&2
 "$found" -m venv --clear "$venv"
+pin_pip

@@ -39,3 +39,18 @@ def boxes():
     import boxes as made_up
 
     return made_up
+
+
+def pytest_collection_modifyitems(items):
+    """The longest first, where several workers share the tests."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from scheduling import place
+
+        items.sort(key=lambda item: place(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from scheduling import LongestFirst
+
+    return LongestFirst(config, log)

@@ -50,7 +50,7 @@ def test_the_base_install_is_small():
         found = closure(project["dependencies"])
     except PackageNotFoundError as error:
         pytest.fail(f"the base dependencies are not installed: {error}")
-    assert set(found) >= {"numpy", "psutil", "nvidia-ml-py", "click", "rich"}
+    assert set(found) >= {"numpy", "nvidia-ml-py", "click", "rich"}
     assert len(found) <= MOST_DISTRIBUTIONS, sorted(found)
     sizes = {name: installed_bytes(dist) for name, dist in found.items()}
     own = sum(p.stat().st_size for p in (ROOT / "src").rglob("*") if p.is_file() and p.suffix != ".pyc")
@@ -116,6 +116,6 @@ def test_everything_installed_is_pinned():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if "==" in line)
     installed = {str(canonicalize_name(dist.name)): dist.version.split("+")[0] for dist in distributions()}
-    for own in ("everywatt", "pip", "setuptools"):
+    for own in ("everywatt", "setuptools"):
         installed.pop(own, None)
     assert {name: version for name, version in installed.items() if pins.get(name) != version} == {}

@@ -24,7 +24,7 @@ def bare(tmp_path):
     """A PATH with a shell's tools and no Python."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for tool in ("sh", "env", "dirname", "id", "cksum", "cut", "mkdir"):
+    for tool in ("sh", "env", "dirname", "id", "cksum", "cut", "mkdir", "sed"):
         (folder / tool).symlink_to(shutil.which(tool))
     return folder
 

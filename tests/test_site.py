@@ -7,7 +7,7 @@ import sys
 import pytest
 from pages import ROOT, WRITTEN
 
-pytest.importorskip("mkdocs", reason="make docs needs mkdocs-material: pip install 'everywatt[dev]'")
+pytest.importorskip("mkdocs", reason="make docs needs mkdocs-material: pip install --group dev")
 
 
 def test_the_site_builds_without_a_warning(tmp_path):

@@ -114,7 +114,7 @@ def test_built_tapes_are_what_recording_would_leave(tmp_path, monkeypatch):
 def test_batch_cost_in_short():
     done = _bench("batch_cost", "--quick")
     assert done.returncode == 0, done.stderr
-    assert "200 items of 5 ms" in done.stdout
+    assert "40 items of 5 ms" in done.stdout
     ours = next(line for line in done.stdout.splitlines() if line.startswith("everywatt batch  "))
     theirs = next(line for line in done.stdout.splitlines() if line.startswith("power before and after"))
     worst = [float(line.split("%")[2]) for line in (ours, theirs)]

@@ -34,7 +34,6 @@ def learn(own_home, time_s, *words):
     return collected, json.loads(done.stdout), load_model(out)
 
 
-@pytest.mark.serial
 def test_a_nonlinear_machine_is_learnt_in_a_minute(own_home):
     collected, fitted, model = learn(own_home, 40)
     assert collected["rows"] >= 30

@@ -10,8 +10,9 @@ from slurm_cluster import Options, SlurmCluster, missing
 from slurm_counter import Counter, can_mount
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser():
+    """One Chromium for all modules; each page is in a context of its own."""
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=SWITCHES)
@@ -19,15 +20,16 @@ def browser():
         chromium.close()
 
 
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """Where screenshots are kept, for people to look at."""
+@pytest.fixture
+def picture():
+    """A function that keeps a screenshot in build/screenshots, for people to look at: only with SCREENSHOTS=1."""
     folder = ROOT / "build" / "screenshots"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = tmp_path_factory.mktemp("screenshots")
-    return folder
+
+    def take(page, name, *, full_page=False):
+        if os.environ.get("SCREENSHOTS") == "1":
+            page.screenshot(path=str(folder / name), full_page=full_page)
+
+    return take
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def slurm_counter(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory, slurm_counter):
-    """A Slurm cluster of two nodes with two pretend GPUs each, and accounting. Mark what uses it `serial`."""
+    """A Slurm cluster of two nodes with two pretend GPUs each, and accounting."""
     need_slurm()
     counted = {"wrap": {"node1": slurm_counter.wrap}, "extra": slurm_counter.lines} if slurm_counter else {}
     folder = tmp_path_factory.mktemp("slurm")

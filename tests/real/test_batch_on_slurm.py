@@ -12,7 +12,6 @@ import pytest
 import everywatt
 from everywatt.batch.journal import read_journal
 
-pytestmark = pytest.mark.serial
 WORK = 'echo "$1 $CUDA_VISIBLE_DEVICES" >> seen; sleep 0.4'
 
 

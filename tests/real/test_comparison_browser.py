@@ -26,14 +26,14 @@ def pages(tmp_path_factory):
     return {name: (folder / f"{name}.html").as_uri() for name in documents}
 
 
-def test_the_verdict_is_the_first_thing_and_nobody_is_asked(open_page, pages, pictures):
+def test_the_verdict_is_the_first_thing_and_nobody_is_asked(open_page, pages, picture):
     page = open_page(pages["plain"])
     assert page.troubles == [] and page.requests == [pages["plain"]]
     first = page.inner_text("main section >> nth=0")
     assert "B uses 20" in first and "less energy" in first
     assert page.inner_text("#ratios .value >> nth=0").startswith("0.80")
     assert page.evaluate("window.evil") is None and EVIL in page.inner_text("#figures")
-    page.screenshot(path=str(pictures / "comparison-light.png"), full_page=True)
+    picture(page, "comparison-light.png", full_page=True)
 
 
 def test_the_order_shows_the_interleaving(open_page, pages):
@@ -58,14 +58,14 @@ def test_whiskers_of_ratios_lie_where_their_interval_is(open_page, pages):
     assert low < (left + right) / 2 < high < one, "B is cheaper: its whole interval is left of 1"
 
 
-def test_failures_are_shown(open_page, pages, pictures):
+def test_failures_are_shown(open_page, pages, picture):
     page = open_page(pages["failed"])
     assert page.troubles == []
     assert "B: 1 of 8 trials failed; the command ended with 3" in page.inner_text("#failures")
     assert page.inner_text("p.verdict").startswith("B: no verdict: 1 trial failed")
     assert page.eval_on_selector_all(".order li.failed", "all => all.length") == 1
     assert "trial 3 lies far off the others" in page.inner_text("#verdict")
-    page.screenshot(path=str(pictures / "comparison-failed.png"), full_page=True)
+    picture(page, "comparison-failed.png", full_page=True)
 
 
 def test_too_few_trials_are_drawn_without_whiskers(open_page, pages):
@@ -76,19 +76,19 @@ def test_too_few_trials_are_drawn_without_whiskers(open_page, pages):
     assert "too few trials" in page.inner_text("#ratios table")
 
 
-def test_a_sweep_has_energy_against_time(open_page, pages, pictures):
+def test_a_sweep_has_energy_against_time(open_page, pages, picture):
     page = open_page(pages["sweep"])
     assert page.troubles == []
     assert page.inner_text("p.verdict").startswith("recommended: B")
     assert coloured(page, "settings") > 100
-    page.screenshot(path=str(pictures / "sweep-light.png"), full_page=True)
+    picture(page, "sweep-light.png", full_page=True)
 
 
-def test_dark_phone_and_paper(open_page, pages, pictures):
+def test_dark_phone_and_paper(open_page, pages, picture):
     page = open_page(pages["sweep"], viewport=PHONE, color_scheme="dark", has_touch=True, device_scale_factor=2)
     assert brightness(page) < 40 and coloured(page, "trials") > 200
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    page.screenshot(path=str(pictures / "sweep-phone-dark.png"), full_page=True)
+    picture(page, "sweep-phone-dark.png", full_page=True)
     before = page.evaluate("getComputedStyle(document.querySelector('#ratios .point')).backgroundColor")
     page.click("text=Theme: automatic")
     assert brightness(page) > 230

@@ -27,7 +27,7 @@ from everywatt.tape.reader import Tape
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("cramjam")
-pytestmark = [*MARKS, pytest.mark.serial]
+pytestmark = MARKS
 ROOT = SRC.parent
 ENERGY = "everywatt_energy_joules_total"
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))

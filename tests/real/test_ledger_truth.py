@@ -230,7 +230,6 @@ def test_a_daemon_that_was_forked_twice_is_charged(machine):
     assert used >= 0.95 * machine.rusage("d.daemon")
 
 
-@pytest.mark.serial
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
 def test_two_users(machine):
     machine.folder.chmod(0o755)

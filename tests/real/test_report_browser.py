@@ -64,7 +64,7 @@ def window(page):
     return page.evaluate("[everywatt.page.view.a, everywatt.page.view.b]")
 
 
-def test_it_shows_without_an_error_and_asks_nobody(show, small, pictures):
+def test_it_shows_without_an_error_and_asks_nobody(show, small, picture):
     page = show(small)
     assert page.troubles == []
     assert page.requests == [small.as_uri()]
@@ -76,7 +76,7 @@ def test_it_shows_without_an_error_and_asks_nobody(show, small, pictures):
     for part in ("charts", "owners", "phases", "quality", "carbon", "provenance"):
         assert page.is_visible(f"#{part} h2")
     assert "g CO2e" in page.inner_text("#carbon") and "EUR" in page.inner_text("#carbon")
-    page.screenshot(path=str(pictures / "report-light.png"), full_page=True)
+    picture(page, "report-light.png", full_page=True)
 
 
 def test_every_chart_has_pixels(show, small):
@@ -153,13 +153,13 @@ def test_lines_can_be_hidden(show, small):
 
 
 @pytest.mark.parametrize("rows", [1_000_000, pytest.param(10_000_000, marks=pytest.mark.long)])
-def test_one_tick_among_all_is_seen_and_its_zoom_is_exact(show, spike, folder, pictures):
+def test_one_tick_among_all_is_seen_and_its_zoom_is_exact(show, spike, folder, picture):
     file, row = spike
     at_s = row / 1000
     assert file.stat().st_size < 1_000_000
     page = show(file)
     assert page.troubles == []
-    page.screenshot(path=str(pictures / "report-spike.png"))
+    picture(page, "report-spike.png")
     highest = page.evaluate(
         """(at) => {
           const plot = everywatt.page.made[0].plot, x = Math.round(plot.valToPos(at, "x", true));
@@ -186,7 +186,7 @@ def test_one_tick_among_all_is_seen_and_its_zoom_is_exact(show, spike, folder, p
     for t, watts in truth.items():
         assert found[t] == watts, f"every tick at {t} s is the tape's, to the last digit"
     assert found[at_s] == 1000.0
-    page.screenshot(path=str(pictures / "report-spike-zoomed.png"))
+    picture(page, "report-spike-zoomed.png")
     page.click('[data-chart="power"] summary')
     assert "1,000" in page.inner_text('[data-chart="power"] table')
 
@@ -206,11 +206,11 @@ def test_numbers_come_out_as_they_went_in(show, small):
         assert np.array_equal(np.array(found[name], dtype=float), numbers, equal_nan=True)
 
 
-def test_light_and_dark(show, small, pictures):
+def test_light_and_dark(show, small, picture):
     page = show(small, color_scheme="dark")
     assert brightness(page) < 40
     assert coloured(page, "power") > 200
-    page.screenshot(path=str(pictures / "report-dark.png"), full_page=True)
+    picture(page, "report-dark.png", full_page=True)
     page.click("text=Theme: automatic")
     assert brightness(page) > 230 and page.is_visible("text=Theme: light")
     page.click("text=Theme: light")
@@ -218,26 +218,26 @@ def test_light_and_dark(show, small, pictures):
     assert page.troubles == []
 
 
-def test_on_a_phone(show, small, compared, pictures):
+def test_on_a_phone(show, small, compared, picture):
     for path in (small, compared):
         page = show(path, viewport=PHONE, has_touch=True, device_scale_factor=2)
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
         assert page.query_selector('[data-chart="power"] canvas').bounding_box()["width"] <= PHONE["width"]
-        page.screenshot(path=str(pictures / f"report-phone-{path.stem}.png"), full_page=True)
+        picture(page, f"report-phone-{path.stem}.png", full_page=True)
 
 
-def test_on_paper(show, small, pictures):
+def test_on_paper(show, small, picture):
     page = show(small, color_scheme="dark")
     page.emulate_media(media="print")
     page.wait_for_timeout(100)
     assert brightness(page) == 255, "paper is white, whatever the screen was"
     assert not page.is_visible(".toolbar .group") and page.is_visible("#summary")
-    pdf = page.pdf(path=str(pictures / "report.pdf"), format="A4", print_background=True)
+    pdf = page.pdf(path=str(picture / "report.pdf"), format="A4", print_background=True)
     assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
-    page.screenshot(path=str(pictures / "report-print.png"), full_page=True)
+    picture(page, "report-print.png", full_page=True)
 
 
-def test_several_runs_are_compared(show, compared, pictures):
+def test_several_runs_are_compared(show, compared, picture):
     page = show(compared)
     assert page.troubles == []
     text = page.inner_text("#comparison")
@@ -249,7 +249,7 @@ def test_several_runs_are_compared(show, compared, pictures):
     page.wait_for_selector('[data-chart="power"] canvas')
     assert page.inner_text("#summary-title") == "short"
     assert page.get_attribute("nav.tabs button >> nth=1", "aria-pressed") == "true"
-    page.screenshot(path=str(pictures / "report-compared.png"), full_page=True)
+    picture(page, "report-compared.png", full_page=True)
 
 
 def test_the_command_can_be_copied(show, small):

@@ -114,7 +114,7 @@ def of(open_page, pages, name, **settings):
 
 
 @pytest.mark.parametrize("name", [*SCRIPTED, *STILL])
-def test_it_shows_without_an_error_and_asks_nobody(open_page, pages, pictures, name):
+def test_it_shows_without_an_error_and_asks_nobody(open_page, pages, picture, name):
     page = of(open_page, pages, name)
     open_all(page)
     assert page.troubles == [] and page.requests == [pages[name]]
@@ -122,17 +122,17 @@ def test_it_shows_without_an_error_and_asks_nobody(open_page, pages, pictures, n
     text = page.inner_text("main")
     assert len(text) > 100
     assert not [wrong for wrong in ("[object ", "undefined", "NaN", "Infinity") if wrong in text]
-    page.screenshot(path=str(pictures / f"section-{name}.png"), full_page=True)
+    picture(page, f"section-{name}.png", full_page=True)
 
 
 @pytest.mark.parametrize("name", [*SCRIPTED, *STILL])
-def test_dark_on_a_phone(open_page, pages, pictures, name):
+def test_dark_on_a_phone(open_page, pages, picture, name):
     page = of(open_page, pages, name, viewport=PHONE, color_scheme="dark", has_touch=True, device_scale_factor=2)
     assert page.troubles == []
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     if name not in ("truth", "scatter", "notebook"):  # drawings on paper, and cells that have the notebook's colours
         assert brightness(page) < 40
-    page.screenshot(path=str(pictures / f"section-{name}-phone-dark.png"), full_page=True)
+    picture(page, f"section-{name}-phone-dark.png", full_page=True)
 
 
 @pytest.mark.parametrize(

@@ -128,14 +128,14 @@ def whole_list(page, count="200 runs"):
     return page
 
 
-def test_two_hundred_runs_are_listed(show, pictures):
+def test_two_hundred_runs_are_listed(show, picture):
     page = whole_list(show("/"))
     assert len(listed(page)) == RUNS
     row = page.inner_text('tr[data-key="20261115-000003-job"]')
     assert "86" in row and "±" in row and "J" in row and "2.0 s" in row
     assert "project=delta" in row and "python job3.py" in row and "cpu · counter" in row
     assert page.query_selector('tr[data-key="20261115-000003-job"] svg path') is not None
-    page.screenshot(path=str(pictures / "serve-list-light.png"))
+    picture(page, "serve-list-light.png")
 
 
 def test_a_run_called_script_is_text(show):
@@ -175,13 +175,13 @@ def test_search_sort_and_tags(show):
     assert len(listed(page)) == 99
 
 
-def test_runs_are_picked_with_the_keyboard_and_compared(show, pictures):
+def test_runs_are_picked_with_the_keyboard_and_compared(show, picture):
     page = whole_list(show("/?q=job&sort=energy&down=0"), "198 of 200 runs")
     for key in ("20261115-000000-job", "20261115-000040-job"):
         page.focus(f'tr[data-key="{key}"] input')
         page.keyboard.press("Space")
     page.wait_for_timeout(800)  # until it has scrolled
-    page.screenshot(path=str(pictures / "serve-list-picked.png"))
+    picture(page, "serve-list-picked.png")
     page.focus(".picked a")
     page.keyboard.press("Enter")
     page.wait_for_selector("#comparison")
@@ -190,10 +190,10 @@ def test_runs_are_picked_with_the_keyboard_and_compared(show, pictures):
     assert "20261115-000040-job" in text and "2.000×" in text, "80 W against 40 W"
     page.wait_for_selector('[data-chart="overlay"] canvas')
     assert coloured(page, "overlay") > 200
-    page.screenshot(path=str(pictures / "serve-compare.png"))
+    picture(page, "serve-compare.png")
 
 
-def test_a_run_is_the_same_page_as_the_report(show, pictures):
+def test_a_run_is_the_same_page_as_the_report(show, picture):
     page = show("/run/whole.tape")
     assert page.inner_text("h1") == "whole"
     for part in ("summary", "charts", "owners", "phases", "quality", "carbon", "provenance"):
@@ -202,7 +202,7 @@ def test_a_run_is_the_same_page_as_the_report(show, pictures):
     page.focus('[data-chart="power"] figure')
     page.keyboard.press("+")
     assert page.evaluate("[everywatt.page.view.a, everywatt.page.view.b]") == pytest.approx([2.5, 7.5])
-    page.screenshot(path=str(pictures / "serve-run.png"))
+    picture(page, "serve-run.png")
 
 
 def test_a_run_that_is_not_there(browser, site):
@@ -214,7 +214,7 @@ def test_a_run_that_is_not_there(browser, site):
     page.close()
 
 
-def test_the_machine_moves(show, pictures):
+def test_the_machine_moves(show, picture):
     page = show("/live")
     page.wait_for_function("() => everywatt.board.lines.get('power gpu.0')?.t.length >= 12", timeout=60_000)
     watts = page.evaluate("everywatt.board.lines.get('power gpu.0').mean.filter((value) => !Number.isNaN(value))")
@@ -236,10 +236,10 @@ def test_the_machine_moves(show, pictures):
     page.click("text=Go on")
     page.click('[data-chart="power"] summary')
     page.wait_for_selector('[data-chart="power"] table', state="attached", timeout=10_000)
-    page.screenshot(path=str(pictures / "serve-live-light.png"), full_page=True)
+    picture(page, "serve-live-light.png", full_page=True)
 
 
-def test_a_run_that_is_being_written_grows(show, home, pictures):
+def test_a_run_that_is_being_written_grows(show, home, picture):
     with growing(home / "20991231-000000-now") as finish:
         page = show("/run/20991231-000000-now")
         page.wait_for_function("() => everywatt.board?.lines.get('power cpu.0')?.t.length >= 4", timeout=30_000)
@@ -250,7 +250,7 @@ def test_a_run_that_is_being_written_grows(show, home, pictures):
         assert page.evaluate("everywatt.board.snapshot.power_w") == pytest.approx(60.0, rel=0.05)
         page.wait_for_selector("#live-charts canvas")
         page.wait_for_selector("#summary")
-        page.screenshot(path=str(pictures / "serve-run-live.png"), full_page=True)
+        picture(page, "serve-run-live.png", full_page=True)
         finish()
         page.wait_for_function("() => !everywatt.board", timeout=30_000)
         page.wait_for_selector(READY, state="attached")
@@ -260,10 +260,10 @@ def test_a_run_that_is_being_written_grows(show, home, pictures):
     (home / "20991231-000000-now").rmdir()
 
 
-def test_light_and_dark(show, pictures):
+def test_light_and_dark(show, picture):
     page = whole_list(show("/", color_scheme="dark"))
     assert brightness(page) < 40
-    page.screenshot(path=str(pictures / "serve-list-dark.png"))
+    picture(page, "serve-list-dark.png")
     page.click("text=Theme: automatic")
     assert brightness(page) > 230
     page.goto(page.url.rpartition("/")[0] + "/run/whole.tape")
@@ -271,16 +271,16 @@ def test_light_and_dark(show, pictures):
     assert brightness(page) > 230, "the choice goes along"
     live = show("/live", color_scheme="dark")
     live.wait_for_function("() => everywatt.board.lines.get('power gpu.0')?.t.length >= 4", timeout=60_000)
-    live.screenshot(path=str(pictures / "serve-live-dark.png"), full_page=True)
+    picture(live, "serve-live-dark.png", full_page=True)
 
 
-def test_on_a_phone(show, pictures):
+def test_on_a_phone(show, picture):
     for path, name in (("/", "list"), ("/run/whole.tape", "run"), ("/live", "live")):
         page = show(path, viewport=PHONE, has_touch=True, device_scale_factor=2)
         if name == "live":
             page.wait_for_selector('[data-chart="power"] canvas', timeout=60_000)
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
-        page.screenshot(path=str(pictures / f"serve-phone-{name}.png"))
+        picture(page, f"serve-phone-{name}.png")
     page = show("/", viewport=PHONE)
     page.select_option("#order", "energy 1")
     whole_list(page)

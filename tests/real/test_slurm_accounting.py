@@ -13,7 +13,6 @@ from everywatt.cli.main import main
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
 
-pytestmark = pytest.mark.serial
 NODE_W = 50.0
 
 

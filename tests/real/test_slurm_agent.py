@@ -11,8 +11,6 @@ from slurm_site import FREEZER, PER_CPU_S, SlurmSite, cgroups_are_ours, remove_c
 
 from everywatt.slurm.node.presence import AGENT, NODE
 
-pytestmark = pytest.mark.serial
-
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, with_slurm):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from slurm_site import SOURCE, cgroups_are_ours, remove_cgroups
 
-pytestmark = pytest.mark.serial
 UNIFIED = Path("/sys/fs/cgroup/unified")
 SLUID = "s5K1KKYAYG5D00"
 

@@ -6,11 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from everywatt.slurm.node.scontrol import show_jobs
 
-pytestmark = pytest.mark.serial
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 

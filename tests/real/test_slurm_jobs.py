@@ -13,8 +13,6 @@ from slurm_site import CARD_W, IDLE_W, PER_CPU_S, SlurmSite
 
 import everywatt
 
-pytestmark = pytest.mark.serial
-
 SRUN_S = 0.3
 ARRAY = "case $SLURM_ARRAY_TASK_ID in 1) d=0.5;; 2) d=0.3;; 3) d=0.6;; *) d=0.2;; esac"
 

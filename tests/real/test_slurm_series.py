@@ -17,7 +17,6 @@ from everywatt.cli.main import main
 from everywatt.slurm.site.from_series import jobs_of_series
 from everywatt.slurm.site.totals import Wanted
 
-pytestmark = pytest.mark.serial
 T0 = 1_794_700_800  # 2026-11-15T00:00Z
 ENERGY = "everywatt_owner_energy_joules_total"
 

@@ -13,7 +13,7 @@ from engines import MARKS, prometheus
 from everywatt.cli.main import main
 from everywatt.models import fitting
 
-pytestmark = [*MARKS, pytest.mark.serial]
+pytestmark = MARKS
 STEP_S, ROWS = 5, 240
 POWER, SPENT, USE = "tegra_wattage_current_milliwatts", "container_cpu_usage_seconds_total", "tegra_cpu_util_percentage"
 WANTED = [[SPENT, {"container": "stressme"}], [USE, {}], [POWER, {"sensor": "vdd_in"}]]

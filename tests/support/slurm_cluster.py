@@ -11,7 +11,7 @@ In a test:
         cluster.run("squeue", "-l")     # any command of Slurm, with the right environment
 
 `tests/real/conftest.py` has a session fixture `slurm` with two nodes of two pretend GPUs and accounting: one start for
-all tests that use it. Such tests are marked `serial`, so they run in one process.
+all tests that use it; tests/support/scheduling.py keeps them on one worker.
 
 By hand (it stays in the foreground; Ctrl-C stops everything):
 

@@ -57,7 +57,6 @@ def test_text_usage_and_times(server):
     assert logged(server, "What is 20 + 3?")["request"]["stream_options"] == {"include_usage": True}
 
 
-@pytest.mark.serial
 def test_times_of_arrival_are_within_two_milliseconds_of_the_servers(server):
     """On a busy machine either side is held up now and then. A client that is late by itself is late every time."""
     near = {"late": 0, "ttft": 0, "gaps": 0}
