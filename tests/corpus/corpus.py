@@ -175,6 +175,7 @@ def _apart(case: Case, root: Path, words: list[str]) -> tuple[int, str, str]:
 def _inside(case: Case, root: Path, words: list[str]) -> tuple[int, str, str]:
     """`main(words)` in this process, as good as in its own: streams, environment, folder, time zone and clock."""
     from everywatt.cli.main import main
+    from everywatt.core.clocks import SystemClock  # before time is patched: it keeps the functions that it finds
 
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
     before = Path.cwd()
@@ -186,6 +187,7 @@ def _inside(case: Case, root: Path, words: list[str]) -> tuple[int, str, str]:
         stack.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO())))
         stack.enter_context(mock.patch.object(time, "time", lambda: NOW_S))
         stack.enter_context(mock.patch.object(time, "time_ns", lambda: int(NOW_S) * 10**9))
+        stack.enter_context(mock.patch.object(SystemClock, "utc_ns", staticmethod(lambda: int(NOW_S) * 10**9)))
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(err))
         time.tzset()
