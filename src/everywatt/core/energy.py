@@ -176,6 +176,8 @@ def _joined(mine: Energy | None, theirs: Energy | None, sign: float) -> Energy:
     if theirs is None or (mine is not None and theirs.joules is None):
         assert mine is not None
         return mine
+    if theirs.joules is None:
+        return theirs
     return theirs * sign if mine is None or mine.joules is None else mine._combine(theirs, sign)
 
 
