@@ -89,8 +89,9 @@ def idle_energy(candidates: Sequence[Source], baseline: Baseline, duration_s: fl
     for source in parts:
         energy = source_energy(source, baseline.start_ns, baseline.end_ns)
         if energy.joules is not None:
-            spread = Term("baseline", f"baseline:{source.label}:{baseline.start_ns}", _spread_w(source, baseline))
-            budget = energy.budget + Budget((replace(spread, joules=spread.joules * baseline.duration_s),))
+            spread_j = _spread_w(source, baseline) * baseline.duration_s
+            spread = Term("baseline", f"baseline:{source.label}:{baseline.start_ns}", spread_j)
+            budget = energy.budget + Budget((spread,))
             seen = observed.get(source.label, gross.coverage) / (energy.coverage or 1.0)
             energy = replace(energy, budget=budget) * (seen * duration_s / baseline.duration_s)
         scaled[source.label] = energy
