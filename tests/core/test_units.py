@@ -27,6 +27,15 @@ def test_what_is_no_duration_is_refused(text):
         units.parse_duration_s(text)
 
 
+@pytest.mark.parametrize(
+    ("parse", "words"),
+    [(units.parse_energy_j, "an energy"), (units.parse_power_w, "a power"), (units.parse_duration_s, "a duration")],
+)
+def test_what_is_wrong_is_said_in_english(parse, words):
+    with pytest.raises(UsageError, match=f"'5 parsecs' is not {words}"):
+        parse("5 parsecs")
+
+
 @given(values)
 def test_a_plain_number_comes_back(value):
     assert units.parse_power_w(f"{value!r}W") == value

@@ -41,26 +41,26 @@ def _parse(text: str, table: dict[str, float], bare: str, what: str) -> float:
     unit = (match.group(2) or bare) if match else ""
     if match is None or unit not in table:
         known = ", ".join(dict.fromkeys(table))
-        raise UsageError(f"'{text}' is not a {what}.", cure=f"a number with one of: {known}")
+        raise UsageError(f"'{text}' is not {what}.", cure=f"a number with one of: {known}")
     value = float(match.group(1)) * table[unit]
     if not math.isfinite(value):
-        raise UsageError(f"'{text}' is not a finite {what}.")
+        raise UsageError(f"'{text}' is not {what}: it is not finite.")
     return value
 
 
 def parse_duration_s(text: str) -> float:
     """Seconds in `250ms`, `10s`, `1.5h`; a bare number is seconds."""
-    return _parse(text, _DURATIONS, "s", "duration")
+    return _parse(text, _DURATIONS, "s", "a duration")
 
 
 def parse_power_w(text: str) -> float:
     """Watts in `100W`, `1.2kW`; a bare number is watts."""
-    return _parse(text, _POWERS, "W", "power")
+    return _parse(text, _POWERS, "W", "a power")
 
 
 def parse_energy_j(text: str) -> float:
     """Joules in `5J`, `3Wh`; a bare number is joules."""
-    return _parse(text, _ENERGIES, "J", "energy")
+    return _parse(text, _ENERGIES, "J", "an energy")
 
 
 def _digits(value: float, spread: float) -> int:
