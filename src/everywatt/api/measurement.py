@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from everywatt.core.errors import UsageError
+from everywatt.core.format import format_duration
 
 if TYPE_CHECKING:
     from everywatt.api.meter import Meter, SpanHandle

@@ -9,7 +9,7 @@ from typing import Any
 
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, State
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 
 PLAN_HEADERS = ("lane", "device", "items", "size", "time", "first")
 MOST_LANES = 40  # rows of a table that a person reads

@@ -8,7 +8,7 @@ from everywatt.batch.figures import OUTSIDE, BatchFigures, DeviceFigures, During
 from everywatt.batch.journal import DONE, FAILED
 from everywatt.bench.tables import csv_text
 from everywatt.core.energy import Energy
-from everywatt.core.units import format_bytes, format_duration, format_joules
+from everywatt.core.format import format_bytes, format_duration, format_joules
 
 HEADERS = (
     "device",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, Mean
 from everywatt.bench.verdict import Comparison
-from everywatt.core.units import format_joules
+from everywatt.core.format import format_joules
 
 HEADERS = ("", "command", "trials", "energy", "above idle", "ratio", "time", "power", "memory", "energy × time")
 COLUMNS = (

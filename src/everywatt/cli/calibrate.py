@@ -13,7 +13,7 @@ from everywatt.api.run import Run, load
 from everywatt.cli.common.options import DURATION, RUN, Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 from everywatt.doctor.calibration import Found, compare_with_meter
 from everywatt.energy.sources import sources
 from everywatt.recorder.client import Recording

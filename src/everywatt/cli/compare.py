@@ -26,8 +26,8 @@ from everywatt.cli.common.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, RunNotFound, UsageError
+from everywatt.core.format import format_duration
 from everywatt.core.jsonio import document, dumps
-from everywatt.core.units import format_duration
 from everywatt.report.text import short
 
 WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}

@@ -12,8 +12,8 @@ from everywatt.api.run import Run
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output, write_text
 from everywatt.core.errors import MeasurementRefused
+from everywatt.core.format import format_duration
 from everywatt.core.jsonio import dumps
-from everywatt.core.units import format_duration
 from everywatt.report.text import short, summary
 from everywatt.tape.run_store import home as runs_home
 

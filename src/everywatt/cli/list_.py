@@ -11,7 +11,7 @@ from everywatt.cli.common.options import TAG, Verb, output_options, settings_her
 from everywatt.cli.common.output import Output
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 from everywatt.energy.combine import combine
 from everywatt.report.text import short
 from everywatt.tape.mending import empty_spool

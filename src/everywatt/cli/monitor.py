@@ -19,7 +19,7 @@ from everywatt.cli.common.output import STDOUT, Output, style_of
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import MissingExtra, UsageError
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 
 if TYPE_CHECKING:
     from everywatt.report.live.snapshot import Snapshot

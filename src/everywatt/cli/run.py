@@ -20,7 +20,7 @@ from everywatt.cli.common.output import STDOUT, Output
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, MeasurementRefused
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 from everywatt.doctor import preflight
 
 if TYPE_CHECKING:

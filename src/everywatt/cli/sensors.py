@@ -11,7 +11,7 @@ import click
 from everywatt.cli.common.options import Verb, estimate_option, output_options, sensors_option, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import NoSensor
-from everywatt.core.units import format_bytes
+from everywatt.core.format import format_bytes
 from everywatt.sensors.base import Report, Request
 from everywatt.sensors.registry import known, must_be_known, probe
 

@@ -12,7 +12,7 @@ from everywatt.api.run import load
 from everywatt.cli.common.options import RUN, Verb, carbon_options, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 from everywatt.footprint.carbon import carbon_lines, factors_of, footprint
 from everywatt.report.text import summary
 

@@ -18,7 +18,7 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.stress_table import columns, duty, duty_line, energies_of, notes, plan_rows, rows, step_data
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 from everywatt.stress.files import Part, load_program
 from everywatt.stress.planning import ENGINES
 from everywatt.stress.playing import play, prepared

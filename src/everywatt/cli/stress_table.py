@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.energy import Energy
-from everywatt.core.units import format_bytes
+from everywatt.core.format import format_bytes
 from everywatt.stress.program import Program, Step
 from everywatt.stress.results import SHORT_POINTS, StepResult
 

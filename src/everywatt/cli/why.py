@@ -10,7 +10,7 @@ from everywatt.api.run import load
 from everywatt.cli.common.options import RUN, Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused
-from everywatt.core.units import format_joules
+from everywatt.core.format import format_joules
 from everywatt.report.why import causes
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from everywatt.core.budget import Budget
 from everywatt.core.errors import MeasurementRefused, ScopeError
-from everywatt.core.units import format_joules, format_percent
+from everywatt.core.format import format_energy, format_percent, format_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +115,10 @@ class Energy:
 
     def __str__(self) -> str:
         if self.joules is None:
-            return f"refused: {self.refused}"
-        below, above = self.budget.sides()
+            return format_energy(self)
         return " · ".join(
             [
-                f"{format_joules(self.joules, below, above)} (95 %)",
+                format_energy(self, level="95 %"),
                 self.scope or "?",
                 self.pedigree or "?",
                 f"coverage {format_percent(self.coverage)}",
@@ -168,7 +167,7 @@ class Ratio:
         return {"value": self.value, "low": self.low, "high": self.high}
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} ({self.low:.3f} … {self.high:.3f})"
+        return format_ratio(self.value, self.low, self.high)
 
 
 def _joined(mine: Energy | None, theirs: Energy | None, sign: float) -> Energy:

@@ -13,7 +13,7 @@ from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, total
-from everywatt.core.units import format_joules
+from everywatt.core.format import format_joules
 from everywatt.energy.loading import Asked, load_readings, load_ticks, rough_energy
 from everywatt.energy.model_interval import Told, told_widths
 from everywatt.energy.sources import Source, addable, scope_of

@@ -18,7 +18,7 @@ from everywatt.api.run import Run
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy
-from everywatt.core.units import format_duration, format_quantity
+from everywatt.core.format import format_duration, format_quantity
 from everywatt.footprint.intensity import Curve, Intensity, country_intensity, read_curve
 
 J_PER_KWH = 3.6e6

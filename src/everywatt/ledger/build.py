@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from everywatt.core.energy import Energy
-from everywatt.core.units import format_joules, format_percent
+from everywatt.core.format import format_joules, format_percent
 from everywatt.energy.combine import combine
 from everywatt.ledger import idle as idling
 from everywatt.ledger.entries import Page, entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from everywatt.core.units import format_bytes
+from everywatt.core.format import format_bytes
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
 from everywatt.ledger.split.amounts import UJ, apportion
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from everywatt.api.run import Run
 from everywatt.core.energy import Energy
-from everywatt.core.units import format_duration, format_joules, format_watts
+from everywatt.core.format import format_duration, format_joules, format_watts
 from everywatt.ledger.owners import OwnerKind
 from everywatt.report.ledger_text import fold, printed
 from everywatt.report.wall import wall_of

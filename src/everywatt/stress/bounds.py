@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from everywatt.core.errors import UsageError
+from everywatt.core.format import format_bytes
 from everywatt.core.machine import Machine
-from everywatt.core.units import format_bytes
 from everywatt.sensors.usage.cgroups import parse_place
 from everywatt.stress.kinds import stream_bytes
 from everywatt.stress.program import Program

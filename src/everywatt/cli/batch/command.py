@@ -41,7 +41,7 @@ from everywatt.cli.common.parts import WithMembers
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings, nearest
 from everywatt.core.errors import ConfigError, UsageError
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 from everywatt.formats.badc.telemetry import TelemetryLog, write_summary
 from everywatt.tape.run_store import existing_home, new_run
 from everywatt.tape.run_store import home as runs_home

@@ -26,7 +26,7 @@ from everywatt.cli.common.options import DURATION, output_options, settings_opti
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.core.units import format_bytes, format_duration
+from everywatt.core.format import format_bytes, format_duration
 
 HEADERS = ("size", "fits", "runs", "time", "units/s", "peak memory", "J", "(95 %)", "J a unit", "why not")
 RIGHT = (0, 2, 3, 4, 5, 6, 8)

@@ -12,8 +12,8 @@ from everywatt.cli.common.options import RUN, Verb, out_option, output_options
 from everywatt.cli.common.output import Output, emit_json
 from everywatt.cli.compare import check_ending
 from everywatt.core.energy import Energy
+from everywatt.core.format import format_duration, format_quantity
 from everywatt.core.jsonio import document
-from everywatt.core.units import format_duration, format_quantity
 
 
 @click.command(cls=Verb)

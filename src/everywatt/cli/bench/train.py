@@ -19,8 +19,8 @@ from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.compare import check_ending
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor
+from everywatt.core.format import format_duration
 from everywatt.core.jsonio import document, dumps
-from everywatt.core.units import format_duration
 from everywatt.report.text import short
 
 HEADERS = ("precision", "epoch", "energy", "time", "steps", "energy / step", "train loss", "val loss", "val accuracy")

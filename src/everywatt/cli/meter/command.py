@@ -19,7 +19,7 @@ from everywatt.cli.meter.compare import make as make_compare
 from everywatt.cli.meter.compare import plugs_of
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.core.units import format_joules
+from everywatt.core.format import format_joules
 from everywatt.meters.archive import read_archive, store
 from everywatt.meters.block import Block, Oddities, forwards
 from everywatt.meters.capture import Capture

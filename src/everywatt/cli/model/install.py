@@ -16,7 +16,7 @@ from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.model.tables import model_argument, percent, table_of
 from everywatt.core.config import resolve, user_file
 from everywatt.core.errors import ConfigError, UsageError
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 
 if TYPE_CHECKING:
     from everywatt.models.table import Table

@@ -15,7 +15,7 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import factor_lines, read_text, store_of, store_option, writing
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.units import format_quantity
+from everywatt.core.format import format_quantity
 from everywatt.footprint.carbon import factors_of
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.node.units import SITE_UNITS, cron_line, site_unit

@@ -13,7 +13,7 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import readable_store, store_option
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.core.units import format_bytes, format_duration, format_joules, format_percent
+from everywatt.core.format import format_bytes, format_duration, format_joules, format_percent
 from everywatt.slurm.site.detail import UJ, Detail, bars, find, hints, slurm_difference
 from everywatt.slurm.site.figures import energy_of, percent, short
 from everywatt.slurm.site.totals import summed

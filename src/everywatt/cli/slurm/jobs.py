@@ -15,7 +15,7 @@ from everywatt.cli.slurm.common import readable_store, store_option
 from everywatt.cli.slurm.table import print_jobs
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.core.units import format_joules
+from everywatt.core.format import format_joules
 from everywatt.slurm.site.figures import amount, energy_of, job_of, percent, short, time_of
 from everywatt.slurm.site.from_series import jobs_of_series
 from everywatt.slurm.site.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums

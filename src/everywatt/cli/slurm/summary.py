@@ -12,7 +12,7 @@ from everywatt.cli.common.options import Verb, carbon_options, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import readable_store, store_option
 from everywatt.core.config import Settings
-from everywatt.core.units import format_joules, format_percent, format_quantity
+from everywatt.core.format import format_joules, format_percent, format_quantity
 from everywatt.footprint.carbon import factors_of
 from everywatt.slurm.site.carbon import UJ, charged, in_all
 from everywatt.slurm.site.figures import job_of, percent, short, time_of

@@ -16,7 +16,7 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import FOLDER, store_of, store_option, writing
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.core.units import format_joules, format_percent
+from everywatt.core.format import format_joules, format_percent
 from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.files import blocks_of

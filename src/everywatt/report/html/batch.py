@@ -14,7 +14,7 @@ from everywatt.batch.journal import DONE, JOURNAL, read_journal
 from everywatt.batch.tables import SCALING_HEADERS, headline, range_of, scaling_rows, stragglers, why
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
-from everywatt.core.units import format_bytes, format_duration
+from everywatt.core.format import format_bytes, format_duration
 from everywatt.ledger.use.series import find
 from everywatt.report.html.figures import shown
 from everywatt.tape.reader import Tape

@@ -11,8 +11,8 @@ from typing import Any
 from everywatt.api.run import Run
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, ScopeError
+from everywatt.core.format import format_duration, format_quantity, format_watts
 from everywatt.core.jsonio import document, plain
-from everywatt.core.units import format_duration, format_quantity, format_watts
 from everywatt.footprint.carbon import Factors, Footprint, footprint
 from everywatt.report.html.batch import batch_of, batch_view, scaling_view
 from everywatt.report.html.figures import shown, shown_energy

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from everywatt.core.energy import Energy
-from everywatt.core.units import format_percent, format_quantity
+from everywatt.core.format import format_percent, format_quantity
 
 
 def shown(energy: Energy) -> str:

@@ -11,8 +11,8 @@ from everywatt.bench.precision import tables
 from everywatt.bench.precision.layers import LayerRow, by_part
 from everywatt.bench.precision.result import Result, Row
 from everywatt.bench.tables import far_off, joules
+from everywatt.core.format import format_joules
 from everywatt.core.jsonio import document, plain
-from everywatt.core.units import format_joules
 from everywatt.report.html.data import provenance
 from everywatt.report.html.trials import ENDED, energy_of, made_now, ratios_of, trials_of
 

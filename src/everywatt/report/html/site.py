@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from everywatt.core.units import format_duration, format_joules, format_quantity
+from everywatt.core.format import format_duration, format_joules, format_quantity
 from everywatt.report.html.page import asset, policy
 from everywatt.slurm.site.figures import amount, percent, short, time_of
 from everywatt.slurm.site.monthly import Month

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from everywatt.core.errors import UsageError
+from everywatt.core.format import format_joules
 from everywatt.core.jsonio import dumps
-from everywatt.core.units import format_joules
 from everywatt.report.live import format as show
 from everywatt.report.live.snapshot import Amount, DeviceNow, OwnerNow, Snapshot
 from everywatt.report.live.view import SPECIAL

@@ -19,8 +19,8 @@ import numpy as np
 
 from everywatt.api.run import Run
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
+from everywatt.core.format import format_duration
 from everywatt.core.jsonio import plain
-from everywatt.core.units import format_duration
 from everywatt.report.html.figures import shown
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import list_runs, segments

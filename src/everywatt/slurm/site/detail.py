@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from everywatt.core.errors import UsageError
-from everywatt.core.units import format_bytes, format_duration, format_joules, format_percent, format_watts
+from everywatt.core.format import format_bytes, format_duration, format_joules, format_percent, format_watts
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everywatt.core.units import format_duration, format_joules, format_percent
+from everywatt.core.format import format_duration, format_joules, format_percent
 from everywatt.slurm.site.totals import UJ, shown_id
 
 
