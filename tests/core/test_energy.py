@@ -56,7 +56,7 @@ def test_a_ratio_of_nothing_or_less_keeps_its_interval(joules):
 def test_ratio_with_bounds_and_to_zero():
     ratio = figure(20.0, bounds=(Bound("gap", "g", 0.0, 10.0),)).ratio(figure(10.0))
     assert (ratio.low, ratio.high) == (2.0, 3.0)
-    assert str(ratio) == "2.000 (2.000 … 3.000)"
+    assert str(ratio) == "2.00 (2.00 … 3.00)"
     with pytest.raises(MeasurementRefused):
         figure(1.0).ratio(figure(0.0))
 
