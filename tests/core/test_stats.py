@@ -83,6 +83,15 @@ def test_wilson_of_nothing_and_at_the_ends():
     assert stats.wilson(0, 8)[0] == 0.0 and stats.wilson(8, 8)[1] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("hits", "n", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_as_published(hits, n, low, high):
+    """Newcombe (1998), table I."""
+    assert stats.wilson(hits, n) == pytest.approx((low, high), abs=5e-5)
+
+
 @given(counts, counts)
 def test_mcnemar_is_the_binomial_test(one, other):
     expected = scipy_stats.binomtest(one, one + other, 0.5).pvalue if one + other else 1.0
@@ -131,6 +140,24 @@ def test_the_bootstrap_is_the_same_each_time_and_holds_the_ratio():
     assert stats.clustered(np.ones((60, 1)), groups).tolist() == [[6.0]] * 10
     assert len(stats.clustered(np.ones((6, 1)), ["a", "a", "b", "b", "c", "c"])) == 6, "three groups are too few"
     assert stats.bootstrap_ratio([1.0], [1.0]) is None and stats.bootstrap_ratio([1.0, 2.0], [0.0, 0.0]) is None
+
+
+def test_the_bootstrap_covers_the_truth():
+    chance = np.random.default_rng(1)
+    hits = 0
+    for _ in range(60):
+        joules = chance.gamma(4, 1.0, 120)
+        right = chance.random(120) < 0.7
+        low, high = stats.bootstrap_ratio(list(right), list(joules), resamples=400)
+        hits += low <= 0.7 / 4 <= high
+    assert hits >= 52
+
+
+def test_items_of_one_group_are_drawn_together():
+    right = [True] * 50 + [False] * 50
+    groups = [str(n // 10) for n in range(100)]
+    alone, grouped = stats.bootstrap_ratio(right, [1.0] * 100), stats.bootstrap_ratio(right, [1.0] * 100, groups)
+    assert grouped[1] - grouped[0] > 2 * (alone[1] - alone[0])
 
 
 def test_importing_loads_neither_numpy_nor_statistics():

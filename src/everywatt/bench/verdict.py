@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from everywatt.bench.sequential import Sample, interval, trials_for
+from everywatt.core.stats import median
 
 MANY = 100_000
 
@@ -154,12 +155,6 @@ def outliers(values: Sequence[float], limit: float = 3.5) -> list[int]:
     """Places of values that lie far off by the median absolute deviation. They are told, never dropped."""
     if len(values) < 4:
         return []
-    middle = _median(values)
-    spread = 1.4826 * _median([abs(value - middle) for value in values])
+    middle = median(values)
+    spread = 1.4826 * median([abs(value - middle) for value in values])
     return [place for place, value in enumerate(values) if spread and abs(value - middle) > limit * spread]
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.energy.curve import Z95
+from everywatt.core.stats import student_factor
 
 LEAST_CELLS = 4
 
@@ -48,8 +48,7 @@ def fit_overhead(chips_w: npt.ArrayLike, wall_w: npt.ArrayLike) -> Overhead | No
     follows = min(max(follows, 0.0), 0.95)
     inflate = (1 + follows) / (1 - follows)
     variance = squares / (len(x) - 2) * inflate
-    few = 1 + 2.5 / (len(x) - 2)  # Student's t over the normal, to within a few percent
-    width = Z95 * few * np.sqrt(variance)
+    width = student_factor(len(x) - 2) * np.sqrt(variance)
     within_b = float(width / np.sqrt(scatter))
     within_a = float(width * np.sqrt(1 / len(x) + middle**2 / scatter))
     return Overhead(a, within_a, b, within_b, 1 - squares / total if total > 0 else 1.0, len(x))

@@ -22,9 +22,9 @@ from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.latency import e2e_s
 from everywatt.bench.llm.records import Record, read_plan, read_records
 from everywatt.bench.llm.result import agreement, owed_by
-from everywatt.bench.llm.stats import Z95, clustered, mcnemar, resampled
 from everywatt.bench.runs import folder_of
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
+from everywatt.core.stats import Z95, clustered, mcnemar, resampled_sums
 
 Floats = npt.NDArray[np.float64]
 COLUMNS = ("right", "joules", "tokens", "seconds", "items")
@@ -202,7 +202,7 @@ def _sums(
     """Sums of all columns of both runs, drawn again and again, and as they are."""
     table = np.array([[*_row(first, name, with_energy), *_row(other, name, with_energy)] for name in items])
     names = [f"{column}_{which}" for which in "ab" for column in COLUMNS]
-    drawn = resampled(clustered(table, groups))
+    drawn = resampled_sums(clustered(table, groups))
     whole = table.sum(axis=0)
     return dict(zip(names, drawn.T, strict=True)), {name: float(v) for name, v in zip(names, whole, strict=True)}
 

@@ -15,7 +15,7 @@ from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
 from everywatt.bench.llm.records import Record, read_plan, read_records
 from everywatt.bench.llm.scorers import plain_words
-from everywatt.bench.llm.stats import over_repeats, wilson
+from everywatt.bench.llm.stats import Share, over_repeats
 from everywatt.core.clocks import NS
 
 
@@ -76,7 +76,7 @@ def agreement(records: Sequence[Record], reference: Sequence[Record]) -> Figure:
     formula = "same answers as the reference run / items that both answered; Wilson"
     theirs = {record.id: record for record in reference if record.ok}
     pairs = [(record, theirs[record.id]) for record in records if record.ok and record.id in theirs]
-    share = wilson(sum(_said(a) == _said(b) for a, b in pairs), len(pairs))
+    share = Share.of(sum(_said(a) == _said(b) for a, b in pairs), len(pairs))
     if share is None:
         return Figure.none("", formula, "the two runs have no item in common")
     return Figure(share.value, share.low, share.high, "", formula)

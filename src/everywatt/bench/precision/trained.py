@@ -10,9 +10,9 @@ from typing import Any
 
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import Figures, figures
-from everywatt.bench.precision.quality import wilson
 from everywatt.bench.trials import Trial
 from everywatt.core.energy import Energy, Ratio
+from everywatt.core.stats import wilson
 
 
 @dataclass(frozen=True, slots=True)
