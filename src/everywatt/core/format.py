@@ -20,7 +20,7 @@ rounded to nearest, so the printed interval contains the original up to 0.55 of 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from everywatt.core.energy import Energy
@@ -41,26 +41,54 @@ _PREFIXED = {"J", "W", "Wh", "J·s", "g", "Hz", "FLOP", "V", "A", "VA"}
 _PREFIXES = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"), (1e-1, 1.0, ""), (1e-4, 1e-3, "m"), (0.0, 1e-6, "µ"))
 
 
-def format_quantity(
-    value: float, unit: str, below: float = 0.0, above: float = 0.0, *, level: str = "", signed: bool = False
-) -> str:
-    """`412.3 J ± 6.1`: a value that the interval reaches `below` and `above` (both ≥ 0, in the same unit).
+class Printed(NamedTuple):
+    """The words of a printed quantity, for faces that set them apart.
 
-    Units of energy, power and the like take a prefix (`12.41 kJ`), other words do not (`3.400 items/s`). `level` is put
-    behind the interval: `412.3 J ± 6.1 (95 %)`. `signed` shows the plus of a positive value.
+    value      `412.3`, `≈ 43`
+    unit       with its prefix: `kJ`
+    spread     `± 6.1`, `−0.20/+0.91`, `(9 … 128 J)`; empty where there is no interval
+    interval   both ends, in the same unit with the same digits: `406.2 … 418.4 J`; empty where there is none
+    """
+
+    value: str
+    unit: str
+    spread: str = ""
+    interval: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(word for word in (self.value, self.unit, self.spread) if word)
+
+    def at(self, level: str) -> str:
+        """The whole with the level of its interval: `412.3 J ± 6.1 (95 %)`."""
+        if self.value.startswith("≈"):
+            return f"{str(self)[:-1]}, {level})"
+        return f"{self} ({level})"
+
+
+def print_quantity(value: float, unit: str, below: float = 0.0, above: float = 0.0, *, signed: bool = False) -> Printed:
+    """A value that the interval reaches `below` and `above` (both ≥ 0, in the same unit).
+
+    Units of energy, power and the like take a prefix (`12.41 kJ`), other words do not (`3.400 items/s`). `signed` shows
+    the plus of a positive value.
     """
     size = max((abs(size) for size in (value, below, above) if math.isfinite(size)), default=0.0)
     if size < NOTHING and math.isfinite(value + below + above):
-        return f"0 {unit}".rstrip()
+        return Printed("0", unit)
     factor, prefix = _prefix(size) if unit.split("/")[0].split(" ")[0] in _PREFIXED else (1.0, "")
-    return _interval(value / factor, below / factor, above / factor, prefix + unit, level, signed)
+    return _printed(value / factor, below / factor, above / factor, prefix + unit, signed)
+
+
+def format_quantity(value: float, unit: str, below: float = 0.0, above: float = 0.0, *, signed: bool = False) -> str:
+    """`412.3 J ± 6.1`: `print_quantity` in one line."""
+    return str(print_quantity(value, unit, below, above, signed=signed))
 
 
 def format_energy(energy: Energy, *, level: str = "") -> str:
     """`412.3 J ± 6.1`, or `refused: …` with the reason."""
     if energy.joules is None:
         return f"refused: {energy.refused}"
-    return format_quantity(energy.joules, "J", *energy.budget.sides(), level=level)
+    printed = print_quantity(energy.joules, "J", *energy.budget.sides())
+    return printed.at(level) if level else str(printed)
 
 
 def format_joules(joules: float, below: float = 0.0, above: float = 0.0) -> str:
@@ -80,7 +108,7 @@ def format_percent(share: float, below: float = 0.0, above: float = 0.0, *, sign
     """
     percent = share * 100
     if below > 0 or above > 0:
-        return _interval(percent, below * 100, above * 100, "%", "", signed)
+        return str(_printed(percent, below * 100, above * 100, "%", signed))
     if not math.isfinite(percent):
         return f"{_number(percent, 0, signed)} %"
     size = abs(percent)
@@ -105,7 +133,7 @@ def format_duration(seconds: float, below: float = 0.0, above: float = 0.0) -> s
     size = max(abs(seconds), *(side for side in (below, above) if math.isfinite(side))) if below or above else 0.0
     if size:
         factor, unit = _seconds_unit(size)
-        return _interval(seconds / factor, below / factor, above / factor, unit, "", False)
+        return str(_printed(seconds / factor, below / factor, above / factor, unit))
     if not math.isfinite(seconds):
         return f"{seconds} s"
     if seconds < 0:
@@ -136,7 +164,7 @@ def format_number(value: float, unit: str = "", below: float = 0.0, above: float
     """A number without a prefix: `3.400 items/s`, `0.1234`; an integer is printed whole."""
     if isinstance(value, int) and not below and not above:
         return f"{value:{'+' if signed else ''}d} {unit}".rstrip()
-    return _interval(value, below, above, unit, "", signed)
+    return str(_printed(value, below, above, unit, signed))
 
 
 def format_count(number: int, noun: str, plural: str = "") -> str:
@@ -156,30 +184,22 @@ def _prefix(size: float) -> tuple[float, str]:
     return next((factor, prefix) for least, factor, prefix in _PREFIXES if size >= least)
 
 
-def _interval(value: float, below: float, above: float, unit: str, level: str, signed: bool) -> str:
-    """Value, unit and interval, all in that unit."""
-    behind = f" {unit}" if unit else ""
+def _printed(value: float, below: float, above: float, unit: str, signed: bool = False) -> Printed:
+    """Value and interval in that unit."""
     below, above = max(below, 0.0), max(above, 0.0)
-    level_behind = f" ({level})" if level else ""
     if not math.isfinite(value) or max(below, above) <= NEGLIGIBLE * abs(value):
-        return f"{_number(value, _last_place(value, SIGNIFICANT), signed)}{behind}{level_behind}"
-    if not (math.isfinite(below) and math.isfinite(above)) or (below + above) / 2 > WIDE * abs(value):
-        return _range(value, below, above, behind, level, signed)
-    if abs(below - above) <= LOPSIDED * max(below, above):
-        half, place = _rounded_up(max(below, above))
-        return f"{_number(value, place, signed)}{behind} ± {_number(half, place)}{level_behind}"
-    place = _rounded_up((below + above) / 2)[1]
-    down, up = (_number(_outward(side, place, 1), place) for side in (below, above))
-    return f"{_number(value, place, signed)}{behind} −{down}/+{up}{level_behind}"
-
-
-def _range(value: float, below: float, above: float, behind: str, level: str, signed: bool) -> str:
-    sides = [side for side in (below, above) if 0 < side < math.inf]
-    half = (below + above) / 2 if math.isfinite(below + above) else max(sides, default=0.0)
+        return Printed(_number(value, _last_place(value, SIGNIFICANT), signed), unit)
+    finite = math.isfinite(below) and math.isfinite(above)
+    half = (below + above) / 2 if finite else max((side for side in (below, above) if side < math.inf), default=0.0)
     place = _rounded_up(half)[1] if half else _last_place(value, SIGNIFICANT)
-    low, high = value - below, value + above
-    ends = f"{_outer(low, place, -1, signed)} … {_outer(high, place, 1, signed)}{behind}"
-    return f"≈ {_number(value, place, signed)}{behind} ({ends}{', ' + level if level else ''})"
+    ends = f"{_outer(value - below, place, -1, signed)} … {_outer(value + above, place, 1, signed)} {unit}".rstrip()
+    if not finite or half > WIDE * abs(value):
+        return Printed(f"≈ {_number(value, place, signed)}", unit, f"({ends})", ends)
+    if abs(below - above) <= LOPSIDED * max(below, above):
+        both, place = _rounded_up(max(below, above))
+        return Printed(_number(value, place, signed), unit, f"± {_number(both, place)}", ends)
+    down, up = (_number(_outward(side, place, 1), place) for side in (below, above))
+    return Printed(_number(value, place, signed), unit, f"−{down}/+{up}", ends)
 
 
 def _outer(end: float, place: int, side: int = 1, signed: bool = False) -> str:

@@ -14,9 +14,8 @@ from everywatt.batch.journal import DONE, JOURNAL, read_journal
 from everywatt.batch.tables import SCALING_HEADERS, headline, range_of, scaling_rows, stragglers, why
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
-from everywatt.core.format import format_bytes, format_duration
+from everywatt.core.format import format_bytes, format_duration, format_energy
 from everywatt.ledger.use.series import find
-from everywatt.report.html.figures import shown
 from everywatt.tape.reader import Tape
 
 CELLS, FEWEST_CELLS = 120, 10
@@ -110,9 +109,9 @@ def _device(one: DeviceFigures, found: BatchFigures, busy: Sequence[tuple[int, i
         range_of(one.use.get("utilisation"), "%"),
         "–" if memory is None else format_bytes(memory.high),
         "–" if power is None else f"{power.mean:.1f} W",
-        "–" if one.energy.joules is None else shown(one.energy),
+        "–" if one.energy.joules is None else format_energy(one.energy),
         "–" if each is None else f"{each:.4g}",
-        "–" if one.idle is None or one.idle.joules is None else shown(one.idle),
+        "–" if one.idle is None or one.idle.joules is None else format_energy(one.idle),
     ]
 
 
@@ -125,7 +124,7 @@ def _item(item: Any) -> list[str]:
         str(len(item.attempts)),
         item.state.device or "–",
         "–" if runtime_s is None else format_duration(runtime_s),
-        "–" if item.energy.joules is None else shown(item.energy),
+        "–" if item.energy.joules is None else format_energy(item.energy),
         "–" if last is None else range_of(last.use.get("utilisation"), "%"),
         why(item),
     ]

@@ -15,9 +15,9 @@ from everywatt.bench.tables import HEADERS, far_off, joules, ratio, rows, verdic
 from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import Comparison, finite
 from everywatt.core.energy import Energy
+from everywatt.core.format import format_energy
 from everywatt.core.jsonio import document, plain
 from everywatt.report.html.data import provenance
-from everywatt.report.html.figures import shown
 
 ENDED = {
     "decided": "every question was answered",
@@ -160,7 +160,7 @@ def _trial(number: int, trial: Trial, place: int, label: str, far: bool) -> dict
 
 
 def _shown(energy: Energy | None) -> str:
-    return "-" if energy is None or energy.joules is None else shown(energy)
+    return "-" if energy is None or energy.joules is None else format_energy(energy)
 
 
 def _pairs(result: Result) -> list[list[str]]:
