@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from everywatt.core.device import Device as TapeDevice
 from everywatt.core.errors import SensorError, UsageError
 from everywatt.sensors.nvidia.gpu_select import Gpu, Mig, select
 from everywatt.sensors.nvidia.nvml_api import LIBRARY_NOT_FOUND, NO_PERMISSION, code_of, text, words_for
@@ -43,12 +44,12 @@ class Device:
     @property
     def index(self) -> str:
         """What `{gpu}` becomes: the number of the board in PCI bus order; empty for the CPU."""
-        return self.name.removeprefix("gpu.") if self.is_gpu else ""
+        return TapeDevice.parse(self.name).name if self.is_gpu else ""
 
     @property
     def is_gpu(self) -> bool:
         """Whether it is a GPU or a part of one."""
-        return self.name.startswith("gpu.")
+        return TapeDevice.parse(self.name).is_gpu
 
     def environment(self) -> dict[str, str]:
         """What a command there has to see: this device alone."""

@@ -13,6 +13,7 @@ from everywatt.api.run import Run
 from everywatt.batch.journal import DONE, FAILED, Attempt, History, State
 from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
+from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy, join_labels
 from everywatt.core.spans import Span
 from everywatt.energy.loading import load_ticks
@@ -131,7 +132,7 @@ class DeviceFigures:
     @property
     def is_gpu(self) -> bool:
         """Whether it is a GPU, of this host or another."""
-        return self.device.rpartition("/")[2].startswith("gpu.")
+        return is_gpu(self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -248,7 +249,7 @@ def _attempt(
     span, watch = found
     use: dict[str, During | None] = {}
     curve = None
-    if one.device.startswith("gpu."):
+    if is_gpu(one.device):
         end_ns = watch.extent_ns[1] if span.end_ns is None else span.end_ns
         use = watch.during(one.device, span.start_ns, end_ns)
         curve = watch.memory_curve(one.device, span.start_ns, end_ns) if one.oom else None

@@ -17,6 +17,7 @@ import numpy as np
 
 from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
+from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import SensorError, UsageError
 from everywatt.core.machine import Machine
 from everywatt.doctor.gpu_load import Load, toggled
@@ -151,7 +152,7 @@ def characterise_live(
     found: list[dict[str, Any]] = []
     with _opened(machine or Machine.here()) as devices:
         for device, groups in devices.items():
-            made = load(int(device.removeprefix("gpu."))) if load is not None and device.startswith("gpu.") else None
+            made = load(int(Device.parse(device).name)) if load is not None and is_gpu(device) else None
             polls = [_Polls(group) for group in groups]
             with ExitStack() as stack:
                 marks_ns = stack.enter_context(toggled(made)) if made is not None else None

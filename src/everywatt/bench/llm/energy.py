@@ -20,6 +20,7 @@ from everywatt.api.run import Run, union
 from everywatt.bench.llm.records import Record
 from everywatt.core.budget import Budget, Term
 from everywatt.core.clocks import NS
+from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy
 from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable, sources
@@ -362,7 +363,7 @@ def _server_share(tape: Tape) -> tuple[Line, Series] | None:
 def _fraction(share: tuple[Line, Series] | None, source: Source, edges_ns: Ints) -> Floats:
     """The server's part of what the host's CPUs did in each stretch; 1 where that is not known, and for GPUs."""
     whole = np.ones(len(edges_ns) - 1)
-    if share is None or source.label.startswith("gpu."):
+    if share is None or is_gpu(source.label):
         return whole
     line, busy = share
     mine = np.interp(edges_ns[1:], *line) - np.interp(edges_ns[:-1], *line)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from everywatt.core.device import Device, is_gpu
 from everywatt.report.live.lines import FIRST_BYTES, Lines
 from everywatt.report.live.snapshot import Amount, DeviceNow, Snapshot, WorkNow
 
@@ -223,10 +224,9 @@ def _of_journal(record: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     told = record.get("ended")
     ended: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
-    number = device.removeprefix("gpu.")
     return {
         "chunk_id": record.get("id"),
-        "gpu_index": int(number) if device.startswith("gpu.") and number.isdigit() else None,
+        "gpu_index": Device.parse(device).index if is_gpu(device) else None,
         "status": "start" if kind == "start" else WORDS.get(str(record.get("status")), str(record.get("status"))),
         "timestamp": record.get("at"),
         "runtime_s": ended.get("runtime_s"),
