@@ -26,9 +26,8 @@ from everywatt.cli.common.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, RunNotFound, UsageError
-from everywatt.core.format import format_duration
+from everywatt.core.format import format_duration, format_energy
 from everywatt.core.jsonio import document, dumps
-from everywatt.report.text import short
 
 WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
 ENDINGS = (".json", ".csv", ".md", ".html")
@@ -329,8 +328,8 @@ def _run_row(one: RunFigures, first: RunFigures) -> list[str]:
 
     return [
         one.name,
-        short(one.energy),
-        "-" if one.net.joules is None else short(one.net),
+        format_energy(one.energy),
+        "-" if one.net.joules is None else format_energy(one.net),
         format_duration(one.duration_s),
         ratio(one.gross, one.energy),
         ratio(one.above_idle, one.net),

@@ -11,9 +11,8 @@ from everywatt.cli.common.options import TAG, Verb, output_options, settings_her
 from everywatt.cli.common.output import Output
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError
-from everywatt.core.format import format_duration
+from everywatt.core.format import format_duration, format_energy
 from everywatt.energy.combine import combine
-from everywatt.report.text import short
 from everywatt.tape.mending import empty_spool
 from everywatt.tape.run_store import existing_home, list_runs
 
@@ -70,7 +69,7 @@ def _row(run: Run) -> dict[str, Any]:
         "started": run.started.isoformat(),
         "duration_s": run.duration_s,
         "energy": energy.to_dict(),
-        "shown": short(energy),
+        "shown": format_energy(energy),
         "scope": energy.scope,
         "pedigree": energy.pedigree,
         "tags": ", ".join(f"{key}={value}" for key, value in run.meta.get("tags", {}).items()),
@@ -108,7 +107,7 @@ def _sums(runs: list[Run], wanted: str, output: Output) -> None:
                 "scope": scope,
                 "pedigree": pedigree,
                 "energy": total.to_dict(),
-                "shown": short(total),
+                "shown": format_energy(total),
             }
         )
     if not rows:

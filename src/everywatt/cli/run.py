@@ -173,7 +173,7 @@ def progress(meter: Meter, output: Output) -> Iterator[None]:
 
 def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: float = 10.0) -> None:
     from everywatt.api.run import load
-    from everywatt.report.text import short
+    from everywatt.core.format import format_energy
 
     started = time.monotonic()
     while not done.wait(every_s):
@@ -185,7 +185,7 @@ def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: 
         except EverywattError as error:
             output.detail(f"everywatt: {error}")
             continue
-        output.detail(f"everywatt: {format_duration(time.monotonic() - started)}, so far {short(energy)}")
+        output.detail(f"everywatt: {format_duration(time.monotonic() - started)}, so far {format_energy(energy)}")
 
 
 def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **more: Any) -> None:

@@ -19,9 +19,8 @@ from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.compare import check_ending
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor
-from everywatt.core.format import format_duration
+from everywatt.core.format import format_duration, format_energy
 from everywatt.core.jsonio import document, dumps
-from everywatt.report.text import short
 
 HEADERS = ("precision", "epoch", "energy", "time", "steps", "energy / step", "train loss", "val loss", "val accuracy")
 QUICK_ITEMS = 24
@@ -177,20 +176,29 @@ def _whole(one: Trained, several: bool) -> list[str]:
     step, known, last = one.per_step, one.accuracy, one.epochs[-1]
     count = str(sum(epoch.steps for epoch in one.epochs))
     interval = "" if known is None else f"{known[0]:.1%} ({known[1] * 100:.1f} … {known[2] * 100:.1f})"
-    each = "-" if step is None else short(step)
+    each = "-" if step is None else format_energy(step)
     losses = [f"{last.train_loss:.4f}", f"{last.val_loss:.4f}"] if several else ["", ""]
     place = str(one.trial) if several else "all"
-    return [one.precision, place, short(one.energy), format_duration(one.seconds), count, each, *losses, interval]
+    return [
+        one.precision,
+        place,
+        format_energy(one.energy),
+        format_duration(one.seconds),
+        count,
+        each,
+        *losses,
+        interval,
+    ]
 
 
 def _row(precision: str, epoch: Epoch) -> list[str]:
     return [
         precision,
         str(epoch.number),
-        short(epoch.energy),
+        format_energy(epoch.energy),
         format_duration(epoch.seconds),
         str(epoch.steps),
-        short(epoch.per_step),
+        format_energy(epoch.per_step),
         f"{epoch.train_loss:.4f}",
         f"{epoch.val_loss:.4f}",
         f"{epoch.val_accuracy:.1%}",
