@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 from typing import Any
 
 from everywatt.bench.candidates import Candidate
@@ -14,7 +12,7 @@ from everywatt.bench.sequential import Sample, interval
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Trial
 from everywatt.bench.verdict import Answer, Comparison, compare, finite, outliers
 from everywatt.core.budget import Budget
-from everywatt.core.energy import Energy
+from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError
 
 SHARED = ("gain", "offset", "model", "aliasing", "baseline")
@@ -121,8 +119,8 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...]) -> Figures:
     return Figures(
         candidate,
         trials,
-        mean_energy(energies),
-        mean_energy(nets),
+        _mean_energy(energies),
+        _mean_energy(nets),
         mean_of(seconds),
         math.fsum(joules) / whole_s if whole_s else None,
         max((t.max_rss_bytes for t in trials if t.max_rss_bytes is not None), default=None),
@@ -145,11 +143,11 @@ def mean_of(values: Sequence[float], systematic: float = 0.0) -> Mean:
     return Mean(sample.mean, low, high, sample.sd, sample.n)
 
 
-def mean_energy(energies: Sequence[Energy]) -> Mean | None:
+def _mean_energy(energies: Sequence[Energy]) -> Mean | None:
     """The mean of energies: the scatter of the trials, and what their sensors have in common."""
     if not energies:
         return None
-    whole = reduce(add, map(shared, energies))
+    whole = sum_energies(map(shared, energies))
     return mean_of([energy.value for energy in energies], (whole.half_width or 0.0) / len(energies))
 
 
@@ -196,7 +194,7 @@ def _paired(first: Sequence[Trial], other: Sequence[Trial], pick: Pick, target: 
 
 def _systematic(pairs: Sequence[tuple[Energy, Energy]]) -> float:
     """The half-width of log(B / A) from what pairing does not cancel: a sensor's offset, not its gain."""
-    top, bottom = (reduce(add, (shared(pair[side]) for pair in pairs)) for side in (1, 0))
+    top, bottom = (sum_energies(shared(pair[side]) for pair in pairs) for side in (1, 0))
     try:
         ratio = top.ratio(bottom)
     except ScopeError:

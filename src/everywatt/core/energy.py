@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 from everywatt.core.budget import Budget
@@ -186,10 +188,11 @@ def join_labels(labels: Iterable[str]) -> str:
     return "+".join(dict.fromkeys(words))
 
 
-def sum_energies(energies: Iterable[Energy]) -> Energy:
+def sum_energies(energies: Iterable[Energy], *, join_scopes: bool = False) -> Energy:
     """The sum of energies of one scope: what adding them one after another gives, in linear time.
 
-    A refused one raises MeasurementRefused, as `+` does; ValueError where there is nothing to add.
+    With `join_scopes` they may cover different things, and the sum names all of them. A refused one raises
+    MeasurementRefused, as `+` does; ValueError where there is nothing to add.
     """
     found = list(energies)
     if len(found) < 2:
@@ -198,7 +201,7 @@ def sum_energies(energies: Iterable[Energy]) -> Energy:
         return found[0]
     first = found[0]
     for one in found:
-        if one.scope != first.scope:
+        if one.scope != first.scope and not join_scopes:
             first._same_scope(one, "add")
     parts: dict[str, list[Energy]] = {}
     for name, part in first.parts:
@@ -214,12 +217,12 @@ def sum_energies(energies: Iterable[Energy]) -> Energy:
                 else:
                     same.append(part)
     return Energy(
-        math.fsum(one.value for one in found),
+        reduce(add, [one.value for one in found]),
         Budget.sum(one.budget for one in found),
-        first.scope,
+        join_labels(dict.fromkeys(one.scope for one in found)) if join_scopes else first.scope,
         join_labels(dict.fromkeys(one.pedigree for one in found)),
         min(one.coverage for one in found),
-        tuple((name, sum_energies(same)) for name, same in parts.items()),
+        tuple((name, sum_energies(same, join_scopes=join_scopes)) for name, same in parts.items()),
         tuple(dict.fromkeys(note for one in found for note in one.notes)),
     )
 

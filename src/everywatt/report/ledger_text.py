@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from everywatt.core.budget import Budget
 from everywatt.core.format import format_bytes
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
 from everywatt.ledger.split.amounts import UJ, apportion
@@ -75,10 +76,7 @@ def _percents(amounts_uj: Sequence[int]) -> list[str]:
 
 
 def _half_width(group: Sequence[Entry], unit: str, decimals: int) -> str:
-    budget = group[0].energy.budget
-    for entry in group[1:]:
-        budget = budget + entry.energy.budget
-    below, above = budget.sides()
+    below, above = Budget.sum(entry.energy.budget for entry in group).sides()
     return _in_unit((below + above) / 2, unit, decimals)
 
 

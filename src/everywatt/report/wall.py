@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
 
 from everywatt.api.run import Run
 from everywatt.core.channels import Pedigree
-from everywatt.core.energy import Energy
+from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import WHOLE, Source
 from everywatt.meters.clock_offset import Offset
@@ -40,7 +39,7 @@ def wall_of(run: Run) -> Wall | None:
     if not chosen:
         return None
     try:
-        at_wall = reduce(lambda one, other: one + other, [run.energy(device=source.label) for source in chosen])
+        at_wall = sum_energies(run.energy(device=source.label) for source in chosen)
         chips = run.energy()
         rest = Energy(
             at_wall.value - chips.value,

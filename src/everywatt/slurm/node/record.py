@@ -38,7 +38,7 @@ def record(
         refused = NOTHING  # what its processes were charged with is its own, also where its start was not told
     elif not account.own_uj:
         refused = NOT_SEEN
-    budget = sum(account.budgets.values(), Budget())
+    budget = Budget.sum(account.budgets.values())
     below_j, above_j = budget.sides()
     cards = job.devices
     gpus = tuple(
