@@ -14,6 +14,7 @@ from everywatt.bench.verdict import Answer, Comparison, compare, finite, outlier
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError
+from everywatt.core.tables import Quantity
 
 SHARED = ("gain", "offset", "model", "aliasing", "baseline")
 """Sources of error that all trials have in common; the others are in the scatter of the trials already."""
@@ -28,6 +29,12 @@ class Mean:
     high: float
     sd: float
     n: int
+
+    def quantity(self, unit: str) -> Quantity:
+        """The mean with its interval, for a table; without one where the ends are infinite."""
+        if not math.isfinite(self.low):
+            return Quantity(self.value, unit)
+        return Quantity(self.value, unit, self.value - self.low, self.high - self.value)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

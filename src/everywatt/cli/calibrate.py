@@ -14,6 +14,7 @@ from everywatt.cli.common.options import DURATION, RUN, Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_duration
+from everywatt.core.tables import Table
 from everywatt.doctor.calibration import Found, compare_with_meter
 from everywatt.energy.sources import sources
 from everywatt.recorder.client import Recording
@@ -206,6 +207,6 @@ def _list(output: Output) -> None:
         made = time.strftime("%Y-%m-%d", time.gmtime(one.made_s))
         rows.append([one.uuid, one.name, f"{1 / one.gain:.4f}", f"{-one.bias_w / one.gain:+.2f}", made, state])
     output.json("calibrations", {"path": str(path_of()), "calibrations": [asdict(one) for one in stored.values()]})
-    output.table(["UUID", "NAME", "GAIN", "OFFSET W", "MADE", "STATE"], rows, right=(2, 3))
+    output.table(Table.of("UUID", "NAME", "GAIN", "OFFSET W", "MADE", "STATE", rows=rows, right=(2, 3)))
     if not rows:
         output.say("No calibrations are kept.")

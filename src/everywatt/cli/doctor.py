@@ -16,6 +16,7 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.sensors import report_row
 from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
+from everywatt.core.tables import Table
 from everywatt.doctor.checkup import check_up
 from everywatt.doctor.diagnose import Diagnosis
 from everywatt.doctor.permissions import by_hand, counters, fix
@@ -58,9 +59,11 @@ def command(
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     if output.json_to is None:
         rows = [[check.verdict, check.name, check.seen, check.cure] for check in diagnosis.checks]
-        output.table(["", "CHECK", "SEEN", "TRY"], rows)
+        output.table(Table.of("", "CHECK", "SEEN", "TRY", rows=rows))
         output.text()
-        output.table(["SENSOR", "STATE", "A VALUE", "WHY"], [_sensor_row(report) for report in diagnosis.reports])
+        output.table(
+            Table.of("SENSOR", "STATE", "A VALUE", "WHY", rows=[_sensor_row(report) for report in diagnosis.reports])
+        )
     return 1 if diagnosis.failed else 0
 
 
@@ -120,7 +123,9 @@ def _characterise(
             ]
             for entry in found
         ]
-        output.table(["SENSOR", "PERIOD", "AVERAGES OVER", "OBSERVED", "STEP", "NOTES"], rows, right=[1, 2, 3, 4])
+        output.table(
+            Table.of("SENSOR", "PERIOD", "AVERAGES OVER", "OBSERVED", "STEP", "NOTES", rows=rows, right=[1, 2, 3, 4])
+        )
     return 0
 
 

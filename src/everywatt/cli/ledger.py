@@ -10,6 +10,7 @@ from everywatt.api.run import load
 from everywatt.cli.common.options import RUN, Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.tables import Table
 from everywatt.core.units import parse_power_w
 from everywatt.ledger.groups import KINDS
 from everywatt.ledger.owners import Ledger
@@ -56,7 +57,7 @@ def command(
     if output.json_to is not None:
         return
     output.text(f"{opened.name}   {found.total}")
-    output.table(HEADERS, ledger_rows(found, top), right=RIGHT)
+    output.table(Table.of(*HEADERS, rows=ledger_rows(found, top), right=RIGHT))
     for line in idle_lines(found):
         output.text(line)
     for note in found.notes:

@@ -11,6 +11,7 @@ from everywatt.cli.common.options import RUN, Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused
 from everywatt.core.format import format_joules
+from everywatt.core.tables import Table
 from everywatt.report.why import causes
 
 
@@ -43,6 +44,8 @@ def command(run: str, span: str | None, device: str | None, net: bool, output: O
         [c.source, format_joules(c.half_width_j), "-" if c.percent is None else f"{c.percent:.2f} %", c.meaning, c.cure]
         for c in found
     ]
-    output.table(["SOURCE", "± (95 %)", "OF FIGURE", "WHAT IT IS", "WHAT WOULD NARROW IT"], rows, right=[1, 2])
+    output.table(
+        Table.of("SOURCE", "± (95 %)", "OF FIGURE", "WHAT IT IS", "WHAT WOULD NARROW IT", rows=rows, right=[1, 2])
+    )
     for note in energy.notes:
         output.text(f"! {note}")

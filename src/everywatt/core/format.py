@@ -10,6 +10,7 @@
 | ratio                   | `0.823 (0.790 … 0.856)`                 |
 | duration                | `52.0 ms`, `12.3 s`, `4 min 05 s`       |
 | bytes                   | `812 B`, `3.2 MiB`                      |
+| money                   | `12.40 EUR`                             |
 
 The half-width has two significant digits, and the value ends at the same digit. Rounding never makes an interval look
 narrower than it is: half-widths are rounded up (after GUM 7.2.6 an excess of less than a twentieth of the last digit is
@@ -165,6 +166,12 @@ def format_number(value: float, unit: str = "", below: float = 0.0, above: float
     if isinstance(value, int) and not below and not above:
         return f"{value:{'+' if signed else ''}d} {unit}".rstrip()
     return str(_printed(value, below, above, unit, signed))
+
+
+def format_money(amount: float, currency: str = "") -> str:
+    """`12.40 EUR`; less than a hundredth with two significant digits: `0.0034 EUR`."""
+    place = -2 if abs(amount) >= 0.01 or amount == 0 else _last_place(amount, 2)
+    return f"{_number(amount, place)} {currency}".rstrip()
 
 
 def format_count(number: int, noun: str, plural: str = "") -> str:

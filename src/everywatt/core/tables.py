@@ -52,7 +52,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. Numbers in it are in `unit`: `J`, `W`, `s`, `B`, `%` (a share of 1), `J/item`, …; empty for plain ones.
+    """A column. Numbers in it are in `unit`: `J`, `W`, `s`, `B`, `B/s`, `%` (a share of 1), `J/item`, …; empty for plain ones.
 
     A column with a unit is aligned to the right unless `align` says otherwise.
     """
@@ -250,8 +250,8 @@ def _shown(value: float, unit: str, below: float = 0.0, above: float = 0.0) -> s
         return format_duration(value, below, above)
     if unit == "%":
         return format_percent(value, below, above)
-    if unit == "B":
-        return format_bytes(value)
+    if unit in ("B", "B/s"):
+        return format_bytes(value) + unit[1:]
     return format_quantity(value, unit, below, above) if unit else format_number(value, "", below, above)
 
 

@@ -14,6 +14,7 @@ from everywatt.cli.compare import check_ending
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_duration, format_quantity
 from everywatt.core.jsonio import document
+from everywatt.core.tables import Table
 
 
 @click.command(cls=Verb)
@@ -31,11 +32,19 @@ def command(run: str, otel: Path | None, steps: bool, out: Path | None, output: 
     check_ending(out, (".json",))
     found = agent_bill(load(run), otel)
     title = f"{len(found.steps)} steps, {_shown(found.total)} in all · {found.total.scope} · {found.total.pedigree}"
-    output.table(("KIND", "COUNT", "TIME", "OWN ENERGY", "SHARE"), _kinds(found), title=title)
+    output.table(Table.of("KIND", "COUNT", "TIME", "OWN ENERGY", "SHARE", rows=_kinds(found), title=title))
     if steps:
         output.text()
         output.table(
-            ("STEP", "KIND", "TIME", "OWN ENERGY", "WITH ALL BELOW", "TOKENS"), [_row(one) for one in found.steps]
+            Table.of(
+                "STEP",
+                "KIND",
+                "TIME",
+                "OWN ENERGY",
+                "WITH ALL BELOW",
+                "TOKENS",
+                rows=[_row(one) for one in found.steps],
+            )
         )
     output.text("own energy: while nothing below was open; it adds up to the whole")
     for note in found.notes:

@@ -10,9 +10,10 @@ import click
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.model.tables import model_argument, percent, table_options
+from everywatt.core.tables import Table
 
 if TYPE_CHECKING:
-    from everywatt.models.table import Table
+    from everywatt.models.table import Table as Rows
 
 
 @click.command(cls=Verb)
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     help="Prediction against truth: .png, .svg, .pdf or .html.",
 )
 @output_options
-def command(model: Path, table: Table, target: str | None, plot: Path | None, output: Output) -> None:
+def command(model: Path, table: Rows, target: str | None, plot: Path | None, output: Output) -> None:
     """Say how far off a model is on a table that has the truth: errors, coverage of its interval, rows out of range."""
     from everywatt.models.applying import apply, evaluate
     from everywatt.models.modelfile import load_model
@@ -46,10 +47,14 @@ def command(model: Path, table: Table, target: str | None, plot: Path | None, ou
         ["rows outside of what was learnt", percent(100 * found["outside_share"]), ""],
     ]
     output.table(
-        ["", "", ""],
-        rows,
-        right=(1, 2),
-        title=f"{fitted.target} by {fitted.about.get('model', 'a model')}, {found['rows']} rows",
+        Table.of(
+            "",
+            "",
+            "",
+            rows=rows,
+            right=(1, 2),
+            title=f"{fitted.target} by {fitted.about.get('model', 'a model')}, {found['rows']} rows",
+        )
     )
     if plot is not None:
         from everywatt.report.model_plots import truth_plot

@@ -9,6 +9,7 @@ import click
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.model.tables import model_argument
+from everywatt.core.tables import Table
 
 
 @click.command(cls=Verb)
@@ -26,13 +27,16 @@ def command(model: Path, output: Output) -> None:
         [one.name, f"{one.low_w:.3g} W", f"{one.middle_w:.3g} W", f"{one.high_w:.3g} W", f"{one.swing_w:+.3g} W"]
         for one in found
     ]
-    output.table(["COLUMN", "AT ITS LOW", "MEDIAN", "HIGH", "SWING"], rows, right=(1, 2, 3, 4))
+    output.table(Table.of("COLUMN", "AT ITS LOW", "MEDIAN", "HIGH", "SWING", rows=rows, right=(1, 2, 3, 4)))
     share = fitted.about.get("importance", {})
     if isinstance(share, dict) and share:
         output.text()
         output.table(
-            ["FEATURE", "SHARE"],
-            [[str(k), f"{float(v):.1%}"] for k, v in share.items() if isinstance(v, int | float)],
-            right=(1,),
+            Table.of(
+                "FEATURE",
+                "SHARE",
+                rows=[[str(k), f"{float(v):.1%}"] for k, v in share.items() if isinstance(v, int | float)],
+                right=(1,),
+            )
         )
     output.json("model-explanation", {"model": str(model), "idle_w": idle_w, "columns": found, "importance": share})

@@ -11,10 +11,11 @@ from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.model.tables import percent, table_options, target_option
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
+from everywatt.core.tables import Table
 
 if TYPE_CHECKING:
     from everywatt.models.fitting import Fit
-    from everywatt.models.table import Table
+    from everywatt.models.table import Table as Rows
 
 
 @click.command(cls=Verb)
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 @click.option("--no-plot", is_flag=True, help="No plot of prediction against truth.")
 @output_options
 def command(
-    table: Table,
+    table: Rows,
     target: str,
     features: str,
     ignore: tuple[str, ...],
@@ -118,7 +119,7 @@ def _table(found: Fit, choose: str, output: Output) -> None:
             [one.candidate.name, percent(one.blocked_pct), f"{one.blocked_w:.3g} W", percent(one.loads_pct), mark]
         )
     title = f"Error on rows left out ({len(found.truth)} rows, {len(found.loads)} loads; chosen by {choose})"
-    output.table(["MODEL", "BLOCKED", "BLOCKED", "ONE LOAD OUT", ""], rows, right=(1, 2, 3), title=title)
+    output.table(Table.of("MODEL", "BLOCKED", "BLOCKED", "ONE LOAD OUT", "", rows=rows, right=(1, 2, 3), title=title))
 
 
 def _plot(found: Fit, path: Path, output: Output) -> Path | None:

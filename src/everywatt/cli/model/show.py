@@ -9,6 +9,7 @@ import click
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.model.tables import model_argument, percent
+from everywatt.core.tables import Table
 from everywatt.models.form import Model
 
 
@@ -28,13 +29,13 @@ def command(model: Path, output: Output) -> None:
         [name, fitted.units.get(name) or "-", f"{r.low:.4g}", f"{r.middle:.4g}", f"{r.high:.4g}"]
         for name, r in fitted.columns.items()
     ]
-    output.table(["NEEDS", "UNIT", "LOW", "MEDIAN", "HIGH"], rows, right=(2, 3, 4))
+    output.table(Table.of("NEEDS", "UNIT", "LOW", "MEDIAN", "HIGH", rows=rows, right=(2, 3, 4)))
     tried = [
         [str(e.get("model", "")), percent(e.get("blocked_pct")), percent(e.get("load_out_pct"))] for e in fitted.errors
     ]
     if tried:
         output.text()
-        output.table(["TRIED", "BLOCKED", "ONE LOAD OUT"], tried, right=(1, 2))
+        output.table(Table.of("TRIED", "BLOCKED", "ONE LOAD OUT", rows=tried, right=(1, 2)))
     if about.get("validated"):
         output.text(f"Validated by {about['validated']}.")
     if isinstance(about.get("coverage_in_blocks"), int | float):

@@ -14,6 +14,7 @@ from everywatt.cli.slurm.common import readable_store, store_option
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_bytes, format_duration, format_joules, format_percent
+from everywatt.core.tables import Table
 from everywatt.slurm.site.detail import UJ, Detail, bars, find, hints, slurm_difference
 from everywatt.slurm.site.figures import energy_of, percent, short
 from everywatt.slurm.site.totals import summed
@@ -70,7 +71,7 @@ def _print_tasks(found: Sequence[Detail], output: Output) -> None:
         rows.append([job.first.shown_id, job.first.state, format_duration(job.elapsed_s), short(whole)])
     total_uj = sum(job.energy_uj or 0 for job in found)
     refused = sum(job.energy_uj is None for job in found)
-    output.table(["JOB", "STATE", "TIME", "ENERGY"], rows, right=(2, 3))
+    output.table(Table.of("JOB", "STATE", "TIME", "ENERGY", rows=rows, right=(2, 3)))
     output.text(f"{len(found)} jobs: {format_joules(total_uj / UJ)}" + (f", {refused} without" if refused else ""))
 
 

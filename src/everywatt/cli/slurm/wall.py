@@ -17,6 +17,7 @@ from everywatt.cli.slurm.common import FOLDER, store_of, store_option, writing
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_joules, format_percent
+from everywatt.core.tables import Table
 from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.files import blocks_of
@@ -147,5 +148,9 @@ def _print(nodes: Sequence[NodeWall], changed: int, dry: bool, output: Output) -
         ]
         for node in nodes
     ]
-    output.table(["NODE", "HOURS", "CHIPS", "WALL", "UNEXPLAINED", "JOBS", "THEIR WALL", ""], rows, right=range(1, 7))
+    output.table(
+        Table.of(
+            "NODE", "HOURS", "CHIPS", "WALL", "UNEXPLAINED", "JOBS", "THEIR WALL", "", rows=rows, right=range(1, 7)
+        )
+    )
     output.text(f"{changed} records {'would get' if dry else 'got'} their energy at the wall; {RULE}.")
