@@ -8,6 +8,7 @@ from collections.abc import Callable
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
 from everywatt.core.errors import EverywattError
+from everywatt.core.format import format_watts
 
 COOL_WITHIN = 0.10
 COOL_MOST_S = 300.0
@@ -47,7 +48,9 @@ class Cooling:
             now_w = _recent_w(run, time.monotonic() - began)
             if now_w is not None and now_w <= idle_w * (1 + COOL_WITHIN):
                 return
-            show("cooling down" if now_w is None else f"cooling down: {now_w:.1f} W, idle {idle_w:.1f} W")
+            show(
+                "cooling down" if now_w is None else f"cooling down: {format_watts(now_w)}, idle {format_watts(idle_w)}"
+            )
             time.sleep(LOOK_S)
 
 

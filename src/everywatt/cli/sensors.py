@@ -11,7 +11,7 @@ import click
 from everywatt.cli.common.options import Verb, estimate_option, output_options, sensors_option, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import NoSensor
-from everywatt.core.format import format_bytes
+from everywatt.core.format import format_bytes, format_quantity
 from everywatt.core.tables import Table
 from everywatt.sensors.base import Report, Request
 from everywatt.sensors.registry import known, must_be_known, probe
@@ -123,7 +123,7 @@ def shown(channel: str, value: float | None) -> str | None:
     if word == "memory":
         return format_bytes(value)
     unit = next((unit for ending, unit in UNITS if word.endswith(ending)), "")
-    return f"{value:.6g} {unit}".rstrip()
+    return format_quantity(value, unit)
 
 
 def _channels(report: Report) -> dict[str, float | None]:

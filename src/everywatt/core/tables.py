@@ -52,9 +52,10 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. Numbers in it are in `unit`: `J`, `W`, `s`, `B`, `B/s`, `%` (a share of 1), `J/item`, …; empty for plain ones.
+    """A column. Numbers in it are in `unit`: `J`, `W`, `s`, `B`, `B/s`, `%` (a share of 1), `J/item`, …
 
-    A column with a unit is aligned to the right unless `align` says otherwise.
+    The unit is empty for plain numbers and None for words. A column with a unit is aligned to the right unless `align`
+    says otherwise.
     """
 
     name: str

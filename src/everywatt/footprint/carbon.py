@@ -18,7 +18,7 @@ from everywatt.api.run import Run
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy
-from everywatt.core.format import format_duration, format_quantity
+from everywatt.core.format import format_duration, format_number, format_quantity
 from everywatt.footprint.intensity import Curve, Intensity, country_intensity, read_curve
 
 J_PER_KWH = 3.6e6
@@ -149,8 +149,8 @@ def _equivalents(energy: Amount) -> tuple[str, ...]:
     if energy.value is None:
         return ()
     seconds, charges = energy.value / LAMP_W * 3600, energy.value / PHONE_WH
-    minutes = f"{seconds / 60:.3g} minutes" if seconds >= 120 else f"{seconds:.3g} s"
-    return (f"a lamp of {LAMP_W:g} W for {minutes}", f"{charges:.3g} charges of a phone of {PHONE_WH:g} Wh")
+    lamp = f"a lamp of {LAMP_W:g} W for {format_duration(seconds)}"
+    return (lamp, f"{format_number(charges)} charges of a phone of {PHONE_WH:g} Wh")
 
 
 def mean_intensity(run: Run, curve: Curve) -> tuple[float | None, str]:

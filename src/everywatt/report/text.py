@@ -6,7 +6,7 @@ from typing import Any
 
 from everywatt.api.run import Run
 from everywatt.core.energy import Energy
-from everywatt.core.format import format_duration, format_energy, format_watts
+from everywatt.core.format import format_count, format_duration, format_energy, format_percent, format_watts
 from everywatt.ledger.owners import OwnerKind
 from everywatt.report.ledger_text import fold, printed
 from everywatt.report.wall import wall_of
@@ -56,8 +56,8 @@ def _parts(run: Run, energy: Energy) -> list[str]:
         detail = ""
         if power.get("mean") is not None:
             detail = (
-                f"   {power['mean']:.1f} W mean, {power['min']:.1f} … {power['max']:.1f} W, "
-                f"{power['samples']} tick{'' if power['samples'] == 1 else 's'}"
+                f"   {format_watts(power['mean'])} mean, {format_watts(power['min'])} … {format_watts(power['max'])}, "
+                f"{format_count(power['samples'], 'tick')}"
             )
         label = devices.get(name, {}).get("label") or ""
         lines.append(f"  {name:<7} {format_energy(part)}{detail}{'   ' + label if label else ''}")
@@ -69,7 +69,7 @@ def _wall(run: Run) -> list[str]:
     found = wall_of(run)
     if found is None:
         return []
-    share = f" ({found.share:.0%})" if found.share is not None else ""
+    share = f" ({format_percent(found.share)})" if found.share is not None else ""
     rest = f"not explained by the chips: {format_energy(found.unexplained)}{share}"
     return [f"  wall    {format_energy(found.wall)} at the meter; {rest}"]
 
@@ -114,8 +114,8 @@ def _meter(run: Run) -> list[str]:
         return []
     cpu_s = sum(float(cost.get("cpu_s") or 0.0) for cost in costs)
     lived_s = sum(float(cost.get("seconds") or 0.0) for cost in costs)
-    share = f" ({cpu_s / lived_s:.2%} of one core)" if lived_s >= 1 else ""
-    return [f"  meter   everywatt itself used {cpu_s:.3f} s of CPU time{share}"]
+    share = f" ({format_percent(cpu_s / lived_s)} of one core)" if lived_s >= 1 else ""
+    return [f"  meter   everywatt itself used {format_duration(cpu_s)} of CPU time{share}"]
 
 
 def warnings(run: Run, energy: Energy, quality: dict[str, Any] | None = None) -> list[str]:

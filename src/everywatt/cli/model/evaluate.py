@@ -10,6 +10,7 @@ import click
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.model.tables import model_argument, percent, table_options
+from everywatt.core.format import format_number, format_quantity, format_watts
 from everywatt.core.tables import Table
 
 if TYPE_CHECKING:
@@ -36,12 +37,17 @@ def command(model: Path, table: Rows, target: str | None, plot: Path | None, out
     found = evaluate(fitted, table, target)
     for warning in found["warnings"]:
         output.warn(warning)
+    bias = format_quantity(found["bias_w"], "W", signed=True)
     rows = [
-        ["mean error", percent(found["mape_pct"]), f"{found['mae_w']:.3g} W"],
-        ["of energy over the whole time", percent(found["energy_error_pct"]), f"{found['bias_w']:+.3g} W"],
+        ["mean error", percent(found["mape_pct"]), format_watts(found["mae_w"])],
+        [
+            "of energy over the whole time",
+            percent(found["energy_error_pct"]),
+            bias,
+        ],
         ["inside of what was learnt", percent(found["mape_inside_pct"]), ""],
         ["the mean of the training alone", percent(found["mean_baseline_pct"]), ""],
-        ["of the variance explained (R²)", "-" if found["r2"] is None else f"{found['r2']:.4f}", ""],
+        ["of the variance explained (R²)", "-" if found["r2"] is None else format_number(found["r2"]), ""],
         [f"truths inside the {found['level']:.0%} interval", percent(100 * found["coverage"]), ""],
         ["mean width of the interval", percent(found["mean_width_pct"]), ""],
         ["rows outside of what was learnt", percent(100 * found["outside_share"]), ""],

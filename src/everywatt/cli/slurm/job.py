@@ -90,7 +90,11 @@ def _print(job: Detail, output: Output) -> None:
         output.text(f"  at the wall {format_joules(whole['wall_uj'] / UJ)}   {_unexplained(whole)}")
     difference = slurm_difference(job)
     if difference:
-        beside = "" if difference[1] is None else f"   ours with the idle share: {100 * difference[1]:+.1f} %"
+        beside = (
+            ""
+            if difference[1] is None
+            else f"   ours with the idle share: {format_percent(difference[1], signed=True)}"
+        )
         output.text(f"  Slurm       {format_joules(difference[0])}{beside}")
     if whole["cpu_s"] is not None:
         used = percent(whole["cpu_s"], whole["allocated_cpu_s"]) or "-"

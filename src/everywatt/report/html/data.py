@@ -303,7 +303,7 @@ def comparison(runs: Sequence[Run]) -> dict[str, Any]:
         else:
             try:
                 ratio = energy.ratio(first)
-                row["ratio"] = {**ratio.to_dict(), "shown": f"{ratio.value:.3f}× ({ratio.low:.3f} … {ratio.high:.3f})"}
+                row["ratio"] = {**ratio.to_dict(), "shown": str(ratio)}
                 row["verdict"] = "more" if ratio.low > 1 else "less" if ratio.high < 1 else "no difference shown"
             except ScopeError:
                 row["why"] = (

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.device import Device, is_gpu
+from everywatt.core.format import format_duration
 from everywatt.report.live.lines import FIRST_BYTES, Lines
 from everywatt.report.live.snapshot import Amount, DeviceNow, Snapshot, WorkNow
 
@@ -241,5 +242,5 @@ def _number(value: Any) -> float | None:
 def _sentence(event: Mapping[str, Any], worker: str) -> str:
     when = str(event.get("finished_at") or event.get("timestamp") or "")[11:19]
     runtime_s = _number(event.get("runtime_s"))
-    took = f" in {runtime_s:.1f} s" if runtime_s is not None else ""
+    took = f" in {format_duration(runtime_s)}" if runtime_s is not None else ""
     return f"{when} {event.get('status')!s:<8} {worker:<6} {event.get('chunk_id')}{took}"
