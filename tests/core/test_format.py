@@ -213,3 +213,13 @@ def test_ratio_examples():
 )
 def test_bytes_for_people(count, text):
     assert fmt.format_bytes(count) == text
+
+
+def test_ranges_and_money():
+    assert fmt.format_range(99.8, 300.0, "W") == "99.8 … 300.0 W"
+    assert fmt.format_range(8000.0, 12_500.0, "J") == "8.00 … 12.50 kJ"
+    assert fmt.format_range(0.0, 0.0, "W") == "0 … 0 W"
+    assert fmt.format_watts(99.996) == "100.0 W"
+    assert [fmt.format_money(x, "EUR") for x in (12.4, 0.0, 0.0034, -3.5)] == [
+        *("12.40 EUR", "0.00 EUR", "0.0034 EUR", "-3.50 EUR"),
+    ]

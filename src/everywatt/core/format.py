@@ -75,13 +75,21 @@ def print_quantity(value: float, unit: str, below: float = 0.0, above: float = 0
     size = max((abs(size) for size in (value, below, above) if math.isfinite(size)), default=0.0)
     if size < NOTHING and math.isfinite(value + below + above):
         return Printed("0", unit)
-    factor, prefix = _prefix(size) if unit.split("/")[0].split(" ")[0] in _PREFIXED else (1.0, "")
+    factor, prefix = _prefix(size) if _prefixed(unit) else (1.0, "")
     return _printed(value / factor, below / factor, above / factor, prefix + unit, signed)
 
 
 def format_quantity(value: float, unit: str, below: float = 0.0, above: float = 0.0, *, signed: bool = False) -> str:
     """`412.3 J ± 6.1`: `print_quantity` in one line."""
     return str(print_quantity(value, unit, below, above, signed=signed))
+
+
+def format_range(low: float, high: float, unit: str) -> str:
+    """`99.8 … 300.0 W`: two ends in one unit with the same digits, four of the larger one."""
+    size = max(abs(low), abs(high))
+    factor, prefix = _prefix(size) if size >= NOTHING and _prefixed(unit) else (1.0, "")
+    place = min(_last_place(_significant(size / factor), SIGNIFICANT), 0)
+    return f"{_number(low / factor, place)} … {_number(high / factor, place)} {prefix}{unit}".rstrip()
 
 
 def format_energy(energy: Energy, *, level: str = "") -> str:
@@ -185,6 +193,15 @@ def shared_unit(size: float, unit: str) -> tuple[float, str]:
     return factor, prefix + unit
 
 
+def _prefixed(unit: str) -> bool:
+    return unit.split("/")[0].split(" ")[0] in _PREFIXED
+
+
+def _significant(value: float) -> float:
+    """The value with four significant digits: 99.996 is 100.0, and not 100.00."""
+    return float(f"{value:.{SIGNIFICANT - 1}e}")
+
+
 def _prefix(size: float) -> tuple[float, str]:
     if size == 0:
         return 1.0, ""
@@ -195,7 +212,7 @@ def _printed(value: float, below: float, above: float, unit: str, signed: bool =
     """Value and interval in that unit."""
     below, above = max(below, 0.0), max(above, 0.0)
     if not math.isfinite(value) or max(below, above) <= NEGLIGIBLE * abs(value):
-        return Printed(_number(value, _last_place(value, SIGNIFICANT), signed), unit)
+        return Printed(_number(value, _last_place(_significant(value), SIGNIFICANT), signed), unit)
     finite = math.isfinite(below) and math.isfinite(above)
     half = (below + above) / 2 if finite else max((side for side in (below, above) if side < math.inf), default=0.0)
     place = _rounded_up(half)[1] if half else _last_place(value, SIGNIFICANT)

@@ -6,7 +6,14 @@ from typing import Any
 
 from everywatt.api.run import Run
 from everywatt.core.energy import Energy
-from everywatt.core.format import format_count, format_duration, format_energy, format_percent, format_watts
+from everywatt.core.format import (
+    format_count,
+    format_duration,
+    format_energy,
+    format_percent,
+    format_range,
+    format_watts,
+)
 from everywatt.ledger.owners import OwnerKind
 from everywatt.report.ledger_text import fold, printed
 from everywatt.report.wall import wall_of
@@ -56,7 +63,7 @@ def _parts(run: Run, energy: Energy) -> list[str]:
         detail = ""
         if power.get("mean") is not None:
             detail = (
-                f"   {format_watts(power['mean'])} mean, {format_watts(power['min'])} … {format_watts(power['max'])}, "
+                f"   {format_watts(power['mean'])} mean, {format_range(power['min'], power['max'], 'W')}, "
                 f"{format_count(power['samples'], 'tick')}"
             )
         label = devices.get(name, {}).get("label") or ""

@@ -81,7 +81,7 @@ def _print(job: Detail, output: Output) -> None:
     output.text(f"job {first.shown_id}{again}: {first.name}   {first.user}, {first.account or 'no account'}")
     where = first.node if len(job.rows) == 1 else f"{len(job.rows)} nodes"
     output.text(f"  {first.state}, {format_duration(job.elapsed_s)} on {where}, partition {first.partition or '-'}")
-    output.text(f"  energy      {short(whole)} (95 %), coverage {format_percent(whole['coverage'])}, {first.scope}")
+    output.text(f"  energy      {short(whole, '95 %')}, coverage {format_percent(whole['coverage'])}, {first.scope}")
     if whole["energy_uj"] is None:
         output.text(f"              {whole['refused']}")
     if whole["idle_uj"] is not None:
