@@ -142,7 +142,7 @@ def scaling_table(found: Sequence[BatchFigures]) -> Table:
         Column("failed", ""),
         Column("time", "s"),
         Column("items/s", ""),
-        Column("J/item", ""),
+        Column("J an item", ""),
         Column("use", "%"),
         Column("power", "W"),
         rows=[_scaling(one) for one in sorted(found, key=lambda one: sum(d.is_gpu for d in one.devices))],

@@ -191,7 +191,7 @@ def cell_text(cell: Cell, unit: str = "", missing: str = MISSING) -> str:
         return str(cell)
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return _shown(cell, unit)
+    return _shown(cell, unit) if isinstance(cell, int | float) else str(cell)
 
 
 def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]], *, neutral: bool = False) -> str:
