@@ -187,6 +187,19 @@ def test_groups_hold_every_column_once_and_the_first_in_each(taken, width):
     assert sorted(place for group in groups for place in group[1:]) == list(range(1, len(taken)))
 
 
+@pytest.mark.parametrize(
+    ("widths", "right", "groups"),
+    [
+        ((10, 10, 10), (), [[0, 1, 2]]),
+        ((10, 90, 10), (0, 2), [[0, 1, 2]]),  # a column of words is folded
+        ((10, 30, 30, 30), (1, 2, 3), [[0, 1, 2], [0, 3]]),
+        ((10, 90, 10), (1, 2), [[0, 1], [0, 2]]),  # a column of its own, however wide
+    ],
+)
+def test_a_table_that_is_too_wide_becomes_several(widths, right, groups):
+    assert column_groups(widths, right, 78) == groups
+
+
 def test_plain_text_needs_neither_rich_nor_numpy():
     code = (
         "import sys; from everywatt.core.tables import Table; Table.of('A', rows=[[1.0]]).text();"

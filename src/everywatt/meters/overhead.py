@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.format import format_number, format_watts
 from everywatt.core.stats import student_factor
 
 LEAST_CELLS = 4
@@ -24,7 +25,8 @@ class Overhead:
     cells: int
 
     def __str__(self) -> str:
-        return f"wall = {self.a_w:.1f} W ± {self.a_within_w:.1f} + ({self.b:.3f} ± {self.b_within:.3f}) × chips"
+        offset = format_watts(self.a_w, self.a_within_w, self.a_within_w)
+        return f"wall = {offset} + {format_number(self.b, '', self.b_within, self.b_within)} × chips"
 
 
 def fit_overhead(chips_w: npt.ArrayLike, wall_w: npt.ArrayLike) -> Overhead | None:
