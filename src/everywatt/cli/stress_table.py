@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.energy import Energy
-from everywatt.core.format import format_number
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.stress.program import Program, Step
 from everywatt.stress.results import SHORT_POINTS, StepResult
@@ -89,7 +88,7 @@ def duty_line(found: Mapping[str, Any]) -> str:
         return f"CPU: {told}; how near the duty cycle comes cannot be told"
     within = "within" if found["worst_points"] <= most else "NOT within"
     which = f"{count - short} of {count} steps" if short else "every step" if count > 1 else "the step"
-    line = f"CPU: {which} {within} {most:g} points of what was asked (worst {format_number(found['worst_points'])})"
+    line = f"CPU: {which} {within} {most:g} points of what was asked (worst {found['worst_points']:.1f})"
     return f"{line}; {told}" if told else line
 
 

@@ -22,7 +22,11 @@ def energy(joules: float | None, unit: str = "J") -> str:
     """Four digits with the unit; `-` where it is not known."""
     if joules is None:
         return NOTHING
-    return format_number(joules / _PER_UNIT[unit], unit) if unit in _PER_UNIT else format_joules(joules)
+    if unit not in _PER_UNIT:
+        return format_joules(joules)
+    amount = joules / _PER_UNIT[unit]
+    # Not more than three decimals: the column is narrow.
+    return f"{amount:.3f} {unit}" if abs(amount) < 1 else format_number(amount, unit)
 
 
 def half_width(low: float | None, high: float | None, joules: float | None) -> str:
