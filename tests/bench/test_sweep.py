@@ -65,9 +65,9 @@ def test_an_undecided_choice_says_so():
         [noisy[0], replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))]
     )
     assert choice.best == "s1"
-    assert choice.why == "the lowest mean, but undecided: about 9 more trials to tell it from s0, and is 10 % slower"
+    assert choice.why == "the lowest mean, but undecided: about 9 more trials to tell it from s0, and is 10.0 % slower"
     same = choose(measured([(100, 1.0), (99.95, 1.1)])).why
-    assert same == "no difference in energy larger than 2 % beside s0, and is 10 % slower"
+    assert same == "no difference in energy larger than 2.0 % beside s0, and is 10.0 % slower"
 
 
 def test_the_first_setting_may_be_the_best():
