@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from everywatt.bench.llm.clients import Connection, make
 from everywatt.bench.llm.http import Http, Reply
-from everywatt.bench.llm.http1 import Exchange, Parser
 from everywatt.bench.llm.values import Ask
 from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.net.http1 import Exchange, Parser
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Two:  a b \r\n\r\n"
 WORLD = b"world" * 9
@@ -274,7 +274,7 @@ def test_tls_and_a_certificate_that_nobody_signed(tmp_path, monkeypatch):
 
 
 def test_an_idle_connection_is_not_kept_for_long(monkeypatch):
-    monkeypatch.setattr("everywatt.bench.llm.http1.KEEP_S", 0.0)
+    monkeypatch.setattr("everywatt.net.http1.KEEP_S", 0.0)
     with Talker([says("one"), says("never")], [says("two")]) as server:
         answers = asked(f"http://127.0.0.1:{server.port}", 2)
     assert [one.text for one in answers] == ["one", "two"]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everywatt.bench.llm.clients import Connection
-from everywatt.bench.llm.http1 import ConnectTimeout, Exchange, Head, Server, Sink
 from everywatt.bench.llm.values import OK, Answer
 from everywatt.bench.llm.wire import whole
+from everywatt.net.http1 import ConnectTimeout, Exchange, Head, Server, Sink
 
 AGAIN = (408, 409, 425, 429, 500, 502, 503, 504)
 MOST_ERROR_BYTES = 2000
