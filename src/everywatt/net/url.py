@@ -80,7 +80,10 @@ class Url:
 
     def joined(self, location: str, target: str) -> Url:
         """Where a Location header of the response to `target` points to. UsageError where it is no address."""
-        return Url.parse(urljoin(f"{self.origin}{target}", location))
+        try:
+            return Url.parse(urljoin(f"{self.origin}{target}", location))
+        except ValueError:
+            raise UsageError("The location is not an address.") from None
 
     @property
     def target(self) -> str:
