@@ -100,7 +100,7 @@ def need(library: str) -> None:
 
 
 def _http(options: AgentOptions) -> Http:
-    from everywatt.fleet import address
+    from everywatt.net import listen as address
 
     for library in LIBRARIES:
         need(library)
@@ -115,7 +115,7 @@ def _http(options: AgentOptions) -> Http:
     port = int(sock.getsockname()[1])
 
     from everywatt.fleet.http import Http
-    from everywatt.fleet.security import Access
+    from everywatt.net.guard import Access
 
     hosts = address.hosts_of(place, port, tls=tls, names=options.names)
     access = Access(hosts, port, token, tls, own_ip=place.everywhere, pages=False)

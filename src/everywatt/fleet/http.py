@@ -17,7 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from everywatt.fleet.metrics import OPEN_TYPE, TEXT_TYPE, wants_open
-from everywatt.fleet.security import MOST_HEAD_BYTES, Access, Guard, Message, Receive, Send
+from everywatt.net.guard import MOST_HEAD_BYTES, Access, Guard, Message, Receive, Send
 
 if TYPE_CHECKING:
     from everywatt.fleet.agent import Agent

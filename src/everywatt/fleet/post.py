@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from everywatt.core.errors import UsageError
-from everywatt.fleet.address import read_token
 from everywatt.fleet.options import AgentOptions
 from everywatt.fleet.protobuf import Sample, write_request
+from everywatt.net.listen import read_token
 
 if TYPE_CHECKING:
     import ssl

@@ -14,11 +14,11 @@ from everywatt.cli.common.progress import Tell, task
 from everywatt.cli.importing.imported import imported
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.fleet.address import read_token
 from everywatt.fleet.client import Client
 from everywatt.fleet.filters import EVERYWATT, Wanted, read_filter
 from everywatt.fleet.imports import targets, write_run
 from everywatt.fleet.query import Series, fetch, nothing
+from everywatt.net.listen import read_token
 
 HOUR_NS = 3600 * NS
 FILE = click.Path(path_type=Path)

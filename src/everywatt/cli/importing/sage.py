@@ -11,11 +11,11 @@ from everywatt.cli.common.options import TAG, TIME, Verb, out_option, output_opt
 from everywatt.cli.common.output import Output
 from everywatt.cli.importing.imported import imported
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.fleet.address import read_token
 from everywatt.fleet.client import Client
 from everywatt.formats.sage.data_api import query
 from everywatt.formats.sage.importer import parts_of
 from everywatt.meters.series import write_parts
+from everywatt.net.listen import read_token
 from everywatt.tape.importing import import_files
 
 FILES = (".json", ".ndjson", ".jsonl", ".gz", ".txt")

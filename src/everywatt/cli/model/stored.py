@@ -34,12 +34,12 @@ LAST_HOUR = Stored()
 
 def stored_table(url: str, which: Stored) -> Table:
     """Series as a table: each a column, joined by time (the newest sample that is not too old), counters as rates."""
-    from everywatt.fleet.address import read_token
     from everywatt.fleet.client import Client
     from everywatt.fleet.filters import EVERYWATT, read_filter
     from everywatt.fleet.query import fetch, nothing
     from everywatt.fleet.tables import join
     from everywatt.models.reading import in_watts
+    from everywatt.net.listen import read_token
 
     end_ns = time.time_ns() if which.end_ns is None else which.end_ns
     start_ns = end_ns - HOUR_NS if which.start_ns is None else which.start_ns

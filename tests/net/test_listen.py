@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from everywatt.core.errors import UsageError
-from everywatt.fleet.address import (
+from everywatt.net.listen import (
     Address,
     check_open,
     check_tls,

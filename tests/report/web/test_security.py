@@ -6,7 +6,7 @@ import pytest
 from sites import EVIL_RUN, HOST, FakeSource, tree, write_home
 from starlette.testclient import TestClient
 
-from everywatt.fleet.security import HEADERS, MOST_FAILURES, Access, Failures
+from everywatt.net.guard import HEADERS, MOST_FAILURES, Access, Failures
 from everywatt.report.web.app import Site
 from everywatt.report.web.runs import RunIndex
 
