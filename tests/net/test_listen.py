@@ -10,13 +10,13 @@ from everywatt.core.errors import UsageError
 from everywatt.net.listen import (
     Address,
     check_open,
-    check_tls,
     hosts_of,
     listen,
     parse_listen,
     read_token,
     url_of,
 )
+from everywatt.net.tls import check_tls
 
 
 @pytest.mark.parametrize(

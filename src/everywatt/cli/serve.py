@@ -49,12 +49,13 @@ def command(
     never writes. Ctrl-C ends it. Needs `pip install 'everywatt[serve]'`.
     """
     from everywatt.net import listen as address
+    from everywatt.net.tls import check_tls
 
     need_libraries()
     settings = settings_here(quiet=output.quiet)
     place = address.parse_listen(listen_on)
     secret = address.read_token(token, token_file)
-    tls = address.check_tls(cert, key)
+    tls = check_tls(cert, key)
     address.check_open(place, token=secret, tls=tls)
     if secret is not None and len(secret) < SHORT_TOKEN:
         output.warn(f"a token of less than {SHORT_TOKEN} letters can be guessed.")

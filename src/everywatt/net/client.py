@@ -172,6 +172,9 @@ class Client:
     def _error(self, kind: str, reason: str, cure: str | None = None) -> NetworkError:
         return NetworkError(kind, self.url.shown, reason, cure=cure)
 
+    def _late(self) -> NetworkError:
+        return self._error("timeout", f"no complete response within {self.limits.total_s:g} s")
+
     def _within_origin(self, location: str, target: str) -> str:
         try:
             where = self.url.joined(location, target)
@@ -227,8 +230,9 @@ class Client:
         except (OSError, ValueError) as error:
             if isinstance(error, ConnectionError) and parser.head is None:
                 raise _Stale from None
-            waited_s = self.limits.silence_s if time.monotonic() < deadline_s else self.limits.total_s
-            raise network_error(error, self.url.shown, waited_s=waited_s) from None
+            if isinstance(error, TimeoutError) and time.monotonic() > deadline_s - 0.001:
+                raise self._late() from None
+            raise network_error(error, self.url.shown, waited_s=self.limits.silence_s) from None
         finally:
             if keep and len(self._idle) < MAX_IDLE:
                 connection.idle_since_s = time.monotonic()
@@ -239,7 +243,7 @@ class Client:
     def _patience_s(self, deadline_s: float) -> float:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
-            raise self._error("timeout", f"no complete response within {self.limits.total_s:g} s")
+            raise self._late()
         return min(self.limits.silence_s, left_s)
 
     def _read(self, connection: _Connection, parser: Parser, deadline_s: float) -> Response:

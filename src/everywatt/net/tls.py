@@ -60,7 +60,7 @@ def server_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.
     return context
 
 
-def check_files(cert: Path | None, key: Path | None) -> bool:
+def check_tls(cert: Path | None, key: Path | None) -> bool:
     """Whether TLS is asked for. UsageError where one of the two files is missing or they do not fit together."""
     if cert is None and key is None:
         return False
