@@ -207,7 +207,6 @@ def test_clients_with_certificates(tmp_path):
             Client(url, tls=ClientTls(ca=cert)).get("/")
 
 
-@pytest.mark.xfail(strict=True, reason="ten wrong tokens lock out the right one")
 def test_the_right_token_is_never_locked_out():
     with serving(token=TOKEN) as (_, url, _port):
         wrong = Client(url, token="guess")

@@ -199,10 +199,10 @@ class Guard:
             if path.startswith("/api/") or not pages:
                 return Refusal(401, "This page wants a token.", (("www-authenticate", "Bearer"),))
             return Refusal(303, "This page wants a token.", (("location", "/login"),))
+        if len(shown) == 1 and self._is_token(shown[0]):
+            return None  # looked at first: guessing by others must not lock out who has the token
         if self._failures.too_many(client):
             return Refusal(429, "Too many wrong tokens. Wait a minute.", (("retry-after", "60"),))
-        if len(shown) == 1 and self._is_token(shown[0]):
-            return None
         self._failures.add(client)
         return Refusal(401, "That is not the token.", (("www-authenticate", "Bearer"),))
 
