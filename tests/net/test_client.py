@@ -77,9 +77,9 @@ def test_what_is_no_address(text):
 
 def test_addresses():
     url = Url.parse("HTTPS://Ada:pw@[::1]:8443/a/b/?q=1#x")
-    assert (url.scheme, url.host, url.port, url.path, url.query) == ("https", "::1", 8443, "/a/b", "q=1")
-    assert url.origin == "https://[::1]:8443" and url.shown == "https://[::1]:8443/a/b" and url.target == "/a/b?q=1"
-    assert Url.parse("http://h:80/").origin == "http://h" != Url.parse("https://h:80").origin
+    assert (url.scheme, url.host, url.port, url.path, url.query) == ("https", "::1", 8443, "/a/b/", "q=1")
+    assert url.origin == "https://[::1]:8443" and url.shown == "https://[::1]:8443/a/b" and url.target == "/a/b/?q=1"
+    assert Url.parse("http://H:80/").origin == "http://h" != Url.parse("https://h:80").origin
     with pytest.raises(UsageError) as caught:
         Url.parse("ftp://me:pw@host")
     assert "pw" not in str(caught.value)
@@ -141,11 +141,11 @@ def redirect(where, status=302):
 
 
 def test_redirects_within_the_origin():
-    with Talker([redirect("/b?x=1"), redirect("c", 303), OK]) as server:
+    with Talker([redirect("/b/?x=1"), redirect("c", 303), OK]) as server:
         client = Client(local(server), limits=Limits(redirects=3))
         assert client.request("POST", "/a/", body=b"{}").body == b"ok"
     lines = [heard.split(b"\r\n")[0] for heard in server.heard]
-    assert lines == [b"POST /a/ HTTP/1.1", b"POST /b?x=1 HTTP/1.1", b"GET /c HTTP/1.1"]
+    assert lines == [b"POST /a/ HTTP/1.1", b"POST /b/?x=1 HTTP/1.1", b"GET /b/c HTTP/1.1"]
     assert server.heard[1].endswith(b"{}") and server.heard[2].endswith(b"\r\n\r\n")
     with Talker([redirect("/x")] * 3) as server:
         assert kind_of(Client(local(server), limits=Limits(redirects=2)).get) == "redirect"
@@ -268,7 +268,7 @@ def test_nobody_there_and_no_such_name():
         (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "protocol"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "cut"),
         (b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 3\r\n\r\nabc", "protocol"),
-        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", "protocol"),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", "damaged"),
         (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(b"x" * 100, mtime=0)[:-9], "cut"),
         (b"HTTP/1.1 20", "cut"),
     ],

@@ -121,7 +121,7 @@ class NetworkError(EverywattError):
     """A server could not be reached, or did not answer as it should.
 
     kind    name, connect, connect-timeout, timeout, tls, certificate, protocol, cut (the connection ended early),
-            too-large or redirect
+            damaged (compressed data), too-large or redirect
     server  its address, without secrets
     reason  the same as the message, without the server
     """

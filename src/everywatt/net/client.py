@@ -148,7 +148,7 @@ class Client:
         """
         deadline_s = time.monotonic() + self.limits.total_s
         query = "&".join(filter(None, (self.url.query, urlencode(list(params)))))
-        target = f"{self.url.path}{path}" or "/"
+        target = (f"{self.url.base}{path}" if path else self.url.path) or "/"
         target += ("&" if "?" in target else "?") + query if query else ""
         block = header_block(self._headers | dict(headers or {}))
         again = method in REPEATABLE if repeatable is None else repeatable
@@ -262,7 +262,10 @@ class Client:
                 if decoder is None:
                     decoder = Decoder((parser.head or Head(0)).headers.get("content-encoding", ""))
                 left = self.limits.body_bytes - len(body)
-                decoded = decoder.feed(piece, left + 1)
+                try:
+                    decoded = decoder.feed(piece, left + 1)
+                except ValueError as error:
+                    raise self._error("damaged", str(error)) from None
                 body += decoded[:left]
                 truncated = truncated or len(decoded) > left
             if truncated and not self.limits.truncate:

@@ -200,7 +200,7 @@ class StreamClient:
         connection = await self._connection()
         exchange = _Exchange(sink, self.url.shown, self._silence_s, linger_s)
         try:
-            data = request_bytes(method, self.url.path + path, self._headers, body, "application/json")
+            data = request_bytes(method, self.url.base + path, self._headers, body, "application/json")
             connection.exchange = exchange
             sink.sent(time.monotonic_ns())
             if connection.transport is None:

@@ -26,7 +26,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An http or https address. `path` has no trailing slash, `query` no question mark; a fragment is dropped."""
+    """An http or https address. `query` has no question mark; a fragment is dropped."""
 
     scheme: str
     host: str
@@ -52,7 +52,7 @@ class Url:
         if parts.username is not None:
             login = Login(unquote(parts.username), unquote(parts.password or ""))
         host, port = parts.hostname, port or DEFAULT_PORTS[parts.scheme]
-        return cls(parts.scheme, host, port, parts.path.rstrip("/"), parts.query, login)
+        return cls(parts.scheme, host, port, parts.path, parts.query, login)
 
     @property
     def tls(self) -> bool:
@@ -76,7 +76,12 @@ class Url:
     @property
     def shown(self) -> str:
         """For messages: without user, password and query."""
-        return f"{self.origin}{self.path}"
+        return f"{self.origin}{self.base}"
+
+    @property
+    def base(self) -> str:
+        """The path without slashes at its end, to put a path behind it."""
+        return self.path.rstrip("/")
 
     def joined(self, location: str, target: str) -> Url:
         """Where a Location header of the response to `target` points to. UsageError where it is no address."""

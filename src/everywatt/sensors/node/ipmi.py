@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from everywatt.core.channels import Domain
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Request
+from everywatt.sensors.json_device import login_of
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
 from everywatt.sensors.smi_child import run_once
-from everywatt.sensors.web import login_of
 
 Run = Callable[[Sequence[str], Mapping[str, str], float], tuple[list[str], int | None]]
 _READING = re.compile(
