@@ -2,12 +2,14 @@
 
 import contextlib
 import itertools
+import time
+from email.utils import formatdate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everywatt.net.http1 import Parser
+from everywatt.net.http1 import Parser, retry_after_s
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Two:  a b \r\n\r\n"
 WORLD = b"world" * 9
@@ -85,3 +87,10 @@ def test_no_bytes_do_more_than_a_value_error(data, cuts):
     for start in (b"", CHUNKED):
         with contextlib.suppress(ValueError):
             parsed([start, *(data[low:high] for low, high in itertools.pairwise(places))])
+
+
+def test_how_long_a_server_wants_to_be_left_alone():
+    assert retry_after_s("12") == 12.0 and retry_after_s("99999") == 600.0
+    assert 50 < retry_after_s(formatdate(time.time() + 60, usegmt=True)) <= 61
+    assert retry_after_s("Thu, 01 Jan 1970 00:01:40 GMT") == 0.0
+    assert retry_after_s("soon") is None and retry_after_s(None) is None

@@ -13,10 +13,10 @@ from everywatt.net.listen import (
     hosts_of,
     listen,
     parse_listen,
-    read_token,
     url_of,
 )
 from everywatt.net.tls import check_tls
+from everywatt.net.tokens import read_token
 
 
 @pytest.mark.parametrize(

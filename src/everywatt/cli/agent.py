@@ -102,12 +102,13 @@ def need(library: str) -> None:
 def _http(options: AgentOptions) -> Http:
     from everywatt.net import listen as address
     from everywatt.net.tls import check_tls
+    from everywatt.net.tokens import read_token
 
     for library in LIBRARIES:
         need(library)
     assert options.listen is not None
     place = address.parse_listen(options.listen)
-    token = address.read_token(None, options.token_file)
+    token = read_token(None, options.token_file)
     tls = check_tls(options.cert, options.key)
     if options.client_ca is not None and not tls:
         raise UsageError("Certificates of clients want TLS.", cure="--cert FILE --key FILE --client-ca FILE")

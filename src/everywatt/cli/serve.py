@@ -50,11 +50,12 @@ def command(
     """
     from everywatt.net import listen as address
     from everywatt.net.tls import check_tls
+    from everywatt.net.tokens import read_token
 
     need_libraries()
     settings = settings_here(quiet=output.quiet)
     place = address.parse_listen(listen_on)
-    secret = address.read_token(token, token_file)
+    secret = read_token(token, token_file)
     tls = check_tls(cert, key)
     address.check_open(place, token=secret, tls=tls)
     if secret is not None and len(secret) < SHORT_TOKEN:

@@ -8,6 +8,7 @@ it: `client` (blocking) and `streaming` (asyncio). It imports nothing heavy, bec
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,6 +19,7 @@ from everywatt.core.errors import UsageError
 
 MAX_HEAD_BYTES: Final = 1 << 16  # of the status line and headers; also of a chunk's head, and of all trailers
 MAX_INTERIM: Final = 16  # 1xx responses before the real one
+MAX_RETRY_S: Final = 600.0  # however long a server asks to be left alone
 _END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")  # small devices send bare line feeds
 _FORBIDDEN: Final = re.compile(r"[\r\n\0]")
 _TARGET_SAFE: Final = "/%:@!$&'()*+,;=~?-._"
@@ -170,6 +172,20 @@ def _chunk_size(line: bytes) -> int:
     if not digits.isalnum() or len(digits) > 15:
         raise ValueError("a chunk does not say how long it is")
     return int(digits, 16)
+
+
+def retry_after_s(header: str | None) -> float | None:
+    """Seconds of a Retry-After header, which has seconds or a date; None where it makes no sense."""
+    if not header:
+        return None
+    if header.strip().isdecimal():
+        return min(float(header), MAX_RETRY_S)
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return min(max(parsedate_to_datetime(header).timestamp() - time.time(), 0.0), MAX_RETRY_S)
+    except (ValueError, TypeError):
+        return None
 
 
 def header_block(headers: Mapping[str, str]) -> str:

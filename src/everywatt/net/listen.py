@@ -7,7 +7,6 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from everywatt.core.errors import UsageError
 
@@ -65,26 +64,6 @@ def check_open(address: Address, *, token: str | None, tls: bool, clients: bool 
         f"{address.host} can be reached from other machines, and that wants {lacking}.",
         cure=f"--token-file FILE --cert FILE --key FILE, or --listen 127.0.0.1:{address.port}",
     )
-
-
-def read_token(token: str | None, file: Path | None) -> str | None:
-    """The token, from the command line or a file's first line. UsageError where it could not be sent in a header."""
-    if token is not None and file is not None:
-        raise UsageError("Give --token or --token-file, not both.")
-    if file is not None:
-        try:
-            lines = file.read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'not text'}.") from None
-        token = lines[0].strip()
-    if token is None:
-        return None
-    if not token or not all("!" <= letter <= "~" for letter in token) or len(token) > 512:
-        raise UsageError(
-            "A token is letters, digits and signs, without blanks.",
-            cure="python -c 'import secrets; print(secrets.token_urlsafe(24))'",
-        )
-    return token
 
 
 def listen(address: Address) -> socket.socket:

@@ -13,7 +13,7 @@ from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.values import OK, Answer
 from everywatt.bench.llm.wire import whole
 from everywatt.core.errors import NetworkError
-from everywatt.net.http1 import Head
+from everywatt.net.http1 import Head, retry_after_s
 from everywatt.net.streaming import BodySink, Sink, StreamClient
 
 AGAIN = (408, 409, 425, 429, 500, 502, 503, 504)
@@ -123,8 +123,7 @@ class Refused(Exception):
         super().__init__(f"HTTP {code}: {text}" if text else f"HTTP {code}")
         self.again = code in AGAIN
         self.status = "failed" if code >= 500 or code == 429 else "refused"
-        after = head.headers.get("retry-after", "")
-        self.after_s = float(after) if after.isdecimal() else None
+        self.after_s = retry_after_s(head.headers.get("retry-after"))
 
 
 @dataclass(slots=True)
