@@ -15,6 +15,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, Literal
 
@@ -22,6 +23,7 @@ from everywatt.core.errors import UsageError
 
 PIECE_BYTES: Final = 1 << 20
 MAX_MEMBERS: Final = 10_000
+MIN_PIECE: Final = 100_000  # characters, before a piece counts as made of empty lines
 _GZIP: Final = b"\x1f\x8b"
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
 _BOMS: Final = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -63,24 +65,27 @@ def pieces(path: Path, limits: Limits = LIMITS) -> Iterator[bytes]:
             elif first in _ZIP:
                 yield from _members(file, path, limits)
             else:
+                if path.stat().st_size > limits.total_bytes:
+                    raise _too_large(path, limits)  # before reading gigabytes of it
                 yield from _bounded(_read(file, first), path, limits, None)
     except (OSError, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
         raise _unreadable(path, error) from None
 
 
-def lines(path: Path, *, errors: Errors = "replace", limits: Limits = LIMITS) -> Iterator[str]:
-    """The lines of a text file without their ends. A byte order mark is dropped, and UTF-16 read where it says so."""
-    return split_lines(pieces(path, limits), path, errors=errors, limits=limits)
+def lines(path: Path, *, errors: Errors = "replace", ends: bool = False, limits: Limits = LIMITS) -> Iterator[str]:
+    """The lines of a text file. A byte order mark is dropped, and UTF-16 read where it says so.
+
+    `ends` keeps the line ends, which the csv module needs for cells of several lines.
+    """
+    return split_lines(pieces(path, limits), path, errors=errors, ends=ends, limits=limits)
 
 
 def split_lines(
-    data: Iterator[bytes], path: Path, *, errors: Errors = "replace", limits: Limits = LIMITS
+    data: Iterator[bytes], path: Path, *, errors: Errors = "replace", ends: bool = False, limits: Limits = LIMITS
 ) -> Iterator[str]:
     """The lines of bytes that come in pieces. `path` is for messages."""
-    for number, text in enumerate(_lines(_decoded(data, path, errors), path, limits), 1):
-        if "\0" in text and errors == "strict":
-            raise UsageError(f"{path} is not a text file: line {number} holds a zero byte.")
-        yield text
+    found = _lines(_decoded(data, path, errors), path, limits)
+    return found if ends else (line.removesuffix("\n").removesuffix("\r") for line in found)
 
 
 def read_text(path: Path, *, errors: Errors = "strict", limits: Limits = SMALL) -> str:
@@ -193,24 +198,30 @@ def _decoded(data: Iterator[bytes], path: Path, errors: Errors) -> Iterator[str]
     mark, encoding = next(((mark, name) for mark, name in _BOMS if first.startswith(mark)), (b"", "utf-8"))
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     try:
-        yield decoder.decode(first[len(mark) :])
-        for piece in data:
-            yield decoder.decode(piece)
-        yield decoder.decode(b"", final=True)
+        ended: list[bytes | None] = [None]
+        for part in chain([first[len(mark) :]], data, ended):
+            text = decoder.decode(part or b"", final=part is None)
+            if errors == "strict" and "\0" in text:
+                raise UsageError(f"{path} is not a text file: it holds a zero byte.")
+            yield text
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not {encoding.upper()} text ({error.reason}).") from None
+        raise UsageError(
+            f"{path} is not {encoding.upper()} text ({error.reason}).", cure="iconv -f latin1 -t utf-8"
+        ) from None
 
 
 def _lines(data: Iterator[str], path: Path, limits: Limits) -> Iterator[str]:
     rest: list[str] = []
     size = 0
     for text in data:
-        if "\n" in text:
-            first, *more = text.split("\n")
-            yield "".join((*rest, first)).removesuffix("\r")
+        first, *more = text.split("\n")
+        if more:
+            if len(more) > MIN_PIECE and len(more) > 0.75 * len(text):
+                raise UsageError(f"{path} holds almost nothing but empty lines.")
+            yield "".join((*rest, first, "\n"))
             last = more.pop()
             for line in more:
-                yield line.removesuffix("\r")
+                yield line + "\n"
             rest, size = [last], len(last)
         else:
             rest.append(text)
@@ -218,7 +229,7 @@ def _lines(data: Iterator[str], path: Path, limits: Limits) -> Iterator[str]:
         if size > limits.line_bytes:
             raise UsageError(f"{path} has a line of more than {limits.line_bytes >> 20} MiB; this is not a text file.")
     if size:
-        yield "".join(rest).removesuffix("\r")
+        yield "".join(rest)
 
 
 def _too_large(path: Path, limits: Limits) -> UsageError:
