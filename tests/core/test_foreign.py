@@ -18,7 +18,17 @@ from hypothesis import strategies as st
 
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
-from everywatt.core.foreign import Limits, check_member, lines, parse_json, pieces, read_json, read_text, split_lines
+from everywatt.core.foreign import (
+    Limits,
+    check_member,
+    lines,
+    parse_json,
+    pieces,
+    read_json,
+    read_text,
+    split_lines,
+    text_lines,
+)
 
 ODD = "a\x0bb\x0cc\x1cd\x1de\x1ef\x85g\u2028h\u2029i\rj"
 
@@ -54,6 +64,14 @@ def test_cut_anywhere_the_lines_are_the_same(texts, data):
     assert list(split_lines(iter(parts), Path("x"), errors="strict")) == [
         text.removeprefix("\ufeff") if number == 0 else text for number, text in enumerate(texts)
     ]
+
+
+@given(st.text(st.sampled_from("ab \r\n"), max_size=30))
+def test_lines_of_a_text_are_those_of_splitlines_where_there_is_nothing_odd(text):
+    plain = text.replace("\r", "")
+    assert text_lines(plain) == plain.splitlines()
+    assert text_lines(plain.replace("\n", "\r\n")) == plain.splitlines()
+    assert text_lines(ODD) == [ODD]
 
 
 @given(st.binary(max_size=300), st.sampled_from(["replace", "surrogateescape"]))

@@ -88,6 +88,14 @@ def split_lines(
     return found if ends else (line.removesuffix("\n").removesuffix("\r") for line in found)
 
 
+def text_lines(text: str) -> list[str]:
+    """The lines of a text in memory: what `str.splitlines` gives, if lines end at line feeds only."""
+    found = text.split("\n")
+    if not found[-1]:
+        found.pop()
+    return [line.removesuffix("\r") for line in found]
+
+
 def read_text(path: Path, *, errors: Errors = "strict", limits: Limits = SMALL) -> str:
     """A whole text file."""
     return "".join(_decoded(pieces(path, limits), path, errors))

@@ -202,7 +202,7 @@ def _insist(poster: Poster, body: bytes, sleep: Callable[[float], object]) -> in
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; one JSON object on stdout."""
-    parser = argparse.ArgumentParser(prog="python -m everywatt.fleet.loadgen", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m everywatt.fleet.loadgen", description=__doc__.partition("\n")[0])
     parser.add_argument("url", help="where to write to, as in http://store:8428")
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--channels", type=int, default=60)

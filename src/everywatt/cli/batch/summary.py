@@ -29,6 +29,7 @@ from everywatt.bench.tables import csv_text
 from everywatt.cli.common.options import RUN, Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.foreign import text_lines
 from everywatt.core.jsonio import document, dumps
 from everywatt.formats.badc.telemetry import WORKER_COLUMNS, Summary, read_summary, read_telemetry, summarise
 from everywatt.tape.run_store import existing_home, find_run
@@ -108,14 +109,14 @@ def _telemetry(path: Path, output: Output, form: str | None) -> int:
     if form == "json":
         output.text(dumps(found.to_dict(), indent=2))
     elif form == "md":
-        rows = [line.split(",") for line in found.workers_csv().splitlines()]
+        rows = [line.split(",") for line in text_lines(found.workers_csv())]
         rows.insert(1, ["---"] * len(WORKER_COLUMNS))
         output.text("\n".join("| " + " | ".join(row) + " |" for row in rows))
     elif form == "csv":
         output.text(found.workers_csv().rstrip("\n"))
     else:
         output.json("telemetry", found.to_dict())
-        rows = [line.split(",") for line in found.workers_csv().splitlines()[1:]]
+        rows = [line.split(",") for line in text_lines(found.workers_csv())[1:]]
         output.table(WORKER_COLUMNS, rows, right=range(1, len(WORKER_COLUMNS)))
     return 0 if all(job.get("status") == "completed" for job in found.jobs.values()) else 1
 

@@ -33,7 +33,7 @@ def parse_dcmi(text: str) -> float:
     """Watts from the output of ipmitool, FreeIPMI or ipmiutil. SensorError where it holds no reading, or several."""
     found = {float(match[1]) for match in _READING.finditer(text)}
     if not found:
-        said = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+        said = next((line.strip() for line in text.split("\n") if line.strip()), "nothing")
         raise SensorError(f"The BMC gives no power reading: {said[:120]}.")
     if len(found) > 1:
         raise SensorError("The BMC's answer holds several readings.")
