@@ -18,6 +18,7 @@ import resource
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("everywatt.net.server")
 LOG_LINES_PER_MINUTE: Final = 20
+TLS_HANDSHAKE: Final = b"\x16"  # the type of the first record
 ACCEPT_PAUSE_S: Final = 0.2  # after an accept that failed: out of descriptors, usually
 JOIN_S: Final = 3.0
 
@@ -41,7 +43,8 @@ JOIN_S: Final = 3.0
 class ServerLimits:
     """What strangers may take.
 
-    connections   at a time; never more than a quarter of the process's file descriptors
+    connections   that have sent something, at a time; never more than a quarter of the process's file descriptors
+    silent        that have sent nothing yet; also never more than a quarter. They cost little
     in_flight     requests that are being answered; more get 503
     handshake_s   for TLS
     head_s        from the connection, or the first byte, to a request's whole head
@@ -50,7 +53,8 @@ class ServerLimits:
     graceful_s    at the end, for responses that are on their way
     """
 
-    connections: int = 64
+    connections: int = 40  # with TLS, 300 KB each
+    silent: int = 160
     in_flight: int = 32
     handshake_s: float = 5.0
     head_s: float = 5.0
@@ -74,7 +78,10 @@ class HttpServer:
         self._app, self._sock, self._tls = app, sock, tls
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = min(self.limits.connections, max(4, descriptors // 4))
-        self._connections: dict[_Connection, None] = {}  # in the order in which they came
+        self._most_silent = min(self.limits.silent, max(4, descriptors // 4))
+        # In the order in which they came, or had their last request.
+        self._silent: dict[_Connection, None] = {}
+        self._connections: dict[_Connection, None] = {}
         self._by_client: dict[tuple[str, int], _Connection] = {}
         self._in_flight = 0
         self._state = ServerState()
@@ -139,12 +146,14 @@ class HttpServer:
                 await self._finish()
 
     async def _finish(self) -> None:
-        for connection in list(self._connections):
+        for connection in [*self._silent, *self._connections]:
             connection.finish()
         until_s = time.monotonic() + self.limits.graceful_s
-        while (self._connections or self._state.tasks) and time.monotonic() < until_s and self._stops < 2:
+        while (
+            (self._silent or self._connections or self._state.tasks) and time.monotonic() < until_s and self._stops < 2
+        ):
             await asyncio.sleep(0.01)
-        for connection in list(self._connections):
+        for connection in [*self._silent, *self._connections]:
             connection.abort()
         for task in list(self._state.tasks):
             task.cancel()
@@ -159,24 +168,32 @@ class HttpServer:
                 sock, _ = await loop.sock_accept(self._sock)
             except OSError as error:
                 LOG.warning("cannot accept connections: %s", error.strerror)
-                self._evict()
+                self._evict(self._silent or self._connections)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            if len(self._connections) >= self._most and not self._evict():
-                sock.close()
-            else:
-                connection = _Connection(self, sock)
-                self._connections[connection] = None
-                connection.open(self._tls)
+            if len(self._silent) >= self._most_silent:
+                self._evict(self._silent)
+            connection = _Connection(self, sock)
+            self._silent[connection] = None
+            connection.open(self._tls)
             await asyncio.sleep(0)  # accepting must not keep others waiting
 
-    def _evict(self) -> bool:
+    def heard(self, connection: _Connection) -> bool:
+        """A connection has sent its first byte. False where all places are taken by requests."""
+        self._silent.pop(connection, None)
+        if len(self._connections) >= self._most and not self._evict(self._connections):
+            return False
+        self._connections[connection] = None
+        return True
+
+    @staticmethod
+    def _evict(connections: dict[_Connection, None]) -> bool:
         """Close the connection that has waited longest and has no request; False where all have one."""
-        waiting = next((one for one in self._connections if not one.requests), None)
+        waiting = next((one for one in connections if not one.requests), None)
         if waiting is None:
             return False
+        del connections[waiting]
         waiting.abort()
-        self._connections.pop(waiting, None)
         return True
 
     def protocol(self) -> Any:
@@ -194,12 +211,15 @@ class HttpServer:
 
     def lost(self, connection: _Connection, client: tuple[str, int] | None) -> None:
         """A connection has ended, or never began."""
+        self._silent.pop(connection, None)
         self._connections.pop(connection, None)
         if client is not None and self._by_client.get(client) is connection:
             del self._by_client[client]
 
     def failed(self, error: BaseException) -> None:
         """A connection did not finish its handshake."""
+        # Frames and exception hold each other, with TLS buffers of 300 KiB, until the next full garbage collection.
+        traceback.clear_frames(error.__traceback__)
         LOG.warning("a TLS handshake failed: %s", getattr(error, "reason", None) or error or type(error).__name__)
 
     # Requests
@@ -234,6 +254,7 @@ class _Connection(asyncio.Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self.requests = 0
+        self._heard = False
 
     def open(self, tls: ssl.SSLContext | None) -> None:
         """Begin, with the TLS handshake where there is one."""
@@ -242,10 +263,15 @@ class _Connection(asyncio.Protocol):
     async def _open(self, tls: ssl.SSLContext | None) -> None:
         limit_s = None if tls is None else self._server.limits.handshake_s
         try:
+            if limit_s is not None:
+                await asyncio.wait_for(_tls_begins(self._sock), limit_s)
+                self._heard = True
+                if not self._server.heard(self):
+                    return
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self, self._sock, ssl=tls, ssl_handshake_timeout=limit_s
             )
-        except OSError as error:
+        except OSError as error:  # TimeoutError is one
             self._server.failed(error)
         finally:
             if self._transport is None:
@@ -294,6 +320,11 @@ class _Connection(asyncio.Protocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
+        if not self._heard:
+            self._heard = True
+            if not self._server.heard(self):
+                self.abort()
+                return
         self._await_head()
         self._inner.data_received(data)
 
@@ -316,6 +347,19 @@ class _Connection(asyncio.Protocol):
             self._stall_timer.cancel()
         self._server.lost(self, self._client)
         self._inner.connection_lost(exc)
+
+
+async def _tls_begins(sock: socket.socket) -> None:
+    """Wait for the first byte of a handshake. OSError where it is another: such a client costs no memory for TLS."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(sock, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(sock)
+    if sock.recv(1, socket.MSG_PEEK) != TLS_HANDSHAKE:
+        raise ConnectionError("the client does not speak TLS")
 
 
 class Throttle(logging.Filter):
