@@ -19,10 +19,10 @@ from fleet_lab import ODD, running
 import everywatt
 from everywatt.core.clocks import NS
 from everywatt.energy.sources import sources
-from everywatt.fleet.client import Client
 from everywatt.fleet.filters import Wanted, quoted, selector
 from everywatt.fleet.query import fetch, range_frame
 from everywatt.fleet.segments import segments
+from everywatt.net.api import ApiClient
 from everywatt.tape.reader import Tape
 
 pytest.importorskip("uvicorn")
@@ -147,7 +147,7 @@ def joules_between(run, device, domain, first_ns, last_ns):
 
 
 def test_odd_labels_come_back_as_they_are(fleet):
-    client = Client(fleet.victoria.base)
+    client = ApiClient(fleet.victoria.base)
     end_ns = time.time_ns()
     for wanted in (
         Wanted(f"{ENERGY}{{instance={quoted(ODD)}}}"),
@@ -162,14 +162,14 @@ def test_odd_labels_come_back_as_they_are(fleet):
 def test_a_prefix_selects_the_same_in_prometheus(fleet):
     end_ns = time.time_ns()
     wanted = selector("energy_joules", {"device": "gpu"})
-    answer = fetch(Client(fleet.prometheus.base), [wanted], end_ns - 600 * NS, end_ns)
+    answer = fetch(ApiClient(fleet.prometheus.base), [wanted], end_ns - 600 * NS, end_ns)
     names = {(one.name, one.labels["device"]) for one in answer.series}
     assert names == {(ENERGY, "gpu.0"), ("everywatt_owner_energy_joules_total", "gpu.0")}
 
 
 def test_pieces_give_what_one_query_gives(fleet, monkeypatch):
     end_ns = (time.time_ns() // NS - 3) * NS
-    client, wanted = Client(fleet.prometheus.base), [Wanted(ENERGY), Wanted("everywatt_power_watts")]
+    client, wanted = ApiClient(fleet.prometheus.base), [Wanted(ENERGY), Wanted("everywatt_power_watts")]
     whole = fetch(client, wanted, end_ns - 60 * NS, end_ns)
     monkeypatch.setattr("everywatt.fleet.query.PIECE_S", 1)
     monkeypatch.setattr("everywatt.fleet.query.PIECE_SAMPLES", 1)
@@ -185,8 +185,8 @@ def test_more_points_than_prometheus_allows(fleet, monkeypatch):
         "everywatt.fleet.query.MOST_POINTS", 60_000
     )  # one question of 36,000 points: refused, and halved
     end_ns = time.time_ns()
-    answer = fetch(Client(fleet.prometheus.base), [Wanted(f'{ENERGY}{{device="gpu.0"}}')], end_ns - 3600 * NS, end_ns,
-                   step_s=0.1)  # fmt: skip
+    wanted = [Wanted(f'{ENERGY}{{device="gpu.0"}}')]
+    answer = fetch(ApiClient(fleet.prometheus.base), wanted, end_ns - 3600 * NS, end_ns, step_s=0.1)
     (series,) = answer.series
     assert {b - a for a, b in pairwise(series.at_ms)} == {100} and len(series.at_ms) > 80
 

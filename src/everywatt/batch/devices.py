@@ -174,14 +174,14 @@ def _by_command(environ: Mapping[str, str], nvml: str) -> Inventory:
     gpus = parse_listing(done.stdout)
     if gpus:
         return Inventory(gpus, dict.fromkeys((gpu.index for gpu in gpus), None))
-    reason = said.splitlines()[0] if said else f"nvidia-smi ended with {done.returncode}"
+    reason = said.partition("\n")[0] if said else f"nvidia-smi ended with {done.returncode}"
     return Inventory((), {}, Why.NO_DEVICE, f"There is no GPU to use: {nvml}; nvidia-smi: {reason}")
 
 
 def parse_listing(listing: str) -> tuple[Gpu, ...]:
     """The GPUs of `nvidia-smi -L`, with their MIG devices."""
     found: list[tuple[int, str, str, list[Mig]]] = []
-    for line in listing.splitlines():
+    for line in listing.split("\n"):
         if match := _LINE.match(line):
             found.append((int(match[1]), match[3], match[2], []))
         elif found and (match := _MIG_LINE.match(line)):

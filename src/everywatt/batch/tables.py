@@ -94,7 +94,7 @@ def why(item: ItemFigures) -> str:
     if ended.get("error"):
         return str(ended["error"])
     code = last.attempt.exit_code
-    lines = [line for line in str(ended.get("stderr", "")).splitlines() if line.strip()]
+    lines = [line for line in str(ended.get("stderr", "")).split("\n") if line.strip()]
     said = f": {lines[-1][:60]}" if lines else ""
     return "" if code is None else f"exit code {code}{said}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +10,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 import numpy as np
 
+from everywatt.core import foreign
 from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
@@ -42,7 +42,7 @@ def characterise_log(source: Path, marks: Path | None = None, column: str | None
     `marks` is a CSV of `unix_s`, the times at which the load was switched: with it the averaging window is found. The
     log's timestamps are local time; the whole-hour offset (or quarter of one) that fits the marks is found by itself.
     """
-    rows = [row for row in parse_csv(_lines(source)) if row.time is not None]
+    rows = [row for row in parse_csv(foreign.lines(source, errors="strict")) if row.time is not None]
     if not rows:
         raise UsageError(
             f"{source} holds no rows of nvidia-smi with a timestamp.", cure="nvidia-smi --query-gpu=timestamp,…"
@@ -57,23 +57,9 @@ def characterise_log(source: Path, marks: Path | None = None, column: str | None
     return found
 
 
-def _lines(source: Path) -> list[str]:
-    try:
-        with _open(source) as file:
-            return file.read().splitlines()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise UsageError(f"{source} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-
-
-def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return cast("TextIO", gzip.open(path, "rt", encoding="utf-8"))
-    return path.open(encoding="utf-8")
-
-
 def _marks(path: Path) -> list[float]:
     found = []
-    for cells in csv.reader(_lines(path)):
+    for cells in csv.reader(foreign.lines(path, errors="strict")):
         try:
             found.append(float(cells[0]))
         except (ValueError, IndexError):

@@ -46,7 +46,7 @@ def memory_bytes(machine: Machine) -> tuple[int | None, int | None]:
     """
     try:
         text = (machine.proc / "meminfo").read_text()
-        rows = {line.partition(":")[0]: line.split()[1] for line in text.splitlines() if ":" in line}
+        rows = {line.partition(":")[0]: line.split()[1] for line in text.split("\n") if ":" in line}
         available, total = int(rows["MemAvailable"]) * 1024, int(rows["MemTotal"]) * 1024
     except (OSError, ValueError, KeyError, IndexError):
         return None, None

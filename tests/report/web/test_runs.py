@@ -10,7 +10,7 @@ from tapes import at, counter_group, rows, write_tape
 
 from everywatt.core.clocks import Anchor
 from everywatt.core.errors import RunNotFound
-from everywatt.fleet.security import Access
+from everywatt.net.guard import Access
 from everywatt.report.web import runs
 from everywatt.report.web.app import Site
 from everywatt.report.web.runs import RunIndex, open_run, read_row, signature

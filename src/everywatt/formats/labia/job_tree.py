@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from everywatt.core import foreign
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import UsageError
@@ -59,8 +60,7 @@ def _job(folder: Path, options: Mapping[str, Any]) -> list[JobOnNode]:
     shift_ns = zone_ns(options)
     lines: list[tuple[int, Mapping[str, Any]] | None] = []
     if (folder / FILE).is_file():
-        with (folder / FILE).open(encoding="utf-8", errors="replace") as text:
-            lines = read_log(iter(text), shift_ns).lines
+        lines = read_log(foreign.lines(folder / FILE), shift_ns).lines
     times = [line[0] for line in lines if line]
     start_ns = _instant(about.get("start_date"), shift_ns) or (times[0] if times else None)
     told_ns = _instant(about.get("end_date"), shift_ns)
@@ -159,8 +159,8 @@ def _watts(value: Any) -> float | None:
 
 def _meta(path: Path) -> Mapping[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        data = foreign.read_json(path)
+    except UsageError:
         return {}
     return data if isinstance(data, Mapping) else {}
 
