@@ -20,11 +20,11 @@ from everywatt.recorder.pinpoint import Pinpoint
 from everywatt.recorder.planned_reads import Cruise
 from everywatt.recorder.planned_tracker import PlannedTracker
 from everywatt.recorder.pool import Pool
+from everywatt.recorder.request import RecordRequest
 from everywatt.recorder.schedule import Schedule
 from everywatt.recorder.session import Session
 from everywatt.recorder.source import Source
 from everywatt.recorder.wire import Connection
-from everywatt.sensors.base import Request
 
 LINGER_NS = 1_200_000_000
 FED_LINGER_NS = 5 * NS // 2  # the same for a meter that is asked now and then
@@ -359,21 +359,12 @@ class Server:
             key: Path(value) for key, value in (message.get("roots") or {}).items() if key in ("sys", "proc", "dev")
         }
         machine = Machine(**{**_roots(Machine.here()), **roots}, clock=self.clock)
-        request = Request(
-            machine,
-            message.get("devices"),
-            tuple(message.get("pids") or ()),
-            bool(message.get("estimate", True)),
-            message.get("options") or {},
-            everything=bool(message.get("everything")),
-            memory=str(message.get("memory") or "rss"),
-            reaper=message.get("reaper"),
-            patience_s=PATIENCE_S,
-        )
+        asked = RecordRequest.from_dict(message)
+        request = asked.for_sensors(machine, PATIENCE_S)
         cpu_s, cruise = time.process_time(), self.cruise
         reads, wakes = self.reads + cruise.reads, self.wakes + cruise.wakes
-        period_ns = max(round(float(message["period_s"]) * NS), 1_000_000)
-        sources, reports = self.pool.choose(message["targets"], request, message.get("sensors"))
+        period_ns = max(round(asked.period_s * NS), 1_000_000)
+        sources, reports = self.pool.choose(message["targets"], request, asked.sensors)
         try:
             session = Session(Path(message["tape"]), message.get("meta") or {}, period_ns, self.clock, machine.proc)
         except BaseException:
@@ -385,8 +376,8 @@ class Server:
         self.tapes[self._number] = Tape(session, connection, cpu_s, reads, wakes)
         for source in sources:
             self._enrol(session, source)
-        if request.pids or message.get("cgroup"):
-            session.followed(request.pids, message.get("cgroup"))
+        if asked.pids or asked.cgroup:
+            session.followed(asked.pids, asked.cgroup)
         groups = [source.info.to_dict() for source in sources]
         reply = {
             "tape": self._number,
