@@ -48,7 +48,7 @@ class Place:
             env=environ or self.environ,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=240,
         )
         assert done.returncode == check, done.stdout + done.stderr
         return done
@@ -159,7 +159,7 @@ def test_after_ctrl_c_nothing_is_left(place, number):
         found = started(process, 5)
         time.sleep(0.5)
         os.killpg(process.pid, number)  # as a terminal does
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     finally:
         process.kill()
     assert process.returncode == 128 + number
@@ -177,7 +177,7 @@ def test_after_a_kill_nothing_is_left(place):
         found = started(process, 3)
     finally:
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     assert gone(found)
     assert list((place.folder / "tmp").iterdir()) == []
 

@@ -24,6 +24,7 @@ from everywatt.cli.bench.llm_compare import compare_runs_of_models
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.common.output import Output, write_text
+from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, RunNotFound, UsageError
@@ -205,7 +206,7 @@ def _watcher(chosen: Sequence[Candidate], output: Output) -> Watcher:
 
     def watch(progress: Progress) -> None:
         count = sum(not trial.warmup for trial in progress.trials)
-        words = [format_duration(time.monotonic() - progress.began), progress.doing]
+        words = [format_duration((time.monotonic_ns() - progress.began_ns) / NS), progress.doing]
         words += [
             f"{one.candidate.label}/{chosen[0].label} {format_number(one.gross.ratio)}, {one.verdict}"
             for one in progress.found[1:]
