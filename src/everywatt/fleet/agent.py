@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from everywatt.core.clocks import NS, Clock, Task, SystemClock
+from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.config import nearest
 from everywatt.core.errors import EverywattError, NoSensor, UsageError
 from everywatt.core.machine import Machine
