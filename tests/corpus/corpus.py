@@ -31,6 +31,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from everywatt.core.clocks import SystemClock
+
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"
 EXPECTED = HERE / "expected"
