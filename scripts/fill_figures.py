@@ -40,7 +40,9 @@ def main(words: list[str]) -> int:
             if words != ["--check"]:
                 page.write_text(right, encoding="utf-8")
     if words == ["--check"] and stale:
-        print(f"figures differ from docs/figures.json in {', '.join(stale)}: run scripts/fill_figures.py", file=sys.stderr)
+        print(
+            f"figures differ from docs/figures.json in {', '.join(stale)}: run scripts/fill_figures.py", file=sys.stderr
+        )
         return 1
     return 0
 
