@@ -22,6 +22,11 @@ def test_pages_have_the_figures_of_the_file(script):
     assert script.main(["--check"]) == 0, "run scripts/fill_figures.py"
 
 
+def test_every_figure_is_used_on_a_page(script):
+    text = "".join(page.read_text(encoding="utf-8") for page in script.pages())
+    assert {mark[0] for mark in script.MARK.findall(text)} == FIGURES.keys()
+
+
 def test_a_changed_or_unknown_figure_is_noticed(script):
     assert script.filled("<!--fig:a-->1<!--/fig-->", {"a": "2"}) == "<!--fig:a-->2<!--/fig-->"
     with pytest.raises(KeyError):
@@ -41,7 +46,6 @@ def test_every_figure_says_how_and_when_it_was_measured(name):
     [
         ("sim-held", "intervals hold in {} of 708 windows"),
         ("rows-lowest", "lowest peer: {} rows"),
-        ("rows-promised", "promised: {} rows"),
     ],
 )
 def test_figures_are_those_of_the_tables(name, printed):
