@@ -63,6 +63,7 @@ def test_versions_agree():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert everywatt.__version__ == project["version"]
     assert re.search(rf"^## {re.escape(everywatt.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert f"\nversion: {everywatt.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 @pytest.mark.serial
