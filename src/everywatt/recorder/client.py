@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -133,9 +132,9 @@ class Recording:
         self._count = 0
         self._revivals = 0
         self._closed: Closed | None = None
-        self._prefix = f"{self._pid:x}-{time.monotonic_ns():x}"
-        self._inline = Inline((), order.targets, order.request)
         self._clock = order.machine.clock
+        self._prefix = f"{self._pid:x}-{self._clock.monotonic_ns():x}"
+        self._inline = Inline((), order.targets, order.request)
         self._channel: Remote | Local = self._connect(order)
         _watch_forks()
         _live.add(self)
@@ -145,7 +144,7 @@ class Recording:
         why = ""
         for _ in range(3):
             try:
-                remote = Remote(reach(order.timeout_s), order.timeout_s)
+                remote = Remote(reach(order.timeout_s, self._clock), order.timeout_s, self._clock)
             except (EverywattError, OSError) as error:
                 why = str(error)
                 break
@@ -191,7 +190,7 @@ class Recording:
         self.groups = tuple(group.info for group in kept)
         self.reports = [plain(report) for report in choice.reports]
         self._inline.close()
-        self._inline = Inline.of(kept)
+        self._inline = Inline.of(kept, order.request)
         text = (
             f"There is no recorder process, so counters are read where spans start and end, and nothing else is. {why}"
         )
