@@ -236,6 +236,7 @@ class VirtualTime:
 
     def _next(self) -> VirtualTask:
         """Whose turn it is; moves the time where everyone waits."""
+        before, self.current = self.current, self.main  # what happens meanwhile is the test's doing
         try:
             while True:
                 while self._events and self._events[0][0] <= self.now_ns:
@@ -254,6 +255,8 @@ class VirtualTime:
         except BaseException as error:
             self._stuck = error
             return self.main
+        finally:
+            self.current = before
 
     def _may_go_on(self, task: VirtualTask) -> bool:
         if task.process.killed:
@@ -271,11 +274,10 @@ class VirtualTime:
             try:
                 yield self
             finally:
-                for process in {id(task.process): task.process for task in self._tasks}.values():
-                    if process is not self.test:
-                        self.kill(process)
                 self._stuck = None
                 while len(self._tasks) > 1:
+                    for task in self._tasks[1:]:
+                        self.kill(task.process)
                     self.sleep(0)
 
 
