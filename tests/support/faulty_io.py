@@ -1,7 +1,8 @@
 """System calls that fail: the n-th of a process, those of one kind, or all for a while.
 
 `watch` puts itself between the programs of a `VirtualTime` and the calls that open, write, sync, rename, make folders,
-accept and send. Calls of the test itself are left alone. SQLite's writes are counted at its statements.
+accept and send. Calls of the test itself are left alone, and files outside the test's folder (what Python imports, and
+how often, depends on what ran before). SQLite's writes are counted at its statements.
 """
 
 from __future__ import annotations
@@ -113,9 +114,9 @@ class FaultyIo:
 
 
 @contextmanager
-def watch(time: VirtualTime) -> Iterator[FaultyIo]:
+def watch(time: VirtualTime, folder: Path) -> Iterator[FaultyIo]:
     """Put a `FaultyIo` between programs and system."""
-    faulty = FaultyIo(time)
+    faulty, inside = FaultyIo(time), str(folder)
 
     class Database(sqlite3.Connection):
         path = ""
@@ -152,7 +153,7 @@ def watch(time: VirtualTime) -> Iterator[FaultyIo]:
 
     def opening(function: Callable[..., Any]) -> Any:
         def call(path: Any, mode: Any = "r", *words: Any, **options: Any) -> Any:
-            if not isinstance(path, int):
+            if not isinstance(path, int) and os.fsdecode(path).startswith(inside):
                 faulty.call("open")
             return function(path, mode, *words, **options)
 

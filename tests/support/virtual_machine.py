@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from virtual_time import VirtualTime
+
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Row, fresh
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sim.curves import Curve, parse_curve
-from virtual_time import VirtualTime
 
 MS = 1_000_000
 COUNTER_NS = MS  # how often the package's counter is brought up to date
@@ -23,6 +24,7 @@ CARD_NS = 100 * MS
 CARD_PHASE_NS = 37 * MS
 GAUGE_PHASE_NS = 71 * MS
 READ_NS = 20_000  # what reading a sensor takes
+SHARES = {101: 0.5, 102: 0.25}  # of one CPU, by pid
 
 
 @dataclass
@@ -168,7 +170,6 @@ class Processes:
     """Who ran: pid 101 half of the time on one CPU, 102 a quarter; and those that are followed."""
 
     info = GroupInfo("use.processes", "virtual", "host", (), cadence=Cadence.SLOW, table=True)
-    SHARES = {101: 0.5, 102: 0.25}
 
     def __init__(self, pids: Sequence[int]) -> None:
         self.pids = list(pids)
@@ -177,10 +178,18 @@ class Processes:
         at_ns = machine().read(self.info.name)
         seconds = (at_ns - machine().origin_ns) / NS
         rows = [
-            {"pid": pid, "start": pid, "ppid": 1, "name": f"p{pid}", "uid": 1000, "user": "ada", "cpu_s": share * seconds}
-            for pid, share in self.SHARES.items()
+            {
+                "pid": pid,
+                "start": pid,
+                "ppid": 1,
+                "name": f"p{pid}",
+                "uid": 1000,
+                "user": "ada",
+                "cpu_s": share * seconds,
+            }
+            for pid, share in SHARES.items()
         ]
-        return at_ns, rows + [{"pid": pid} for pid in self.pids if pid not in self.SHARES]
+        return at_ns, rows + [{"pid": pid} for pid in self.pids if pid not in SHARES]
 
     def follow(self, pids: Sequence[int]) -> None:
         self.pids += pids

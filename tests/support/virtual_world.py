@@ -66,7 +66,7 @@ class VirtualWorld:
         patch.setattr(everywatt.recorder.launch, "start", self._start_recorder)
         patch.setattr(everywatt.api.meter, "provenance", _provenance)
         enter(self.time.everywhere())
-        self.io = enter(watch(self.time))
+        self.io = enter(watch(self.time, self.folder))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -232,4 +232,9 @@ def _provenance(command: Any = None, **more: Any) -> dict[str, Any]:
     """Without asking git and the kernel, which takes longer than all the rest."""
     from everywatt import __version__
 
-    return {"everywatt": __version__, "host": {"name": "virtual", "cpus": 4}, "command": list(command or sys.argv[:1]), **more}
+    return {
+        "everywatt": __version__,
+        "host": {"name": "virtual", "cpus": 4},
+        "command": list(command or sys.argv[:1]),
+        **more,
+    }
