@@ -104,6 +104,7 @@ class FaultyIo:
             for side, data in zip(sides, kept, strict=True):
                 if data is not None:
                     side.write_bytes(data)
+                    self.stamp(side)
             Path(f"{path}-shm").unlink(missing_ok=True)
 
     def stamp(self, *paths: Path | str) -> None:
@@ -143,6 +144,8 @@ def watch(time: VirtualTime, folder: Path) -> Iterator[FaultyIo]:
         name = str(path).removeprefix("file:").partition("?")[0]
         db.path = name  # type: ignore[attr-defined]
         faulty.opened(Path(name), db)
+        if time.current.process is not time.test:
+            faulty.stamp(name)
         return db
 
     def watched(kind: str, function: Callable[..., Any], nothing: Callable[..., Any] | None = None) -> Any:

@@ -29,13 +29,14 @@ SHARES = {101: 0.5, 102: 0.25}  # of one CPU, by pid
 
 @dataclass
 class VirtualMachine:
-    """Devices and their curves. `broken[group]` is what a read of it raises; `silent` groups publish nothing new."""
+    """Devices and their curves. A read of `broken[group]` raises that, of `slow_ns[group]` takes so long."""
 
     time: VirtualTime
     curves: dict[str, Curve]
     broken: dict[str, str] = field(default_factory=dict)
     slow_ns: dict[str, int] = field(default_factory=dict)
     reads: dict[str, list[int]] = field(default_factory=dict)
+    card_ns: int = CARD_NS
     origin_ns: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,26 +103,18 @@ class Counter:
 
 
 class Card:
-    """Microjoules of a card, published every 100 ms."""
+    """Microjoules of a card, published every 100 ms, or as the machine says."""
 
-    info = GroupInfo(
-        "virtual.card",
-        "virtual",
-        "gpu.0",
-        (
-            Channel(
-                "gpu.0.energy", "J", Kind.COUNTER, "gpu.0", Domain.GPU, 1e-6,
-                facts=Facts(period_s=CARD_NS / NS, quantum=1e-6, max_w=800.0),
-            ),
-        ),
-        tracked=True,
-    )  # fmt: skip
+    def __init__(self) -> None:
+        facts = Facts(period_s=machine().card_ns / NS, quantum=1e-6, max_w=800.0)
+        channel = Channel("gpu.0.energy", "J", Kind.COUNTER, "gpu.0", Domain.GPU, 1e-6, facts=facts)
+        self.info = GroupInfo("virtual.card", "virtual", "gpu.0", (channel,), tracked=True)
 
     def read(self) -> Sequence[Row]:
-        at_ns = machine().read(self.info.name)
-        published = (at_ns - CARD_PHASE_NS) // CARD_NS * CARD_NS + CARD_PHASE_NS
+        at_ns, every_ns = machine().read(self.info.name), machine().card_ns
+        published = (at_ns - CARD_PHASE_NS) // every_ns * every_ns + CARD_PHASE_NS
         joules = machine().energy_j("gpu", machine().origin_ns, published)
-        return [Row(at_ns, at_ns - CARD_NS, at_ns, (round(1e6 * joules),))]
+        return [Row(at_ns, at_ns - every_ns, at_ns, (round(1e6 * joules),))]
 
     def close(self) -> None: ...
 
