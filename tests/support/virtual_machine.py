@@ -37,6 +37,8 @@ class VirtualMachine:
     slow_ns: dict[str, int] = field(default_factory=dict)
     reads: dict[str, list[int]] = field(default_factory=dict)
     card_ns: int = CARD_NS
+    board_ns: int = CARD_NS
+    window_ns: int = CARD_NS
     origin_ns: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,26 +122,18 @@ class Card:
 
 
 class Board:
-    """Mean watts of the last 100 ms of another card, published every 100 ms."""
+    """Mean watts of another card, of the last 100 ms and every 100 ms, or as the machine says."""
 
-    info = GroupInfo(
-        "virtual.board",
-        "virtual",
-        "gpu.1",
-        (
-            Channel(
-                "gpu.1.power", "W", Kind.GAUGE, "gpu.1", Domain.GPU,
-                facts=Facts(period_s=CARD_NS / NS, window_s=CARD_NS / NS, max_w=800.0),
-            ),
-        ),
-        tracked=True,
-    )  # fmt: skip
+    def __init__(self) -> None:
+        facts = Facts(period_s=machine().board_ns / NS, window_s=machine().window_ns / NS, max_w=800.0)
+        channel = Channel("gpu.1.power", "W", Kind.GAUGE, "gpu.1", Domain.GPU, facts=facts)
+        self.info = GroupInfo("virtual.board", "virtual", "gpu.1", (channel,), tracked=True)
 
     def read(self) -> Sequence[Row]:
-        at_ns = machine().read(self.info.name)
-        published = (at_ns - GAUGE_PHASE_NS) // CARD_NS * CARD_NS + GAUGE_PHASE_NS
-        mean_w = machine().energy_j("board", published - CARD_NS, published) / (CARD_NS / NS)
-        return [Row(at_ns, at_ns - CARD_NS, at_ns, (mean_w,))]
+        at_ns, every_ns, window_ns = machine().read(self.info.name), machine().board_ns, machine().window_ns
+        published = (at_ns - GAUGE_PHASE_NS) // every_ns * every_ns + GAUGE_PHASE_NS
+        mean_w = machine().energy_j("board", published - window_ns, published) / (window_ns / NS)
+        return [Row(at_ns, at_ns - every_ns, at_ns, (mean_w,))]
 
     def close(self) -> None: ...
 
