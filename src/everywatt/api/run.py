@@ -104,13 +104,24 @@ class Run:
         `gpu.0`, also for one that is not in the total, e.g. `cpu.0 core` or `psys`.
         """
         figures = []
+        observed_ns = asked_ns = 0.0
+        lost = False
         for tape, windows in zip(self.tapes, self._windows(span, between), strict=True):
             found = sources(tape)
             if windows:
-                figures.append((tape, self._asked(found, windows, device)))
+                energy = self._asked(found, windows, device)
+                figures.append((str(tape.meta.get("host", {}).get("name", "")), energy))
+                length_ns = sum(end - start for start, end in windows)
+                asked_ns += length_ns
+                observed_ns += energy.coverage * length_ns if energy.joules is not None else 0.0
+                lost = lost or (energy.joules is None and self._before(tape) is not None)
         if not figures:
             return Energy.refuse("nothing was recorded in that window")
-        return combine([(str(tape.meta.get("host", {}).get("name", "")), energy) for tape, energy in figures])
+        combined = combine(figures)
+        if lost and combined.joules is not None and asked_ns:
+            # What a segment should have told and has no reading of is time that was not observed.
+            combined = replace(combined, coverage=min(combined.coverage, observed_ns / asked_ns))
+        return combined
 
     def _asked(self, found: list[Source], windows: Sequence[tuple[int, int]], device: str | None) -> Energy:
         if device is None:
@@ -239,7 +250,7 @@ class Run:
         """
         low, high = tape.extent_ns()
         before = self._before(tape)
-        return (low if before is None else min(high, max(low, before.extent_ns()[1]))), high
+        return (low if before is None else min(high, before.extent_ns()[1])), high
 
     def _before(self, tape: Tape) -> Tape | None:
         """The segment that a tape goes on from, after a recorder that died."""

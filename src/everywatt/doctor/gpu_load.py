@@ -87,7 +87,7 @@ class TorchLoad:
         """End the thread."""
         self._ended = True
         self._busy.set()
-        self._switching.join(2.0)
+        self._thread.join(2.0)
 
     def _work(self) -> None:
         import torch
