@@ -63,7 +63,7 @@ def test_the_share_of_others(tmp_path, monkeypatch):
 def test_a_simulated_machine_in_use_is_refused(sim_machine):
     code = """
 import subprocess, sys
-from everywatt.api import preflight
+from everywatt.doctor import preflight
 quiet = preflight.look()
 preflight.BUSY_SHARE = 0.02  # a busy host may leave the burner little
 burner = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
