@@ -44,6 +44,7 @@ def test_publications_of_a_real_clock_are_bracketed(lab) -> None:
     recording = start(lab)
     time.sleep(2.5)
     closed = recording.close()
+    assert closed.cost["rss_bytes"] < 25e6
     found = publications(closed.path, "fake.gpu")
     late = [row for row in found if row[0] > found[0][0] + 1_200_000_000]
     assert len(late) >= 5
