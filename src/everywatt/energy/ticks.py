@@ -11,9 +11,9 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.energy.curve import Curve, Sampled
-from everywatt.energy.sampling import GAP_PERIODS, CounterCurve, GaugeCurve
+from everywatt.energy.sampling import GAP_PERIODS, CounterCurve, GaugeCurve, likely_window
 from everywatt.energy.spacing import publishing_s, spacing_s
-from everywatt.energy.unseen_power import Witness
+from everywatt.energy.unseen_power import Witness, toggling
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -89,9 +89,13 @@ class Ticks:
 
     @cached_property
     def window_s(self) -> float:
-        """What a gauge averages over: as known, else its period."""
+        """What a gauge averages over: as known, else as its readings and utilisation suggest."""
         known = self.channel.facts.window_s
-        return self.period_s if known is None else known
+        if known is not None or self.channel.kind is Kind.COUNTER:
+            return self.period_s if known is None else known
+        own = self.real & np.isfinite(self.watts)
+        state = toggling(self._shifted_witness(), self._seconds(self.at_ns[own]))
+        return likely_window(self.watts[own], self.spacing_s, state)
 
     @property
     def plain(self) -> bool:
@@ -190,6 +194,12 @@ class Ticks:
             max(float(sampled.quantum_j[0]), ROUNDING * abs(float(joules[0]))),
             self.most_w(),
         )
+
+    def aliasing_j(self, starts_ns: Ints, ends_ns: Ints) -> Floats:
+        """95 % half-widths of what a gauge did not see of windows; nothing of a counter's or a model's."""
+        if self.channel.kind is Kind.COUNTER or self.channel.pedigree is Pedigree.MODELLED:
+            return np.zeros(len(starts_ns))
+        return self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns)).inner_j
 
     def _covered(self, coverage: float, length_ns: int) -> float:
         """Less than one period of a fast counter at the edges is no hole: its next publication was not due yet."""
