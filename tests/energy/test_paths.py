@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from everywatt.sensors.nvidia.gpu_known import spread
 
 DATA = Path(__file__).parent / "data"
 HONEST = 0.93
@@ -56,3 +60,36 @@ def test_spans_of_a_ledger_hold_as_those_that_are_asked_alone(product, tmp_path,
         alone, together = product.by_spans(recorded), product.by_ledger(recorded)
         assert alone.holds() >= HONEST_FEW, (load, alone)
         assert together.holds() >= HONEST_FEW, (load, together)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "power.draw",
+        pytest.param("power.draw.instant", marks=pytest.mark.xfail(strict=True, reason="taken as a 1 s average")),
+    ],
+)
+def test_a_log_whose_power_draw_depends_on_a_driver_that_it_does_not_name(product, tmp_path, column):
+    """With driver 530 `power.draw` is what later drivers call instant; later it is the mean of a second."""
+    name = "RTX3090_square"
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "meter.csv.gz").symlink_to(DATA / name / "meter.csv.gz")
+    with gzip.open(DATA / name / "nvidia_smi.csv.gz", "rt") as file:
+        rows = list(csv.reader(file, skipinitialspace=True))
+    kept = [next(k for k, head in enumerate(rows[0]) if head.split(" [")[0] == want) for want in ("timestamp", column)]
+    kept.append(next(k for k, head in enumerate(rows[0]) if head.startswith("utilization.gpu")))
+    rows[0][kept[1]] = "power.draw [W]"
+    lines = [", ".join(row[k] for k in kept) for row in rows if len(row) == len(rows[0])]
+    (folder / "nvidia_smi.csv").write_text("\n".join(lines) + "\n")
+    recorded = product.imported(folder, tmp_path / "run.tape", card=product.RECORDED_CARDS["RTX3090"])
+    for length in (0.25, 1.0, 3.0):
+        answers = product.by_windows(recorded, length, 200, np.random.default_rng(2))
+        assert answers.holds() >= HONEST, (length, answers)
+
+
+@pytest.mark.xfail(strict=True, reason="guessed from the highest reading")
+def test_the_limit_of_a_board_that_is_in_the_table_is_not_guessed(product, tmp_path):
+    recorded = product.imported(DATA / "A100_step", tmp_path / "run.tape", card="NVIDIA A100-PCIE-40GB")
+    facts = recorded.run.devices()["gpu.0"]["facts"]
+    assert facts["offset_w"] == pytest.approx(spread().offset_limit_pct / 100 * 250, abs=0.01)
