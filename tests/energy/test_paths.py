@@ -62,13 +62,7 @@ def test_spans_of_a_ledger_hold_as_those_that_are_asked_alone(product, tmp_path,
         assert together.holds() >= HONEST_FEW, (load, together)
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        "power.draw",
-        pytest.param("power.draw.instant", marks=pytest.mark.xfail(strict=True, reason="taken as a 1 s average")),
-    ],
-)
+@pytest.mark.parametrize("column", ["power.draw", "power.draw.instant"])
 def test_a_log_whose_power_draw_depends_on_a_driver_that_it_does_not_name(product, tmp_path, column):
     """With driver 530 `power.draw` is what later drivers call instant; later it is the mean of a second."""
     name = "RTX3090_square"
@@ -88,8 +82,7 @@ def test_a_log_whose_power_draw_depends_on_a_driver_that_it_does_not_name(produc
         assert answers.holds() >= HONEST, (length, answers)
 
 
-@pytest.mark.xfail(strict=True, reason="guessed from the highest reading")
 def test_the_limit_of_a_board_that_is_in_the_table_is_not_guessed(product, tmp_path):
-    recorded = product.imported(DATA / "A100_step", tmp_path / "run.tape", card="NVIDIA A100-PCIE-40GB")
-    facts = recorded.run.devices()["gpu.0"]["facts"]
-    assert facts["offset_w"] == pytest.approx(spread().offset_limit_pct / 100 * 250, abs=0.01)
+    recorded = product.imported(DATA / "RTX3090_step", tmp_path / "run.tape", card=product.RECORDED_CARDS["RTX3090"])
+    offset_j = recorded.run.energy(between=(1.0, 11.0)).budget.by_source()["offset"]
+    assert offset_j == pytest.approx(10 * spread().offset_limit_pct / 100 * 350, rel=0.01)
