@@ -135,6 +135,7 @@ class Sensor:
     known        the averaging window stands in the channel's facts
     utilisation  the driver reports it
     drift        the clock of the sensor is this share fast
+    noise_w      sd of the noise of a gauge's reading
     stall_s      it stops publishing from the 20th second on for this long; polls then repeat the last value
     wrap_j       a counter starts again here; gap_s: the recorder was stopped for this long at the 40th second
     """
@@ -147,6 +148,7 @@ class Sensor:
     jitter_s: float = 0.0
     drift: float = 0.0
     quantum: float = 0.001
+    noise_w: float = 0.0
     stall_s: float = 0.0
     wrap_j: float | None = None
     gap_s: float = 0.0
@@ -229,6 +231,9 @@ def _card(
             values = values % sensor.wrap_j
     else:
         watts = one.energy(source - sensor.window_s, source) / sensor.window_s
+        if sensor.noise_w:
+            noise = rng.normal(0, sensor.noise_w, len(at))
+            watts = watts + noise[np.searchsorted(at, source)]
         values = np.round((sensor.gain * watts + sensor.offset_w) / sensor.quantum) * sensor.quantum
     lost = (at > 40.0) & (at < 40.0 + sensor.gap_s)
     early = at - rng.uniform(0, BRACKET_S, len(at))

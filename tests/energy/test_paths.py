@@ -86,3 +86,32 @@ def test_the_limit_of_a_board_that_is_in_the_table_is_not_guessed(product, tmp_p
     recorded = product.imported(DATA / "RTX3090_step", tmp_path / "run.tape", card=product.RECORDED_CARDS["RTX3090"])
     offset_j = recorded.run.energy(between=(1.0, 11.0)).budget.by_source()["offset"]
     assert offset_j == pytest.approx(10 * spread().offset_limit_pct / 100 * 350, rel=0.01)
+
+
+@pytest.mark.xfail(strict=True, reason="a sensor that repeats its last value is taken at its word")
+@pytest.mark.parametrize("window_s", [0.025, 0.1, 1.0])
+def test_a_sensor_that_stalls_leaves_a_gap(product, tmp_path, window_s):
+    sensor = product.Sensor(window_s=window_s, stall_s=2.0, noise_w=0.5, quantum=0.01)
+    for recorded, rng in simulated(product, tmp_path, "telegraph 400 ms", sensor, runs=2):
+        start = 20.0 - recorded.span_s[0] + 1.0
+        for a in rng.uniform(start - 1.0, start + 1.5, 10):
+            energy = recorded.run.energy(between=(float(a), float(a) + 2.0))
+            assert energy.coverage < 0.99
+            assert any("not observed" in note for note in energy.notes)
+            assert energy.low <= recorded.truth(a, a + 2.0) <= energy.high
+
+
+def test_a_steady_load_and_a_coarse_meter_do_not_stall(product, tmp_path):
+    for number, sensor in enumerate((product.Sensor(), product.Sensor(noise_w=0.3, quantum=1.0))):
+        rng = np.random.default_rng(number)
+        recorded = product.record(product.LOADS["steady"](rng), sensor, tmp_path / f"{number}.tape", rng)
+        assert recorded.run.energy(between=(2.0, 50.0)).coverage == 1.0
+
+
+@pytest.mark.parametrize("name", ["A100_step", "A100_square", "RTX3090_step", "RTX3090_square"])
+@pytest.mark.parametrize("column", ["power.draw", "power.draw.instant"])
+def test_recorded_cards_do_not_stall(product, tmp_path, name, column):
+    if name.startswith("A100") and column.endswith("instant"):
+        pytest.skip("has no such column")
+    recorded = product.imported(DATA / name, tmp_path / "run.tape", column=column)
+    assert recorded.run.energy(between=recorded.span_s).coverage == 1.0
