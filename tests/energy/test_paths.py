@@ -88,7 +88,6 @@ def test_the_limit_of_a_board_that_is_in_the_table_is_not_guessed(product, tmp_p
     assert offset_j == pytest.approx(10 * spread().offset_limit_pct / 100 * 350, rel=0.01)
 
 
-@pytest.mark.xfail(strict=True, reason="a sensor that repeats its last value is taken at its word")
 @pytest.mark.parametrize("window_s", [0.025, 0.1, 1.0])
 def test_a_sensor_that_stalls_leaves_a_gap(product, tmp_path, window_s):
     sensor = product.Sensor(window_s=window_s, stall_s=2.0, noise_w=0.5, quantum=0.01)
