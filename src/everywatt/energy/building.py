@@ -27,6 +27,8 @@ SAME_LEVEL = 0.05
 # Periods for which recorded cards repeat an instant reading; and how rare a longer run by chance must be.
 LONGEST_STILL = 6
 BY_CHANCE = 1e-4
+# Where more readings of a level are the very same, none is known to be old.
+SELDOM = 0.3
 # What a reading averages at most, where that is not known.
 LONGEST_AVERAGE_S = 1.0
 MEASURED = (Pedigree.COUNTER, Pedigree.INTEGRATED)
@@ -102,7 +104,7 @@ def _without_stalls(raw: Raw, channel: Channel) -> Raw:
 
     How long it can follows from its averaging window (a moving average changes as long as the load has changed within
     it) and from its other readings of the same level: they seldom are the very same where the resolution is fine, and
-    always where it is coarse or power is constant, so only a run that chance makes once in 10,000 times is a stall.
+    often where it is coarse or power is constant, so only a run that chance makes once in 10,000 times is a stall.
     """
     if len(raw.value) < FEWEST_READINGS:
         return raw
@@ -119,8 +121,11 @@ def _without_stalls(raw: Raw, channel: Channel) -> Raw:
         others[first:end] = False
         others &= (step <= SAME_LEVEL * size) & (np.abs(raw.value[1:] - raw.value[end]) <= SAME_LEVEL * size)
         pairs = int(others.sum())
-        by_chance = ((still & others).sum() + 1) / (pairs + 2)
-        stalled[first + 1 : end + 1] = pairs >= FEWEST_PAIRS and by_chance ** (end - first) < BY_CHANCE
+        alike = max((still & others).sum(), ((raw.value[1:] == raw.value[end]) & others).sum())
+        by_chance = (alike + 1) / (pairs + 2)
+        stalled[first + 1 : end + 1] = (
+            pairs >= FEWEST_PAIRS and by_chance < SELDOM and by_chance ** (end - first) < BY_CHANCE
+        )
     if not stalled.any():
         return raw
     accumulated, observed = (
