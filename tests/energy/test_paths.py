@@ -114,3 +114,30 @@ def test_recorded_cards_do_not_stall(product, tmp_path, name, column):
         pytest.skip("has no such column")
     recorded = product.imported(DATA / name, tmp_path / "run.tape", column=column)
     assert recorded.run.energy(between=recorded.span_s).coverage == 1.0
+
+
+@pytest.mark.xfail(strict=True, reason="what is not seen is taken as independent, and full use as constant power")
+@pytest.mark.parametrize(
+    ("sensor", "load"),
+    [
+        ("gauge 25 of 100 ms", "square 0.7 s"),  # seven periods: every change falls on the same place of a cell
+        ("gauge 25 of 100 ms", "on/off 100 ms"),
+        ("gauge 25 of 100 ms", "on/off 50 ms"),
+        ("gauge 25 of 100 ms", "sawtooth"),
+        ("counter 100 ms", "decode pulses"),
+        ("gauge 100 of 100 ms", "decode pulses"),
+    ],
+)
+def test_loads_in_step_with_the_sensor_and_pulses_that_it_does_not_resolve(product, tmp_path, sensor, load):
+    for length, answers in asked(product, tmp_path, load, product.SENSORS[sensor], runs=4).items():
+        assert answers.holds() >= HONEST_FEW, (length, answers)
+
+
+@pytest.mark.xfail(strict=True, reason="they count with the busy share twice")
+def test_the_mean_of_pulses_shorter_than_the_averaging_window_is_not_too_low(product, tmp_path):
+    """They count with the busy share once, not twice."""
+    rng = np.random.default_rng(5)
+    made = product.pulses(0.007, 0.0317, 100.0, 350.0)(rng)
+    recorded = product.record(made, product.SENSORS["gauge 25 of 100 ms"], tmp_path / "run.tape", rng)
+    energy, truth = recorded.run.energy(between=(6.0, 26.0)), recorded.truth(6.0, 26.0)
+    assert energy.joules == pytest.approx(truth, rel=0.05)
