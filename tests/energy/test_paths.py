@@ -116,7 +116,6 @@ def test_recorded_cards_do_not_stall(product, tmp_path, name, column):
     assert recorded.run.energy(between=recorded.span_s).coverage == 1.0
 
 
-@pytest.mark.xfail(strict=True, reason="what is not seen is taken as independent, and full use as constant power")
 @pytest.mark.parametrize(
     ("sensor", "load"),
     [
@@ -124,6 +123,8 @@ def test_recorded_cards_do_not_stall(product, tmp_path, name, column):
         ("gauge 25 of 100 ms", "on/off 100 ms"),
         ("gauge 25 of 100 ms", "on/off 50 ms"),
         ("gauge 25 of 100 ms", "sawtooth"),
+        ("gauge 25 of 100 ms", "bursts 7 of 33 ms"),
+        ("counter 20 ms", "decode pulses"),
         ("counter 100 ms", "decode pulses"),
         ("gauge 100 of 100 ms", "decode pulses"),
     ],
@@ -133,7 +134,6 @@ def test_loads_in_step_with_the_sensor_and_pulses_that_it_does_not_resolve(produ
         assert answers.holds() >= HONEST_FEW, (length, answers)
 
 
-@pytest.mark.xfail(strict=True, reason="they count with the busy share twice")
 def test_the_mean_of_pulses_shorter_than_the_averaging_window_is_not_too_low(product, tmp_path):
     """They count with the busy share once, not twice."""
     rng = np.random.default_rng(5)

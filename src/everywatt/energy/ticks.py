@@ -29,7 +29,10 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Joules between two instants, and how far sampling alone may be off (95 % half-widths)."""
+    """Joules between two instants, and how far sampling alone may be off (95 % half-widths).
+
+    `below_j` and `above_j` are bounds of what readings that keep pace with the load cannot exclude.
+    """
 
     joules: float | None
     coverage: float
@@ -39,6 +42,8 @@ class Reading:
     quantum_j: float = 0.0
     most_w: float | None = None
     refused: str = ""
+    below_j: float = 0.0
+    above_j: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,7 @@ class Ticks:
             late_s=t + half_s,
             quantum_w=facts.quantum or 0.0,
             witness=self._shifted_witness(),
+            limit_w=facts.max_w,
         )
 
     @property
@@ -193,6 +199,8 @@ class Ticks:
             float(sampled.inner_j[0]) * self._unloaded(start_ns, end_ns),
             max(float(sampled.quantum_j[0]), ROUNDING * abs(float(joules[0]))),
             self.most_w(),
+            below_j=_sum(sampled.below_j) * self._unloaded(start_ns, end_ns),
+            above_j=_sum(sampled.above_j) * self._unloaded(start_ns, end_ns),
         )
 
     def aliasing_j(self, starts_ns: Ints, ends_ns: Ints) -> Floats:
@@ -252,6 +260,8 @@ class Ticks:
             float(sampled.inner_j.sum()) + alike_j,
             float(np.sqrt(np.sum(sampled.quantum_j**2))),
             self.most_w(),
+            below_j=_sum(sampled.below_j),
+            above_j=_sum(sampled.above_j),
         )
 
     def _unloaded(self, start_ns: int, end_ns: int) -> float:
@@ -263,3 +273,7 @@ class Ticks:
         """The most power that was seen, with half as much again."""
         finite = self.watts[np.isfinite(self.watts)]
         return float(finite.max() * 1.5) if len(finite) else None
+
+
+def _sum(amounts: Floats | None) -> float:
+    return 0.0 if amounts is None else float(amounts.sum())

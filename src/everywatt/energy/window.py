@@ -161,6 +161,9 @@ def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, second
             terms.append(Term("edges", f"edge:{device}:{source.channel.name}:{at_ns}", sign * width_j))
     if reading.aliasing_j:
         terms.append(Term("aliasing", f"aliasing:{device}:{source.channel.name}", reading.aliasing_j))
+    if reading.below_j or reading.above_j:
+        hidden = f"hidden:{device}:{source.channel.name}:{start_ns}:{end_ns}"
+        bounds.append(Bound("aliasing", hidden, reading.below_j, reading.above_j))
     if reading.quantum_j:
         terms.append(Term("quantum", f"quantum:{device}:{source.channel.name}:{start_ns}:{end_ns}", reading.quantum_j))
     return Budget(tuple(terms), tuple(bounds))
