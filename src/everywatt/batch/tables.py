@@ -109,12 +109,12 @@ def interval(energy: Energy) -> str:
     """`± 1.2`, `−0.2/+0.9`; empty where there is none."""
     if energy.joules is None:
         return "-"
-    _, _, tail = format_joules(energy.joules, *energy.budget.sides()).partition("J")
+    _, _, tail = format_joules(energy.joules, *energy.sides()).partition("J")
     return tail.strip()
 
 
 def _energy(energy: Energy) -> str:
-    return "-" if energy.joules is None else format_joules(energy.joules, *energy.budget.sides())
+    return "-" if energy.joules is None else format_joules(energy.joules, *energy.sides())
 
 
 def _joules(microjoules: int) -> str:

@@ -121,6 +121,7 @@ def _figure(source: Source, reading: Reading | None, start_ns: int, end_ns: int,
         pedigree_of(source.channel).value,
         reading.coverage,
         notes=(*notes, *_unknown(source.channel)),
+        sampling_only=bool(_unknown(source.channel)),
     )
 
 

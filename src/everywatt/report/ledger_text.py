@@ -27,7 +27,7 @@ def ledger_rows(ledger: Ledger, top: int | None = None) -> list[list[str]]:
             [label, f"{amount} {unit}", _half_width(group, unit, decimals), share, *_use(group), _method(group)]
         )
     whole = f"{sum(map(float, amounts)):.{decimals}f} {unit}"
-    below, above = ledger.total.budget.sides()
+    below, above = ledger.total.sides()
     rows.append(["total", whole, _in_unit((below + above) / 2, unit, decimals), "100.0 %", "", "", "", ""])
     return rows
 

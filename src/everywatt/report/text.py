@@ -50,7 +50,7 @@ def short(energy: Energy) -> str:
     """`132.1 J ± 4.0`, or why there is none."""
     if energy.joules is None:
         return f"refused: {energy.refused}"
-    below, above = energy.budget.sides()
+    below, above = energy.sides()
     return format_joules(energy.joules, below, above)
 
 

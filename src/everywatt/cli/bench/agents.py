@@ -75,4 +75,4 @@ def _row(step: Step) -> tuple[str, ...]:
 def _shown(energy: Energy) -> str:
     if energy.joules is None:
         return f"refused: {energy.refused}"
-    return format_quantity(energy.joules, "J", *energy.budget.sides())
+    return format_quantity(energy.joules, "J", *energy.sides())

@@ -13,7 +13,7 @@ def shown(energy: Energy) -> str:
     """`412.3 J ± 6.1`, or why there is none."""
     if energy.joules is None:
         return f"refused: {energy.refused}"
-    return format_quantity(energy.joules, "J", *energy.budget.sides())
+    return format_quantity(energy.joules, "J", *energy.sides())
 
 
 def shown_energy(energy: Energy) -> dict[str, Any]:
