@@ -42,7 +42,8 @@ demo: $(VENV)/.stamp-base ## measure something small, here and now: no root, no 
 
 .PHONY: test
 test: ## lint, types and tests (CI=true: all that can run here)
-	@$(MAKE) --no-print-directory --jobs=2 ready-for-tests
+	@began=$$(date +%s); $(MAKE) --no-print-directory --jobs=2 ready-for-tests && \
+	echo "== environments, lint and types: $$(($$(date +%s) - began)) s"
 	scripts/run_tests.sh '$(VENV)/bin/python' $(WORKERS)
 
 # Two at a time: the environments beside each other, then lint beside the compiling of all that the tests import.

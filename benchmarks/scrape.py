@@ -13,10 +13,10 @@ import time
 import urllib.request
 
 from benchmarks.common import OUT, verdict
-from everywatt.fleet.address import listen, parse_listen
 from everywatt.fleet.http import Http
 from everywatt.fleet.metrics import Registry
-from everywatt.fleet.security import Access
+from everywatt.net.guard import Access
+from everywatt.net.listen import listen, parse_listen
 
 CARDS, CONTAINERS, MOST_S = 8, 500, 0.020
 

@@ -211,14 +211,16 @@ def test_a_file_equals_flags_and_flags_are_stronger(place):
 @pytest.mark.parametrize("how", ["finish", "kill"])
 def test_ctrl_c_finishes_or_kills_and_resume_goes_on(place, how):
     here = place(gpus=["constant:100W"], replicate=2)
-    script = here.script('echo "start $1" >> seen; sleep 1; echo "end $1" >> seen')
+    # What is to be killed lasts until it is: however late that is, it has not ended by itself.
+    wait = "sleep 1" if how == "finish" else '[ "$1" = a ] || until [ -e go ]; do sleep 0.1; done'
+    script = here.script(f'echo "start $1" >> seen; {wait}; echo "end $1" >> seen')
     words = here.words("--json", "--on-interrupt", how, here.items(*"abcdefgh"), "--", script, "{input}")
     child = subprocess.Popen(words, env=here.environ, cwd=here.folder, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while "end" not in _text(here.folder / "seen") and time.monotonic() < deadline:
         time.sleep(0.05)
     child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=60)
+    out, _ = child.communicate(timeout=240)
     assert child.returncode == 130
     found = json.loads(out)
     statuses = [item["status"] for item in found["items"]]
@@ -228,6 +230,7 @@ def test_ctrl_c_finishes_or_kills_and_resume_goes_on(place, how):
     ends = {line for line in lines if line.startswith("end")}
     assert {f"end {name}" for name in done} <= ends
     assert how == "kill" or len(ends) == len(done)
+    (here.folder / "go").touch()
     again = here.found("--resume", found["run"])
     assert again["counts"] == {"items": 8, "done": 8, "failed": 0, "left": 0} and again["adds_up"]
     starts = [line for line in _text(here.folder / "seen").split("\n") if line.startswith("start")]
@@ -316,7 +319,7 @@ def test_a_probe_that_is_interrupted_says_what_fits(place):
     while "4" not in _text(here.folder / "seen") and time.monotonic() < deadline:
         time.sleep(0.05)
     child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=60)
+    out, _ = child.communicate(timeout=240)
     assert child.returncode == 130
     assert "interrupted: 2 fits\n" in out and "nothing fits" not in out
     assert next(line for line in out.splitlines() if line.split()[0] == "4").endswith("interrupted")

@@ -2,7 +2,7 @@
 
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, Attempt, State
-from everywatt.batch.plan import Pace, in_order, plan_lines, plan_rows, shares
+from everywatt.batch.plan import Pace, in_order, plan_lines, plan_table, shares
 
 
 def items(*sizes):
@@ -32,10 +32,10 @@ def test_time_follows_from_what_was_done():
 
 def test_a_plan_of_very_many_lanes_is_summed_up():
     found = shares(items(1, 1, 1), ["cpu"] * 100_000)
-    assert [row[:3] for row in plan_rows(found)] == [[str(n), "cpu", "1"] for n in range(3)]
+    assert [row[:3] for row in plan_table(found).cells()] == [[str(n), "cpu", "1"] for n in range(3)]
     assert plan_lines(found) == ["99,997 lanes of 100,000 get nothing", "3 items on 3 lanes (cpu)"]
     many = shares(items(*[1] * 200), [f"gpu.{n % 16}" for n in range(100)])
-    assert len(plan_rows(many)) == 40
+    assert len(plan_table(many).rows) == 40
     assert plan_lines(many)[0] == "and 60 more lanes with 120 items"
     assert plan_lines(many)[-1].startswith("200 items on 100 lanes (gpu.0, gpu.1, ") and "…" in plan_lines(many)[-1]
 

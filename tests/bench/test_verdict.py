@@ -36,7 +36,7 @@ def test_the_same_is_said_only_when_it_is_known():
     assert few.text("B") == f"undecided: about {few.more_trials} more trials"
     many = compare(noisy(100, 0.01, 60, 1), noisy(100, 0.01, 60, 2), target=0.02)
     assert many.answer is Answer.SAME
-    assert many.text("B") == "no difference in energy larger than 2 %"
+    assert many.text("B") == "no difference in energy larger than 2.0 %"
 
 
 def test_more_noise_asks_for_more_trials():

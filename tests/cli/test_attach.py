@@ -56,7 +56,7 @@ def test_until_all_are_gone_with_the_children_that_joined(attach, tmp_path):
     subject.stdin.flush()
     time.sleep(0.5)  # a look at the child before its parent goes
     subject.communicate(b"\n")  # it ends, and what it started goes on
-    out, err = done.communicate(timeout=60)
+    out, err = done.communicate(timeout=240)
     assert done.returncode == 0, err
     data = json.loads(out)
     assert data["ended"] == "gone" and data["kind"] == "run"
@@ -70,7 +70,7 @@ def test_until_all_are_gone_with_the_children_that_joined(attach, tmp_path):
 
 def test_for_a_time(attach, sleeper):
     done = attach(sleeper.pid, "--for", "300ms", "--json")
-    out, err = done.communicate(timeout=60)
+    out, err = done.communicate(timeout=240)
     assert done.returncode == 0, err
     assert json.loads(out)["ended"] == "time" and sleeper.poll() is None
 
@@ -81,7 +81,7 @@ def test_a_signal_ends_it_well(attach, sleeper, tmp_path, number):
     wait_for_tape(tmp_path)
     time.sleep(0.5)
     os.kill(done.pid, number)
-    _, err = done.communicate(timeout=60)
+    _, err = done.communicate(timeout=240)
     assert done.returncode == 0 and "energy" in err and sleeper.poll() is None
     (path,) = tmp_path.glob("everywatt-runs/*/*.tape")
     assert Tape.open(path).sealed
@@ -90,12 +90,12 @@ def test_a_signal_ends_it_well(attach, sleeper, tmp_path, number):
 @pytest.mark.parametrize("words", [["4194303999"], ["abc"], ["0"], [], ["--for", "x", "1"], ["--for", "-3s", "1"]])
 def test_mistakes_are_exit_2(attach, tmp_path, words):
     done = attach(*words)
-    _, err = done.communicate(timeout=60)
+    _, err = done.communicate(timeout=240)
     assert done.returncode == 2 and err and not (tmp_path / "everywatt-runs").exists()
 
 
 def test_nothing_to_measure_with_is_exit_4(attach, sleeper, tmp_path):
     done = attach(sleeper.pid, "--no-estimate", "--sensors", "use")
-    _, err = done.communicate(timeout=60)
+    _, err = done.communicate(timeout=240)
     assert done.returncode == 4 and "measures power" in err
     assert not list(tmp_path.glob("everywatt-runs/*/*.tape"))

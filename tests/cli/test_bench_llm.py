@@ -37,7 +37,7 @@ def words(*more):
 
 
 def bench(place, *more, code=0):
-    done = subprocess.run(words(*more), env=place, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words(*more), env=place, capture_output=True, text=True, timeout=240)
     assert done.returncode == code, done.stderr + done.stdout
     return done
 
@@ -183,7 +183,7 @@ def test_the_layout_of_intelligence_per_watt(place, tmp_path):
     with running(tmp_path, tokens=6, gap_ms=10) as server:
         found = json.loads(bench(place, *to(server, "--max-queries", "7", "--json")).stdout)
     words = [sys.executable, "-m", "everywatt", "export", "last", "--to", "ipw", "--out", str(tmp_path / "ipw")]
-    done = subprocess.run(words, env=place, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env=place, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     with pa.memory_map(str(tmp_path / "ipw" / "data-00000-of-00001.arrow")) as source:
         rows = pa.ipc.open_stream(source).read_all().to_pylist()
@@ -244,7 +244,7 @@ def test_other_clients(place, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     found = json.loads(done.stdout)
     assert (found["accuracy"]["value"], found["output_tokens"]) == (0.5, 4)
@@ -309,7 +309,7 @@ def test_repeats_reference_carbon_compare_table_and_report(place, tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=240,
         )
 
     with running(tmp_path, tokens=6, gap_ms=5) as server:

@@ -183,7 +183,7 @@ def interrupted(place, tmp_path, kind, *more, after):
             break
         time.sleep(0.05)
     process.send_signal(kind)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == (130 if kind == signal.SIGINT else -kind)
     return files[0].parent
 

@@ -95,7 +95,7 @@ def test_an_interrupt_keeps_what_is_done_and_ends_the_workers(place):
         pass
     time.sleep(1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     assert json.loads(out)["ended"] == "interrupted"
     assert json.loads(out)["precisions"][0]["energy_per_batch"]["value"] > 0

@@ -12,7 +12,7 @@ def calibrate(environ, *words):
         env=environ,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
     )
 
 

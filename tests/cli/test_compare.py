@@ -32,7 +32,7 @@ def words(*more):
 
 
 def compare(place, *more, code=0):
-    done = subprocess.run(words(*more), env=place, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words(*more), env=place, capture_output=True, text=True, timeout=240)
     assert done.returncode == code, done.stderr + done.stdout
     return done
 
@@ -132,7 +132,7 @@ def test_an_interrupt_keeps_what_there_is_and_resume_goes_on(place, tmp_path, nu
         time.sleep(0.05)
     time.sleep(1.5)
     os.kill(started.pid, number)
-    out, err = started.communicate(timeout=60)
+    out, err = started.communicate(timeout=240)
     assert started.returncode == 128 + number, err
     first = json.loads(out)
     assert first["ended"] == "interrupted"

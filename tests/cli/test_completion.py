@@ -21,7 +21,7 @@ def test_the_script_calls_everywatt(shell, capsys):
 def complete(words: str, at: int) -> list[str]:
     environ = {**os.environ, "_EVERYWATT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
     command = [sys.executable, "-m", "everywatt"]
-    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60)
+    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=240)
     return [line.split(",", 1)[1] for line in result.stdout.splitlines()]
 
 
@@ -45,5 +45,5 @@ def test_bash_takes_the_script(tmp_path):
     echo "${COMPREPLY[@]}"
     """
     environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    result = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, timeout=240)
     assert (result.stdout, result.stderr) == ("completion\n", "")

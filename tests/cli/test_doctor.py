@@ -17,7 +17,7 @@ from everywatt.sim.build import NVML, compile_library, compiler
 
 def run(environ, *words):
     command = [sys.executable, "-m", "everywatt", "doctor", *words]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240)
 
 
 def doctor(environ, *words):

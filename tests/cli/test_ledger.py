@@ -27,7 +27,7 @@ def test_a_table_that_adds_up(run, capsys):
     assert "worker --fast [101]" in lines[2] and "256.00 J" in lines[2] and "8.00 s" in lines[2]
     assert "small [102]" in lines[3] and "64.00 J" in lines[3]
     assert any(line.startswith("total") and "740.00 J" in line for line in lines)
-    assert "idle cpu.0: 20.0 W ± 0.0, quiet" in out
+    assert "idle cpu.0: 20.00 W, quiet" in out
 
 
 def test_json_has_all_owners_and_the_checks(run, capsys):

@@ -15,7 +15,7 @@ from everywatt.core import errors
 
 def everywatt(*words, **settings):
     command = [sys.executable, "-m", "everywatt", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **settings)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, **settings)
 
 
 def test_help_lists_every_command_on_stdout(capsys):
@@ -119,7 +119,7 @@ def test_a_reader_that_leaves_is_not_an_error():
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "everywatt", "completion", "bash"]
-    result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=240)
     os.close(write)
     assert (result.returncode, result.stderr) == (141, "")
 
@@ -128,7 +128,7 @@ def test_a_reader_that_leaves_is_not_an_error():
 def test_a_full_disk_is_an_error():
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "everywatt", "completion", "bash"]
-        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=240)
     assert result.returncode == 1
     assert result.stderr == "Error: stdout cannot be written: No space left on device.\n"
 

@@ -107,11 +107,16 @@ def test_json_lines_until_the_time_is_up(place):
 
 
 def test_csv_has_the_truth_and_is_appended_to(place):
+    def written():
+        return list(csv.DictReader((place.folder / "power.csv").open()))
+
     place.run("--csv", "power.csv", "--interval", "0.5s", "--for", "1.5s")
+    first = len([row for row in written() if row["device"] == "gpu.0"])
+    assert 1 <= first <= 4, "three, unless the machine was too busy to be looked at that often"
     place.run("--csv", "power.csv", "--once")
-    rows = list(csv.DictReader((place.folder / "power.csv").open()))
+    rows = written()
     cards = [row for row in rows if row["device"] == "gpu.0"]
-    assert len(cards) >= 4
+    assert len(cards) == first + 1
     assert float(cards[-1]["power_w"]) == pytest.approx(CARD_W, rel=0.02)
     assert sum(row["device"] == "device" for row in rows) == 0
 
@@ -121,7 +126,7 @@ def test_a_signal_ends_a_stream_with_whole_lines(place, number):
     process = place.start("--json", "--interval", "0.2s", preexec_fn=_usual_signals)
     first = process.stdout.readline()
     process.send_signal(number)
-    rest, errors = process.communicate(timeout=20)
+    rest, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     for line in [first, *rest.splitlines()]:
         json.loads(line)
@@ -141,7 +146,7 @@ def test_a_reader_that_leaves_ends_it(place):
         env=place.environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.stdout.splitlines()[-1] == "141"
     assert "Traceback" not in done.stderr
@@ -175,11 +180,20 @@ def test_recording_the_whole_machine(place):
     assert any(entry.owner.kind == "process" for entry in owners.entries), "the whole machine is there"
 
 
+def cpu_s(pid):
+    """CPU time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.serial  # of a machine that is held up the last second is not on the tape when the owners are asked for
 def test_owners_now(place):
     code = "import sys\nwhile True: pass"
     spinner = subprocess.Popen([sys.executable, "-c", code, "everywatt-spinner"], env=place.environ)
     try:
+        began, before_s = time.monotonic(), cpu_s(spinner.pid)
         done = place.run("--once", "--by", "owner", "--json")
+        share = (cpu_s(spinner.pid) - before_s) / (time.monotonic() - began)
     finally:
         spinner.kill()
         spinner.wait()
@@ -188,22 +202,25 @@ def test_owners_now(place):
     kinds = {entry["owner"]["kind"] for entry in owners["entries"]}
     assert {"idle", "process", "unattributed"} <= kinds
     mine = next(entry for entry in owners["entries"] if "everywatt-spinner" in entry["owner"]["label"])
-    assert mine["power_w"] > 1 and mine["cpu_pct"] > 10
+    # On a busy machine the spinner gets what is left: it owes for that, and not for a core of its own.
+    assert mine["cpu_pct"] > 100 * share / 3 and mine["power_w"] > share
     whole = sum(entry["joules"] for entry in owners["entries"])
     assert whole == pytest.approx(240 * owners["duration_s"], rel=0.05)
 
 
 def test_a_run_that_is_written_and_one_that_has_ended(place):
-    words = [sys.executable, "-m", "everywatt", "run", "--quiet", "--", "sleep", "6"]
-    process = subprocess.Popen(words, cwd=place.folder, env=place.environ)
+    words = [sys.executable, "-m", "everywatt", "run", "--quiet", "--", "cat"]
+    process = subprocess.Popen(words, cwd=place.folder, env=place.environ, stdin=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not list((place.folder / "everywatt-runs").glob("*/*.tape")) and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(1.5)
         live = json.loads(place.run("last", "--once", "--json").stdout)
+        time.sleep(0.5)
     finally:
-        process.wait(timeout=30)
+        process.stdin.close()  # with its input the command ends
+        process.wait(timeout=240)
     assert live["live"] and live["power_w"] == pytest.approx(240, rel=0.05)
     done = json.loads(place.run("last", "--once", "--json").stdout)
     assert not done["live"] and done["energy"]["joules"] > live["energy"]["joules"]

@@ -41,7 +41,7 @@ def run(machine, tmp_path):
     def go(*words, **more):
         command = [sys.executable, "-m", "everywatt", "run", "--json=out.json", *words]
         env = machine.environment() | {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, **more)
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, **more)
         assert done.returncode == 0, done.stderr
         (path,) = tmp_path.glob("everywatt-runs/*/*.tape")
         return json.loads((tmp_path / "out.json").read_text()), Tape.open(path)
@@ -101,7 +101,7 @@ print(sum(open(f"/proc/{p}/stat").read().split()[3] == str(os.getppid()) and ") 
           for p in os.listdir("/proc") if p.isdigit() and os.path.exists(f"/proc/{p}/stat")))
 """
     command = [sys.executable, "-m", "everywatt", "run", "--quiet", "--", sys.executable, "-S", "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.strip() == "0"
 
 
@@ -126,7 +126,7 @@ def test_a_dead_recorder_does_not_hold_up_the_end(machine, tmp_path):
         time.sleep(0.5)
     finally:
         os.kill(recorder, signal.SIGCONT)
-    assert process.wait(timeout=60) == 5
+    assert process.wait(timeout=240) == 5
 
 
 def recorders(folder: bytes) -> list[int]:

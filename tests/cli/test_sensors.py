@@ -75,7 +75,7 @@ def test_json_says_what_works_and_why_the_rest_does_not(capsys):
 def test_text_shows_one_value_of_each_channel(capsys):
     assert main(["sensors", "--sensors", "thermos,locked"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.split() == ["thermos", "thermos.power", "12.5", "W", "-"] for line in lines)
+    assert any(line.split() == ["thermos", "thermos.power", "12.50", "W", "-"] for line in lines)
     assert any(line.split() == ["thermos", "thermos.energy", "-", "no", "counter"] for line in lines)
     assert any("readable by root only" in line and "everywatt doctor --fix" in line for line in lines)
 
@@ -121,4 +121,4 @@ def test_cards_are_listed_with_what_a_mask_leaves_of_them(sim_machine):
         ["gpu.1", "everywatt Simulated Exact GPU", "16.0 GiB", "yes"],
     ]
     assert "'7' is no device here" in done.stdout
-    assert "50 W" in done.stdout and "gpu.0.power" not in done.stdout
+    assert "50.00 W" in done.stdout and "gpu.0.power" not in done.stdout

@@ -45,7 +45,7 @@ def started(home, *words, **more):
 
 def ended(process, number=signal.SIGTERM):
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=240)
     return process.returncode, out, err
 
 
@@ -62,7 +62,7 @@ def serving(home, *words):
 def get(url, context=None, **headers):
     request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=20, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=240, context=context) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -136,7 +136,7 @@ def test_a_slow_client_takes_nobodys_place_and_a_large_head_is_refused(tmp_path)
                 sock.sendall(b"GET / HTTP/1.1\r\nHost: ")
             assert get(url)[0] == 200
             large = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            large.settimeout(20)
+            large.settimeout(120)
             with contextlib.suppress(OSError):
                 large.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000)
             with contextlib.suppress(OSError):
@@ -146,7 +146,7 @@ def test_a_slow_client_takes_nobodys_place_and_a_large_head_is_refused(tmp_path)
                 b"GET /run/../../../../etc/passwd HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n\r\n" % port
             )
             assert raw.makefile("rb").read().startswith(b"HTTP/1.1 404")
-            slow[0].settimeout(30)
+            slow[0].settimeout(120)
             assert slow[0].recv(10) == b"", "who does not say what it wants is sent away"
 
 

@@ -21,7 +21,7 @@ def start(*args, **options):
 
 def call(*args, **options):
     with start(*args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE) as child:
-        out, err = child.communicate(options.get("input", ""), timeout=60)
+        out, err = child.communicate(options.get("input", ""), timeout=240)
     return child.returncode, out, err
 
 

@@ -77,3 +77,19 @@ def test_sources_largest_first():
         (Term("edge", "t0", 3.0), Term("edge", "t1", 4.0), Term("gain", "g", -20.0)), (Bound("gap", "x", 1.0, 7.0),)
     )
     assert list(budget.by_source().items()) == [("gain", 20.0), ("gap", 7.0), ("edge", 5.0)]
+
+
+@given(st.lists(budgets, max_size=6))
+def test_the_sum_is_what_adding_one_after_another_gives(some):
+    whole = Budget()
+    for budget in some:
+        whole = whole + budget
+    assert Budget.sum(some) == whole
+
+
+def test_one_term_seen_twice_counts_twice():
+    term = Term("gain", "g", 3.0)
+    assert Budget.sum([Budget((term,)), Budget((term, Term("edge", "g", 1.0))), Budget((term,))]).terms == (
+        Term("gain", "g", 9.0),
+        Term("edge", "g", 1.0),
+    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from everywatt.core.budget import Bound, Budget, Term
-from everywatt.core.energy import Energy, join_labels, total
+from everywatt.core.energy import Energy, join_labels, mean_energy, sum_energies, total
 from everywatt.core.errors import MeasurementRefused, ScopeError
 
 amounts = st.floats(1.0, 1e6)
@@ -54,7 +56,7 @@ def test_a_ratio_of_nothing_or_less_keeps_its_interval(joules):
 def test_ratio_with_bounds_and_to_zero():
     ratio = figure(20.0, bounds=(Bound("gap", "g", 0.0, 10.0),)).ratio(figure(10.0))
     assert (ratio.low, ratio.high) == (2.0, 3.0)
-    assert str(ratio) == "2.000 (2.000 … 3.000)"
+    assert str(ratio) == "2.00 (2.00 … 3.00)"
     with pytest.raises(MeasurementRefused):
         figure(1.0).ratio(figure(0.0))
 
@@ -122,3 +124,78 @@ def test_sum_adds_energies_up_and_other_things_are_not_added():
             one + other
         with pytest.raises(TypeError):
             other + one
+
+
+def test_a_refused_part_that_one_lacks_does_not_refuse_the_sum():
+    one = total({"cpu.0": figure(10.0)}, scope="s")
+    two = total({"cpu.0": figure(5.0), "gpu.0": Energy.refuse("lost")}, scope="s")
+    whole = one + two
+    assert whole.joules == 15.0
+    assert whole.part("gpu.0").refused == "lost"
+    assert (two + one).part("gpu.0").refused == (one - two).part("gpu.0").refused == "lost"
+
+
+terms = st.builds(Term, st.sampled_from(["gain", "edge"]), st.sampled_from(["a", "b", "c"]), st.floats(-1e3, 1e3))
+bounds = st.builds(Bound, st.just("gap"), st.sampled_from(["x", "y"]), st.floats(0, 10), st.floats(0, 10))
+budgets = st.builds(Budget, st.lists(terms, max_size=4).map(tuple), st.lists(bounds, max_size=2).map(tuple))
+labels = st.sampled_from(["counter", "integrated", "counter+integrated"])
+notes = st.lists(st.sampled_from(["one", "two"]), max_size=2).map(tuple)
+devices = st.one_of(
+    st.builds(Energy, amounts, budgets, st.just("s"), labels, st.floats(0, 1), st.just(()), notes),
+    st.just(Energy.refuse("lost", scope="s")),
+)
+energies = st.builds(
+    Energy,
+    amounts,
+    budgets,
+    st.just("s"),
+    labels,
+    st.floats(0, 1),
+    st.dictionaries(st.sampled_from(["cpu.0", "gpu.0", "gpu.1"]), devices).map(lambda parts: tuple(parts.items())),
+    notes,
+)
+
+
+def same(one, other):
+    """Budgets, labels and notes are equal; joules to the microjoule."""
+    assert one.budget == other.budget
+    assert (one.scope, one.pedigree, one.coverage, one.notes, one.refused) == (
+        *(other.scope, other.pedigree, other.coverage, other.notes, other.refused),
+    )
+    assert one.joules == (None if other.joules is None else pytest.approx(other.joules, abs=1e-6))
+    assert [name for name, _ in one.parts] == [name for name, _ in other.parts]
+    for (_, part), (_, theirs) in zip(one.parts, other.parts, strict=True):
+        same(part, theirs)
+
+
+@given(st.lists(energies, min_size=1, max_size=8))
+def test_the_sum_is_what_adding_one_after_another_gives(found):
+    one_by_one = found[0]
+    for energy in found[1:]:
+        one_by_one = one_by_one + energy
+    same(sum_energies(found), one_by_one)
+    same(mean_energy(found), one_by_one / len(found))
+
+
+def test_a_sum_refuses_what_adding_refuses():
+    with pytest.raises(ScopeError):
+        sum_energies([figure(1.0), figure(1.0, scope="wall")])
+    with pytest.raises(MeasurementRefused, match="lost"):
+        sum_energies([figure(1.0), Energy.refuse("lost", scope="cpu")])
+    for nothing in (sum_energies, mean_energy):
+        with pytest.raises(ValueError):
+            nothing([])
+
+
+def test_sums_take_linear_time():
+    """Ten times as many take about ten times as long, where adding one after another would take a hundred times."""
+
+    def seconds(count):
+        found = [figure(1.0, Term("gain", "g", 0.1), Term("edge", f"{i}", 0.1)) for i in range(count)]
+        start = time.process_time()
+        whole = sum_energies(found)
+        took = time.process_time() - start
+        assert whole.joules == count and len(whole.budget.terms) == count + 1
+        return took
+
+    assert min(seconds(20_000) for _ in range(3)) < 40 * max(min(seconds(2_000) for _ in range(3)), 1e-3)

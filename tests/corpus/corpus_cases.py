@@ -142,7 +142,7 @@ def _without_now(text: str) -> str:
 
 def _without_times(text: str) -> str:
     """A view of an agent also says for how long it has been watched."""
-    return re.sub(r'("elapsed_s": ?)[^,}\n]*|( in )\d+\.\d s', r'\1\2"TIME"', _without_now(text))
+    return re.sub(r'("elapsed_s": ?)[^,}\n]*|( in )\d+(?:\.\d+)? m?s', r'\1\2"TIME"', _without_now(text))
 
 
 def _moving() -> list[Case]:

@@ -89,7 +89,7 @@ def test_a_log_cut_off_in_the_middle_is_refused(tmp_path) -> None:
 
 def doctor(lab, *words: str) -> dict:
     command = [sys.executable, "-m", "everywatt", "doctor", "--characterise", "--json", *words]
-    done = subprocess.run(command, env=lab.environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=lab.environment(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return by_sensor(json.loads(done.stdout)["sensors"])
 

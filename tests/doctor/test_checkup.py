@@ -78,6 +78,6 @@ def test_a_running_recorder_is_seen(tmp_path) -> None:
     with subprocess.Popen([sys.executable, "-c", code], env=environ, stdin=-1, stdout=-1, text=True) as child:
         assert child.stdout.readline() == "go\n"
         check = check_recorder(environ)
-        child.communicate("\n", timeout=30)
+        child.communicate("\n", timeout=240)
     assert check.verdict is Verdict.PASS and check.seen.startswith("running")
     assert Path(tmp_path / "rt").is_dir()

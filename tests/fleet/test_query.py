@@ -9,9 +9,9 @@ from api_server import ApiServer
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.retry import Backoff
-from everywatt.fleet.client import Client
 from everywatt.fleet.filters import EVERYWATT, Wanted
 from everywatt.fleet.query import Piece, fetch, nothing, plan
+from everywatt.net.api import ApiClient
 
 A, START = Wanted("a"), 1_700_000_000
 
@@ -40,7 +40,7 @@ def ok(data, **more):
 
 def asked_of(answer, start=START, end=START + 100, wanted=(A,), **more):
     with ApiServer(answer) as server:
-        client = Client(server.url, waits=Backoff(retries=1), sleep=lambda s: None)
+        client = ApiClient(server.url, waits=Backoff(retries=1), sleep=lambda s: None)
         return fetch(client, list(wanted), start * NS, end * NS, **more), server.asked
 
 
@@ -134,7 +134,7 @@ def test_computing_wants_a_step():
 @pytest.mark.parametrize("start, end, step", [(5, 5, None), (6, 5, None), (0, 5, 0.0), (0, 5, 1e6)])
 def test_times_that_make_no_sense(start, end, step):
     with pytest.raises(UsageError):
-        list(plan(Client("http://store"), [Wanted("rate(a[1m])")], start * NS, end * NS, step))
+        list(plan(ApiClient("http://store"), [Wanted("rate(a[1m])")], start * NS, end * NS, step))
 
 
 def test_no_series_is_no_question():
@@ -151,6 +151,6 @@ def test_halves_end():
 
 
 def test_nothing_says_what_was_asked():
-    error = nothing(Client("http://u:p@store"), [EVERYWATT], 0, 3600 * NS)
+    error = nothing(ApiClient("http://u:p@store"), [EVERYWATT], 0, 3600 * NS)
     assert error.exit_code == 3 and "u:p" not in str(error)
     assert 'http://store has no samples of {__name__=~"everywatt_.+"} from 1970-01-01T00:00:00Z' in str(error)

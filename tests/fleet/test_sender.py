@@ -10,7 +10,7 @@ from webserver import certificate
 from everywatt.core.errors import UsageError
 from everywatt.fleet import segments
 from everywatt.fleet.options import AgentOptions
-from everywatt.fleet.post import Poster, Verdict, wait_of
+from everywatt.fleet.post import Poster, Verdict
 from everywatt.fleet.sender import MOST_POSTS, Sender
 
 pytest.importorskip("cramjam")
@@ -253,9 +253,3 @@ def test_a_certificate_that_is_not_trusted_and_one_that_is(tmp_path):
         friend.close()
     with pytest.raises(UsageError, match="cannot be used for TLS"):
         Poster(AgentOptions(remote_write="https://x/", remote_write_ca=tmp_path / "none.pem"))
-
-
-def test_a_date_or_seconds_to_come_back_after():
-    assert wait_of("12", 0) == 12.0
-    assert wait_of("Thu, 01 Jan 1970 00:01:40 GMT", 40.0) == 60.0
-    assert wait_of("soon", 0) is None and wait_of(None, 0) is None

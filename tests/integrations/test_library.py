@@ -68,5 +68,5 @@ for name in {names!r}:
     importlib.import_module("everywatt.integrations." + name)
 print(sorted({{"torch", *{names!r}}} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.stdout.strip() == "[]", done.stderr

@@ -64,7 +64,7 @@ def test_quiet_is_by_use_and_not_by_power():
 def test_measured_wins_and_has_the_scatter_of_its_blocks():
     measured = from_blocks(np.array([19.0, 21.0, 19.0, 21.0, 19.0, 21.0, 19.0, 21.0]), 1.0)
     assert (measured.watts, measured.method) == (20.0, "measured")
-    assert measured.spread_w == pytest.approx(2.365 * np.std([19, 21] * 4, ddof=1) / np.sqrt(8))
+    assert measured.spread_w == pytest.approx(2.364624 * np.std([19, 21] * 4, ddof=1) / np.sqrt(8))
     assert find_idle(Watched(np.full(20, 99.0), np.zeros(20), 1.0, "cpu"), measured) is measured
     assert from_blocks(np.array([np.nan]), 1.0) is None
 

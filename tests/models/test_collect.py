@@ -60,7 +60,7 @@ def test_a_tape_is_a_table_of_rates(own_home):
         [*ours, "sim", "--package", "constant:50W", "--", *ours, "run", "--json", "--", "sleep", "6"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     (folder,) = [entry for entry in (own_home / "everywatt-runs").iterdir() if not entry.name.startswith(".")]

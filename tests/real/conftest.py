@@ -32,30 +32,46 @@ def picture():
     return take
 
 
+@pytest.fixture(scope="session")
+def free_pages(browser):
+    """Blank pages by the settings of their contexts: to open one more context costs more than most pages."""
+    return {}
+
+
 @pytest.fixture
-def open_page(browser):
+def open_page(browser, free_pages):
     """A function that opens an address and gives its page once it is ready; it keeps `troubles` and `requests`.
 
     A `still` page has no scripts that would say that it is ready.
     """
-    contexts = []
+    used = []
 
     def opened(url, *, still=False, **settings):
-        context = browser.new_context(**{"viewport": DESK, "color_scheme": "light", **settings})
-        contexts.append(context)
-        page = context.new_page()
+        settings = {"viewport": DESK, "color_scheme": "light", **settings}
+        free = free_pages.setdefault(repr(sorted(settings.items())), [])
+        page = free.pop() if free else watched(browser.new_context(**settings).new_page())
+        used.append((page, free))
         page.troubles, page.requests = [], []
-        page.on("console", lambda message: page.troubles.append(message.text) if message.type != "log" else None)
-        page.on("pageerror", lambda error: page.troubles.append(str(error)))
-        page.on("request", lambda request: page.requests.append(request.url))
         page.goto(url)
         if not still:
             page.wait_for_selector(READY, state="attached", timeout=30_000)
         return page
 
     yield opened
-    for context in contexts:
-        context.close()
+    for page, free in used:
+        page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+        page.context.clear_cookies()
+        page.emulate_media(media="null")
+        page.goto("about:blank")
+        free.append(page)
+
+
+def watched(page):
+    """A page that writes down what it complains about and what it asks for."""
+    page.on("console", lambda message: page.troubles.append(message.text) if message.type != "log" else None)
+    page.on("pageerror", lambda error: page.troubles.append(str(error)))
+    page.on("request", lambda request: page.requests.append(request.url))
+    return page
 
 
 def need_slurm() -> None:

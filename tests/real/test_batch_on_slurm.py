@@ -110,7 +110,7 @@ def test_a_requeued_task_goes_on_and_what_was_in_flight_is_marked(here):
     (job,) = here.folder.glob("runs/*/parts/1/job")
     (here.folder / "free").touch()
     here.slurm.requeue(f"{job.read_text().strip()}_0")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     found = json.loads(out)
     items = {item["id"]: item for item in found["items"]}

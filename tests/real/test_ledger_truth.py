@@ -100,7 +100,7 @@ class Machine:
         ):  # fmt: skip
             (folder / f"{name}.py").write_text(COMMON + text)
 
-    def run(self, command, *, hardware, options=(), timeout=120):
+    def run(self, command, *, hardware, options=(), timeout=240):
         """Run a shell command in `everywatt run --json`, inside `everywatt sim`; gives the run and the JSON."""
         env = dict(os.environ, PYTHONPATH=str(SOURCE), EVERYWATT_HOME=str(self.folder / "runs"), PYTHON=sys.executable)
         mine = [sys.executable, "-m", "everywatt"]
@@ -178,6 +178,7 @@ def _churned(ledger):
     return [e for e in ledger.entries if "churn.py" in e.owner.label or e.owner.label.startswith("children of")]
 
 
+@pytest.mark.serial
 def test_short_turns_on_a_gpu_are_owed_by_who_had_them(machine):
     """A few seconds in all: who came and went is read often enough that no second is charged to the wrong one."""
     run, _ = machine.run(

@@ -13,10 +13,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from browsing import CHROMIUM
 
 pytestmark = pytest.mark.ml
-CHROMIUM = Path("/usr/bin/chromium")
-SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 SERVE = """
 import signal, sys
 from xllamacpp import CommonParams, Server
@@ -88,7 +87,7 @@ def between(figure):
     return figure["low"] <= figure["value"] <= figure["high"] and figure["low"] < figure["high"]
 
 
-def test_accuracy_joules_and_both_each_with_an_interval(server, own_home):
+def test_accuracy_joules_and_both_each_with_an_interval(server, own_home, request):
     done = ask(server, "--max-queries", "8", "--set", "max_tokens=8", "--set", "logprobs=true", "--json")
     found = json.loads(done.stdout)
     assert found["statuses"] == {"ok": 8}
@@ -104,28 +103,17 @@ def test_accuracy_joules_and_both_each_with_an_interval(server, own_home):
         2 * 134_515_008 * (found["input_tokens"] + found["output_tokens"]), rel=1e-9
     )
     assert 1 < found["perplexity"]["value"] < 100
-    report(found["run"])
+    if CHROMIUM.exists():
+        report(found["run"], request.getfixturevalue("open_page"))
 
 
-def report(run):
+def report(run, open_page):
     """The report of the run opens in a browser and shows the figures."""
-    playwright_api = pytest.importorskip("playwright.sync_api")
-    if not CHROMIUM.exists():
-        return
     everywatt("report", run, "-o", "out.html")
-    with playwright_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=SWITCHES)
-        page = browser.new_page()
-        wrong = []
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-        page.goto(Path("out.html").resolve().as_uri())
-        page.wait_for_selector("html[data-ready=true]")
-        text = page.locator("#llm").inner_text()
-        plots = page.locator("#llm svg").count()
-        browser.close()
-    assert wrong == []
-    assert plots >= 1
+    page = open_page(Path("out.html").resolve().as_uri())
+    assert page.troubles == []
+    assert page.locator("#llm svg").count() >= 1
+    text = page.locator("#llm").inner_text()
     for words in (
         "Language model",
         "SmolLM2",

@@ -24,7 +24,7 @@ class Screen:
         self.env |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 
     def __call__(self, *words: str) -> str:
-        done = subprocess.run(["tmux", "-S", self.socket, *words], env=self.env, capture_output=True, timeout=20)
+        done = subprocess.run(["tmux", "-S", self.socket, *words], env=self.env, capture_output=True, timeout=240)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
 

@@ -29,20 +29,19 @@ STILL = ("month", "truth", "scatter", "notebook")
 def pages(tmp_path_factory):
     """The address of each page by its name."""
     folder = tmp_path_factory.mktemp("sections")
-    made = {**scripted(folder), **still(folder)}
+    made = {**scripted(folder, batch_runs(tmp_path_factory)), **still(folder)}
     assert sorted(made) == sorted((*SCRIPTED, *STILL))
     for name, text in made.items():
         (folder / f"{name}.html").write_text(text)
     return {name: (folder / f"{name}.html").as_uri() for name in made}
 
 
-def scripted(folder):
+def scripted(folder, batches):
     llm_runs = pytest.importorskip("llm_runs", reason="pyarrow is not installed")
-    with batch_runs(folder) as batches:
-        found = {
-            "batch": html_page(report_document(batches[1:])),
-            "scaling": html_page(report_document(batches)),
-        }
+    found = {
+        "batch": html_page(report_document(batches[1:])),
+        "scaling": html_page(report_document(batches)),
+    }
     models = [
         llm_runs.llm_run(folder, "small", lambda n: 10.0 + n % 5, lambda n: n % 2 == 0),
         llm_runs.llm_run(folder, "large" + EVIL.replace("/", ""), lambda n: 20.0 + n % 7, lambda n: n % 4 != 1),

@@ -97,7 +97,7 @@ def site(home, tmp_path_factory):
         lines.append(line)
     yield json.loads("".join(lines))["url"].rstrip("/")
     os.killpg(process.pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=240)
     assert "Traceback" not in err
     assert list(work.glob("everywatt-monitor-*")) == [], "nothing is left of the live recording"
 

@@ -42,7 +42,7 @@ def metrics(site):
     """What the agent tells."""
     found = re.search(r"http://\S+/metrics", (site.folder / "node1.agent").read_text())
     assert found, (site.folder / "node1.agent").read_text()
-    with urllib.request.urlopen(found[0], timeout=20) as answer:
+    with urllib.request.urlopen(found[0], timeout=240) as answer:
         return answer.read().decode()
 
 

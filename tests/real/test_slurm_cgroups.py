@@ -40,7 +40,7 @@ def test_paths_of_version_2_and_of_sluids(tmp_path: Path) -> None:
         words = [sys.executable, "-m", "everywatt"]
         script = " ".join(commands) + " wait; sleep 0.5"
         run = [*words, "sim", "--package", "load:10W,50W", "--", *words, "run", "--", "sh", "-c", script]
-        subprocess.run(run, env=env, check=True, capture_output=True, timeout=120)
+        subprocess.run(run, env=env, check=True, capture_output=True, timeout=240)
         done = subprocess.run(
             [*words, "ledger", "last", "--by", "step", "--json"], env=env, check=True, capture_output=True, timeout=60
         )

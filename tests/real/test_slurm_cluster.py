@@ -83,7 +83,7 @@ def test_by_hand_and_nothing_is_left(slurm, tmp_path):
         line = process.stdout.readline().strip()
         assert line == f"export SLURM_CONF={tmp_path}/own/slurm.conf"
         env = {**os.environ, "SLURM_CONF": line.partition("=")[2]}
-        subprocess.run(["sbatch", "--output=/dev/null", "--wrap=sleep 300.75"], env=env, check=True, timeout=30)
+        subprocess.run(["sbatch", "--output=/dev/null", "--wrap=sleep 300.75"], env=env, check=True, timeout=240)
         sleeping = lambda: subprocess.run(["squeue", "-h", "-t", "R"], env=env, capture_output=True).stdout  # noqa: E731
         slurm.until(lambda: sleeping() != b"", "the job runs")
     finally:

@@ -80,8 +80,8 @@ def victoria(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [program, f"-storageDataPath={folder}", f"-httpListenAddr=127.0.0.1:{port}", "-retentionPeriod=100y"]
     with serving(command, url):
         text = "\n".join(f"{series} {value} {at * 1000}" for series, value, at in lines())
-        urllib.request.urlopen(f"{url}/api/v1/import/prometheus", text.encode(), timeout=30).close()
-        urllib.request.urlopen(f"{url}/internal/force_flush", timeout=30).close()
+        urllib.request.urlopen(f"{url}/api/v1/import/prometheus", text.encode(), timeout=240).close()
+        urllib.request.urlopen(f"{url}/internal/force_flush", timeout=240).close()
         yield url
 
 

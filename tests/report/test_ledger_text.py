@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from everywatt.core.energy import Energy
 from everywatt.ledger.owners import IDLE, UNATTRIBUTED, Checks, Entry, Ledger, Owner, OwnerKind, Part, in_order
-from everywatt.report.ledger_text import ledger_rows, printed
+from everywatt.report.ledger_text import ledger_table, printed
 
 
 def ledger(amounts, idle=0):
@@ -37,7 +37,7 @@ def test_what_is_printed_adds_up(amounts, idle):
 
 @given(st.lists(st.integers(0, 10**10), min_size=1, max_size=12), st.integers(1, 15))
 def test_rows_add_up_to_the_total_row_however_many_are_shown(amounts, top):
-    rows = ledger_rows(ledger(amounts, idle=5_000_000), top)
+    rows = ledger_table(ledger(amounts, idle=5_000_000), top).cells()
     *owners, total = [float(re.match(r"[-\d.]+", row[1]).group()) for row in rows]
     decimals = len(rows[0][1].split()[0].partition(".")[2])
     assert f"{sum(owners):.{decimals}f}" == f"{total:.{decimals}f}"
@@ -45,7 +45,7 @@ def test_rows_add_up_to_the_total_row_however_many_are_shown(amounts, top):
 
 
 def test_owners_beyond_the_top_are_one_row_and_the_special_ones_stay():
-    rows = ledger_rows(ledger([3_000_000, 2_000_000, 1_000_000], idle=4_000_000), top=1)
+    rows = ledger_table(ledger([3_000_000, 2_000_000, 1_000_000], idle=4_000_000), top=1).cells()
     assert [row[0] for row in rows] == ["/usr/bin/work --number 100 [100]", "2 more", "idle", "unattributed", "total"]
     assert [row[1] for row in rows] == ["3.000 J", "3.000 J", "4.000 J", "0.000 J", "10.000 J"]
     assert rows[0][4:] == ["1.50 s", "", "2.0 KiB", "cpu time"]

@@ -15,6 +15,7 @@ TOGETHER = {
     "tests/real/test_slurm_*": "slurm",
     "tests/real/test_batch_on_slurm.py": "slurm",
     "tests/real/*_browser.py": "browser",
+    "tests/real/test_llm_server.py": "browser",
 }
 
 # Files whose tests share nothing and take long: each test goes where there is room.
@@ -34,6 +35,7 @@ ORDER = (
     "tests/real/test_slurm_*",
     "tests/real/test_batch_on_slurm.py",
     "tests/real/*_browser.py",
+    "tests/real/test_llm_server.py",
     "tests/models/test_whole_table.py",
     "tests/test_examples.py",
     "tests/cli/test_bench_precision_torch.py",

@@ -132,7 +132,7 @@ class Measurement:
         return _decorate(function, self.name or getattr(function, "__name__", ""), self._options)
 
     def __str__(self) -> str:
-        from everywatt.core.units import format_duration
+        from everywatt.core.format import format_duration
 
         return f"{self.name or 'measure'}: {self.energy} in {format_duration(self.duration_s)}"
 

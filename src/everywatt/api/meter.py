@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError, MeasurementRefused, RunNotFound, TapeError, UsageError
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
+from everywatt.recorder.request import RecordRequest
 from everywatt.sensors.registry import odd_tables
 from everywatt.tape.run_store import Home, existing_home, find_run, new_run, next_segment, state_folder
 from everywatt.tape.run_store import home as runs_home
@@ -54,6 +56,7 @@ class Meter:
     pids      the processes that the run is about, with their children (this one, if None)
     everything  whether all processes of the machine are recorded, not only those
     memory    how memory of processes is told: "rss", or "pss" (proportional and unique set size as well)
+    request   all parameters of the recording in one value, in place of the settings; those above come before it
     """
 
     def __init__(
@@ -73,24 +76,32 @@ class Meter:
         pids: Sequence[int] | None = None,
         everything: bool = False,
         memory: str | None = None,
+        request: RecordRequest | None = None,
     ) -> None:
         chosen = resolve()
         self.name = name
         self._tags = dict(tags or {})
         self._note = note
-        self._period_s = chosen.period_s if period is None else _seconds(period)
-        self._sensors = list(chosen.sensors) if sensors is None and chosen.sensors else sensors
-        self._devices = os.environ.get("CUDA_VISIBLE_DEVICES") if devices is None else devices
         self._profile = chosen.profile
-        self._estimate = chosen.estimate if estimate is None else estimate
         self._home = chosen.home if home is None else Path(home)
         self._save = save
         self._append = append
-        self._options = {**chosen.options, **(options or {})}
         self._odd = chosen.warnings
         self._pids = None if pids is None else tuple(pids)
-        self._everything = everything
-        self._memory = chosen.memory if memory is None else memory
+        asked = request or RecordRequest.of_settings(chosen)
+        given = {
+            "period_s": None if period is None else _seconds(period),
+            "sensors": sensors,
+            "devices": asked.devices or os.environ.get("CUDA_VISIBLE_DEVICES") if devices is None else devices,
+            "estimate": estimate,
+            "everything": everything or None,
+            "memory": memory,
+        }
+        self._asked = replace(
+            asked,
+            options={**asked.options, **(options or {})},
+            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+        )
         self._recording: Recording | None = None
         self._cuda: CudaSpans | None = None
         self._folder: Path | None = None
@@ -117,25 +128,18 @@ class Meter:
         self._run, self._refused, self._pid = None, None, os.getpid()
         try:
             path = self._segment()
+            pids = (os.getpid(),) if self._pids is None else self._pids
             self._recording = record(
                 path,
+                replace(self._asked, pids=pids, reaper=reaper),
                 meta=provenance(
                     command,
                     tags=self._tags,
                     note=self._note,
                     run=path.parent.name,
-                    period_s=self._period_s,
+                    period_s=self._asked.period_s,
                     profile=self._profile,
                 ),
-                period_s=self._period_s,
-                sensors=self._sensors,
-                devices=self._devices,
-                estimate=self._estimate,
-                options=self._options,
-                pids=(os.getpid(),) if self._pids is None else self._pids,
-                everything=self._everything,
-                memory=self._memory,
-                reaper=reaper,
             )
         except (UsageError, RunNotFound):
             self._remove_scratch()
@@ -145,8 +149,8 @@ class Meter:
             self._refused = str(error)
             return self
         # A command has told what is odd about the settings before it began.
-        odd = (*self._odd, *odd_tables(self._options)) if reaper is None else ()
-        for sentence in (*odd, *missed(self._recording.reports, self._sensors)):
+        odd = (*self._odd, *odd_tables(self._asked.options)) if reaper is None else ()
+        for sentence in (*odd, *missed(self._recording.reports, self._asked.sensors)):
             self._recording.note("warning", sentence)
         if root:
             self._root = self._recording.span_open(self.name or "run", attributes={"role": "run"})

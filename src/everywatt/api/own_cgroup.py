@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from everywatt.core.foreign import text_lines
 from everywatt.core.machine import Machine
 from everywatt.sensors.usage.cgroups import MADE, made_seconds
 
@@ -71,7 +72,7 @@ def _parents(machine: Machine) -> list[tuple[Path | None, str]]:
     """The groups below which one could be made, best first, each None with the reason where it must not be."""
     root = machine.sys / "fs" / "cgroup"
     try:
-        lines = (machine.proc / "self" / "cgroup").read_text().splitlines()
+        lines = text_lines((machine.proc / "self" / "cgroup").read_text())
     except OSError:
         return []
     found = []

@@ -103,7 +103,7 @@ def _git(folder: Path, *words: str) -> str | None:
 
 def _cpu_model() -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text().split("\n"):
             if line.startswith(("model name", "Model", "Hardware")):
                 return line.partition(":")[2].strip()
     except OSError:

@@ -17,9 +17,9 @@ from everywatt.core.clocks import NS
 from everywatt.core.config import resolve
 from everywatt.core.energy import Energy
 from everywatt.core.errors import RunNotFound, TapeError, UsageError
+from everywatt.core.format import format_duration
 from everywatt.core.jsonio import document
 from everywatt.core.spans import Point, Span
-from everywatt.core.units import format_duration
 from everywatt.energy.baseline import Baseline, idle_energy, quietest
 from everywatt.energy.combine import combine
 from everywatt.energy.loading import load_line

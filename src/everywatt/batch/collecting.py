@@ -14,6 +14,7 @@ from typing import Any
 from everywatt.batch import array
 from everywatt.batch.joining import clusters, place_tape
 from everywatt.batch.journal import INTERRUPTED, RUNNING, History, Journal, State, read_journal
+from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import segments, slug
@@ -79,7 +80,7 @@ def _renaming(histories: Sequence[History]) -> list[dict[str, str]]:
         names: dict[str, str] = {}
         for one in history.devices:
             name, uuid = str(one.get("device")), str(one.get("uuid") or "")
-            if not name.startswith("gpu.") or not uuid or uuid.startswith("MIG-"):
+            if not is_gpu(name) or not uuid or uuid.startswith("MIG-"):
                 continue
             known = next((kept for kept, owner in taken.items() if owner == uuid), None)
             free = name if name not in taken else next(f"gpu.{n}" for n in range(10_000) if f"gpu.{n}" not in taken)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from everywatt.core.device import Device as TapeDevice
 from everywatt.core.errors import SensorError, UsageError
 from everywatt.sensors.nvidia.gpu_select import Gpu, Mig, select
 from everywatt.sensors.nvidia.nvml_api import LIBRARY_NOT_FOUND, NO_PERMISSION, code_of, text, words_for
@@ -43,12 +44,12 @@ class Device:
     @property
     def index(self) -> str:
         """What `{gpu}` becomes: the number of the board in PCI bus order; empty for the CPU."""
-        return self.name.removeprefix("gpu.") if self.is_gpu else ""
+        return TapeDevice.parse(self.name).name if self.is_gpu else ""
 
     @property
     def is_gpu(self) -> bool:
         """Whether it is a GPU or a part of one."""
-        return self.name.startswith("gpu.")
+        return TapeDevice.parse(self.name).is_gpu
 
     def environment(self) -> dict[str, str]:
         """What a command there has to see: this device alone."""
@@ -173,14 +174,14 @@ def _by_command(environ: Mapping[str, str], nvml: str) -> Inventory:
     gpus = parse_listing(done.stdout)
     if gpus:
         return Inventory(gpus, dict.fromkeys((gpu.index for gpu in gpus), None))
-    reason = said.splitlines()[0] if said else f"nvidia-smi ended with {done.returncode}"
+    reason = said.partition("\n")[0] if said else f"nvidia-smi ended with {done.returncode}"
     return Inventory((), {}, Why.NO_DEVICE, f"There is no GPU to use: {nvml}; nvidia-smi: {reason}")
 
 
 def parse_listing(listing: str) -> tuple[Gpu, ...]:
     """The GPUs of `nvidia-smi -L`, with their MIG devices."""
     found: list[tuple[int, str, str, list[Mig]]] = []
-    for line in listing.splitlines():
+    for line in listing.split("\n"):
         if match := _LINE.match(line):
             found.append((int(match[1]), match[3], match[2], []))
         elif found and (match := _MIG_LINE.match(line)):

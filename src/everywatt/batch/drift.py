@@ -11,6 +11,7 @@ from typing import Any
 from everywatt.batch.figures import BatchFigures
 from everywatt.batch.journal import DONE
 from everywatt.core.errors import EverywattError
+from everywatt.core.format import format_ratio
 
 TOLERANCE = 0.10
 TIMES_ERROR = 2.0  # standard errors that count as certain
@@ -33,7 +34,7 @@ class Drift:
 
     def __str__(self) -> str:
         word = "DRIFT" if self.drifted else "steady"
-        return f"{self.name}: {self.ratio:.3f} ({self.low:.3f} … {self.high:.3f}) of the baseline: {word}"
+        return f"{self.name}: {format_ratio(self.ratio, self.low, self.high)} of the baseline: {word}"
 
 
 def drifts(found: BatchFigures, baseline: BatchFigures, tolerance: float = TOLERANCE) -> tuple[list[Drift], list[str]]:

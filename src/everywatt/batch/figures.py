@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from everywatt.api.run import Run
 from everywatt.batch.journal import DONE, FAILED, Attempt, History, State
-from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
-from everywatt.core.energy import Energy, join_labels
+from everywatt.core.device import is_gpu
+from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.spans import Span
 from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import sources
@@ -131,7 +131,7 @@ class DeviceFigures:
     @property
     def is_gpu(self) -> bool:
         """Whether it is a GPU, of this host or another."""
-        return self.device.rpartition("/")[2].startswith("gpu.")
+        return is_gpu(self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -248,7 +248,7 @@ def _attempt(
     span, watch = found
     use: dict[str, During | None] = {}
     curve = None
-    if one.device.startswith("gpu."):
+    if is_gpu(one.device):
         end_ns = watch.extent_ns[1] if span.end_ns is None else span.end_ns
         use = watch.during(one.device, span.start_ns, end_ns)
         curve = watch.memory_curve(one.device, span.start_ns, end_ns) if one.oom else None
@@ -388,27 +388,11 @@ def _together(uses: Sequence[Mapping[str, During | None]], seconds: Sequence[flo
 
 
 def added(energies: Iterable[Energy]) -> Energy:
-    """The sum of energies of one tape or several; thousands of budgets are joined at once."""
-    found = list(energies)
-    parts: dict[str, list[Energy]] = {}
-    for one in found:
-        for name, part in one.parts:
-            if part.joules is not None:
-                parts.setdefault(name, []).append(part)
-    return _sum(found, tuple((name, _sum(same, ())) for name, same in parts.items()))
+    """The sum of energies of one tape or several, in whole microjoules."""
+    whole = sum_energies(energies, join_scopes=True)
+    parts = tuple((name, _whole(part)) for name, part in whole.parts if part.joules is not None)
+    return replace(_whole(whole), parts=parts)
 
 
-def _sum(found: Sequence[Energy], parts: tuple[tuple[str, Energy], ...]) -> Energy:
-    budget = Budget() + Budget(
-        tuple(term for one in found for term in one.budget.terms),
-        tuple(bound for one in found for bound in one.budget.bounds),
-    )
-    return Energy(
-        round(sum(one.value for one in found), 6),
-        budget,
-        join_labels(one.scope for one in found),
-        join_labels(one.pedigree for one in found),
-        min(one.coverage for one in found),
-        parts,
-        tuple(dict.fromkeys(note for one in found for note in one.notes)),
-    )
+def _whole(energy: Energy) -> Energy:
+    return replace(energy, joules=round(energy.value, 6))

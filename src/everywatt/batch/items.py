@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 
 INPUT_COLUMNS = ("input", "path", "file", "source_path", "filename")
@@ -50,11 +51,7 @@ def read_items(path: Path, *, size_column: str | None = None, warn: Warn = lambd
 
     `warn` hears of sizes that are none, with their lines: such items run as of unknown size.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
-    text = decoded(data, str(path))
+    text = decoded(b"".join(foreign.pieces(path, foreign.SMALL)), str(path))
     return parse_items(text, path.suffix.lower(), size_column=size_column, what=str(path), warn=warn)
 
 
@@ -129,8 +126,8 @@ def _json_rows(text: str, what: str) -> list[tuple[int, dict[str, str]]]:
     rows = []
     for number, line in _lines(text):
         try:
-            data = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            data = foreign.parse_json(line)
+        except ValueError as error:
             raise UsageError(f"{what}: line {number} is not JSON: {error}.") from None
         if isinstance(data, str):
             data = {"input": data}

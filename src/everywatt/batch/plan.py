@@ -9,9 +9,9 @@ from typing import Any
 
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, State
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
+from everywatt.core.tables import Column, Table
 
-PLAN_HEADERS = ("lane", "device", "items", "size", "time", "first")
 MOST_LANES = 40  # rows of a table that a person reads
 
 
@@ -64,23 +64,21 @@ def shares(items: Sequence[Item], devices: Sequence[str], pace: Pace | None = No
     ]
 
 
-def plan_rows(found: Sequence[Share]) -> list[list[str]]:
-    """Rows for people under `PLAN_HEADERS`: the lanes that get something, the first of them where there are many."""
-    return [
+def plan_table(found: Sequence[Share]) -> Table:
+    """The lanes that get something, the first of them where there are many."""
+    rows = [
         [
-            str(share.lane),
-            share.device,
-            str(len(share.items)),
-            "-" if share.size is None else f"{share.size:g}",
-            "-" if share.seconds is None else format_duration(share.seconds),
-            ", ".join(item.id for item in share.items[:3]) + (" …" if len(share.items) > 3 else ""),
+            *(share.lane, share.device, len(share.items), None if share.size is None else f"{share.size:g}"),
+            *(share.seconds, ", ".join(item.id for item in share.items[:3]) + (" …" if len(share.items) > 3 else "")),
         ]
         for share in _busy(found)[:MOST_LANES]
     ]
+    columns = (Column("lane", ""), "device", Column("items", ""), Column("size", ""), Column("time", "s"), "first")
+    return Table.of(*columns, rows=rows)
 
 
 def plan_lines(found: Sequence[Share]) -> list[str]:
-    """What `plan_rows` leaves out, summed up; the last line says how much there is to do, where, and for how long."""
+    """What `plan_table` leaves out, summed up; the last line says how much there is to do, where, and for how long."""
     busy = _busy(found)
     idle, rest = len(found) - len(busy), busy[MOST_LANES:]
     lines = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -14,7 +13,8 @@ from everywatt.bench.candidates import Candidate, words_of
 from everywatt.bench.cooling import Cooling
 from everywatt.bench.figures import Figures, decided, figures, narrow
 from everywatt.bench.interleaving import blocks
-from everywatt.bench.trials import Trial, execute, from_span, run_trial, with_energy
+from everywatt.bench.trials import Execute, Trial, execute, from_span, run_trial, with_energy
+from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import UsageError
 
 FEWEST = 3
@@ -53,9 +53,9 @@ class Plan:
 class Progress:
     """Where a comparison stands, for whoever shows it."""
 
+    began_ns: int
     trials: list[Trial] = field(default_factory=list)
     found: list[Figures] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
     doing: str = ""
 
 
@@ -96,17 +96,21 @@ class Comparing:
         meter: Meter,
         watch: Watcher | None = None,
         apply: Callable[[Candidate], None] | None = None,
+        clock: Clock | None = None,
+        execute: Execute = execute,
     ) -> None:
         self._candidates = tuple(candidates)
         self._plan = plan
         self._meter = meter
         self._watch = watch or (lambda progress: None)
         self._apply = apply
-        self._progress = Progress()
-        self._cooling = Cooling(meter)
+        self._clock = clock or SystemClock()
+        self._execute = execute
+        self._progress = Progress(self._clock.monotonic_ns())
+        self._cooling = Cooling(meter, self._clock)
         self._ended = "interrupted"
         self._first_block = 0
-        self._looked = 0.0
+        self._looked_ns = 0
 
     def take_up(self, run: Run) -> None:
         """Go on with an earlier comparison: its trials count, its next block is ours."""
@@ -156,7 +160,7 @@ class Comparing:
             return
         self._show(f"recording idle power for {self._plan.idle_s:g} s")
         uid = recording.span_open("idle", attributes={"role": "idle"})
-        time.sleep(self._plan.idle_s)
+        self._clock.sleep_until(self._clock.monotonic_ns() + round(self._plan.idle_s * NS))
         recording.span_close(uid)
 
     def _warm_up(self) -> None:
@@ -171,7 +175,7 @@ class Comparing:
             block = number + self._first_block
             if plan.trials is not None and block >= plan.trials:
                 return "trials"
-            if plan.trials is None and time.monotonic() - self._progress.began > plan.max_s and number >= 1:
+            if plan.trials is None and number >= 1 and self._since_s(self._progress.began_ns) > plan.max_s:
                 return "time"
             for place, index in enumerate(order):
                 candidate = self._candidates[index]
@@ -189,7 +193,14 @@ class Comparing:
         if self._apply is not None:
             self._apply(candidate)
         return run_trial(
-            self._meter, candidate, block=block, place=place, warmup=warmup, show_output=self._plan.show_output
+            self._meter,
+            candidate,
+            block=block,
+            place=place,
+            warmup=warmup,
+            show_output=self._plan.show_output,
+            clock=self._clock,
+            execute=self._execute,
         )
 
     def _hopeless(self) -> bool:
@@ -201,9 +212,9 @@ class Comparing:
 
     def _answered(self) -> bool:
         """Look at what the tape has by now, at most once a second: looking costs the machine something too."""
-        if time.monotonic() - self._looked < LOOK_AGAIN_S:
+        if self._since_s(self._looked_ns) < LOOK_AGAIN_S:
             return False
-        self._looked = time.monotonic()
+        self._looked_ns = self._clock.monotonic_ns()
         run = self._cooling.live()
         if run is None:
             return sum(not t.warmup for t in self._progress.trials) >= FEWEST * len(self._candidates)
@@ -220,6 +231,9 @@ class Comparing:
     def _cool_down(self) -> None:
         if self._plan.cool and self._progress.trials:
             self._cooling.wait(self._show)
+
+    def _since_s(self, then_ns: int) -> float:
+        return (self._clock.monotonic_ns() - then_ns) / NS
 
     def _show(self, doing: str) -> None:
         self._progress.doing = doing

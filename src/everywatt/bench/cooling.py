@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
+from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import EverywattError
+from everywatt.core.format import format_watts
 
 COOL_WITHIN = 0.10
 COOL_MOST_S = 300.0
@@ -18,8 +19,9 @@ RECENT_S = 0.5
 class Cooling:
     """Looks at the recording while it is written."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, clock: Clock | None = None) -> None:
         self._meter = meter
+        self._clock = clock or SystemClock()
         self._tape: Run | None = None
 
     def live(self) -> Run | None:
@@ -38,17 +40,20 @@ class Cooling:
 
     def wait(self, show: Callable[[str], None]) -> None:
         """Until the machine draws no more than a tenth above idle, five minutes at most; not where nothing measures."""
-        began = time.monotonic()
-        while time.monotonic() - began < COOL_MOST_S:
+        idle_w = None
+        began_ns = self._clock.monotonic_ns()
+        while (waited_s := (self._clock.monotonic_ns() - began_ns) / NS) < COOL_MOST_S:
             run = self.live()
-            idle_w = None if run is None else _idle_w(run)
+            idle_w = idle_w or (None if run is None else _idle_w(run))
             if run is None or idle_w is None:
                 return
-            now_w = _recent_w(run, time.monotonic() - began)
+            now_w = _recent_w(run, waited_s, self._clock.monotonic_ns())
             if now_w is not None and now_w <= idle_w * (1 + COOL_WITHIN):
                 return
-            show("cooling down" if now_w is None else f"cooling down: {now_w:.1f} W, idle {idle_w:.1f} W")
-            time.sleep(LOOK_S)
+            show(
+                "cooling down" if now_w is None else f"cooling down: {format_watts(now_w)}, idle {format_watts(idle_w)}"
+            )
+            self._clock.sleep_until(self._clock.monotonic_ns() + round(LOOK_S * NS))
 
 
 def _idle_w(run: Run) -> float | None:
@@ -62,13 +67,13 @@ def _idle_w(run: Run) -> float | None:
     return energy.joules / (spans[-1].duration_s or 1.0)
 
 
-def _recent_w(run: Run, waited_s: float) -> float | None:
+def _recent_w(run: Run, waited_s: float, now_ns: int) -> float | None:
     """Mean power of the newest half second on the tape; None where that is older than our waiting."""
     if waited_s < RECENT_S:
         return None
     tape = run.tapes[-1]
     end_ns = tape.extent_ns()[1]
-    if time.monotonic_ns() - end_ns > (waited_s - RECENT_S) * 1e9:
+    if now_ns - end_ns > (waited_s - RECENT_S) * NS:
         return None
     end_s = (tape.to_utc_ns(end_ns) - run.tapes[0].to_utc_ns(run.tapes[0].extent_ns()[0])) / 1e9
     energy = run.energy(between=(end_s - RECENT_S, end_s))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 from typing import Any
 
 from everywatt.bench.candidates import Candidate
@@ -14,8 +12,9 @@ from everywatt.bench.sequential import Sample, interval
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Trial
 from everywatt.bench.verdict import Answer, Comparison, compare, finite, outliers
 from everywatt.core.budget import Budget
-from everywatt.core.energy import Energy
+from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError
+from everywatt.core.tables import Quantity
 
 SHARED = ("gain", "offset", "model", "aliasing", "baseline")
 """Sources of error that all trials have in common; the others are in the scatter of the trials already."""
@@ -30,6 +29,12 @@ class Mean:
     high: float
     sd: float
     n: int
+
+    def quantity(self, unit: str) -> Quantity:
+        """The mean with its interval, for a table; without one where the ends are infinite."""
+        if not math.isfinite(self.low):
+            return Quantity(self.value, unit)
+        return Quantity(self.value, unit, self.value - self.low, self.high - self.value)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -121,8 +126,8 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...]) -> Figures:
     return Figures(
         candidate,
         trials,
-        mean_energy(energies),
-        mean_energy(nets),
+        _mean_energy(energies),
+        _mean_energy(nets),
         mean_of(seconds),
         math.fsum(joules) / whole_s if whole_s else None,
         max((t.max_rss_bytes for t in trials if t.max_rss_bytes is not None), default=None),
@@ -145,11 +150,11 @@ def mean_of(values: Sequence[float], systematic: float = 0.0) -> Mean:
     return Mean(sample.mean, low, high, sample.sd, sample.n)
 
 
-def mean_energy(energies: Sequence[Energy]) -> Mean | None:
+def _mean_energy(energies: Sequence[Energy]) -> Mean | None:
     """The mean of energies: the scatter of the trials, and what their sensors have in common."""
     if not energies:
         return None
-    whole = reduce(add, map(shared, energies))
+    whole = sum_energies(map(shared, energies))
     return mean_of([energy.value for energy in energies], (whole.half_width or 0.0) / len(energies))
 
 
@@ -196,7 +201,7 @@ def _paired(first: Sequence[Trial], other: Sequence[Trial], pick: Pick, target: 
 
 def _systematic(pairs: Sequence[tuple[Energy, Energy]]) -> float:
     """The half-width of log(B / A) from what pairing does not cancel: a sensor's offset, not its gain."""
-    top, bottom = (reduce(add, (shared(pair[side]) for pair in pairs)) for side in (1, 0))
+    top, bottom = (sum_energies(shared(pair[side]) for pair in pairs) for side in (1, 0))
     try:
         ratio = top.ratio(bottom)
     except ScopeError:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.api.run import Run
-from everywatt.bench.tables import csv_text
-from everywatt.bench.verdict import percent
+from everywatt.bench.verdict import change
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, ScopeError
+from everywatt.core.format import format_percent
+from everywatt.core.tables import csv_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +100,9 @@ def _ratio(one: Energy, first: Energy) -> Ratio | None:
 def _verdict(name: str, ratio: Ratio | None, target: float) -> str:
     if ratio is None:
         return "no verdict: there is no energy figure for both"
-    half = (ratio.high - ratio.low) / 2
     if ratio.low >= 1 - target and ratio.high <= 1 + target:
-        return f"no difference in energy larger than {percent(target)}"
+        return f"no difference in energy larger than {format_percent(target)}"
     if ratio.high < 1 or ratio.low > 1:
         word = "less" if ratio.high < 1 else "more"
-        return f"{name} used {percent(abs(ratio.value - 1), half)} ± {percent(half)} {word} energy"
+        return f"{name} used {change(ratio.value, ratio.low, ratio.high)} {word} energy"
     return f"undecided: {ratio}"

@@ -14,6 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from everywatt.core.stats import deviation, mean
+
 PRIORS = (0.05, 1.0, 100.0)
 """Variances of the prior on mean / deviation; each has the same weight."""
 
@@ -29,10 +31,7 @@ class Sample:
     @classmethod
     def of(cls, values: Sequence[float]) -> Sample:
         """The sample of some values; the deviation of fewer than two is not known (nan)."""
-        n = len(values)
-        mean = math.fsum(values) / n if n else math.nan
-        sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1)) if n > 1 else math.nan
-        return cls(n, mean, sd)
+        return cls(len(values), mean(values), deviation(values))
 
 
 def log_evidence(n: int, t: float) -> float:

@@ -8,8 +8,9 @@ from typing import Any
 
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import Figures
-from everywatt.bench.verdict import Answer, percent
+from everywatt.bench.verdict import Answer
 from everywatt.core.errors import UsageError
+from everywatt.core.format import format_percent
 from everywatt.core.units import parse_power_w
 
 MOST_SETTINGS = 100
@@ -71,7 +72,7 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
     if best is first or best.gross is None:
         return Choice(pareto, best.candidate.label, _beside_next(best, usable))
     slower = best.seconds.value / first.seconds.value - 1
-    pace = f"{percent(slower)} slower" if slower >= 0 else f"{percent(-slower)} faster"
+    pace = f"{format_percent(slower)} slower" if slower >= 0 else f"{format_percent(-slower)} faster"
     words = best.gross.text(best.candidate.label)
     if best.gross.answer is Answer.UNDECIDED:
         words = f"the lowest mean, but {words} to tell it from {first.candidate.label}"

@@ -1,18 +1,16 @@
-"""A comparison as rows: for the terminal, CSV and Markdown, all from one list."""
+"""A comparison as a table, its verdicts as sentences, and its numbers as CSV."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, Mean
 from everywatt.bench.verdict import Comparison
-from everywatt.core.units import format_joules
+from everywatt.core.energy import Ratio
+from everywatt.core.tables import Cell, Column, Quantity, Table, csv_text
 
-HEADERS = ("", "command", "trials", "energy", "above idle", "ratio", "time", "power", "memory", "energy × time")
 COLUMNS = (
     "label",
     "command",
@@ -38,23 +36,38 @@ COLUMNS = (
 )
 
 
-def rows(result: Result) -> list[list[str]]:
-    """One row for each candidate, for people; `HEADERS` names the columns."""
-    return [
+def table(result: Result) -> Table:
+    """One row for each candidate, with the verdicts as notes."""
+    first = result.found[0]
+    rows = [
         [
             one.candidate.label,
             _short(one.candidate.text),
             str(len(one.trials)) + (f" ({one.failures} failed)" if one.failures else ""),
-            joules(one.energy),
-            joules(one.net),
-            ratio_beside(one, result.found[0]),
-            seconds(one.seconds),
-            "-" if one.power_w is None else f"{one.power_w:.1f} W",
-            memory(one.max_rss_bytes),
-            "-" if one.edp_js is None else f"{one.edp_js:.4g} J·s",
+            quantity(one.energy, "J"),
+            quantity(one.net, "J"),
+            ratio_beside(one, first),
+            time_of(one.seconds),
+            one.power_w,
+            one.max_rss_bytes,
+            one.edp_js,
         ]
         for one in result.found
     ]
+    return Table.of(
+        "",
+        "command",
+        Column("trials", ""),
+        Column("energy", "J"),
+        Column("above idle", "J"),
+        Column("ratio", ""),
+        Column("time", "s"),
+        Column("power", "W"),
+        Column("memory", "B"),
+        Column("energy × time", "J·s"),
+        rows=rows,
+        notes=[line.strip() for line in verdicts(result)],
+    )
 
 
 def verdicts(result: Result) -> list[str]:
@@ -73,59 +86,29 @@ def to_csv(result: Result) -> str:
     return csv_text(COLUMNS, [_numbers(one) for one in result.found])
 
 
-def csv_text(columns: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
-    """A table as CSV; None is an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(lines)
-    return text.getvalue()
+def quantity(mean: Mean | None, unit: str) -> Quantity | None:
+    """A mean over trials as a cell."""
+    return None if mean is None else mean.quantity(unit)
 
 
-def to_markdown(result: Result) -> str:
-    """A table and the verdicts, for notes and pull requests."""
-    return markdown(HEADERS, rows(result), [line.strip() for line in verdicts(result)])
+def time_of(seconds: Mean) -> Quantity | None:
+    """The mean time of trials with their standard deviation; None where no trial ended."""
+    if not math.isfinite(seconds.value):
+        return None
+    sd = seconds.sd if math.isfinite(seconds.sd) else 0.0
+    return Quantity(seconds.value, "s", sd, sd)
 
 
-def markdown(headers: Sequence[str], cells: Sequence[Sequence[str]], lines: Sequence[str]) -> str:
-    """A table of Markdown with a list below it."""
-    text = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
-    text += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
-    return "\n".join([*text, "", *(f"- {line}" for line in lines), ""])
+def ratio(comparison: Comparison) -> Ratio:
+    """The ratio to the first candidate as a cell."""
+    return Ratio(comparison.ratio, comparison.low, comparison.high)
 
 
-def joules(mean: Mean | None) -> str:
-    """`12.3 J ± 0.4`, `-` where there is none."""
-    if mean is None:
-        return "-"
-    if not math.isfinite(mean.low):
-        return format_joules(mean.value)
-    return format_joules(mean.value, mean.value - mean.low, mean.high - mean.value)
-
-
-def seconds(mean: Mean) -> str:
-    """`1.23 s ± 0.04`."""
-    if not math.isfinite(mean.value):
-        return "-"
-    unit, factor = ("ms", 1e3) if mean.value < 1 else ("s", 1.0)
-    if not math.isfinite(mean.sd):
-        return f"{mean.value * factor:.4g} {unit}"
-    digits = max(0, 1 - math.floor(math.log10(mean.sd * factor))) if mean.sd > 0 else 2
-    return f"{mean.value * factor:.{digits}f} {unit} ± {mean.sd * factor:.{digits}f}"
-
-
-def ratio(comparison: Comparison) -> str:
-    """`0.82 (0.79 … 0.85)`."""
-    if not math.isfinite(comparison.high):
-        return f"{comparison.ratio:.3f}"
-    return f"{comparison.ratio:.3f} ({comparison.low:.3f} … {comparison.high:.3f})"
-
-
-def ratio_beside(one: Figures, first: Figures) -> str:
-    """The ratio to the first candidate, which is 1 to itself; `-` where there is none."""
+def ratio_beside(one: Figures, first: Figures) -> Cell:
+    """The ratio to the first candidate, which is 1 to itself; None where there is none."""
     if one.gross is not None:
         return ratio(one.gross)
-    return "1" if one is first and one.energy is not None else "-"
+    return 1 if one is first and one.energy is not None else None
 
 
 def far_off(one: Figures) -> str:
@@ -134,15 +117,6 @@ def far_off(one: Figures) -> str:
     if len(one.outliers) == 1:
         return f"trial {places} lies far off the others; it is counted"
     return f"trials {places} lie far off the others; they are counted"
-
-
-def memory(amount: int | None) -> str:
-    """`12 MB`, `83 kB`, `-` where it is not known."""
-    if amount is None:
-        return "-"
-    if 0 < amount < 1e6:
-        return f"{amount / 1e3:.3g} kB"
-    return f"{amount / 1e6:.0f} MB" if amount < 1e9 else f"{amount / 1e9:.2f} GB"
 
 
 def _numbers(one: Figures) -> Sequence[object]:

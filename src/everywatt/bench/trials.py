@@ -8,11 +8,12 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate
+from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy
 from everywatt.core.memory import own_peak_bytes
 from everywatt.core.spans import Span
@@ -63,29 +64,10 @@ class Trial:
         }
 
 
-def run_trial(
-    meter: Meter, candidate: Candidate, *, block: int, place: int, warmup: bool = False, show_output: bool = False
-) -> Trial:
-    """Start the command, wait for it, and keep what it used. Its stdin is empty; its output is dropped unless shown."""
-    attributes = {
-        "role": TRIAL,
-        "candidate": candidate.index,
-        "label": candidate.label,
-        "command": candidate.text,
-        "params": dict(candidate.params),
-        "block": block,
-        "place": place,
-        "warmup": warmup,
-    }
-    recording = meter.recording
-    uid = recording.span_open(TRIAL, attributes=attributes) if recording is not None else None
-    began = time.monotonic()
-    code, cpu_s, rss = execute(candidate.words, show_output=show_output)
-    seconds = time.monotonic() - began
-    if recording is not None and uid is not None:
-        ended = {"exit_code": code, "cpu_s": cpu_s, "max_rss_bytes": rss, "seconds": seconds}
-        recording.span_close(uid, attributes=ended)
-    return Trial(candidate.index, block, place, uid, code, seconds, cpu_s, rss, warmup)
+class Execute(Protocol):
+    """Runs a command: exit code, CPU seconds, peak bytes."""
+
+    def __call__(self, words: Sequence[str], *, show_output: bool = False) -> tuple[int, float, int | None]: ...
 
 
 def execute(words: Sequence[str], *, show_output: bool = False) -> tuple[int, float, int | None]:
@@ -110,6 +92,40 @@ def execute(words: Sequence[str], *, show_output: bool = False) -> tuple[int, fl
     code = 128 - code if code < 0 else code
     peak = usage.ru_maxrss * 1024
     return code, usage.ru_utime + usage.ru_stime, peak if peak > own_peak else None
+
+
+def run_trial(
+    meter: Meter,
+    candidate: Candidate,
+    *,
+    block: int,
+    place: int,
+    warmup: bool = False,
+    show_output: bool = False,
+    clock: Clock | None = None,
+    execute: Execute = execute,
+) -> Trial:
+    """Start the command, wait for it, and keep what it used. Its stdin is empty; its output is dropped unless shown."""
+    attributes = {
+        "role": TRIAL,
+        "candidate": candidate.index,
+        "label": candidate.label,
+        "command": candidate.text,
+        "params": dict(candidate.params),
+        "block": block,
+        "place": place,
+        "warmup": warmup,
+    }
+    recording = meter.recording
+    uid = recording.span_open(TRIAL, attributes=attributes) if recording is not None else None
+    clock = clock or SystemClock()
+    began_ns = clock.monotonic_ns()
+    code, cpu_s, rss = execute(candidate.words, show_output=show_output)
+    seconds = (clock.monotonic_ns() - began_ns) / NS
+    if recording is not None and uid is not None:
+        ended = {"exit_code": code, "cpu_s": cpu_s, "max_rss_bytes": rss, "seconds": seconds}
+        recording.span_close(uid, attributes=ended)
+    return Trial(candidate.index, block, place, uid, code, seconds, cpu_s, rss, warmup)
 
 
 def _end(pid: int) -> None:

@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from everywatt.bench.sequential import Sample, interval, trials_for
+from everywatt.core.format import format_percent
+from everywatt.core.stats import median
 
 MANY = 100_000
 
@@ -48,18 +50,12 @@ class Comparison:
     def text(self, name: str, what: str = "energy") -> str:
         """The verdict as a sentence without its full stop, e.g. `B uses 18 % ± 3 % less energy`."""
         if self.answer is Answer.SAME:
-            return f"no difference in {what} larger than {percent(self.target)}"
+            return f"no difference in {what} larger than {format_percent(self.target)}"
         if self.answer is Answer.UNDECIDED:
             if self.more_trials is None:
                 return "undecided: too few trials"
             return f"undecided: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''}"
-        change, half = abs(self.ratio - 1), (self.high - self.low) / 2
-        ends = sorted((abs(self.low - 1), abs(self.high - 1)))
-        if abs((self.high - self.ratio) - half) > 0.1 * half:  # too lopsided for ±
-            return (
-                f"{name} uses {percent(change)} ({percent(ends[0])} to {percent(ends[1])}) {self.answer.value} {what}"
-            )
-        return f"{name} uses {percent(change, half)} ± {percent(half)} {self.answer.value} {what}"
+        return f"{name} uses {change(self.ratio, self.low, self.high)} {self.answer.value} {what}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -74,16 +70,15 @@ class Comparison:
         }
 
 
+def change(ratio: float, low: float, high: float) -> str:
+    """How far a ratio is from 1, for an interval that does not hold 1: `18.0 % ± 3.1`."""
+    size, (near, far) = abs(ratio - 1), sorted((abs(low - 1), abs(high - 1)))
+    return format_percent(size, size - near, far - size)
+
+
 def finite(value: float) -> float | None:
     """The value, or None where it is infinite or unknown: JSON knows no infinity."""
     return value if math.isfinite(value) else None
-
-
-def percent(share: float, beside: float | None = None) -> str:
-    """`18 %`, with a digit more where it is small, or where what stands beside it is."""
-    size = abs(share if beside is None else beside) * 100
-    digits = 0 if size >= 2 else 1 if size >= 0.2 else 2
-    return f"{share * 100:.{digits}f} %"
 
 
 def compare(
@@ -154,12 +149,6 @@ def outliers(values: Sequence[float], limit: float = 3.5) -> list[int]:
     """Places of values that lie far off by the median absolute deviation. They are told, never dropped."""
     if len(values) < 4:
         return []
-    middle = _median(values)
-    spread = 1.4826 * _median([abs(value - middle) for value in values])
+    middle = median(values)
+    spread = 1.4826 * median([abs(value - middle) for value in values])
     return [place for place, value in enumerate(values) if spread and abs(value - middle) > limit * spread]
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

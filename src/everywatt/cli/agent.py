@@ -100,14 +100,16 @@ def need(library: str) -> None:
 
 
 def _http(options: AgentOptions) -> Http:
-    from everywatt.fleet import address
+    from everywatt.net import listen as address
+    from everywatt.net.tls import check_tls
+    from everywatt.net.tokens import read_token
 
     for library in LIBRARIES:
         need(library)
     assert options.listen is not None
     place = address.parse_listen(options.listen)
-    token = address.read_token(None, options.token_file)
-    tls = address.check_tls(options.cert, options.key)
+    token = read_token(None, options.token_file)
+    tls = check_tls(options.cert, options.key)
     if options.client_ca is not None and not tls:
         raise UsageError("Certificates of clients want TLS.", cure="--cert FILE --key FILE --client-ca FILE")
     address.check_open(place, token=token, tls=tls, clients=options.client_ca is not None)
@@ -115,7 +117,7 @@ def _http(options: AgentOptions) -> Http:
     port = int(sock.getsockname()[1])
 
     from everywatt.fleet.http import Http
-    from everywatt.fleet.security import Access
+    from everywatt.net.guard import Access
 
     hosts = address.hosts_of(place, port, tls=tls, names=options.names)
     access = Access(hosts, port, token, tls, own_ip=place.everywhere, pages=False)

@@ -13,7 +13,15 @@ from everywatt.api.run import Run, load
 from everywatt.cli.common.options import DURATION, RUN, Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.core.units import format_duration
+from everywatt.core.format import (
+    format_count,
+    format_duration,
+    format_number,
+    format_percent,
+    format_quantity,
+    format_watts,
+)
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.doctor.calibration import Found, compare_with_meter
 from everywatt.energy.sources import sources
 from everywatt.recorder.client import Recording
@@ -89,12 +97,13 @@ def _keep(
     mine = here.get(found.device, {})
     uuid = uuid or str(mine.get("uuid", ""))
     output.text(
-        f"{found.device}: reading = ({found.gain:.4f} ± {found.gain_within:.4f}) × watts "
-        f"{found.offset_w:+.2f} W ± {found.offset_within_w:.2f}   ({found.windows} windows)"
+        f"{found.device}: reading = ({format_number(found.gain, '', found.gain_within, found.gain_within)}) × watts "
+        f"{format_quantity(found.offset_w, 'W', found.offset_within_w, found.offset_within_w, signed=True)}   "
+        f"({format_count(found.windows, 'window')})"
     )
     output.say(f"clocks: the meter's less the card's {found.clock}")
     left = found.correction.tolerance
-    output.say(f"what is left: ± {left.gain_pct:.1f} % of the reading, ± {left.offset_w:.2f} W")
+    output.say(f"what is left: ± {format_percent(left.gain_pct / 100)} of the reading, ± {format_watts(left.offset_w)}")
     stored = Stored(
         uuid,
         found.correction.gain,
@@ -171,7 +180,9 @@ def _record(duration_s: float, against: str, output: Output) -> Run:
     make = find_load(cure="install torch with CUDA, or record a load of your own: --from RUN --meter RUN")
     show = output.progress()
     level_s = min(LEVEL_S, duration_s / 6)
-    output.say(f"Recording {duration_s:.0f} s with a load that is switched about every {level_s:.0f} s.")
+    output.say(
+        f"Recording {format_duration(duration_s)} with a load that is switched about every {format_duration(level_s)}."
+    )
     with ExitStack() as stack:
         loads = [make(index) for index in cards]
         for one in loads:
@@ -198,14 +209,16 @@ def _record(duration_s: float, against: str, output: Output) -> Run:
 def _list(output: Output) -> None:
     stored, now = load_all(), time.time()
     here = {str(entry.get("uuid")): entry for entry in _devices_here().values()} if stored else {}
-    rows = []
+    rows: list[list[Cell]] = []
     for one in stored.values():
         slot = str(here.get(one.uuid, {}).get("pci_bus_id", ""))
         state = one.refusal(os.uname().nodename, slot, now)
         state = state or ("used" if one.uuid in here else "used where the card is; it is not here now")
         made = time.strftime("%Y-%m-%d", time.gmtime(one.made_s))
-        rows.append([one.uuid, one.name, f"{1 / one.gain:.4f}", f"{-one.bias_w / one.gain:+.2f}", made, state])
+        rows.append(
+            [one.uuid, one.name, 1 / one.gain, format_quantity(-one.bias_w / one.gain, "W", signed=True), made, state]
+        )
     output.json("calibrations", {"path": str(path_of()), "calibrations": [asdict(one) for one in stored.values()]})
-    output.table(["UUID", "NAME", "GAIN", "OFFSET W", "MADE", "STATE"], rows, right=(2, 3))
+    output.table(Table.of("UUID", "NAME", Column("GAIN", ""), Column("OFFSET", "W"), "MADE", "STATE", rows=rows))
     if not rows:
         output.say("No calibrations are kept.")

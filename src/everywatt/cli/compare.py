@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,22 +18,26 @@ from everywatt.bench.figures import Figures
 from everywatt.bench.llm.comparing import is_llm
 from everywatt.bench.runs import RunFigures, compare_runs, runs_csv
 from everywatt.bench.sweep import Choice
-from everywatt.bench.tables import HEADERS, far_off, markdown, rows, to_csv, to_markdown, verdicts
+from everywatt.bench.tables import far_off, table, to_csv, verdicts
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND
 from everywatt.cli.bench.llm_compare import compare_runs_of_models
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.common.output import Output, write_text
+from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, RunNotFound, UsageError
+from everywatt.core.format import format_duration, format_joules, format_number, format_percent
 from everywatt.core.jsonio import document, dumps
-from everywatt.core.units import format_duration
-from everywatt.report.text import short
+from everywatt.core.tables import Cell, Column, Table
 
 WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
 ENDINGS = (".json", ".csv", ".md", ".html")
-RUN_HEADERS = ("run", "energy", "above idle", "time", "ratio", "ratio above idle")
+RUN_COLUMNS = (
+    *("run", Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
+    *(Column("ratio", ""), Column("ratio above idle", "")),
+)
 
 
 class Share(click.ParamType):  # type: ignore[type-arg]
@@ -201,21 +206,21 @@ def _watcher(chosen: Sequence[Candidate], output: Output) -> Watcher:
 
     def watch(progress: Progress) -> None:
         count = sum(not trial.warmup for trial in progress.trials)
-        words = [format_duration(time.monotonic() - progress.began), progress.doing]
+        words = [format_duration((time.monotonic_ns() - progress.began_ns) / NS), progress.doing]
         words += [
-            f"{one.candidate.label}/{chosen[0].label} {one.gross.ratio:.3f}, {one.verdict}"
+            f"{one.candidate.label}/{chosen[0].label} {format_number(one.gross.ratio)}, {one.verdict}"
             for one in progress.found[1:]
             if one.gross is not None
         ]
         if len(chosen) == 1 and progress.found and progress.found[0].energy is not None:
-            words.append(f"{progress.found[0].energy.value:.4g} J")
+            words.append(format_joules(progress.found[0].energy.value))
         show(f"{count} trials · " + " · ".join(words))
 
     return watch
 
 
 def _show(result: Result, out: Path | None, settings: Settings, output: Output) -> None:
-    output.table(HEADERS, rows(result), right=(2,))
+    output.table(replace(table(result), notes=()))
     output.text()
     for line in verdicts(result):
         output.text(line)
@@ -228,7 +233,7 @@ def _show(result: Result, out: Path | None, settings: Settings, output: Output) 
             output.warn(f"{one.candidate.label}: {note}")
     floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
     if floors:
-        output.text(f"smallest difference that these trials could show: {max(floors):.1%}")
+        output.text(f"smallest difference that these trials could show: {format_percent(max(floors))}")
     if result.run is not None:
         output.say(f"  run     {result.run}")
     if out is not None:
@@ -260,7 +265,7 @@ def write(
     check_ending(out)
     texts = {
         ".csv": lambda: to_csv(result),
-        ".md": lambda: to_markdown(result),
+        ".md": lambda: table(result).markdown(),
         ".json": lambda: dumps(document("comparison" if choice is None else "sweep", data), indent=2) + "\n",
         ".html": lambda: _html(result, choice, settings),
     }
@@ -291,12 +296,12 @@ def own_words() -> list[str]:
 def _finished(runs: Sequence[Run], target: float, force: bool, out: Path | None, output: Output) -> int:
     check_ending(out)
     found = compare_runs(runs, target=target, force=force)
-    rows_ = [_run_row(one, found[0]) for one in found]
-    output.table(RUN_HEADERS, rows_)
-    output.text()
     said = [f"{one.name}: {one.verdict}" for one in found[1:]]
     why_not = dict.fromkeys(one.net.refused for one in found if one.energy.joules is not None and one.net.refused)
     said += [f"above idle: refused: {why}" for why in why_not]
+    shown = Table.of(*RUN_COLUMNS, rows=[_run_row(one, found[0]) for one in found])
+    output.table(shown)
+    output.text()
     for line in said:
         output.text(line)
     output.say("One run each: how much the program itself varies from run to run is not in these intervals.")
@@ -304,7 +309,7 @@ def _finished(runs: Sequence[Run], target: float, force: bool, out: Path | None,
     if out is not None:
         texts = {
             ".csv": lambda: runs_csv(found),
-            ".md": lambda: markdown(RUN_HEADERS, rows_, said),
+            ".md": lambda: replace(shown, notes=tuple(said)).markdown(),
             ".json": lambda: dumps(document("comparison", data), indent=2) + "\n",
             ".html": lambda: _runs_html(runs),
         }
@@ -321,17 +326,9 @@ def _runs_html(runs: Sequence[Run]) -> str:
     return page(report_document(runs, command=own_words()))
 
 
-def _run_row(one: RunFigures, first: RunFigures) -> list[str]:
-    def ratio(found: Ratio | None, energy: Energy) -> str:
-        if found is not None:
-            return str(found)
-        return "1" if one is first and energy.joules is not None else "-"
+def _run_row(one: RunFigures, first: RunFigures) -> list[Cell]:
+    def ratio(found: Ratio | None, energy: Energy) -> Cell:
+        return found if found is not None else 1 if one is first and energy.joules is not None else None
 
-    return [
-        one.name,
-        short(one.energy),
-        "-" if one.net.joules is None else short(one.net),
-        format_duration(one.duration_s),
-        ratio(one.gross, one.energy),
-        ratio(one.above_idle, one.net),
-    ]
+    net = None if one.net.joules is None else one.net
+    return [one.name, one.energy, net, one.duration_s, ratio(one.gross, one.energy), ratio(one.above_idle, one.net)]

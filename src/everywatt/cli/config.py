@@ -10,6 +10,7 @@ import click
 from everywatt.cli.common.options import Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.core.config import SETTINGS, Settings
+from everywatt.core.tables import Table
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,8 +27,12 @@ def show(output: Output) -> None:
     output.json("config", {"settings": rows, "warnings": settings.warnings})
     if output.json_to is None:
         output.table(
-            ["SETTING", "VALUE", "ORIGIN"],
-            [[row["name"], _shown(row["name"], row["value"]), _origin(row)] for row in rows],
+            Table.of(
+                "SETTING",
+                "VALUE",
+                "ORIGIN",
+                rows=[[row["name"], _shown(row["name"], row["value"]), _origin(row)] for row in rows],
+            )
         )
 
 

@@ -12,9 +12,9 @@ from everywatt.api.run import Run
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output, write_text
 from everywatt.core.errors import MeasurementRefused
+from everywatt.core.format import format_duration, format_energy
 from everywatt.core.jsonio import dumps
-from everywatt.core.units import format_duration
-from everywatt.report.text import short, summary
+from everywatt.report.text import summary
 from everywatt.tape.run_store import home as runs_home
 
 SIZE = 512
@@ -56,7 +56,7 @@ def command(work_s: float, output: Output) -> int:
         energy = run.energy(span=precision)
         if energy.joules is not None:
             lines.append(
-                f"  each    {short(energy / count)} a product of {SIZE}×{SIZE} in {precision} ({count} of them)"
+                f"  each    {format_energy(energy / count)} a product of {SIZE}×{SIZE} in {precision} ({count} of them)"
             )
     folder = Path(run.path if run.path.is_dir() else run.path.parent)
     write_text(folder / "report.json", dumps(run.to_dict(), indent=2) + "\n")

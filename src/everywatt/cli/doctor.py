@@ -16,6 +16,7 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.sensors import report_row
 from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
+from everywatt.core.tables import Column, Table
 from everywatt.doctor.checkup import check_up
 from everywatt.doctor.diagnose import Diagnosis
 from everywatt.doctor.permissions import by_hand, counters, fix
@@ -58,9 +59,11 @@ def command(
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     if output.json_to is None:
         rows = [[check.verdict, check.name, check.seen, check.cure] for check in diagnosis.checks]
-        output.table(["", "CHECK", "SEEN", "TRY"], rows)
+        output.table(Table.of("", "CHECK", "SEEN", "TRY", rows=rows))
         output.text()
-        output.table(["SENSOR", "STATE", "A VALUE", "WHY"], [_sensor_row(report) for report in diagnosis.reports])
+        output.table(
+            Table.of("SENSOR", "STATE", "A VALUE", "WHY", rows=[_sensor_row(report) for report in diagnosis.reports])
+        )
     return 1 if diagnosis.failed else 0
 
 
@@ -112,17 +115,12 @@ def _characterise(
         rows = [
             [
                 entry["sensor"],
-                _ms(entry["period_s"]),
-                _ms(entry["window_s"]),
-                "-" if entry.get("observed") is None else f"{entry['observed']:.0%}",
-                "-" if entry["quantum"] is None else f"{entry['quantum']:g}",
+                *(entry["period_s"], entry["window_s"], entry.get("observed"), entry["quantum"]),
                 "; ".join(entry["notes"]),
             ]
             for entry in found
         ]
-        output.table(["SENSOR", "PERIOD", "AVERAGES OVER", "OBSERVED", "STEP", "NOTES"], rows, right=[1, 2, 3, 4])
+        times = (Column("PERIOD", "s"), Column("AVERAGES OVER", "s"))
+        columns = ("SENSOR", *times, Column("OBSERVED", "%"), Column("STEP", ""), "NOTES")
+        output.table(Table.of(*columns, rows=rows))
     return 0
-
-
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1000:.4g} ms"

@@ -10,11 +10,12 @@ from everywatt.api.run import load
 from everywatt.cli.common.options import RUN, Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.format import format_watts
 from everywatt.core.units import parse_power_w
 from everywatt.ledger.groups import KINDS
 from everywatt.ledger.owners import Ledger
 from everywatt.ledger.split.policy import POLICIES
-from everywatt.report.ledger_text import HEADERS, RIGHT, ledger_rows
+from everywatt.report.ledger_text import ledger_table
 
 
 @click.command(cls=Verb)
@@ -56,7 +57,7 @@ def command(
     if output.json_to is not None:
         return
     output.text(f"{opened.name}   {found.total}")
-    output.table(HEADERS, ledger_rows(found, top), right=RIGHT)
+    output.table(ledger_table(found, top))
     for line in idle_lines(found):
         output.text(line)
     for note in found.notes:
@@ -84,6 +85,7 @@ def idle_lines(ledger: Ledger) -> list[str]:
     """`idle cpu.0: 20.6 W ± 0.5, measured`: one line a device."""
     lines = []
     for device, idle in ledger.idle.items():
-        held = f", {idle['held_watts']:.1f} W more while held" if idle.get("held_watts") else ""
-        lines.append(f"idle {device}: {idle['watts']:.1f} W ± {idle['spread_w']:.1f}, {idle['method']}{held}")
+        held = f", {format_watts(idle['held_watts'])} more while held" if idle.get("held_watts") else ""
+        watts = format_watts(idle["watts"], idle["spread_w"], idle["spread_w"])
+        lines.append(f"idle {device}: {watts}, {idle['method']}{held}")
     return lines

@@ -11,9 +11,9 @@ from everywatt.cli.common.options import TAG, Verb, output_options, settings_her
 from everywatt.cli.common.output import Output
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_energy
+from everywatt.core.tables import Column, Table
 from everywatt.energy.combine import combine
-from everywatt.report.text import short
 from everywatt.tape.mending import empty_spool
 from everywatt.tape.run_store import existing_home, list_runs
 
@@ -37,19 +37,10 @@ def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, 
     rows = [_row(run) for run in (chosen[-limit:] if limit > 0 else chosen)]
     output.json("runs", {"home": str(home), "runs": rows})
     if output.json_to is None:
-        shown = [
-            [
-                r["name"],
-                r["started"][:19],
-                format_duration(r["duration_s"]),
-                r["shown"],
-                r["scope"],
-                r["pedigree"],
-                r["tags"],
-            ]
-            for r in rows
-        ]
-        output.table(["RUN", "STARTED (UTC)", "TIME", "ENERGY", "SCOPE", "PEDIGREE", "TAGS"], shown)
+        columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", "SCOPE", "PEDIGREE", "TAGS")
+        names = ("name", "started", "duration_s", "shown", "scope", "pedigree", "tags")
+        shown = [[row[name] if name != "started" else row[name][:19] for name in names] for row in rows]
+        output.table(Table.of(*columns, rows=shown))
 
 
 def _open(paths: list[Any]) -> tuple[list[Run], list[tuple[str, EverywattError]]]:
@@ -70,7 +61,7 @@ def _row(run: Run) -> dict[str, Any]:
         "started": run.started.isoformat(),
         "duration_s": run.duration_s,
         "energy": energy.to_dict(),
-        "shown": short(energy),
+        "shown": format_energy(energy),
         "scope": energy.scope,
         "pedigree": energy.pedigree,
         "tags": ", ".join(f"{key}={value}" for key, value in run.meta.get("tags", {}).items()),
@@ -108,15 +99,16 @@ def _sums(runs: list[Run], wanted: str, output: Output) -> None:
                 "scope": scope,
                 "pedigree": pedigree,
                 "energy": total.to_dict(),
-                "shown": short(total),
+                "shown": format_energy(total),
             }
         )
     if not rows:
         output.say(f"No run has the tag {wanted}.")
     output.json("sums", {"sums": rows})
     if output.json_to is None and rows:
-        shown = [
-            [r["tag"], r["runs"], format_duration(float(str(r["duration_s"]))), r["shown"], r["scope"], r["pedigree"]]
-            for r in rows
+        shown: list[list[Any]] = [
+            [r["tag"], r["runs"], r["duration_s"], r["shown"], r["scope"], r["pedigree"]] for r in rows
         ]
-        output.table(["TAG", "RUNS", "TIME", "ENERGY", "SCOPE", "PEDIGREE"], shown, right=[1])
+        output.table(
+            Table.of("TAG", Column("RUNS", ""), Column("TIME", "s"), "ENERGY", "SCOPE", "PEDIGREE", rows=shown)
+        )

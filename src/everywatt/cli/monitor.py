@@ -19,7 +19,8 @@ from everywatt.cli.common.output import STDOUT, Output, style_of
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import MissingExtra, UsageError
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
+from everywatt.core.tables import Table
 
 if TYPE_CHECKING:
     from everywatt.report.live.snapshot import Snapshot
@@ -333,14 +334,18 @@ def _print_once(snapshot: Snapshot, output: Output, ascii_only: bool) -> None:
 
     output.text(faces.heading(snapshot))
     if snapshot.devices:
-        output.table(faces.DEVICE_HEADS, faces.device_rows(snapshot), right=range(1, len(faces.DEVICE_HEADS)))
+        output.table(
+            Table.of(*faces.DEVICE_HEADS, rows=faces.device_rows(snapshot), right=range(1, len(faces.DEVICE_HEADS)))
+        )
     if snapshot.owners is not None:
         if snapshot.owners.refused:
             output.text(f"owners: {snapshot.owners.refused}")
         else:
-            output.table(faces.OWNER_HEADS, faces.owner_rows(snapshot), right=range(2, 7))
+            output.table(Table.of(*faces.OWNER_HEADS, rows=faces.owner_rows(snapshot), right=range(2, 7)))
     if snapshot.work:
-        output.table(faces.WORK_HEADS, faces.work_rows(snapshot, ascii_only=ascii_only), right=range(1, 7))
+        output.table(
+            Table.of(*faces.WORK_HEADS, rows=faces.work_rows(snapshot, ascii_only=ascii_only), right=range(1, 7))
+        )
         for line in snapshot.tail:
             output.text(line)
     for text in snapshot.notes:

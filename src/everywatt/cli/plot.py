@@ -10,6 +10,7 @@ from everywatt.api.run import load
 from everywatt.cli.common.options import RUN, Verb, out_option, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.progress import task
+from everywatt.core.tables import Table
 
 WHAT = ("power", "ledger", "spans", "energy-by-device", "llm-tokens", "llm-density")
 
@@ -42,7 +43,7 @@ def command(
     if list_them:
         found = metrics_of(opened)
         output.json("metrics", {"name": opened.name, "metrics": [{"name": n, "unit": u or None} for n, u in found]})
-        output.table(["METRIC", "UNIT"], [[name, unit or None] for name, unit in found])
+        output.table(Table.of("METRIC", "UNIT", rows=[[name, unit or None] for name, unit in found]))
         return
     target = out or Path(f"{opened.name}-{what}.png")
     with task(output, "plot"):

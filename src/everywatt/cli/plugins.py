@@ -12,6 +12,7 @@ import click
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.plugins import GROUPS, OWN
+from everywatt.core.tables import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def command(output: Output) -> int:
     if output.json_to is None:
         if plugins:
             rows = [[p.group, p.name, p.target, _source(p), "yes" if p.error is None else p.error] for p in plugins]
-            output.table(["GROUP", "NAME", "TARGET", "FROM", "LOADS"], rows)
+            output.table(Table.of("GROUP", "NAME", "TARGET", "FROM", "LOADS", rows=rows))
         else:
             output.say(f"No plug-ins are installed (groups: {', '.join(groups)}).")
     return 1 if any(plugin.error for plugin in plugins) else 0

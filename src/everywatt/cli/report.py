@@ -11,7 +11,7 @@ from everywatt.cli.common.options import RUN, Verb, carbon_options, out_option, 
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.common.progress import task
 from everywatt.core.config import Settings
-from everywatt.core.units import format_bytes
+from everywatt.core.format import format_bytes
 from everywatt.footprint.carbon import factors_of
 
 

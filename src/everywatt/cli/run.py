@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,9 +18,8 @@ from everywatt.cli.common.metering import meter_of
 from everywatt.cli.common.options import RUN, WAIT, Verb, output_options, settings_options
 from everywatt.cli.common.output import STDOUT, Output
 from everywatt.core.config import Settings
-from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, MeasurementRefused
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 from everywatt.doctor import preflight
 
 if TYPE_CHECKING:
@@ -57,8 +56,11 @@ def command(
     stderr, so that the command's stdout stays its own. With --json the object goes to stdout and the command's stdout
     to stderr; --json=FILE leaves both alone.
     """
+    load = preflight.CpuLoad()
     unable = child.cannot_start(words[0])
     if unable is not None:  # nothing would be measured: no run is made of it
+        from everywatt.core.energy import Energy
+
         code = _not_started(words[0], unable, output)
         refused = Energy.refuse(f"{words[0]} could not be started").to_dict()
         output.json("run", {"energy": refused, "name": None, "exit_code": code})
@@ -67,7 +69,6 @@ def command(
         found = preflight.look(settings.sensors, options=settings.options)
         if found.refusal:
             raise MeasurementRefused(f"{found.refusal} (--strict).", cure=found.cure)
-    load = preflight.CpuLoad()
     meter = _meter(settings, append, note)
     meter.start(command=words, root=False, reaper=os.getpid())
     if meter.elsewhere:
@@ -80,6 +81,8 @@ def command(
             time.sleep(idle_s)
             meter.recording.span_close(uid)
     code = _measured(meter, words, output)
+    if meter.recording is not None:
+        _load_figures()
     try:
         finish(meter, meter.stop(), output, settings, exit_code=code)
     except EverywattError as error:
@@ -89,6 +92,21 @@ def command(
 
 def _meter(settings: Settings, append: str | None, note: str | None) -> Meter:
     return meter_of(settings, note, append=append, pids=())
+
+
+def _load_figures() -> None:
+    """Begin to import what reads a run while the recorder waits for the last publications and seals the tape.
+
+    Not while the command runs: the CPU time would be in its energy.
+    """
+
+    def load() -> None:
+        with suppress(Exception):  # whoever needs it will meet the same trouble, and say so
+            import everywatt.api.run
+            import everywatt.ledger.build
+            import everywatt.report.text  # noqa: F401 - only to have it
+
+    threading.Thread(target=load, daemon=True).start()
 
 
 def note_disturbances(recording: Recording, load: preflight.CpuLoad) -> None:
@@ -173,7 +191,7 @@ def progress(meter: Meter, output: Output) -> Iterator[None]:
 
 def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: float = 10.0) -> None:
     from everywatt.api.run import load
-    from everywatt.report.text import short
+    from everywatt.core.format import format_energy
 
     started = time.monotonic()
     while not done.wait(every_s):
@@ -185,7 +203,7 @@ def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: 
         except EverywattError as error:
             output.detail(f"everywatt: {error}")
             continue
-        output.detail(f"everywatt: {format_duration(time.monotonic() - started)}, so far {short(energy)}")
+        output.detail(f"everywatt: {format_duration(time.monotonic() - started)}, so far {format_energy(energy)}")
 
 
 def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **more: Any) -> None:
@@ -194,7 +212,6 @@ def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **
         output.warn(f"no recording: {meter.energy.refused}")
         output.json("run", {"energy": meter.energy.to_dict(), "name": None, **more})
         return
-    from everywatt.footprint.carbon import carbon_lines
     from everywatt.report.text import summary
 
     found = _footprint(run, settings, output)
@@ -203,13 +220,24 @@ def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **
         carbon = {} if found is None else {"carbon": found.to_dict()}
         output.json("run", {**data, **carbon, **more})
     if output.json_to is None or output.json_to != STDOUT:
-        for line in [*summary(run), *([] if found is None else carbon_lines(found))]:
+        for line in [*summary(run), *_carbon_lines(found)]:
             output.say(line)
         output.say(f"  run     {run.name}   (everywatt show {run.name}, everywatt why {run.name})")
 
 
+def _carbon_lines(found: Footprint | None) -> Sequence[str]:
+    if found is None:
+        return ()
+    from everywatt.footprint.carbon import carbon_lines
+
+    return carbon_lines(found)
+
+
 def _footprint(run: Run, settings: Settings, output: Output) -> Footprint | None:
     """Carbon and cost where the settings ask for them. A factor that cannot be used does not end a run."""
+    asked = (settings.country, settings.intensity, settings.intensity_file, settings.pue, settings.price)
+    if all(factor is None for factor in asked):
+        return None
     from everywatt.footprint.carbon import factors_of, footprint
 
     try:

@@ -11,7 +11,8 @@ import click
 from everywatt.cli.common.options import Verb, estimate_option, output_options, sensors_option, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import NoSensor
-from everywatt.core.units import format_bytes
+from everywatt.core.format import format_bytes, format_quantity
+from everywatt.core.tables import Table
 from everywatt.sensors.base import Report, Request
 from everywatt.sensors.registry import known, must_be_known, probe
 
@@ -82,12 +83,14 @@ def report_row(report: Report) -> dict[str, Any]:
 def show(reports: Sequence[Report], output: Output) -> None:
     """Tables for a person: the sensors, the cards, then the channels of those that work."""
     rows = [[r.sensor, r.state, len(r.samples) or None, r.why or None, r.cure] for r in reports]
-    output.table(["SENSOR", "STATE", "CHANNELS", "WHY", "TRY"], rows, right=[2])
+    output.table(Table.of("SENSOR", "STATE", "CHANNELS", "WHY", "TRY", rows=rows, right=[2]))
     cards = {str(device["uuid"]): device for report in reports for device in report.devices if device.get("uuid")}
     if cards:
         output.text()
         output.table(
-            ["CARD", "NAME", "MEMORY", "MEASURED", "UUID"], [_card(card) for card in cards.values()], right=[2]
+            Table.of(
+                "CARD", "NAME", "MEMORY", "MEASURED", "UUID", rows=[_card(card) for card in cards.values()], right=[2]
+            )
         )
     values = [
         [report.sensor, channel, shown(channel, value), report.missing.get(channel)]
@@ -97,7 +100,7 @@ def show(reports: Sequence[Report], output: Output) -> None:
     ]
     if values:
         output.text()
-        output.table(["SENSOR", "CHANNEL", "VALUE", "MISSING BECAUSE"], values, right=[2])
+        output.table(Table.of("SENSOR", "CHANNEL", "VALUE", "MISSING BECAUSE", rows=values, right=[2]))
 
 
 def _card(card: Mapping[str, Any]) -> list[str | None]:
@@ -120,7 +123,7 @@ def shown(channel: str, value: float | None) -> str | None:
     if word == "memory":
         return format_bytes(value)
     unit = next((unit for ending, unit in UNITS if word.endswith(ending)), "")
-    return f"{value:.6g} {unit}".rstrip()
+    return format_quantity(value, unit)
 
 
 def _channels(report: Report) -> dict[str, float | None]:

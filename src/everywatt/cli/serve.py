@@ -13,7 +13,7 @@ from everywatt.cli.common.options import Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import MissingExtra
-from everywatt.fleet.address import DEFAULT
+from everywatt.net.listen import DEFAULT
 
 if TYPE_CHECKING:
     from everywatt.report.live.sources import LiveSource
@@ -48,13 +48,15 @@ def command(
     Only this machine can reach it, unless --listen says otherwise; then it wants a token and TLS files. It reads and
     never writes. Ctrl-C ends it. Needs `pip install 'everywatt[serve]'`.
     """
-    from everywatt.fleet import address
+    from everywatt.net import listen as address
+    from everywatt.net.tls import check_tls
+    from everywatt.net.tokens import read_token
 
     need_libraries()
     settings = settings_here(quiet=output.quiet)
     place = address.parse_listen(listen_on)
-    secret = address.read_token(token, token_file)
-    tls = address.check_tls(cert, key)
+    secret = read_token(token, token_file)
+    tls = check_tls(cert, key)
     address.check_open(place, token=secret, tls=tls)
     if secret is not None and len(secret) < SHORT_TOKEN:
         output.warn(f"a token of less than {SHORT_TOKEN} letters can be guessed.")
@@ -71,8 +73,8 @@ def command(
         if open_it and click.launch(url) != 0:
             output.warn(f"no browser could be started; open {url} in one.")
 
-        from everywatt.fleet.security import Access
         from everywatt.footprint.carbon import factors_of
+        from everywatt.net.guard import Access
         from everywatt.report.web.app import Site
         from everywatt.report.web.runs import RunIndex
         from everywatt.report.web.server import run

@@ -12,7 +12,7 @@ from everywatt.api.run import load
 from everywatt.cli.common.options import RUN, Verb, carbon_options, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 from everywatt.footprint.carbon import carbon_lines, factors_of, footprint
 from everywatt.report.text import summary
 
@@ -68,7 +68,7 @@ def command(
 def _asked(entry: Mapping[str, Any]) -> str:
     """How often it was to be read; nothing of what was imported, which nobody asked for."""
     period_s = entry["requested_period_s"]
-    return f"asked every {period_s:g} s, " if period_s else ""
+    return f"asked every {format_duration(period_s)}, " if period_s else ""
 
 
 def shown_command(words: list[str], most: int = 160) -> str:
@@ -80,4 +80,4 @@ def shown_command(words: list[str], most: int = 160) -> str:
 def _got(entry: Mapping[str, Any]) -> str:
     if entry["achieved_period_s"] is None:
         return "one answer" if entry["rows"] == 1 else "no answer is there"
-    return f"every {entry['achieved_period_s']:.3g} s got"
+    return f"every {format_duration(entry['achieved_period_s'])} got"

@@ -17,8 +17,8 @@ def command(file: Path, between: tuple[str, str] | None, as_json: bool) -> None:
     A and B are times after the command's start (1.5, 250ms), `end`, CLOCK_MONOTONIC seconds (mono:8123.5), or ISO
     times.
     """
+    from everywatt.core.format import format_duration
     from everywatt.core.jsonio import document, dumps
-    from everywatt.core.units import format_duration
     from everywatt.sim.truth import load
 
     found = load(file)

@@ -15,10 +15,10 @@ import click
 from everywatt.cli.common.metering import meter_of
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.stress_table import columns, duty, duty_line, energies_of, notes, plan_rows, rows, step_data
+from everywatt.cli.stress_table import duty, duty_line, energies_of, notes, plan_table, step_data, step_table
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 from everywatt.stress.files import Part, load_program
 from everywatt.stress.planning import ENGINES
 from everywatt.stress.playing import play, prepared
@@ -195,8 +195,7 @@ def _code(ended: int | None, results: Sequence[StepResult]) -> int:
 
 
 def _show_plan(program: Program, output: Output) -> None:
-    headers, right = columns(program)
-    output.table(headers, plan_rows(program), right=right)
+    output.table(plan_table(program))
     steps = [
         {"index": index, "start_s": start, "duration_s": step.duration_s, "asked": step.asked}
         for index, (start, step) in enumerate(zip(program.starts_s, program.steps, strict=True))
@@ -206,8 +205,7 @@ def _show_plan(program: Program, output: Output) -> None:
 
 def _show(program: Program, results: Sequence[StepResult], run: Run | None, output: Output) -> None:
     energies = energies_of(run, results) if run is not None else None
-    headers, right = columns(program, reached=True, power=run is not None)
-    output.table(headers, rows(program, results, energies), right=right)
+    output.table(step_table(program, results, energies))
     for line in notes(results):
         output.text(line)
     found = duty(results)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.energy import Energy
-from everywatt.core.units import format_bytes
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.stress.program import Program, Step
 from everywatt.stress.results import SHORT_POINTS, StepResult
 
@@ -19,58 +20,40 @@ if TYPE_CHECKING:
 MOST_NOTES = 12
 
 
-def _percent(value: float) -> str:
-    return f"{value:.1f}"
-
-
-def _rate(value: float) -> str:
-    return f"{format_bytes(value)}/s"
-
-
-_QUANTITIES: dict[str, tuple[str, Callable[[float], str]]] = {
-    "cpu_percent": ("cpu %", _percent),
-    "memory_bytes": ("ram", format_bytes),
-    "disk_bytes_per_s": ("disk", _rate),
-    "network_bytes_per_s": ("network", _rate),
-    "gpu_percent": ("gpu %", _percent),
+_HEAD = (Column("step", ""), Column("from", "s"), Column("for", "s"))
+_COLUMNS = {
+    "cpu_percent": Column("cpu %", ""),
+    "memory_bytes": Column("ram", "B"),
+    "disk_bytes_per_s": Column("disk", "B/s"),
+    "network_bytes_per_s": Column("network", "B/s"),
+    "gpu_percent": Column("gpu %", ""),
 }
 
 
-def columns(program: Program, *, reached: bool = False, power: bool = False) -> tuple[list[str], list[int]]:
-    """The headers for a program, and which columns hold numbers."""
-    headers = ["step", "from s", "for s"]
-    for key in _asked(program):
-        name = _QUANTITIES[key][0]
-        headers += [name, "reached"] if reached else [name]
-    right = list(range(len(headers) + power))
-    headers += ["power W"] if power else []
-    return headers + (["kind"] if _kinds(program) else []), right
-
-
-def plan_rows(program: Program) -> list[list[object]]:
+def plan_table(program: Program) -> Table:
     """One row for each step that is asked for."""
-    return [
-        [str(index + 1), f"{start:.2f}", f"{step.duration_s:.2f}", *_plan_cells(program, step)]
+    rows = [
+        [index + 1, start, step.duration_s, *_asked_cells(program, step), *_kinds_cell(program, step)]
         for index, (start, step) in enumerate(zip(program.starts_s, program.steps, strict=True))
     ]
+    return Table.of(*_HEAD, *(_COLUMNS[key] for key in _asked(program)), *_kinds_column(program), rows=rows)
 
 
-def rows(
-    program: Program, results: Sequence[StepResult], energies: Mapping[int, Energy] | None = None
-) -> list[list[object]]:
+def step_table(program: Program, results: Sequence[StepResult], energies: Mapping[int, Energy] | None = None) -> Table:
     """One row for each step that was played; with its power where `energies` has it."""
     origin_ns = results[0].start_ns if results else 0
-    return [
+    rows = [
         [
-            str(result.index + 1),
-            f"{(result.start_ns - origin_ns) / 1e9:.2f}",
-            f"{result.duration_s:.2f}",
+            *(result.index + 1, (result.start_ns - origin_ns) / 1e9, result.duration_s),
             *_cells(program, result),
             *([_power(result, energies)] if energies is not None else []),
-            *([_kind(result.step)] if _kinds(program) else []),
+            *_kinds_cell(program, result.step),
         ]
         for result in results
     ]
+    columns = [each for key in _asked(program) for each in (_COLUMNS[key], replace(_COLUMNS[key], name="reached"))]
+    power = [Column("power", "W")] if energies is not None else []
+    return Table.of(*_HEAD, *columns, *power, *_kinds_column(program), rows=rows)
 
 
 def notes(results: Sequence[StepResult]) -> list[str]:
@@ -136,7 +119,7 @@ def _utc(utc_ns: int) -> str:
 
 def _asked(program: Program) -> list[str]:
     asked = {key for step in program.steps for key in step.asked}
-    return [key for key in _QUANTITIES if key in asked]
+    return [key for key in _COLUMNS if key in asked]
 
 
 def _kinds(program: Program) -> bool:
@@ -144,25 +127,22 @@ def _kinds(program: Program) -> bool:
     return bool({step.cpu.kind for step in program.steps if step.cpu is not None} - {"integer"})
 
 
-def _kind(step: Step) -> str | None:
-    return None if step.cpu is None else step.cpu.kind
+def _kinds_column(program: Program) -> list[Column]:
+    return [Column("kind")] if _kinds(program) else []
 
 
-def _plan_cells(program: Program, step: Step) -> list[object]:
-    asked = step.asked
-    cells: list[object] = [_QUANTITIES[key][1](float(asked.get(key, 0))) for key in _asked(program)]
-    return [*cells, *([_kind(step)] if _kinds(program) else [])]
+def _kinds_cell(program: Program, step: Step) -> list[Cell]:
+    return [None if step.cpu is None else step.cpu.kind] if _kinds(program) else []
 
 
-def _cells(program: Program, result: StepResult) -> list[object]:
-    cells: list[object] = []
-    for key in _asked(program):
-        show = _QUANTITIES[key][1]
-        cells.append(show(float(result.asked.get(key, 0))))
-        cells.append(show(result.reached[key]) if key in result.reached else None)
-    return cells
+def _asked_cells(program: Program, step: Step) -> list[Cell]:
+    return [float(step.asked.get(key, 0)) for key in _asked(program)]
 
 
-def _power(result: StepResult, energies: Mapping[int, Energy]) -> str | None:
+def _cells(program: Program, result: StepResult) -> list[Cell]:
+    return [cell for key in _asked(program) for cell in (float(result.asked.get(key, 0)), result.reached.get(key))]
+
+
+def _power(result: StepResult, energies: Mapping[int, Energy]) -> float | None:
     joules = energies[result.index].joules
-    return None if joules is None or result.duration_s <= 0 else f"{joules / result.duration_s:.1f}"
+    return None if joules is None or result.duration_s <= 0 else joules / result.duration_s

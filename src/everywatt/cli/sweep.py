@@ -16,15 +16,19 @@ from everywatt.bench.figures import Figures
 from everywatt.bench.limits import PowerLimits
 from everywatt.bench.sweep import Choice, choose, parse_watts
 from everywatt.bench.sweep import settings as limits_of
-from everywatt.bench.tables import joules, ratio_beside, seconds
+from everywatt.bench.tables import quantity, ratio_beside, time_of
 from everywatt.cli.common.metering import terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.compare import check_ending, compare, failures, refusal, write
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
+from everywatt.core.tables import Column, Table
 
-HEADERS = ("setting", "trials", "energy", "above idle", "time", "power", "ratio", "worth choosing")
+COLUMNS = (
+    *("setting", Column("trials", ""), Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
+    *(Column("power", "W"), Column("ratio", ""), "worth choosing"),
+)
 
 
 @click.command(cls=Verb, context_settings={"allow_interspersed_args": False})
@@ -112,7 +116,7 @@ def _apply(limits: PowerLimits, candidate: Candidate) -> None:
 
 
 def _show(result: Result, choice: Choice, out: Path | None, settings: Settings, output: Output) -> None:
-    output.table(HEADERS, _rows(result.found, choice), right=(1,))
+    output.table(_table(result.found, choice))
     output.text()
     output.text(f"recommended: {choice.best}: {choice.why}" if choice.best else choice.why)
     for one in result.found:
@@ -126,21 +130,22 @@ def _show(result: Result, choice: Choice, out: Path | None, settings: Settings, 
     output.json("sweep", data)
 
 
-def _rows(found: Sequence[Figures], choice: Choice) -> list[list[str]]:
-    return [
+def _table(found: Sequence[Figures], choice: Choice) -> Table:
+    rows = [
         [
             one.candidate.label,
             str(len(one.trials)) + (f" ({one.failures} failed)" if one.failures else ""),
-            joules(one.energy),
-            joules(one.net),
-            seconds(one.seconds),
-            "-" if one.power_w is None else f"{one.power_w:.1f} W",
+            quantity(one.energy, "J"),
+            quantity(one.net, "J"),
+            time_of(one.seconds),
+            one.power_w,
             ratio_beside(one, found[0]),
-            "recommended"
-            if one.candidate.label == choice.best
-            else "yes"
-            if one.candidate.label in choice.pareto
-            else "",
+            _word(one.candidate.label, choice),
         ]
         for one in found
     ]
+    return Table.of(*COLUMNS, rows=rows)
+
+
+def _word(label: str, choice: Choice) -> str:
+    return "recommended" if label == choice.best else "yes" if label in choice.pareto else ""

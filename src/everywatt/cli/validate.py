@@ -12,6 +12,7 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.validate_journals import journal_findings
 from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError
+from everywatt.core.tables import Table
 from everywatt.slurm.site.checks import flaws, is_store
 from everywatt.slurm.site.detail import FOREVER_S
 from everywatt.slurm.site.store import Store
@@ -45,7 +46,7 @@ def command(paths: tuple[str, ...], output: Output) -> int:
             output.text("Everything is in order.")
         else:
             rows = [[f.file, f.table, f.row, f.field, f.problem] for f in findings]
-            output.table(["FILE", "TABLE", "ROW", "FIELD", "PROBLEM"], rows)
+            output.table(Table.of("FILE", "TABLE", "ROW", "FIELD", "PROBLEM", rows=rows))
     return 1 if findings else 0
 
 

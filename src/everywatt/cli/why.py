@@ -10,7 +10,7 @@ from everywatt.api.run import load
 from everywatt.cli.common.options import RUN, Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused
-from everywatt.core.units import format_joules
+from everywatt.core.tables import Column, Table
 from everywatt.report.why import causes
 
 
@@ -40,9 +40,9 @@ def command(run: str, span: str | None, device: str | None, net: bool, output: O
         return
     output.text(str(energy))
     rows = [
-        [c.source, format_joules(c.half_width_j), "-" if c.percent is None else f"{c.percent:.2f} %", c.meaning, c.cure]
-        for c in found
+        [c.source, c.half_width_j, None if c.percent is None else c.percent / 100, c.meaning, c.cure] for c in found
     ]
-    output.table(["SOURCE", "± (95 %)", "OF FIGURE", "WHAT IT IS", "WHAT WOULD NARROW IT"], rows, right=[1, 2])
+    columns = ("SOURCE", Column("± (95 %)", "J"), Column("OF FIGURE", "%"), "WHAT IT IS", "WHAT WOULD NARROW IT")
+    output.table(Table.of(*columns, rows=rows))
     for note in energy.notes:
         output.text(f"! {note}")

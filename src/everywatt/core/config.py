@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.errors import ConfigError, EverywattError
+from everywatt.core.memory import MEMORIES
 from everywatt.core.units import parse_duration_s
 
 PROFILES = ("normal", "small")
-MEMORIES = ("rss", "pss")
 SHORTEST_PERIOD_S = 0.001
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")

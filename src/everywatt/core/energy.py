@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 from everywatt.core.budget import Budget
 from everywatt.core.errors import MeasurementRefused, ScopeError
-from everywatt.core.units import format_joules, format_percent
+from everywatt.core.format import format_energy, format_percent, format_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +129,10 @@ class Energy:
 
     def __str__(self) -> str:
         if self.joules is None:
-            return f"refused: {self.refused}"
-        level = "95 %, sampling only" if self.sampling_only else "95 %"
+            return format_energy(self)
         return " · ".join(
             [
-                f"{format_joules(self.joules, *self.sides())} ({level})",
+                format_energy(self, level="95 %, sampling only" if self.sampling_only else "95 %"),
                 self.scope or "?",
                 self.pedigree or "?",
                 f"coverage {format_percent(self.coverage)}",
@@ -182,7 +183,7 @@ class Ratio:
         return {"value": self.value, "low": self.low, "high": self.high}
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} ({self.low:.3f} … {self.high:.3f})"
+        return format_ratio(self.value, self.low, self.high)
 
 
 def _joined(mine: Energy | None, theirs: Energy | None, sign: float) -> Energy:
@@ -190,6 +191,8 @@ def _joined(mine: Energy | None, theirs: Energy | None, sign: float) -> Energy:
     if theirs is None or (mine is not None and theirs.joules is None):
         assert mine is not None
         return mine
+    if theirs.joules is None:
+        return theirs
     return theirs * sign if mine is None or mine.joules is None else mine._combine(theirs, sign)
 
 
@@ -199,6 +202,53 @@ def join_labels(labels: Iterable[str]) -> str:
     return "+".join(dict.fromkeys(words))
 
 
+def sum_energies(energies: Iterable[Energy], *, join_scopes: bool = False) -> Energy:
+    """The sum of energies of one scope: what adding them one after another gives, in linear time.
+
+    With `join_scopes` they may cover different things, and the sum names all of them. A refused one raises
+    MeasurementRefused, as `+` does; ValueError where there is nothing to add.
+    """
+    found = list(energies)
+    if len(found) < 2:
+        if not found:
+            raise ValueError("there are no energies to add")
+        return found[0]
+    first = found[0]
+    for one in found:
+        if one.scope != first.scope and not join_scopes:
+            first._same_scope(one, "add")
+    parts: dict[str, list[Energy]] = {}
+    for name, part in first.parts:
+        parts[name] = [part]
+    for one in found[1:]:
+        for name, part in one.parts:
+            same = parts.setdefault(name, [])
+            if not same:
+                same.append(part if part.joules is None else part * 1.0)
+            elif part.joules is not None:
+                if same[0].joules is None:
+                    same[0] = part * 1.0
+                else:
+                    same.append(part)
+    return Energy(
+        reduce(add, [one.value for one in found]),
+        Budget.sum(one.budget for one in found),
+        join_labels(dict.fromkeys(one.scope for one in found)) if join_scopes else first.scope,
+        join_labels(dict.fromkeys(one.pedigree for one in found)),
+        min(one.coverage for one in found),
+        tuple((name, sum_energies(same, join_scopes=join_scopes)) for name, same in parts.items()),
+        tuple(dict.fromkeys(note for one in found for note in one.notes)),
+        signed=any(one.signed for one in found),
+        sampling_only=any(one.sampling_only for one in found),
+    )
+
+
+def mean_energy(energies: Iterable[Energy]) -> Energy:
+    """The mean of energies of one scope, in linear time; ValueError of nothing."""
+    found = list(energies)
+    return sum_energies(found) / len(found)
+
+
 def total(parts: Mapping[str, Energy], *, scope: str, notes: Iterable[str] = ()) -> Energy:
     """The sum over disjoint devices. Refused parts are left out and named in the notes."""
     counted = {name: part for name, part in parts.items() if part.joules is not None}
@@ -206,12 +256,9 @@ def total(parts: Mapping[str, Energy], *, scope: str, notes: Iterable[str] = ())
     if not counted:
         why = "; ".join(missing) or "no sensor delivered energy"
         return Energy.refuse(why, scope=scope, notes=notes)
-    budget = Budget()
-    for part in counted.values():
-        budget = budget + part.budget
     return Energy(
         math.fsum(part.value for part in counted.values()),
-        budget,
+        Budget.sum(part.budget for part in counted.values()),
         scope,
         join_labels(part.pedigree for part in counted.values()),
         min(part.coverage for part in counted.values()) * len(counted) / len(parts),

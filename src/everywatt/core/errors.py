@@ -15,6 +15,7 @@ EverywattError
 │   ├── TapeDamaged     bytes were changed or lost                  exit 3
 │   └── TapeTooNew      written by a later everywatt                exit 3
 ├── RecorderError       the recorder did not start or answer        exit 3
+├── NetworkError        a server did not answer as it should        exit 3
 └── SimError            the simulated machine cannot be made        exit 2
 """
 
@@ -114,6 +115,22 @@ class RecorderError(EverywattError):
     """The recorder process did not start or stopped answering."""
 
     exit_code = 3
+
+
+class NetworkError(EverywattError):
+    """A server could not be reached, or did not answer as it should.
+
+    kind    name, connect, connect-timeout, timeout, tls, certificate, protocol, cut (the connection ended early),
+            damaged (compressed data), too-large or redirect
+    server  its address, without secrets
+    reason  the same as the message, without the server
+    """
+
+    exit_code = 3
+
+    def __init__(self, kind: str, server: str, reason: str, *, cure: str | None = None) -> None:
+        super().__init__(f"{server}: {reason}.", cure=cure)
+        self.kind, self.server, self.reason = kind, server, reason
 
 
 class SimError(EverywattError):

@@ -1,8 +1,10 @@
-"""How much memory this process has had."""
+"""How memory of processes is reported, and how much this process has had."""
 
 from __future__ import annotations
 
 import resource
+
+MEMORIES = ("rss", "pss")  # resident set size; proportional and unique set size as well
 
 
 def own_peak_bytes() -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from everywatt.api.run import Run
 from everywatt.core.clocks import NS
+from everywatt.core.device import is_gpu
 from everywatt.core.errors import MeasurementRefused
 from everywatt.energy.curve import Z95
 from everywatt.energy.loading import load_ticks
@@ -47,7 +48,7 @@ def compare_with_meter(
     MeasurementRefused where the two have too little time, or too little change of load, in common.
     """
     tape = single(run)
-    chosen = [s for s in sources(tape) if (s.label == device if device else s.channel.device.startswith("gpu."))]
+    chosen = [s for s in sources(tape) if (s.label == device if device else is_gpu(s.channel.device))]
     if not chosen:
         listed = ", ".join(sorted(source.label for source in sources(tape))) or "none"
         raise MeasurementRefused(f"{run.name} has no {device or 'card'} that measures power; it has: {listed}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +10,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 import numpy as np
 
+from everywatt.core import foreign
 from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
+from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import SensorError, UsageError
 from everywatt.core.machine import Machine
 from everywatt.doctor.gpu_load import Load, toggled
@@ -41,7 +42,7 @@ def characterise_log(source: Path, marks: Path | None = None, column: str | None
     `marks` is a CSV of `unix_s`, the times at which the load was switched: with it the averaging window is found. The
     log's timestamps are local time; the whole-hour offset (or quarter of one) that fits the marks is found by itself.
     """
-    rows = [row for row in parse_csv(_lines(source)) if row.time is not None]
+    rows = [row for row in parse_csv(foreign.lines(source, errors="strict")) if row.time is not None]
     if not rows:
         raise UsageError(
             f"{source} holds no rows of nvidia-smi with a timestamp.", cure="nvidia-smi --query-gpu=timestamp,…"
@@ -56,23 +57,9 @@ def characterise_log(source: Path, marks: Path | None = None, column: str | None
     return found
 
 
-def _lines(source: Path) -> list[str]:
-    try:
-        with _open(source) as file:
-            return file.read().splitlines()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise UsageError(f"{source} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-
-
-def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return cast("TextIO", gzip.open(path, "rt", encoding="utf-8"))
-    return path.open(encoding="utf-8")
-
-
 def _marks(path: Path) -> list[float]:
     found = []
-    for cells in csv.reader(_lines(path)):
+    for cells in csv.reader(foreign.lines(path, errors="strict")):
         try:
             found.append(float(cells[0]))
         except (ValueError, IndexError):
@@ -151,7 +138,7 @@ def characterise_live(
     found: list[dict[str, Any]] = []
     with _opened(machine or Machine.here()) as devices:
         for device, groups in devices.items():
-            made = load(int(device.removeprefix("gpu."))) if load is not None and device.startswith("gpu.") else None
+            made = load(int(Device.parse(device).name)) if load is not None and is_gpu(device) else None
             polls = [_Polls(group) for group in groups]
             with ExitStack() as stack:
                 marks_ns = stack.enter_context(toggled(made)) if made is not None else None

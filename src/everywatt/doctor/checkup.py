@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from everywatt.core.format import format_bytes
 from everywatt.core.machine import Machine, runtime_dir
-from everywatt.core.units import format_bytes
 from everywatt.doctor.diagnose import Check, Diagnosis, Verdict, diagnose
 from everywatt.recorder.wire import SOCKET, Address
 from everywatt.tape.places import filesystem, is_network

@@ -20,10 +20,8 @@ GROUP = "everywatt"
 UDEV_PATH = "udev/rules.d/70-everywatt.rules"
 TMPFILES_PATH = "tmpfiles.d/everywatt.conf"
 UDEV_TEXT = f"# Members of the group '{GROUP}' may read CPU energy counters.\n{group_rule(GROUP)}\n"
-TMPFILES_TEXT = (
-    "# The same at boot, for counters that are there before udev.\n"
-    f"z /sys/class/powercap/*rapl*:*/energy_uj 0440 root {GROUP} - -\n"
-)
+TMPFILES_RULE = f"z /sys/class/powercap/*rapl*:*/energy_uj 0440 root {GROUP} - -"
+TMPFILES_TEXT = f"# The same at boot, for counters that are there before udev.\n{TMPFILES_RULE}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ def by_hand(user: str) -> list[str]:
         f"sudo groupadd --system --force {GROUP}",
         f"sudo usermod -aG {GROUP} {shlex.quote(user)}",
         f"printf '%s\\n' {shlex.quote(group_rule(GROUP))} | sudo tee /etc/{UDEV_PATH}",
-        f"printf '%s\\n' {shlex.quote(TMPFILES_TEXT.splitlines()[-1])} | sudo tee /etc/{TMPFILES_PATH}",
+        f"printf '%s\\n' {shlex.quote(TMPFILES_RULE)} | sudo tee /etc/{TMPFILES_PATH}",
         f"sudo systemd-tmpfiles --create /etc/{TMPFILES_PATH}",
     ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +10,7 @@ import numpy as np
 from everywatt.core.budget import Budget, Term
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, total
+from everywatt.core.stats import mean_half_width
 from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable, scope_of
 from everywatt.energy.window import source_energy
@@ -89,8 +89,9 @@ def idle_energy(candidates: Sequence[Source], baseline: Baseline, duration_s: fl
     for source in parts:
         energy = source_energy(source, baseline.start_ns, baseline.end_ns)
         if energy.joules is not None:
-            spread = Term("baseline", f"baseline:{source.label}:{baseline.start_ns}", _spread_w(source, baseline))
-            budget = energy.budget + Budget((replace(spread, joules=spread.joules * baseline.duration_s),))
+            spread_j = _spread_w(source, baseline) * baseline.duration_s
+            spread = Term("baseline", f"baseline:{source.label}:{baseline.start_ns}", spread_j)
+            budget = energy.budget + Budget((spread,))
             seen = observed.get(source.label, gross.coverage) / (energy.coverage or 1.0)
             energy = replace(energy, budget=budget) * (seen * duration_s / baseline.duration_s)
         scaled[source.label] = energy
@@ -107,4 +108,4 @@ def _spread_w(source: Source, baseline: Baseline) -> float:
     watts = watts[np.isfinite(watts)]
     if len(watts) < 3:
         return 0.0
-    return float(2.365 * np.std(watts, ddof=1) / math.sqrt(len(watts)))
+    return mean_half_width(watts.tolist())

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import add
 
-from everywatt.core.energy import Energy, join_labels, total
+from everywatt.core.energy import Energy, join_labels, sum_energies, total
 
 
 def combine(figures: Sequence[tuple[str, Energy]]) -> Energy:
@@ -24,7 +22,7 @@ def combine(figures: Sequence[tuple[str, Energy]]) -> Energy:
     scopes = {energy.scope for _, energy in counted}
     missing = [f"{host}: {energy.refused}" for host, energy in figures if energy.joules is None]
     if len(hosts) == 1 and len(scopes) == 1:
-        summed = reduce(add, (energy for _, energy in counted))
+        summed = sum_energies(energy for _, energy in counted)
         return _with_notes(summed, missing)
     by_host: dict[str, Energy] = {}
     for index, (host, energy) in enumerate(counted):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import add
 
 import numpy as np
 
 from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
-from everywatt.core.energy import Energy, total
-from everywatt.core.units import format_joules
+from everywatt.core.energy import Energy, sum_energies, total
+from everywatt.core.format import format_joules
 from everywatt.energy.loading import Asked, load_readings, load_ticks, rough_energy
 from everywatt.energy.model_interval import Told, told_widths
 from everywatt.energy.sources import Source, addable, scope_of
@@ -44,7 +42,7 @@ def together(figures: Sequence[Energy], windows: Sequence[tuple[int, int]]) -> E
     found = [figure for figure in figures if figure.joules is not None]
     if not found:
         return figures[0]
-    whole = reduce(add, found)
+    whole = sum_energies(found)
     if len(found) == len(figures):
         return whole
     lengths = [(end - start) / NS for start, end in windows]

@@ -27,10 +27,7 @@ def main(text: str) -> int:
         return combine(flags, config)
 
     try:
-        options = read()
-        if not (options.remote_write or "").startswith("https:"):
-            sys.modules.setdefault("ssl", None)  # type: ignore[arg-type] # 4 MB that http.client would load
-        return serve(Agent(options), read)
+        return serve(Agent(read()), read)
     except EverywattError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 from everywatt.fleet.metrics import escape
 
@@ -50,14 +50,11 @@ def _containing(text: str) -> str:
 
 def read_filter(path: Path) -> list[Wanted]:
     """What a filter file asks for: a JSON list of [metric, {label: text}], or lines of PromQL (# starts a comment)."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'not text'}.") from None
+    text = foreign.read_text(path)
     if text.lstrip().startswith("["):
         found = _old(path, text)
     else:
-        lines = (line.strip() for line in text.splitlines())
+        lines = (line.strip() for line in text.split("\n"))
         found = [Wanted(line) for line in lines if line and not line.startswith("#")]
     if not found:
         raise UsageError(f"{path} asks for nothing.", cure=FORM)
@@ -66,7 +63,7 @@ def read_filter(path: Path) -> list[Wanted]:
 
 def _old(path: Path, text: str) -> list[Wanted]:
     try:
-        entries = json.loads(text)
+        entries = foreign.parse_json(text)
     except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}.", cure=FORM) from None
     found = []

@@ -22,10 +22,10 @@ import numpy.typing as npt
 from everywatt.core.errors import EverywattError, MeasurementRefused, UsageError
 from everywatt.core.jsonio import dumps
 from everywatt.core.units import parse_duration_s
-from everywatt.fleet.client import corrected
 from everywatt.fleet.options import AgentOptions
 from everywatt.fleet.post import Poster, Verdict
 from everywatt.fleet.protobuf import labels_bytes, varint
+from everywatt.net.api import corrected
 
 BATCH_S: Final = 5  # as agents send
 POST_SAMPLES: Final = 10_000
@@ -202,7 +202,7 @@ def _insist(poster: Poster, body: bytes, sleep: Callable[[float], object]) -> in
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; one JSON object on stdout."""
-    parser = argparse.ArgumentParser(prog="python -m everywatt.fleet.loadgen", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m everywatt.fleet.loadgen", description=__doc__.partition("\n")[0])
     parser.add_argument("url", help="where to write to, as in http://store:8428")
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--channels", type=int, default=60)

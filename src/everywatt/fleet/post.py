@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
 import re
-import time
 from collections.abc import Sequence
-from email.utils import parsedate_to_datetime
 from enum import Enum
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote, urlsplit
+from typing import NamedTuple
 
-from everywatt.core.errors import UsageError
-from everywatt.fleet.address import read_token
+from everywatt.core.errors import NetworkError
 from everywatt.fleet.options import AgentOptions
 from everywatt.fleet.protobuf import Sample, write_request
-
-if TYPE_CHECKING:
-    import ssl
+from everywatt.net.client import Client, Limits
+from everywatt.net.http1 import retry_after_s
+from everywatt.net.tls import ClientTls
+from everywatt.net.tokens import read_token
 
 TIMEOUT_S = 30.0
-MOST_WAIT_S = 600.0
-MOST_ANSWER = 4096
+KEEP_S = 600.0
+MAX_ANSWER_BYTES = 4096  # of an error's text; the rest says nothing new
 REFUSED = (400, 409, 413, 422)
 # Prometheus answers 500 to samples that it can never take.
 HOPELESS = re.compile(r"out of bounds|out of order|too old|too far|duplicate sample|out-of-order", re.IGNORECASE)
@@ -49,27 +43,21 @@ class Poster:
     """Keeps one connection to the receiver. Raises nothing but UsageError, when it is made."""
 
     def __init__(self, options: AgentOptions, *, timeout_s: float = TIMEOUT_S) -> None:
-        from everywatt import __version__
-
         assert options.remote_write is not None
-        parts = urlsplit(options.remote_write)
-        self._host, self._port = parts.hostname or "", parts.port
-        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._timeout_s = timeout_s
-        self._tls = _tls(options) if parts.scheme == "https" else None
-        self._connection: http.client.HTTPConnection | None = None
-        self._headers = {
-            "Content-Encoding": "snappy",
-            "Content-Type": "application/x-protobuf",
-            "X-Prometheus-Remote-Write-Version": "0.1.0",
-            "User-Agent": f"everywatt/{__version__}",
-        }
-        token = read_token(None, options.remote_write_token_file)
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
-        elif parts.username is not None:
-            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            self._headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+        self._client = Client(
+            options.remote_write,
+            token=read_token(None, options.remote_write_token_file),
+            headers={"Content-Encoding": "snappy", "X-Prometheus-Remote-Write-Version": "0.1.0"},
+            tls=ClientTls(options.remote_write_ca, options.remote_write_cert, options.remote_write_key),
+            limits=Limits(
+                connect_s=timeout_s,
+                silence_s=timeout_s,
+                total_s=4 * timeout_s,
+                body_bytes=MAX_ANSWER_BYTES,
+                truncate=True,
+                keep_s=KEEP_S,
+            ),
+        )
 
     def post(self, series: Sequence[tuple[bytes, tuple[Sample, ...]]]) -> Answer:
         """Send these series."""
@@ -78,93 +66,19 @@ class Poster:
         return self.send(bytes(cramjam.snappy.compress_raw(write_request(series))))
 
     def send(self, body: bytes) -> Answer:
-        """Send a request that is compressed already."""
+        """Send a request that is compressed already. Receivers know samples that come twice, so it may be repeated."""
         try:
-            return self._answer(*self._send(body))
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            return Answer(Verdict.LATER, _reason(error))
-
-    def _send(self, body: bytes) -> tuple[int, str, str | None]:
-        """Status, text and Retry-After; a connection that the receiver has closed meanwhile is made once more."""
-        for again in (True, False):
-            kept = self._connection is not None
-            connection = self._connection or self._connect()
-            try:
-                connection.request("POST", self._target, body, self._headers)
-                answer = connection.getresponse()
-                text = answer.read(MOST_ANSWER).decode("utf-8", "replace").strip()
-                if answer.read(1):
-                    self.close()  # a longer answer than anybody needs
-                return answer.status, text, answer.getheader("Retry-After")
-            except (
-                http.client.RemoteDisconnected,
-                BrokenPipeError,
-                ConnectionResetError,
-                http.client.CannotSendRequest,
-            ):
-                self.close()
-                if not (kept and again):
-                    raise
-        raise AssertionError
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if self._tls is not None:
-            self._connection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=self._timeout_s, context=self._tls
-            )
-        else:
-            self._connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-        return self._connection
-
-    @staticmethod
-    def _answer(status: int, text: str, retry_after: str | None) -> Answer:
-        if 200 <= status < 300:
+            response = self._client.request("POST", body=body, content_type="application/x-protobuf", repeatable=True)
+        except NetworkError as error:
+            return Answer(Verdict.LATER, error.reason)
+        text = response.text.strip()
+        if 200 <= response.status < 300:
             return Answer(Verdict.TAKEN)
-        why = f"{status} {text[:200]}".strip()
-        if status in REFUSED or (status == 500 and HOPELESS.search(text)):
+        why = f"{response.status} {text[:200]}".strip()
+        if response.status in REFUSED or (response.status == 500 and HOPELESS.search(text)):
             return Answer(Verdict.REFUSED, why)
-        return Answer(Verdict.LATER, why, wait_of(retry_after, time.time()))
+        return Answer(Verdict.LATER, why, retry_after_s(response.headers.get("retry-after")))
 
     def close(self) -> None:
-        """Let go of the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
-def wait_of(header: str | None, now_s: float) -> float | None:
-    """Seconds of a Retry-After header, which has seconds or a date; None where it makes no sense."""
-    if not header:
-        return None
-    if header.strip().isdecimal():
-        return min(float(header), MOST_WAIT_S)
-    try:
-        return min(max(parsedate_to_datetime(header).timestamp() - now_s, 0.0), MOST_WAIT_S)
-    except (ValueError, TypeError):
-        return None
-
-
-def _tls(options: AgentOptions) -> ssl.SSLContext:
-    if not hasattr(http.client, "HTTPSConnection"):
-        raise UsageError("This agent was started without TLS.", cure="restart it with the new address")
-    import ssl
-
-    try:
-        context = ssl.create_default_context(cafile=options.remote_write_ca)
-        if options.remote_write_cert is not None:
-            context.load_cert_chain(options.remote_write_cert, options.remote_write_key, password="")
-    except (OSError, ValueError) as error:
-        files = [options.remote_write_ca, options.remote_write_cert, options.remote_write_key]
-        named = ", ".join(str(Path(file)) for file in files if file is not None)
-        raise UsageError(f"{named} cannot be used for TLS: {error}.") from None
-    return context
-
-
-def _reason(error: Exception) -> str:
-    untrusted = getattr(error, "verify_message", None)
-    if untrusted:
-        return f"its certificate is not trusted ({untrusted})"
-    if isinstance(error, TimeoutError):
-        return "it does not answer"
-    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+        """Close the connection."""
+        self._client.close()

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.fleet.client import Client, NotTaken
 from everywatt.fleet.filters import EVERYWATT, Wanted, read_filter
+from everywatt.net.api import ApiClient, NotTaken
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +118,7 @@ def _seconds(ms: int) -> str:
 
 
 def fetch(
-    client: Client,
+    client: ApiClient,
     wanted: Sequence[Wanted],
     start_ns: int,
     end_ns: int,
@@ -148,7 +148,7 @@ def fetch(
     return Answer(sorted(series, key=lambda one: (one.name, sorted(one.labels.items()))), list(warnings))
 
 
-def _answered(client: Client, piece: Piece) -> tuple[Found, dict[str, None]]:
+def _answered(client: ApiClient, piece: Piece) -> tuple[Found, dict[str, None]]:
     """The series of a piece, and warnings. It is done where the question is asked, since JSON takes much memory."""
     found: Found = {}
     warnings: dict[str, None] = {}
@@ -158,7 +158,9 @@ def _answered(client: Client, piece: Piece) -> tuple[Found, dict[str, None]]:
     return found, warnings
 
 
-def plan(client: Client, wanted: Sequence[Wanted], start_ns: int, end_ns: int, step_s: float | None) -> Iterator[Piece]:
+def plan(
+    client: ApiClient, wanted: Sequence[Wanted], start_ns: int, end_ns: int, step_s: float | None
+) -> Iterator[Piece]:
     """The questions to ask, each of a size that servers answer."""
     start_ms, end_ms = start_ns // 1_000_000, end_ns // 1_000_000
     if end_ms <= start_ms:
@@ -185,7 +187,7 @@ def plan(client: Client, wanted: Sequence[Wanted], start_ns: int, end_ns: int, s
             after_ms = last_ms
 
 
-def _count(client: Client, wanted: Wanted, start_ms: int, end_ms: int) -> int:
+def _count(client: ApiClient, wanted: Wanted, start_ms: int, end_ms: int) -> int:
     """How many series there are."""
     times = [("start", _seconds(start_ms)), ("end", _seconds(end_ms))]
     try:
@@ -195,7 +197,7 @@ def _count(client: Client, wanted: Wanted, start_ms: int, end_ms: int) -> int:
     return len(data.get("data") or ())
 
 
-def _answers(client: Client, piece: Piece) -> Iterator[dict[str, Any]]:
+def _answers(client: ApiClient, piece: Piece) -> Iterator[dict[str, Any]]:
     """The answer to a piece, or those to its parts, in order of time."""
     try:
         yield _asked(client, *piece.question())
@@ -207,9 +209,9 @@ def _answers(client: Client, piece: Piece) -> Iterator[dict[str, Any]]:
             yield from _answers(client, half)
 
 
-def _asked(client: Client, path: str, params: list[tuple[str, str]]) -> dict[str, Any]:
+def _asked(client: ApiClient, path: str, params: list[tuple[str, str]]) -> dict[str, Any]:
     kept: list[Any] = []
-    client.ask(path, params, sound=lambda data: kept.append(json.loads(data)))
+    client.ask(path, params, check=lambda data: kept.append(json.loads(data)))
     answer = kept[-1]
     if not isinstance(answer, dict) or "status" not in answer:
         raise MeasurementRefused(f"{client.shown} is no Prometheus: it answers something else.", cure="the address")
@@ -220,7 +222,7 @@ def _asked(client: Client, path: str, params: list[tuple[str, str]]) -> dict[str
     return answer
 
 
-def _no(client: Client, wanted: Wanted, error: NotTaken) -> MeasurementRefused:
+def _no(client: ApiClient, wanted: Wanted, error: NotTaken) -> MeasurementRefused:
     text = str(error)
     try:
         text = str(json.loads(text)["error"])
@@ -263,7 +265,7 @@ def range_frame(
     """
     from everywatt.fleet.tables import frame, join
 
-    client = Client(url, token=token, ca=ca)
+    client = ApiClient(url, token=token, ca=ca)
     asked = read_filter(wanted) if isinstance(wanted, Path) else [Wanted(one) for one in wanted] or [EVERYWATT]
     answer = fetch(client, asked, start_ns, end_ns, step_s=step_s)
     if not answer.series:
@@ -271,7 +273,7 @@ def range_frame(
     return frame(join(answer.series, step_s=step_s, rates=rates))
 
 
-def nothing(client: Client, wanted: Sequence[Wanted], start_ns: int, end_ns: int) -> MeasurementRefused:
+def nothing(client: ApiClient, wanted: Sequence[Wanted], start_ns: int, end_ns: int) -> MeasurementRefused:
     """The error for an answer without samples."""
     from everywatt.tape.exporting import iso
 

@@ -7,7 +7,6 @@ energy's own: factors are taken as they are given.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from everywatt.api.run import Run
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy
-from everywatt.core.units import format_duration, format_quantity
+from everywatt.core.format import format_duration, format_money, format_number, format_quantity
 from everywatt.footprint.intensity import Curve, Intensity, country_intensity, read_curve
 
 J_PER_KWH = 3.6e6
@@ -56,16 +55,9 @@ class Amount:
         if self.value is None or self.low is None or self.high is None:
             return f"refused: {self.refused}"
         below, above = self.value - self.low, self.high - self.value
-        if self.unit in PREFIXED:
-            return format_quantity(self.value, self.unit, below, above)
-        # Nobody pays in micro-euros.
-        decimals = min(12, max(2, 1 - math.floor(math.log10(max(below, above))))) if max(below, above) > 0 else 2
-        spread = (
-            f"± {(below + above) / 2:.{decimals}f}"
-            if math.isclose(below, above, rel_tol=0.05)
-            else (f"−{below:.{decimals}f}/+{above:.{decimals}f}")
-        )
-        return f"{self.value:.{decimals}f} {self.unit} {spread}"
+        if below <= 0 and above <= 0 and self.unit not in PREFIXED:
+            return format_money(self.value, self.unit)
+        return format_quantity(self.value, self.unit, below, above)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -149,8 +141,8 @@ def _equivalents(energy: Amount) -> tuple[str, ...]:
     if energy.value is None:
         return ()
     seconds, charges = energy.value / LAMP_W * 3600, energy.value / PHONE_WH
-    minutes = f"{seconds / 60:.3g} minutes" if seconds >= 120 else f"{seconds:.3g} s"
-    return (f"a lamp of {LAMP_W:g} W for {minutes}", f"{charges:.3g} charges of a phone of {PHONE_WH:g} Wh")
+    lamp = f"a lamp of {LAMP_W:g} W for {format_duration(seconds)}"
+    return (lamp, f"{format_number(charges)} charges of a phone of {PHONE_WH:g} Wh")
 
 
 def mean_intensity(run: Run, curve: Curve) -> tuple[float | None, str]:

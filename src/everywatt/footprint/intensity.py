@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 
 TABLE = "grid_intensity.csv"
@@ -79,7 +80,7 @@ class Curve:
 def countries() -> tuple[tuple[str, str, str, int, float], ...]:
     """The bundled table: two letters, three letters, name, year, grams per kWh."""
     text = (files("everywatt.footprint") / TABLE).read_text(encoding="utf-8")
-    rows = list(csv.reader(line for line in text.splitlines() if not line.startswith("#")))
+    rows = list(csv.reader(line for line in text.split("\n") if line and not line.startswith("#")))
     return tuple((row[0], row[1], row[2], int(row[3]), float(row[4])) for row in rows[1:])
 
 
@@ -101,26 +102,23 @@ def read_curve(path: Path) -> Curve:
     that is for long, `Curve.stale_s` tells. UsageError, with the
     line, where something cannot be read.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    found = foreign.lines(path, errors="strict", limits=foreign.SMALL)
+    lines = [line for line in found if line.strip() and not line.startswith("#")]
     if not lines:
         raise UsageError(f"{path} is empty.", cure="columns time and g_per_kwh")
     rows = csv.reader(lines, delimiter=";" if lines[0].count(";") > lines[0].count(",") else ",")
     heads = [head.strip().casefold().replace(" ", "_") for head in next(rows)]
     time_at, value_at = _column(path, heads, TIME_COLUMNS), _column(path, heads, VALUE_COLUMNS)
-    found: dict[float, float] = {}
+    grams: dict[float, float] = {}
     for number, row in enumerate(rows, 2):
         if len(row) <= max(time_at, value_at) or not row[value_at].strip():
             continue
-        found[_seconds(path, number, row[time_at])] = _grams(path, number, row[value_at])
-    if not found:
+        grams[_seconds(path, number, row[time_at])] = _grams(path, number, row[value_at])
+    if not grams:
         raise UsageError(f"{path} has no row with a value.", cure="columns time and g_per_kwh")
-    times = sorted(found)
+    times = sorted(grams)
     step = times[-1] - times[-2] if len(times) > 1 else ALONE_S
-    return Curve(np.array(times), np.array([found[t] for t in times]), times[-1] + step, path.name)
+    return Curve(np.array(times), np.array([grams[t] for t in times]), times[-1] + step, path.name)
 
 
 def _column(path: Path, heads: list[str], known: tuple[str, ...]) -> int:

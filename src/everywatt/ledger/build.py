@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from everywatt.core.energy import Energy
-from everywatt.core.units import format_joules, format_percent
+from everywatt.core.format import format_joules, format_percent
 from everywatt.energy.combine import combine
 from everywatt.ledger import idle as idling
 from everywatt.ledger.entries import Page, entries
@@ -14,7 +14,6 @@ from everywatt.ledger.groups import describer, grouper
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
 from everywatt.ledger.owners import Checks, Ledger, in_microjoules
-from everywatt.ledger.spans.span_book import span_book
 from everywatt.ledger.split.policy import check_policy
 from everywatt.ledger.split.shares import NOBODY_AT, DeviceShares, TapeShares
 from everywatt.ledger.split.sharing import share_tape
@@ -47,6 +46,8 @@ def ledger(
     several = len(set(hosts)) > 1
     levels = _levels(tapes, hosts, baseline)
     if by == "span":
+        from everywatt.ledger.spans.span_book import span_book  # a quarter of what the ledger loads
+
         return span_book(tapes, windows, levels, idle_policy=idle_policy, notes=notes)
     own, about = grouper(by, tapes), describer(by, tapes)
     pages = []

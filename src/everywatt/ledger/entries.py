@@ -160,12 +160,12 @@ def _entry(account: _Account, total: Energy) -> Entry:
     for name, amounts in account.uj.items():
         sums = [before + amount for before, amount in zip(sums, amounts, strict=True)]
         if any(amounts):
-            budget = _added(account.budgets.get(name, []))
+            budget = Budget.sum(account.budgets.get(name, []))
             pedigree, coverage = account.pedigrees.get(name, ""), account.coverage.get(name, 1.0)
             parts.append((name, Energy(sum(amounts) / UJ, budget, name, pedigree, coverage)))
     energy = Energy(
         sum(sums) / UJ,
-        _added([budget for budgets in account.budgets.values() for budget in budgets]),
+        Budget.sum(budget for budgets in account.budgets.values() for budget in budgets),
         total.scope,
         join_labels(part.pedigree for _, part in parts) or total.pedigree,
         total.coverage,
@@ -174,9 +174,3 @@ def _entry(account: _Account, total: Energy) -> Entry:
     by_part = {part: amount for part, amount in zip(PARTS, sums, strict=True) if amount}
     details = dict(account.details) | ({"processes": account.processes} if account.processes > 1 else {})
     return Entry(account.owner, energy, by_part, account.use, "+".join(m for m in account.methods if m), details)
-
-
-def _added(found: Sequence[Budget]) -> Budget:
-    """All budgets in one; terms of one key together."""
-    terms = tuple(term for budget in found for term in budget.terms)
-    return Budget() + Budget(terms, tuple(bound for budget in found for bound in budget.bounds))

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.stats import mean_half_width
+
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
@@ -214,9 +216,7 @@ def _spread(watts: Floats) -> float:
     """95 % half-width of the mean, by the scatter of up to eight blocks: power drifts, so cells are not independent."""
     if len(watts) < 3:
         return max(float(np.ptp(watts)), 0.05 * abs(float(watts.mean())))
-    blocks = np.array([block.mean() for block in np.array_split(watts, min(8, len(watts)))])
-    student = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}[len(blocks)]
-    return student * float(blocks.std(ddof=1)) / math.sqrt(len(blocks))
+    return mean_half_width([float(block.mean()) for block in np.array_split(watts, min(8, len(watts)))])
 
 
 def given(found: Mapping[str, Idle], baseline: float | Mapping[str, float | Idle]) -> dict[str, Idle]:

@@ -185,10 +185,7 @@ def _together(entries: Sequence[Entry]) -> dict[str, Any]:
     """Several entries as one: how many, their microjoules by reason, and their joules with the interval."""
     amounts = {part: sum(entry.by_part_uj.get(part, 0) for entry in entries) for part in Part}
     whole_uj = sum(amounts.values())
-    budget = Budget()
-    for entry in entries:
-        budget = budget + entry.energy.budget
-    below, above = budget.sides()
+    below, above = Budget.sum(entry.energy.budget for entry in entries).sides()
     return {
         "owners": len(entries),
         "microjoules": whole_uj,

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from everywatt.core.clocks import NS
+from everywatt.core.foreign import text_lines
 from everywatt.meters.archive import safe_name
 from everywatt.meters.journal import Journal, head_of, journal_path, journals, kind_of, tail_of, whole_size
 from everywatt.meters.omegawatt_csv import HEADER
@@ -237,7 +238,7 @@ class Capture:
     def _packed(self, packer: subprocess.Popen[str]) -> None:
         out, err = packer.communicate()
         self.progress.packed += out.split("\n")[:-1]
-        for line in err.strip().splitlines():
+        for line in text_lines(err.strip()):
             self._tell(line)
 
     def _finish(self) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.energy.curve import Z95
+from everywatt.core.format import format_number, format_watts
+from everywatt.core.stats import student_factor
 
 LEAST_CELLS = 4
 
@@ -24,7 +25,8 @@ class Overhead:
     cells: int
 
     def __str__(self) -> str:
-        return f"wall = {self.a_w:.1f} W ± {self.a_within_w:.1f} + ({self.b:.3f} ± {self.b_within:.3f}) × chips"
+        offset = format_watts(self.a_w, self.a_within_w, self.a_within_w)
+        return f"wall = {offset} + {format_number(self.b, '', self.b_within, self.b_within)} × chips"
 
 
 def fit_overhead(chips_w: npt.ArrayLike, wall_w: npt.ArrayLike) -> Overhead | None:
@@ -48,8 +50,7 @@ def fit_overhead(chips_w: npt.ArrayLike, wall_w: npt.ArrayLike) -> Overhead | No
     follows = min(max(follows, 0.0), 0.95)
     inflate = (1 + follows) / (1 - follows)
     variance = squares / (len(x) - 2) * inflate
-    few = 1 + 2.5 / (len(x) - 2)  # Student's t over the normal, to within a few percent
-    width = Z95 * few * np.sqrt(variance)
+    width = student_factor(len(x) - 2) * np.sqrt(variance)
     within_b = float(width / np.sqrt(scatter))
     within_a = float(width * np.sqrt(1 / len(x) + middle**2 / scatter))
     return Overhead(a, within_a, b, within_b, 1 - squares / total if total > 0 else 1.0, len(x))

@@ -11,7 +11,6 @@ from = 2026-01-01       # may be left out, as `until`
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from everywatt.core import foreign
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.meters.block import Block
@@ -101,11 +101,9 @@ def unchanged(blocks: Iterable[Block], change_ns: int | None, whose: str) -> Ite
 def load_map(path: Path) -> PlugMap:
     """A map from TOML, or from a JSON table of Lab-IA. UsageError with the entry that is wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
-        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{path} cannot be read: {reason}.") from None
+        data = foreign.read_json(path) if path.suffix == ".json" else tomllib.loads(foreign.read_text(path))
+    except ValueError as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from None
     feeds = labia_feeds(data) if path.suffix == ".json" else toml_feeds(data, path)
     if not feeds:
         raise UsageError(f"{path} maps no plug.", cure='[[plug]] with plug = 1 and node = "name"')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from everywatt.api.run import Run
+from everywatt.core import foreign
 from everywatt.core.channels import Domain
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.meters.block import Floats
@@ -95,11 +95,7 @@ def _plain(value: float) -> float | None:
 
 def from_saved(path: Path) -> list[Node]:
     """A comparison that was saved, by us or by Lab-IA. UsageError where it is none."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    return nodes_of(data, path)
+    return nodes_of(foreign.read_json(path), path)
 
 
 def nodes_of(data: Any, path: Path) -> list[Node]:

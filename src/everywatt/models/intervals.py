@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from everywatt.core.stats import conformal_quantile
 from everywatt.models.form import LEAST_WIDENING, Form, Widths, along, distance, rank_in
 from everywatt.models.learners import importances
 from everywatt.models.loads import centres_of
@@ -68,8 +69,8 @@ def widths_of(place: Map, novelty: Floats, errors: Floats, level: float = LEVEL)
     at, below, above = [], [], []
     for part in np.array_split(order, count):
         at.append(float(np.median(novelty[part])))
-        below.append(max(0.0, -_quantile(errors[part], (1 - level) / 2)))
-        above.append(max(0.0, _quantile(errors[part], (1 + level) / 2)))
+        below.append(max(0.0, -conformal_quantile(errors[part].tolist(), (1 - level) / 2)))
+        above.append(max(0.0, conformal_quantile(errors[part].tolist(), (1 + level) / 2)))
     below, above = np.maximum.accumulate(below).tolist(), np.maximum.accumulate(above).tolist()
     at = np.maximum.accumulate(at).tolist()
     centres = tuple(tuple(float(f"{v:.4g}") for v in centre) for centre in place.centres)
@@ -115,19 +116,10 @@ def widened(widths: Widths, folds: Sequence[tuple[Floats, Floats, Floats]]) -> W
             inner = np.array([widths.logs(new, 0.0) for new in novelty[out].tolist()])
             far = np.array([distance(value) for value in excess[out].tolist()])
             lacking = np.maximum(-errors[out] - inner[:, 0], errors[out] - inner[:, 1])
-            needs.append(_quantile(lacking / far, widths.level))
+            needs.append(conformal_quantile((lacking / far).tolist(), widths.level))
     if not needs:
         return widths
-    return replace(widths, out=max(_quantile(np.array(needs), widths.level), LEAST_WIDENING))
-
-
-def _quantile(values: Floats, share: float) -> float:
-    """The conformal quantile: of n values and one more that is to come."""
-    n = len(values)
-    ordered = np.sort(values)
-    if share >= 0.5:
-        return float(ordered[min(int(np.ceil((n + 1) * share)) - 1, n - 1)])
-    return float(ordered[max(int(np.floor((n + 1) * share)) - 1, 0)])
+    return replace(widths, out=max(conformal_quantile(needs, widths.level), LEAST_WIDENING))
 
 
 def covered(widths: Widths, novelty: Floats, errors: Floats, excess: Floats | None = None) -> Floats:

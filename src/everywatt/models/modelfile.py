@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import document, plain
 from everywatt.models.features import KINDS, Feature
@@ -98,12 +99,10 @@ def load_model(path: str | Path) -> Model:
     """A model from its file. UsageError says what is wrong with one that is not to be trusted."""
     path = Path(path)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"{path} is larger than any model file.")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.", cure="everywatt model fit … --out FILE") from None
-    except (ValueError, RecursionError):
+        data = foreign.parse_json(foreign.read_text(path, limits=foreign.Limits(total_bytes=MOST_BYTES)))
+    except UsageError as error:
+        raise UsageError(error.message, cure="everywatt model fit … --out FILE") from None
+    except ValueError:
         raise UsageError(f"{path} is not a model file: it is not JSON.") from None
     return from_dict(data, str(path))
 

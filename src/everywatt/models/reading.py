@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
+from everywatt.core import foreign
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, MissingExtra, UsageError
 from everywatt.models.table import Floats, Table, concatenate, join, ordered, rates
@@ -20,7 +19,6 @@ from everywatt.tape.importing import parse_utc_ns
 TIMES = ("timestamp", "time", "utc_ns", "time_ns", "unix_s", "epoch", "datetime", "date", "ts", "t", "time_s")
 COUNTER_NAME = re.compile(r"(_total|_count|_energy|\.energy|_uj|_joules|energy_j|_seconds_total|\.cpu_time)$", re.I)
 MILLI = re.compile(r"milli_?watts?|_mw\b|\bmw\b", re.I)
-MOST_TEXT = 2_000_000_000
 
 
 def read_tables(
@@ -55,23 +53,16 @@ def read_table(path: Path, *, time: str | None = None, load: str | None = None) 
     return _with_rates(_table(path, raw, time, load))
 
 
-def _open(path: Path) -> TextIO:
-    if path.name.endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="")
-    return path.open(encoding="utf-8", errors="replace", newline="")
-
-
 def _csv(path: Path) -> dict[str, list[str]]:
     try:
-        with _open(path) as file:
-            rows = csv.reader(file)
-            head = [cell.strip() for cell in next(rows, [])]
-            columns: list[list[str]] = [[] for _ in head]
-            for row in rows:
-                if len(row) == len(head):
-                    for column, cell in zip(columns, row, strict=True):
-                        column.append(cell)
-    except (OSError, EOFError, csv.Error) as error:
+        rows = csv.reader(foreign.lines(path, ends=True))
+        head = [cell.strip() for cell in next(rows, [])]
+        columns: list[list[str]] = [[] for _ in head]
+        for row in rows:
+            if len(row) == len(head):
+                for column, cell in zip(columns, row, strict=True):
+                    column.append(cell)
+    except csv.Error as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
     if len(set(head)) != len(head) or not head:
         raise UsageError(f"{path} has no line of column names, or a name twice.")
@@ -170,13 +161,12 @@ def _sage(path: Path) -> Table:
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        with _open(path) as file:
-            for line in file:
-                if line.strip():
-                    record = json.loads(line)
-                    if isinstance(record, dict):
-                        yield record
-    except (OSError, EOFError, ValueError, RecursionError) as error:
+        for line in foreign.lines(path):
+            if line.strip():
+                record = foreign.parse_json(line)
+                if isinstance(record, dict):
+                    yield record
+    except ValueError as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
 
 

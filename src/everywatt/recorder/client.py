@@ -24,6 +24,7 @@ from everywatt.core.machine import Machine
 from everywatt.recorder.channel import Local, Remote
 from everywatt.recorder.inline import Inline
 from everywatt.recorder.launch import import_path, reach
+from everywatt.recorder.request import RecordRequest
 from everywatt.sensors import registry
 from everywatt.sensors.base import Request
 
@@ -53,35 +54,29 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a recording asks of the recorder; kept to ask it again of another one."""
+    """A recording and where it goes; kept to ask the same of another recorder."""
 
     path: Path
     meta: Mapping[str, Any]
-    period_s: float
     targets: Mapping[str, str]
-    sensors: tuple[str, ...] | None
-    request: Request
+    asked: RecordRequest
+    machine: Machine
     timeout_s: float
-    cgroup: str | None = None
+
+    @property
+    def request(self) -> Request:
+        """What is asked of the sensors that this program reads itself."""
+        return self.asked.for_sensors(self.machine)
 
     def message(self) -> dict[str, Any]:
         """The `open` request."""
-        machine = self.request.machine
+        machine = self.machine
         return {
             "op": "open",
             "tape": str(self.path),
             "meta": plain(self.meta),
-            "period_s": self.period_s,
             "targets": dict(self.targets),
-            "sensors": None if self.sensors is None else list(self.sensors),
-            "devices": self.request.devices,
-            "pids": list(self.request.pids),
-            "everything": self.request.everything,
-            "memory": self.request.memory,
-            "reaper": self.request.reaper,
-            "cgroup": self.cgroup,
-            "estimate": self.request.estimate,
-            "options": plain(self.request.options),
+            **self.asked.to_dict(),
             "path": import_path(),
             "roots": {"sys": str(machine.sys), "proc": str(machine.proc), "dev": str(machine.dev)},
         }
@@ -89,48 +84,23 @@ class Order:
 
 def record(
     path: Path | str,
+    asked: RecordRequest | None = None,
     *,
     meta: Mapping[str, Any],
-    period_s: float = 0.1,
-    sensors: Sequence[str] | None = None,
-    devices: str | None = None,
-    pids: Sequence[int] = (),
-    estimate: bool = True,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
     machine: Machine | None = None,
     timeout_s: float = 5.0,
-    everything: bool = False,
-    memory: str = "rss",
-    reaper: int | None = None,
+    **parameters: Any,
 ) -> Recording:
-    """Start recording to the new file `path`.
-
-    `pids` are root processes whose trees are followed; with `everything` all processes of the machine are told.
-    `memory` "pss" tells proportional set sizes too. `reaper` is the process of an everywatt command, which
-    is not measured itself.
+    """Start recording to the new file `path`, as `asked`; `parameters` are single fields of a RecordRequest.
 
     Raises RunExists, TapeError or UsageError where what is asked for cannot be. Trouble with the recorder itself raises
     nothing: the tape is then written by this process, and `notes` says what is lost by that.
     """
-    if not period_s > 0:
-        raise UsageError(f"A period of {period_s} s makes no sense.")
+    asked = replace(asked or RecordRequest(), **parameters)
+    asked = replace(asked, options=_from_the_root(asked.options))
     machine = machine or Machine.here()
-    if memory not in ("rss", "pss"):
-        raise UsageError(f"Memory is told as rss or pss, not as '{memory}'.")
-    request = Request(
-        machine,
-        devices,
-        tuple(pids),
-        estimate,
-        _from_the_root(options or {}),
-        everything=everything,
-        memory=memory,
-        reaper=reaper,
-    )
     target = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
-    targets = registry.known(machine.environ)
-    wanted = None if sensors is None else tuple(sensors)
-    return Recording(Order(target, dict(meta), period_s, targets, wanted, request, timeout_s))
+    return Recording(Order(target, dict(meta), registry.known(machine.environ), asked, machine, timeout_s))
 
 
 def _from_the_root(options: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
@@ -165,7 +135,7 @@ class Recording:
         self._closed: Closed | None = None
         self._prefix = f"{self._pid:x}-{time.monotonic_ns():x}"
         self._inline = Inline((), order.targets, order.request)
-        self._clock = order.request.machine.clock
+        self._clock = order.machine.clock
         self._channel: Remote | Local = self._connect(order)
         _watch_forks()
         _live.add(self)
@@ -212,7 +182,7 @@ class Recording:
 
     def _here(self, order: Order, why: str) -> Local:
         """Write the tape in this process: counters at span edges only."""
-        choice = registry.choose(order.targets, order.request, order.sensors)
+        choice = registry.choose(order.targets, order.request, order.asked.sensors)
         for group in choice.groups:
             if not group.info.inline:
                 self.notes.append(f"{group.info.name} is not recorded: {why}")
@@ -309,10 +279,9 @@ class Recording:
     def follow(self, pids: Sequence[int], *, cgroup: str | None = None) -> None:
         """Follow these root processes too; `cgroup` is the folder of a group that was made for them."""
         with self._lock:
-            order = self._order
-            known = tuple(dict.fromkeys((*order.request.pids, *pids)))
-            request = replace(order.request, pids=known)
-            self._order = replace(order, request=request, cgroup=cgroup or order.cgroup)
+            asked = self._order.asked
+            known = tuple(dict.fromkeys((*asked.pids, *pids)))
+            self._order = replace(self._order, asked=replace(asked, pids=known, cgroup=cgroup or asked.cgroup))
             self._send({"op": "follow", "pids": list(pids), "cgroup": cgroup})
 
     def read_tables(self, timeout_s: float = 0.2) -> dict[str, Any] | None:

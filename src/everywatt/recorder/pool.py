@@ -47,6 +47,10 @@ class Pool:
             return _Shared(self, key, name, sensor, sensor.after, report), report
         return _Shared(self, key, name, None, entry.after, entry.report), entry.report
 
+    def together(self, source: Source) -> Sequence[Source]:
+        """The sources that are opened and closed with this one, because one sensor made them; none for a table."""
+        return next((entry.sources for entry in self.entries.values() if source in entry.sources), ())
+
     def drop(self, source: Source) -> None:
         """Close a source that nobody listens to."""
         source.close()

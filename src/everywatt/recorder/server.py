@@ -20,11 +20,11 @@ from everywatt.recorder.pinpoint import Pinpoint
 from everywatt.recorder.planned_reads import Cruise
 from everywatt.recorder.planned_tracker import PlannedTracker
 from everywatt.recorder.pool import Pool
+from everywatt.recorder.request import RecordRequest
 from everywatt.recorder.schedule import Schedule
 from everywatt.recorder.session import Session
 from everywatt.recorder.source import Source
 from everywatt.recorder.wire import Connection
-from everywatt.sensors.base import Request
 
 LINGER_NS = 1_200_000_000
 FED_LINGER_NS = 5 * NS // 2  # the same for a meter that is asked now and then
@@ -32,6 +32,7 @@ PATIENCE_S = 2.0  # a program waits to start while sensors are tried
 YOUNG_NS = 10 * NS  # after that who is on a GPU is read once a second: the run is long enough
 PAUSE_NS = NS // 10
 SUSPEND_NS = NS // 20
+REST_NS = 10 * NS  # how long cards are still read after a run: the next one need not find their phase again
 OPENING_NS = 350_000_000  # how long a client waits for a card's phase before it may start all the same
 NARROW_NS = 10_000_000  # a publication that is known as well as this is placed
 COMING_NS = 3 * NS  # how long at least it waits for what its first client, or one that is connected, has to say
@@ -100,6 +101,7 @@ class Server:
         self._last_ns = self._look_ns = now
         self._readers: list[Any] = []
         self._hurried: set[Source] = set()
+        self._resting: dict[Source, int] = {}  # sources without a tape, and until when they are read all the same
         self._pressing = False  # a span's edge wants a read that was not planned
 
     def run(self) -> None:
@@ -107,7 +109,7 @@ class Server:
         while not self.stop:
             now = self.clock.monotonic_ns()
             wake = self._wake_ns(now)
-            if wake is not None and wake <= now and not self.tapes and self._leaving():
+            if not self.tapes and now >= self._leave_ns() and self._leaving():
                 break
             self._wait(wake)
             self._tend()
@@ -118,6 +120,7 @@ class Server:
                 now, "recorder", "The recorder was told to leave before the tape was closed."
             )
             self._finish(number)
+        self._let_go(list(self._resting))
 
     def _leaving(self) -> bool:
         """True where there is nothing to stay for; a client that is just coming keeps it for another round."""
@@ -127,15 +130,17 @@ class Server:
         return False
 
     def _wake_ns(self, now: int) -> int | None:
-        if not self.tapes:
-            patience_ns = round(self.idle_s * NS)
-            if self.connections or not self._served:  # a client is there, or on its way, and has not said yet
-                patience_ns = max(patience_ns, COMING_NS)
-            return self._idle_ns + patience_ns
-        times = [tape.session.flush_ns for tape in self.tapes.values()]
+        times = [tape.session.flush_ns for tape in self.tapes.values()] or [self._leave_ns()]
         times += [tape.closing.deadline_ns for tape in self.tapes.values() if tape.closing]
         due = self.schedule.wake_ns()
         return min(times) if due is None else min(due, *times)
+
+    def _leave_ns(self) -> int:
+        """When to leave, unless a tape is opened before."""
+        patience_ns = round(self.idle_s * NS)
+        if self.connections or not self._served:  # a client is there, or on its way, and has not said yet
+            patience_ns = max(patience_ns, COMING_NS)
+        return self._idle_ns + patience_ns
 
     def _wait(self, wake: int | None) -> None:
         readers = self._listening()
@@ -259,6 +264,7 @@ class Server:
                 self._finish(number)
         for source in list(self._hurried):
             self._pace(source, now)
+        self._let_go([source for source, until_ns in self._resting.items() if now >= until_ns])
         if now < self._look_ns or self.listener.fileno() < 0:
             return
         self._look_ns = now + NS // 5
@@ -353,21 +359,12 @@ class Server:
             key: Path(value) for key, value in (message.get("roots") or {}).items() if key in ("sys", "proc", "dev")
         }
         machine = Machine(**{**_roots(Machine.here()), **roots}, clock=self.clock)
-        request = Request(
-            machine,
-            message.get("devices"),
-            tuple(message.get("pids") or ()),
-            bool(message.get("estimate", True)),
-            message.get("options") or {},
-            everything=bool(message.get("everything")),
-            memory=str(message.get("memory") or "rss"),
-            reaper=message.get("reaper"),
-            patience_s=PATIENCE_S,
-        )
+        asked = RecordRequest.from_dict(message)
+        request = asked.for_sensors(machine, PATIENCE_S)
         cpu_s, cruise = time.process_time(), self.cruise
         reads, wakes = self.reads + cruise.reads, self.wakes + cruise.wakes
-        period_ns = max(round(float(message["period_s"]) * NS), 1_000_000)
-        sources, reports = self.pool.choose(message["targets"], request, message.get("sensors"))
+        period_ns = max(round(asked.period_s * NS), 1_000_000)
+        sources, reports = self.pool.choose(message["targets"], request, asked.sensors)
         try:
             session = Session(Path(message["tape"]), message.get("meta") or {}, period_ns, self.clock, machine.proc)
         except BaseException:
@@ -379,8 +376,8 @@ class Server:
         self.tapes[self._number] = Tape(session, connection, cpu_s, reads, wakes)
         for source in sources:
             self._enrol(session, source)
-        if request.pids or message.get("cgroup"):
-            session.followed(request.pids, message.get("cgroup"))
+        if asked.pids or asked.cgroup:
+            session.followed(asked.pids, asked.cgroup)
         groups = [source.info.to_dict() for source in sources]
         reply = {
             "tape": self._number,
@@ -414,6 +411,7 @@ class Server:
 
     def _enrol(self, session: Session, source: Source) -> None:
         """Let a tape listen to a source, which delivers its first rows at once."""
+        self._resting.pop(source, None)
         session.listen(source)
         now = self.clock.monotonic_ns()
         asked = source.asked_ns()
@@ -451,9 +449,10 @@ class Server:
         for source in sources:
             if source.listeners:
                 self.schedule.change(source, source.asked_ns(), now)
+            elif any(other.tracker is not None and other.tracker.locked for other in self.pool.together(source)):
+                self._resting[source] = now + REST_NS
             else:
-                self.schedule.remove(source)
-                self.pool.drop(source)
+                self._let_go([source])
         if why:
             self.log(why)
         self._idle_ns = self.clock.monotonic_ns()
@@ -463,6 +462,13 @@ class Server:
             tape.closing.connection.put(
                 {"id": tape.closing.id, "ok": True, "path": path, "cost": meter, "notes": notes}
             )
+
+    def _let_go(self, sources: list[Source]) -> None:
+        """Read these no more: nobody listens to them, and nobody is expected to."""
+        for source in sources:
+            self._resting.pop(source, None)
+            self.schedule.remove(source)
+            self.pool.drop(source)
 
     def _meter(self, tape: Tape) -> dict[str, Any]:
         """What the recorder has cost since the tape was opened (shared by all tapes that were open)."""

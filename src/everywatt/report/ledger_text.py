@@ -5,31 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from everywatt.core.units import format_bytes
+from everywatt.core.budget import Budget
+from everywatt.core.format import shared_unit
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
 from everywatt.ledger.split.amounts import UJ, apportion
 
-HEADERS = ("OWNER", "ENERGY", "± (95 %)", "SHARE", "CPU TIME", "GPU TIME", "MEMORY", "HOW")
-RIGHT = (1, 2, 3, 4, 5, 6)
 LABEL_CHARACTERS = 48
 SPECIAL = (OwnerKind.IDLE, OwnerKind.METER, OwnerKind.OTHER, OwnerKind.UNATTRIBUTED)
-_UNITS = ((1e9, "MJ", 1e6), (1e5, "kJ", 1e3), (0.1, "J", 1.0), (1e-4, "mJ", 1e-3), (0.0, "µJ", 1e-6))
 
 
-def ledger_rows(ledger: Ledger, top: int | None = None) -> list[list[str]]:
-    """Rows for `HEADERS`: the `top` most expensive owners, the others together, the special ones, and the total."""
+def ledger_table(ledger: Ledger, top: int | None = None) -> Table:
+    """The `top` most expensive owners, the others together, the special ones, and the total."""
     folded = fold(ledger.entries, top)
-    amounts, unit, decimals = printed([sum(entry.microjoules for entry in group) for _, group in folded])
-    shares = _percents([sum(entry.microjoules for entry in group) for _, group in folded])
-    rows = []
-    for (label, group), amount, share in zip(folded, amounts, shares, strict=True):
-        rows.append(
-            [label, f"{amount} {unit}", _half_width(group, unit, decimals), share, *_use(group), _method(group)]
-        )
+    amounts_uj = [sum(entry.microjoules for entry in group) for _, group in folded]
+    amounts, unit, decimals = printed(amounts_uj)
+    factor, _ = shared_unit(sum(amounts_uj) / UJ, "J")
+    rows: list[list[Cell]] = []
+    for (label, group), amount, share in zip(folded, amounts, _percents(amounts_uj), strict=True):
+        half = _half_width(Budget.sum(entry.energy.budget for entry in group), factor, decimals)
+        rows.append([label, f"{amount} {unit}", half, share, *_use(group), _method(group)])
     whole = f"{sum(map(float, amounts)):.{decimals}f} {unit}"
-    below, above = ledger.total.sides()
-    rows.append(["total", whole, _in_unit((below + above) / 2, unit, decimals), "100.0 %", "", "", "", ""])
-    return rows
+    rows.append(["total", whole, _half_width(ledger.total.budget, factor, decimals), "100.0 %", "", "", "", ""])
+    return Table.of(
+        *("OWNER", Column("ENERGY", "J"), Column("± (95 %)", "J"), Column("SHARE", "%"), Column("CPU TIME", "s")),
+        *(Column("GPU TIME", "s"), Column("MEMORY", "B"), "HOW"),
+        rows=rows,
+    )
 
 
 def fold(entries: Sequence[Entry], top: int | None) -> list[tuple[str, list[Entry]]]:
@@ -56,7 +58,7 @@ def short_label(entry: Entry) -> str:
 def printed(amounts_uj: Sequence[int]) -> tuple[list[str], str, int]:
     """Amounts in one unit with one number of decimals, such that what is printed adds up; the unit; the decimals."""
     whole_uj = sum(amounts_uj)
-    unit, factor = next((unit, factor) for least, unit, factor in _UNITS if abs(whole_uj) / UJ >= least)
+    factor, unit = shared_unit(whole_uj / UJ, "J")
     size = abs(whole_uj) / UJ / factor
     decimals = max(0, min(4 - math.floor(math.log10(size)), 6)) if size > 0 else 0
     decimals = 0 if unit == "µJ" else decimals
@@ -74,26 +76,18 @@ def _percents(amounts_uj: Sequence[int]) -> list[str]:
     return [f"{amount / 10:.1f} %" for amount in apportion(1000, amounts_uj)]
 
 
-def _half_width(group: Sequence[Entry], unit: str, decimals: int) -> str:
-    budget = group[0].energy.budget
-    for entry in group[1:]:
-        budget = budget + entry.energy.budget
-    below, above = budget.sides()
-    return _in_unit((below + above) / 2, unit, decimals)
+def _half_width(budget: Budget, factor: float, decimals: int) -> str:
+    """In the unit and with the digits of the amounts."""
+    return f"{sum(budget.sides()) / 2 / factor:.{decimals}f}"
 
 
-def _in_unit(joules: float, unit: str, decimals: int) -> str:
-    factor = next(factor for _, name, factor in _UNITS if name == unit)
-    return f"{joules / factor:.{decimals}f}"
-
-
-def _use(group: Sequence[Entry]) -> list[str]:
-    cells = []
+def _use(group: Sequence[Entry]) -> list[Cell]:
+    cells: list[Cell] = []
     for name in ("cpu_s", "gpu_s"):
         known = [entry.use[name] for entry in group if name in entry.use]
-        cells.append(f"{sum(known):.2f} s" if known else "")
+        cells.append(sum(known) if known else "")
     known = [entry.use["rss_bytes"] for entry in group if "rss_bytes" in entry.use]
-    return [*cells, format_bytes(sum(known)) if known and len(group) == 1 else ""]
+    return [*cells, sum(known) if known and len(group) == 1 else ""]
 
 
 def _method(group: Sequence[Entry]) -> str:

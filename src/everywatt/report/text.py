@@ -6,7 +6,14 @@ from typing import Any
 
 from everywatt.api.run import Run
 from everywatt.core.energy import Energy
-from everywatt.core.units import format_duration, format_joules, format_watts
+from everywatt.core.format import (
+    format_count,
+    format_duration,
+    format_energy,
+    format_percent,
+    format_range,
+    format_watts,
+)
 from everywatt.ledger.owners import OwnerKind
 from everywatt.report.ledger_text import fold, printed
 from everywatt.report.wall import wall_of
@@ -46,14 +53,6 @@ def _headline(energy: Energy) -> str:
     return f"energy  {energy}" if energy.joules is not None else f"energy  refused: {energy.refused}"
 
 
-def short(energy: Energy) -> str:
-    """`132.1 J ± 4.0`, or why there is none."""
-    if energy.joules is None:
-        return f"refused: {energy.refused}"
-    below, above = energy.sides()
-    return format_joules(energy.joules, below, above)
-
-
 def _parts(run: Run, energy: Energy) -> list[str]:
     if len(energy.parts) < 2 and energy.joules is None:
         return []
@@ -64,11 +63,11 @@ def _parts(run: Run, energy: Energy) -> list[str]:
         detail = ""
         if power.get("mean") is not None:
             detail = (
-                f"   {power['mean']:.1f} W mean, {power['min']:.1f} … {power['max']:.1f} W, "
-                f"{power['samples']} tick{'' if power['samples'] == 1 else 's'}"
+                f"   {format_watts(power['mean'])} mean, {format_range(power['min'], power['max'], 'W')}, "
+                f"{format_count(power['samples'], 'tick')}"
             )
         label = devices.get(name, {}).get("label") or ""
-        lines.append(f"  {name:<7} {short(part)}{detail}{'   ' + label if label else ''}")
+        lines.append(f"  {name:<7} {format_energy(part)}{detail}{'   ' + label if label else ''}")
     return lines
 
 
@@ -77,16 +76,16 @@ def _wall(run: Run) -> list[str]:
     found = wall_of(run)
     if found is None:
         return []
-    share = f" ({found.share:.0%})" if found.share is not None else ""
-    rest = f"not explained by the chips: {short(found.unexplained)}{share}"
-    return [f"  wall    {short(found.wall)} at the meter; {rest}"]
+    share = f" ({format_percent(found.share)})" if found.share is not None else ""
+    rest = f"not explained by the chips: {format_energy(found.unexplained)}{share}"
+    return [f"  wall    {format_energy(found.wall)} at the meter; {rest}"]
 
 
 def _net(run: Run) -> list[str]:
     net, baseline = run.energy_net(), run.baseline
     if net.joules is None or baseline is None:
         return []
-    return [f"  net     {short(net)} above idle ({baseline.where}, {format_duration(baseline.duration_s)})"]
+    return [f"  net     {format_energy(net)} above idle ({baseline.where}, {format_duration(baseline.duration_s)})"]
 
 
 def _owners(run: Run) -> list[str]:
@@ -110,7 +109,7 @@ def _spans(run: Run) -> list[str]:
         same = [span for span in inner if span.name == name]
         seconds = sum(span.duration_s or 0.0 for span in same)
         count = f" ×{len(same)}" if len(same) > 1 else ""
-        lines.append(f"  span    {name}{count}: {short(run.energy(span=name))} in {format_duration(seconds)}")
+        lines.append(f"  span    {name}{count}: {format_energy(run.energy(span=name))} in {format_duration(seconds)}")
     if len(names) > MAX_SPANS:
         lines.append(f"  span    … and {len(names) - MAX_SPANS} more names")
     return lines
@@ -122,8 +121,8 @@ def _meter(run: Run) -> list[str]:
         return []
     cpu_s = sum(float(cost.get("cpu_s") or 0.0) for cost in costs)
     lived_s = sum(float(cost.get("seconds") or 0.0) for cost in costs)
-    share = f" ({cpu_s / lived_s:.2%} of one core)" if lived_s >= 1 else ""
-    return [f"  meter   everywatt itself used {cpu_s:.3f} s of CPU time{share}"]
+    share = f" ({format_percent(cpu_s / lived_s)} of one core)" if lived_s >= 1 else ""
+    return [f"  meter   everywatt itself used {format_duration(cpu_s)} of CPU time{share}"]
 
 
 def warnings(run: Run, energy: Energy, quality: dict[str, Any] | None = None) -> list[str]:

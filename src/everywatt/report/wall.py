@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
+from typing import TYPE_CHECKING
 
 from everywatt.api.run import Run
 from everywatt.core.channels import Pedigree
-from everywatt.core.energy import Energy
+from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import WHOLE, Source
-from everywatt.meters.clock_offset import Offset
-from everywatt.meters.overhead import Overhead
 from everywatt.meters.power import chip_sources, line_of, meter_sources, single
-from everywatt.meters.wall import compare_node
+
+if TYPE_CHECKING:
+    from everywatt.meters.clock_offset import Offset
+    from everywatt.meters.overhead import Overhead
 
 CELLS = 60
 SHORTEST_CELL_S = 1.0
@@ -40,7 +41,7 @@ def wall_of(run: Run) -> Wall | None:
     if not chosen:
         return None
     try:
-        at_wall = reduce(lambda one, other: one + other, [run.energy(device=source.label) for source in chosen])
+        at_wall = sum_energies(run.energy(device=source.label) for source in chosen)
         chips = run.energy()
         rest = Energy(
             at_wall.value - chips.value,
@@ -66,6 +67,9 @@ def _meters(run: Run) -> list[Source]:
 
 def fitted(run: Run) -> tuple[Offset, Overhead | None]:
     """The offset of the chips' clock against the meter's, from the signals, and the line between the two."""
+    from everywatt.meters.clock_offset import Offset  # few runs have a meter, and every run looks for one
+    from everywatt.meters.wall import compare_node
+
     every_s = max(SHORTEST_CELL_S, round(run.duration_s / CELLS))
     try:
         node = compare_node(run.name, run, line_of(run, _meters(run)), every_s)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.errors import MeasurementRefused
+from everywatt.core.format import format_percent
 from everywatt.meters.block import Floats
 from everywatt.meters.wall import Node
 from everywatt.report.plots import MOST_POINTS, PALETTE, check_ending, load_altair, save
@@ -34,7 +35,7 @@ def _panel(altair: Any, node: Node) -> Any:
     rows = [row for name in shown for row in _rows(name, node.start_s, kinds[name])]
     start = datetime.fromtimestamp(float(node.start_s[0]), UTC)
     fit = f"; {node.overhead}" if node.overhead else ""
-    title = f"{node.name}: the chips do not explain {node.gap_pct:.1f} % of the wall{fit}"
+    title = f"{node.name}: the chips do not explain {format_percent(node.gap_pct / 100)} of the wall{fit}"
     colours = altair.Scale(domain=list(LINES), range=list(PALETTE[: len(LINES)]))
     return (
         altair.Chart(altair.Data(values=rows), title=altair.Title(title, fontSize=12, anchor="start"))

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from everywatt.core.energy import Energy
+from everywatt.core.format import format_duration, format_percent
 
 CALIBRATED_PCT = 1.5
 # What is left of an error that cancels (the offset in a net figure) is rounding.
@@ -68,19 +69,21 @@ def _cure(source: str, width_j: float, energy: Energy, duration_s: float) -> str
         if width_j <= left_j:
             return "small already"
         after = _without(energy, gain=left_j, offset=left_j)
-        return f"calibrate the sensor against a meter (both to about {CALIBRATED_PCT} %): ± {after:.1f} %"
+        return (
+            f"calibrate the sensor against a meter (both to about {CALIBRATED_PCT} %): ± {format_percent(after / 100)}"
+        )
     if source == "edges":
         after = _without(energy, edges=width_j / 10)
-        return f"measure ten times as long ({10 * duration_s:.3g} s): ± {after:.1f} %"
+        return f"measure ten times as long ({format_duration(10 * duration_s)}): ± {format_percent(after / 100)}"
     if source == "aliasing":
         after = _without(energy, aliasing=width_j / math.sqrt(10))
-        return f"measure ten times as long ({10 * duration_s:.3g} s): ± {after:.1f} %"
+        return f"measure ten times as long ({format_duration(10 * duration_s)}): ± {format_percent(after / 100)}"
     if source == "baseline":
         after = _without(energy, baseline=width_j / 2)
-        return f"record idle for four times as long (--idle): ± {after:.1f} %"
+        return f"record idle for four times as long (--idle): ± {format_percent(after / 100)}"
     if source == "model":
         return "a power sensor: everywatt doctor says which of them this machine could have"
     if source in ("gap", "wraps"):
         after = _without(energy, **{source: 0.0})
-        return f"a recording without gaps: ± {after:.1f} %"
+        return f"a recording without gaps: ± {format_percent(after / 100)}"
     return ""

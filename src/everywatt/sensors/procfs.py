@@ -92,7 +92,7 @@ def parse_host_times(data: bytes) -> HostTimes:
 def parse_meminfo(data: bytes) -> dict[str, int]:
     """/proc/meminfo in bytes, by its own names; lines that are not a size are left out."""
     sizes: dict[str, int] = {}
-    for line in data.splitlines():
+    for line in data.split(b"\n"):
         name, _, rest = line.partition(b":")
         words = rest.split()
         if words and words[0].isdigit():
@@ -188,7 +188,7 @@ def parse_rollup(data: bytes) -> Held:
 
 def parse_uid(status: bytes) -> int | None:
     """The real user id in /proc/PID/status."""
-    for line in status.splitlines():
+    for line in status.split(b"\n"):
         if line.startswith(b"Uid:"):
             words = line.split()
             return int(words[1]) if len(words) > 1 else None
@@ -205,7 +205,7 @@ def parse_cmdline(data: bytes, limit: int) -> str:
 
 def hidepid(mounts: bytes) -> str | None:
     """The value of hidepid with which /proc is mounted (from /proc/mounts), None where everyone sees everything."""
-    for line in mounts.decode("utf-8", "replace").splitlines():
+    for line in mounts.decode("utf-8", "replace").split("\n"):
         words = line.split()
         if len(words) >= 4 and words[1:3] == ["/proc", "proc"]:
             for option in words[3].split(","):

@@ -11,6 +11,8 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
+from everywatt.core.foreign import text_lines
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -57,7 +59,7 @@ class Child:
         whole, newline, self._rest = (self._rest + b"".join(chunks)).rpartition(b"\n")
         if self.finished and self._rest:
             whole, newline, self._rest = whole + newline + self._rest, b"\n", b""
-        return whole.decode(errors="replace").splitlines() if newline else []
+        return text_lines(whole.decode(errors="replace")) if newline else []
 
     def end(self) -> None:
         """Kill the child and what it started. A child stuck in the driver cannot be waited for, and is not."""
@@ -97,4 +99,4 @@ def run_once(command: Sequence[str], environ: Mapping[str, str], timeout_s: floa
         except subprocess.TimeoutExpired:
             pass  # stuck in the driver: it cannot be killed, and must not hold us
         return [], None
-    return output.decode(errors="replace").splitlines(), process.returncode
+    return text_lines(output.decode(errors="replace")), process.returncode

@@ -77,7 +77,7 @@ def file_text(path: Path) -> str:
 def parse_cpuinfo(text: str) -> list[dict[str, str]]:
     """/proc/cpuinfo, one mapping for each CPU. ARM ends with a block about the board: its lines join the last CPU."""
     cpus: list[dict[str, str]] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         key, colon, value = line.partition(":")
         key = key.strip()
         if not colon:
@@ -136,7 +136,7 @@ def _jetson(machine: Machine) -> str | None:
 
 def _nvidia_driver(machine: Machine) -> str | None:
     text = file_text(machine.proc / "driver" / "nvidia" / "version")
-    words = text.splitlines()[0].split() if text else []
+    words = text.partition("\n")[0].split() if text else []
     numbers = [word for word in words if word[:1].isdigit() and "." in word]
     return numbers[0] if numbers else ("unknown" if text else None)
 

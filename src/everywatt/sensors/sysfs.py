@@ -7,12 +7,12 @@ why, so that one broken file never takes its neighbours with it.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from everywatt.core.channels import NAN, Channel, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
+from everywatt.core.device import natural
 from everywatt.core.errors import SensorError
 
 Opener = Callable[[str], int]
@@ -43,11 +43,6 @@ def read_count(path: Path, opener: Opener = open_readonly) -> int | None:
     """A whole number ≥ 0 from a small file, None where there is none."""
     text = read_text(path, opener)
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _U64_DIGITS else None
-
-
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """A sorting key by which hwmon10 comes after hwmon2."""
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
 
 
 def entries(folder: Path) -> list[Path]:

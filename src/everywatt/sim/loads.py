@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import UsageError
 from everywatt.sim.curves import Curve, Load
 from everywatt.sim.events import EventLog
@@ -59,7 +60,7 @@ class Follower:
     def __init__(self, folder: Path, root: int) -> None:
         self._folder = folder
         t0_ns, loads = read_loads(folder)
-        if any(name.startswith("cpu.") for name in loads):
+        if any(Device.parse(name).is_cpu for name in loads):
             HostStat(folder / HOST_STAT, t0_ns).close()  # before anybody can open the real one
         source = str(Path(__file__).parents[2])
         env = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
@@ -131,10 +132,8 @@ class Following:
     def __init__(self, folder: Path, root: int) -> None:
         self._t0_ns, self._loads = read_loads(folder)
         self._logs = {name: EventLog(folder / f"events-{name}", curve) for name, curve in self._loads.items()}
-        self._cards = {
-            name: ProcessTable(folder / f"processes-{name}") for name in self._loads if name.startswith("gpu.")
-        }
-        self._cpus = [name for name in self._loads if name.startswith("cpu.")]
+        self._cards = {name: ProcessTable(folder / f"processes-{name}") for name in self._loads if is_gpu(name)}
+        self._cpus = [name for name in self._loads if Device.parse(name).is_cpu]
         self._tree = Tree(root, os.getpid())
         self._stat = HostStat(folder / HOST_STAT, self._t0_ns) if self._cpus else None
         self._weights: dict[int, float] = {}

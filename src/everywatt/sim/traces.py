@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import gzip
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from everywatt.core.errors import SimError
+from everywatt.core import foreign
+from everywatt.core.errors import SimError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,11 +21,10 @@ def read_trace(name: str) -> tuple[list[float], list[float]]:
     """Seconds since the first row, and watts. Rows without a number are left out; times have to grow."""
     path = Path(name).expanduser()
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
-    except (OSError, UnicodeDecodeError, EOFError) as error:
-        raise SimError(f"The recording {name} cannot be read: {error}.", cure="a CSV file with seconds,watts") from None
-    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+        text = list(foreign.lines(path, errors="strict"))
+    except UsageError as error:
+        raise SimError(f"The recording {error.message}", cure="a CSV file with seconds,watts") from None
+    rows = csv.reader(text, skipinitialspace=True)
     header = [cell.strip().lower() for cell in next(rows, [])]
     at, of = _column(header, _TIMES, name), _column(header, _WATTS, name)
     times: list[float] = []

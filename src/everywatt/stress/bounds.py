@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from everywatt.core.errors import UsageError
+from everywatt.core.format import format_bytes
 from everywatt.core.machine import Machine
-from everywatt.core.units import format_bytes
 from everywatt.sensors.usage.cgroups import parse_place
 from everywatt.stress.kinds import stream_bytes
 from everywatt.stress.program import Program
@@ -46,7 +46,7 @@ def memory_bytes(machine: Machine) -> tuple[int | None, int | None]:
     """
     try:
         text = (machine.proc / "meminfo").read_text()
-        rows = {line.partition(":")[0]: line.split()[1] for line in text.splitlines() if ":" in line}
+        rows = {line.partition(":")[0]: line.split()[1] for line in text.split("\n") if ":" in line}
         available, total = int(rows["MemAvailable"]) * 1024, int(rows["MemTotal"]) * 1024
     except (OSError, ValueError, KeyError, IndexError):
         return None, None

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from everywatt.core.errors import UsageError
-from everywatt.core.units import format_bytes
+from everywatt.core.format import format_bytes
 from everywatt.stress.crew import Plan
 from everywatt.stress.program import Program, Step
 from everywatt.stress.stress_ng import METHODS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everywatt.core.units import format_bytes
+from everywatt.core.format import format_bytes
 from everywatt.stress.crew import Worker
 from everywatt.stress.program import Step
 from everywatt.stress.results import SHORT_POINTS

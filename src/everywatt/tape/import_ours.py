@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import Anchor
 from everywatt.core.errors import MissingExtra, UsageError
@@ -44,14 +44,16 @@ def import_export(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) 
     anchors = [anchor for anchor in (_anchor(first), _anchor(last)) if anchor is not None]
     anchors.sort(key=lambda anchor: anchor.monotonic_ns)
     told = {"host": first.get("host"), **meta, "imported_from": [path.name for path in paths]}
-    spans, points = list(_spans(paths[0])), list(_points(paths[0]))
+    try:
+        spans, points = list(_spans(paths[0])), list(_points(paths[0]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"The spans or points beside {paths[0]} are not an export of ours: {error!r}.") from None
     return importing.write_tape(out, recordings, meta=told, anchors=anchors, spans=spans, points=points)
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
     if path.suffix == ".csv":
-        with path.open(encoding="utf-8", newline="") as file:
-            yield from csv.DictReader(file)
+        yield from csv.DictReader(foreign.lines(path, errors="strict", ends=True))
     elif path.suffix in (".parquet", ".arrow"):
         yield from _arrow_entries(path)
     else:
@@ -100,7 +102,7 @@ def _groups(
     beside = exporting.groups_file(path)
     if beside.is_file():
         try:
-            segments = json.loads(beside.read_text(encoding="utf-8"))
+            segments = foreign.read_json(beside)
             found: dict[str, tuple[GroupInfo, float | None]] = {}
             for entry in (entry for segment in segments for entry in segment["groups"]):
                 info = GroupInfo.from_dict(entry)
@@ -139,11 +141,13 @@ def _spans(path: Path) -> Iterator[Span]:
     beside = exporting.beside(path, "spans")
     for entry in _entries(beside) if beside.is_file() else ():
         end_ns = None if entry["end_ns"] in (None, "") else int(entry["end_ns"])
-        attributes = json.loads(entry["attributes"] or "{}")
+        attributes = foreign.parse_json(entry["attributes"] or "{}")
         yield Span(entry["id"], entry["name"], int(entry["start_ns"]), end_ns, entry["parent"] or None, attributes)
 
 
 def _points(path: Path) -> Iterator[Point]:
     beside = exporting.beside(path, "points")
     for entry in _entries(beside) if beside.is_file() else ():
-        yield Point(int(entry["monotonic_ns"]), entry["name"], json.loads(entry["value"]), entry["span"] or None)
+        yield Point(
+            int(entry["monotonic_ns"]), entry["name"], foreign.parse_json(entry["value"]), entry["span"] or None
+        )

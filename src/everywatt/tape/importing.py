@@ -7,7 +7,6 @@ entry point group `everywatt.importers`, ours too.
 from __future__ import annotations
 
 import csv
-import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, GroupInfo, Row
 from everywatt.core.clocks import NS, Anchor, FakeClock
 from everywatt.core.errors import EverywattError, UsageError
@@ -183,11 +183,10 @@ def si_channel(channel: Channel) -> Channel:
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """Objects of a file of JSON lines."""
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                raise UsageError(f"{path}, line {number}: not JSON.") from None
-            if isinstance(entry, dict):
-                yield entry
+    for number, line in enumerate(foreign.lines(path, errors="strict"), 1):
+        try:
+            entry = foreign.parse_json(line)
+        except ValueError:
+            raise UsageError(f"{path}, line {number}: not JSON.") from None
+        if isinstance(entry, dict):
+            yield entry

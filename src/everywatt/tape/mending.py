@@ -18,7 +18,6 @@ from everywatt.core.clocks import Clock, SystemClock
 from everywatt.core.errors import TapeError
 from everywatt.core.jsonio import dumps
 from everywatt.tape import SUFFIX, places, schema, sealing
-from everywatt.tape.exporting import iso
 from everywatt.tape.reader import Tape
 
 # A recorder writes every few seconds; a file that rested for so long is not in the midst of being made either.
@@ -112,6 +111,8 @@ def _say_so(db: sqlite3.Connection, last_ns: int, clock: Clock) -> None:
     """A note, once: what was not yet flushed when the recorder ended is missing."""
     if db.execute("SELECT 1 FROM meta WHERE key='sealed_later'").fetchone():
         return
+    from everywatt.tape.exporting import iso
+
     when = iso(clock.utc_ns())
     db.execute(schema.REPLACE["meta"], schema.sealed_row("meta", ("sealed_later", dumps(when))))
     number = db.execute("SELECT ifnull(max(id), 0) + 1 FROM note").fetchone()[0]

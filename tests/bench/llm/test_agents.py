@@ -36,7 +36,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("agents")
     with SimMachine.of(packages=["constant:50W"]).start() as lab:
         env = lab.environment() | {"HOME": str(folder), "EVERYWATT_HOME": str(folder / "runs")}
-        subprocess.run([sys.executable, "-c", AGENT], env=env, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", AGENT], env=env, check=True, timeout=240)
         yield folder, env
 
 
@@ -142,9 +142,9 @@ def test_what_is_no_file_of_spans_is_said(run, tmp_path):
 
 def test_the_table(place, run, tmp_path):
     words = [sys.executable, "-m", "everywatt", "bench", "agents", "last", "--steps"]
-    done = subprocess.run(words, env=place[1], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env=place[1], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     for text in ("chat tiny", "tool search", "turn", "10 + 5", "adds up"):
         assert text in done.stdout
-    done = subprocess.run([*words, "--json"], env=place[1], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*words, "--json"], env=place[1], capture_output=True, text=True, timeout=240)
     assert json.loads(done.stdout)["by_kind"]["turn"]["count"] == 2

@@ -99,7 +99,7 @@ def test_the_report_has_a_section_for_it(small, large, tmp_path):
     assert [one["joules"] for one in view["worst"]] == pytest.approx([14.0] * 10)
     assert len(view["tokens"]) == N
     rows = {row[0]: row[1] for row in view["levels"][0]["rows"]}
-    assert rows["accuracy"] == "50.0%" and rows["energy per request"] == "12 J"
+    assert rows["accuracy"] == "50 %" and rows["energy per request"] == "12.00 J"
     models = models_view([small, large])
     assert [row["name"] for row in models["rows"]] == ["small, concurrency 1", "large, concurrency 1"]
     assert models_view([small]) is None

@@ -8,37 +8,23 @@ import pytest
 from everywatt.bench.llm.latency import latencies, parse_bounds, tpot_s, ttft_s, within
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep
 from everywatt.bench.llm.records import QUERIES, Journal, Record, read_records
-from everywatt.bench.llm.stats import joint_bootstrap, percentiles, regression, trimmed_mean, wilson
+from everywatt.bench.llm.stats import Share, over_repeats, percentiles, regression, trimmed_mean
 from everywatt.bench.llm.values import Answer
 from everywatt.core.errors import UsageError
 from everywatt.core.retry import Backoff
 
 
-@pytest.mark.parametrize(
-    ("right", "n", "low", "high"), [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (81, 263, 0.2553, 0.3662)]
-)
-def test_wilson(right, n, low, high):
-    share = wilson(right, n)
-    assert (share.low, share.high) == pytest.approx((low, high), abs=5e-5)
-    assert wilson(0, 0) is None
+def test_a_share_of_nothing_is_none():
+    assert Share.of(0, 0) is None
+    share = Share.of(8, 10)
+    assert (share.value, share.n) == (0.8, 10) and share.low < 0.8 < share.high
 
 
-def test_the_joint_bootstrap_covers_the_truth():
-    chance = np.random.default_rng(1)
-    hits = 0
-    for _ in range(60):
-        joules = chance.gamma(4, 1.0, 120)
-        right = chance.random(120) < 0.7
-        low, high = joint_bootstrap(list(right), list(joules), resamples=400)
-        hits += low <= 0.7 / 4 <= high
-    assert hits >= 52
-
-
-def test_items_of_one_group_are_drawn_together():
-    right = [True] * 50 + [False] * 50
-    groups = [str(n // 10) for n in range(100)]
-    alone, grouped = joint_bootstrap(right, [1.0] * 100), joint_bootstrap(right, [1.0] * 100, groups)
-    assert grouped[1] - grouped[0] > 2 * (alone[1] - alone[0])
+def test_repeats_have_students_interval():
+    found = over_repeats([1.0, 2.0, 3.0])
+    assert (found["mean"], found["sd"], found["n"]) == (2.0, 1.0, 3)
+    assert found["high"] - found["mean"] == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+    assert over_repeats([1.0]) is None
 
 
 def test_a_regression_finds_what_was_put_in():

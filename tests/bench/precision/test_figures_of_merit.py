@@ -12,28 +12,14 @@ from everywatt.bench.precision.probe import PENALTIES, train_probe
 from everywatt.bench.precision.quality import (
     accuracy,
     divergence,
-    mcnemar,
     paired_accuracy,
     paired_perplexity,
     perplexity,
-    wilson,
 )
 from everywatt.bench.precision.result import Latency, Window, pareto
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
-
-
-def test_wilson_as_published():
-    # Newcombe (1998), table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29
-    published = (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0, 0.1611), (1, 29, 0.0061, 0.1718)
-    for right, n, low, high in published:
-        assert wilson(right, n) == pytest.approx((low, high), abs=5e-5)
-
-
-def test_wilson_holds_the_truth_about_95_times():
-    rng = np.random.default_rng(1)
-    inside = [low <= 0.8 <= high for low, high in (wilson(int(k), 128) for k in rng.binomial(128, 0.8, 4000))]
-    assert 0.93 < np.mean(inside) < 0.97
+from everywatt.core.stats import wilson
 
 
 def test_the_paired_difference_is_narrower_than_two_apart_and_holds_the_truth():
@@ -50,11 +36,6 @@ def test_the_paired_difference_is_narrower_than_two_apart_and_holds_the_truth():
     assert high - low < 2 * (wilson(240, 300)[1] - wilson(240, 300)[0])
     same = np.array([True, False] * 50)
     assert paired_accuracy(same, same)[0] == 0 and paired_accuracy(same, same)[3] == 1.0
-
-
-def test_mcnemar_exact():
-    assert mcnemar(0, 0) == 1.0
-    assert mcnemar(1, 9) == pytest.approx(2 * (1 + 10) / 1024)
 
 
 def test_perplexity_of_a_uniform_guess():

@@ -12,8 +12,7 @@ from everywatt.report.html.page import page
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """One batch on one card, one on two."""
-    with batch_runs(tmp_path_factory.mktemp("batches")) as found:
-        yield found
+    return batch_runs(tmp_path_factory)
 
 
 def test_every_device_with_its_items_and_what_waiting_cost(runs):

@@ -14,7 +14,7 @@ from everywatt.report.html.trials import trials_document
 
 def test_verdicts_come_first_and_ratios_have_their_intervals():
     data = trials_document(compared(), command=["everywatt", "compare", "./old", "x y"])
-    assert re.match(r"B uses 20(\.\d)? % ± [\d.]+ % less energy", data["verdicts"][0]), data["verdicts"]
+    assert re.match(r"B uses 20(\.\d)? % ± [\d.]+ less energy", data["verdicts"][0]), data["verdicts"]
     energy, net, time = data["ratios"]
     assert (energy["what"], net["what"], time["what"]) == ("energy", "energy above idle", "time")
     assert energy["value"] == pytest.approx(0.8, rel=0.01) and energy["low"] < energy["value"] < energy["high"]

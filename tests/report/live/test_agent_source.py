@@ -145,3 +145,18 @@ def test_an_agent_that_wants_a_token_says_so(server):
     with pytest.raises(MeasurementRefused) as refused:
         AgentSource(url(server), 1.0)
     assert "--token-file" in (refused.value.cure or "")
+
+
+def test_a_token_is_not_sent_to_where_an_agent_points(tmp_path):
+    from api_server import ApiServer
+
+    from everywatt.report.live.agent_source import Access
+
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    with ApiServer(lambda asked: (200, {}, (TEXT % {"joules": 1}).encode())) as other:
+        there = {"Location": f"{other.url}/metrics"}
+        agent = ApiServer(lambda asked: (302, dict(there), b""))
+        with agent, pytest.raises(MeasurementRefused, match="another origin"):
+            AgentSource(agent.url, 1.0, access=Access.of(token, None))
+        assert other.asked == []

@@ -69,7 +69,7 @@ def test_many_owners_are_cut_and_still_add_up():
     rest = next(row for row in rows if "more owners" in row[0])
     count = int(rest[0].split()[0])
     assert count + sum(row[1] == "process" for row in rows) == 100
-    assert rest[2] == f"{count:.1f} W"
+    assert rest[2] == f"{count:.2f} W"
     assert {"idle", "unattributed"} <= {row[0] for row in rows}
 
 

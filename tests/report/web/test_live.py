@@ -166,7 +166,7 @@ def test_points_and_snapshots_are_short():
     snapshot = FakeSource().poll()
     assert point(snapshot)["devices"]["gpu.1"]["power"] == 101.0
     data = shortened(snapshot)
-    assert data["energy"]["shown"] == "14.46 kJ ± 0.24" and data["owners"]["count"] == len(data["owners"]["entries"])
+    assert data["energy"]["shown"] == "14.46 kJ ± 0.25" and data["owners"]["count"] == len(data["owners"]["entries"])
 
 
 def stream(hub, viewer, *, gone=None, send_s=0.0, **more):

@@ -10,7 +10,7 @@ from tapes import at, counter_group, rows, write_tape
 
 from everywatt.core.clocks import Anchor
 from everywatt.core.errors import RunNotFound
-from everywatt.fleet.security import Access
+from everywatt.net.guard import Access
 from everywatt.report.web import runs
 from everywatt.report.web.app import Site
 from everywatt.report.web.runs import RunIndex, open_run, read_row, signature
@@ -29,7 +29,7 @@ def test_rows_say_what_the_run_was(home):
     row = found["20261115-000001-job"]
     assert row["name"] == "20261115-000001-job"
     assert row["joules"] == pytest.approx(82.0) and row["low"] < 82.0 < row["high"]
-    assert row["duration_s"] == pytest.approx(2.0) and row["duration"] == "2.0 s"
+    assert row["duration_s"] == pytest.approx(2.0) and row["duration"] == "2.00 s"
     assert (row["scope"], row["pedigree"]) == ("cpu", "counter")
     assert row["tags"] == {"project": "beta", "size": "large"}
     assert row["command"] == "python job1.py" and row["host"] == "box"

@@ -115,3 +115,9 @@ def test_a_quota_of_version_1(tmp_path):
 def test_a_member_of_a_made_group_belongs_where_it_was_started():
     assert parse_place(b"0::/box/everywatt-run-77\n").path == "/box"
     assert parse_place(b"4:memory:/a/b\n2:cpuacct:/everywatt-run-77\n0::/\n").path == "/a/b"
+
+
+@pytest.mark.parametrize("sign", ["\v", "\f", "\x1e", "\u2028", "\r"])
+def test_a_path_cannot_hold_a_second_line(sign):
+    path = f"/user.slice/x{sign}0::/system.slice/slurmstepd.scope/job_999/step_0"
+    assert parse_place(f"0::{path}\n".encode()).path == path

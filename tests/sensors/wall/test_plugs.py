@@ -82,17 +82,17 @@ def test_credentials_are_in_no_message():
 
 def test_redirects_elsewhere_garbage_and_silence():
     with Server(lambda *a: (302, {"Location": "http://example.org/"}, {})) as server:
-        assert "another place" in make(Shelly, server.url).probe().why
+        assert "another origin" in make(Shelly, server.url).probe().why
     with Server(lambda *a: (200, {}, b"<html>")) as server:
         assert "is no Shelly" in make(Shelly, server.url).probe().why
         assert "tells no power" in make(Tasmota, server.url).probe().why
     import time
 
     with Server(lambda *a: (time.sleep(0.6), (200, {}, PLUG))[1]) as server:
-        assert "time is up" in make(Shelly, server.url, timeout_s=0.2).probe().why
+        assert "no data for 0.2 s" in make(Shelly, server.url, timeout_s=0.2).probe().why
     for kind in (Shelly, Tasmota):
         assert kind(Request(machine=Machine(environ={}))).probe().state is State.ABSENT
-        assert "no http" in make(kind, "ftp://example.org").probe().why
+        assert "is not an http" in make(kind, "ftp://example.org").probe().why
         assert "period_s" in make(kind, "http://127.0.0.1:9", period_s=0).probe().why
 
 

@@ -47,7 +47,7 @@ def test_hints_name_what_stood_still(store: Store) -> None:
         "350.0 kJ went into what was given to it and stood still.",
     ]
     assert hints(gpu) == [
-        "GPU 1 of n1 drew 61 W idle for 3 h 00 min.",
+        "GPU 1 of n1 drew 61.00 W idle for 3 h 00 min.",
         "600.0 kJ went into what was given to it and stood still.",
     ]
     assert hints(torn) == ["Of 1 of its nodes there is no record.", "Only 50.0 % of it was observed."]

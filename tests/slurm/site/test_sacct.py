@@ -152,3 +152,11 @@ def test_a_sacct_that_fails_says_why_in_one_line(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EverywattError, match=r"^sacct failed: fatal: No source\. Try"):
         ask(0.0, 1.0)
+
+
+@pytest.mark.parametrize("sign", ["\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\r"])
+def test_a_name_cannot_forge_or_hide_a_job(sign: str) -> None:
+    forged = line("777", "777", User="other", UID="0", Account="theirs")
+    jobs = parse(text(line("6", "6", JobName=f"x{sign}{forged}"), line("7", "7", JobName=f"y{sign}z")))
+    assert [job.job_id for job in jobs] == [6, 7]
+    assert {job.user for job in jobs} == {"ada"}

@@ -19,15 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Any
 
 from everywatt.api.meter import SpanHandle, span
 from everywatt.api.run import Run, union
 from everywatt.bench.llm.otel import PREFIX, place, read_spans
-from everywatt.core.energy import Energy
+from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.spans import Span
 from everywatt.energy.sources import sources
@@ -100,7 +98,11 @@ class AgentBill:
         for step in self.steps:
             found.setdefault(step.kind, []).append(step)
         return {
-            kind: (len(same), sum(step.span.duration_s or 0.0 for step in same), _sum([step.own for step in same]))
+            kind: (
+                len(same),
+                sum(step.span.duration_s or 0.0 for step in same),
+                sum_energies(step.own for step in same),
+            )
             for kind, same in found.items()
         }
 
@@ -136,7 +138,7 @@ def agent_bill(run: Run, otel: Path | None = None) -> AgentBill:
         raise UsageError(
             f"{run.name} has no spans of an agent.", cure="turn(), model_call(), tool_call(), or --otel FILE"
         )
-    return AgentBill(_sum([step.own for step in steps]), tuple(steps), tuple(notes))
+    return AgentBill(sum_energies(step.own for step in steps), tuple(steps), tuple(notes))
 
 
 def _own_spans(tape: Tape) -> list[Span]:
@@ -166,7 +168,7 @@ def _steps(tape: Tape, spans: Sequence[Span]) -> Iterator[Step]:
         if one.parent is not None:
             below.setdefault(one.parent, []).append(one.id)
     for one in spans:
-        yield Step(one, kind_of(one), own[one.id], _sum([own[name] for name in _descendants(one.id, below)]))
+        yield Step(one, kind_of(one), own[one.id], sum_energies(own[name] for name in _descendants(one.id, below)))
 
 
 def _descendants(name: str, below: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -178,10 +180,6 @@ def _descendants(name: str, below: Mapping[str, Sequence[str]]) -> Iterator[str]
             seen.add(at)
             yield at
             waiting += below.get(at, ())
-
-
-def _sum(energies: Sequence[Energy]) -> Energy:
-    return reduce(add, energies)
 
 
 def kind_of(one: Span) -> str:

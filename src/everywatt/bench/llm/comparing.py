@@ -22,9 +22,10 @@ from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.latency import e2e_s
 from everywatt.bench.llm.records import Record, read_plan, read_records
 from everywatt.bench.llm.result import agreement, owed_by
-from everywatt.bench.llm.stats import Z95, clustered, mcnemar, resampled
 from everywatt.bench.runs import folder_of
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
+from everywatt.core.format import format_number
+from everywatt.core.stats import Z95, clustered, mcnemar, resampled_sums
 
 Floats = npt.NDArray[np.float64]
 COLUMNS = ("right", "joules", "tokens", "seconds", "items")
@@ -202,7 +203,7 @@ def _sums(
     """Sums of all columns of both runs, drawn again and again, and as they are."""
     table = np.array([[*_row(first, name, with_energy), *_row(other, name, with_energy)] for name in items])
     names = [f"{column}_{which}" for which in "ab" for column in COLUMNS]
-    drawn = resampled(clustered(table, groups))
+    drawn = resampled_sums(clustered(table, groups))
     whole = table.sum(axis=0)
     return dict(zip(names, drawn.T, strict=True)), {name: float(v) for name, v in zip(names, whole, strict=True)}
 
@@ -245,8 +246,9 @@ def _sentences(first: str, other: str, figures: Mapping[str, Figure], p: float |
     more = figures.get("accuracy_difference")
     if more is not None and more.value is not None and more.low is not None and more.high is not None:
         word = "right more often" if more.low > 0 else "right less often" if more.high < 0 else "no difference shown"
-        told = f"{100 * more.value:+.1f} points ({100 * more.low:+.1f} … {100 * more.high:+.1f}), McNemar p = {p:.2g}"
-        found.append(f"{other} beside {first}, accuracy: {word}, {told}")
+        ends = 100 * (more.value - more.low), 100 * (more.high - more.value)
+        told = format_number(100 * more.value, "points", *ends, signed=True)
+        found.append(f"{other} beside {first}, accuracy: {word}, {told}, McNemar p = {p:.2g}")
     for name, what in (("energy_ratio", "energy"), ("time_ratio", "time"), ("accuracy_per_joule_ratio", "right per J")):
         ratio = figures.get(name)
         if ratio is None or ratio.value is None or ratio.low is None:
@@ -254,6 +256,5 @@ def _sentences(first: str, other: str, figures: Mapping[str, Figure], p: float |
         word = (
             "more" if ratio.low > 1 else "less" if ratio.high is not None and ratio.high < 1 else "no difference shown"
         )
-        high = "∞" if ratio.high is None else f"{ratio.high:.3g}"
-        found.append(f"{other} beside {first}, {what}: {word}, {ratio.value:.3g}× ({ratio.low:.3g} … {high})")
+        found.append(f"{other} beside {first}, {what}: {word}, ratio {ratio.printed()}")
     return found

@@ -11,7 +11,7 @@ from everywatt.core.errors import UsageError
 
 
 def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in text.split("\n") if line.strip()]
 
 
 def _is_json_with(text: str, keys: Iterable[str]) -> bool:

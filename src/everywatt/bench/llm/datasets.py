@@ -16,12 +16,14 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.plugged import border
 from everywatt.bench.llm.published import LAYOUTS
 from everywatt.bench.llm.values import Item
+from everywatt.core import foreign
 from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.core.plugins import LLM_DATASETS, load_plugin, registered
 
@@ -146,37 +148,33 @@ def rows(path: Path) -> Iterator[Mapping[str, Any]]:
         elif path.suffix in (".parquet", ".arrow"):
             yield from _table_rows(path)
         elif path.suffix in (".csv", ".tsv"):
-            with path.open(encoding="utf-8-sig", newline="") as stream:
-                yield from csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",")
+            text = foreign.lines(path, errors="strict", ends=True)
+            yield from csv.DictReader(text, delimiter="\t" if path.suffix == ".tsv" else ",")
         else:
             yield from _json_rows(path)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
 
 
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8-sig") as stream:
-        head = stream.read(1)
-        stream.seek(0)
-        if head == "[":
-            try:
-                found = json.load(stream)
-            except ValueError as error:
-                raise UsageError(f"{path} is not JSON: {error}.") from None
-            if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
-                raise UsageError(f"{path} is not a list of objects.")
-            yield from found
-            return
-        for number, line in enumerate(stream, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise UsageError(f"{path}:{number} is not JSON: {error}.") from None
-            if not isinstance(row, dict):
-                raise UsageError(f"{path}:{number} is not an object.")
-            yield row
+    found = foreign.lines(path, errors="strict")
+    first = next(found, "")
+    if first.startswith("["):
+        data = foreign.read_json(path)
+        if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
+            raise UsageError(f"{path} is not a list of objects.")
+        yield from data
+        return
+    for number, line in enumerate(chain([first], found), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = foreign.parse_json(line)
+        except ValueError as error:
+            raise UsageError(f"{path}:{number} is not JSON: {error}.") from None
+        if not isinstance(row, dict):
+            raise UsageError(f"{path}:{number} is not an object.")
+        yield row
 
 
 def _table_rows(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -20,7 +20,8 @@ from everywatt.api.run import Run, union
 from everywatt.bench.llm.records import Record
 from everywatt.core.budget import Budget, Term
 from everywatt.core.clocks import NS
-from everywatt.core.energy import Energy
+from everywatt.core.device import is_gpu
+from everywatt.core.energy import Energy, sum_energies
 from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.ledger.build import ledger
@@ -227,20 +228,9 @@ def _accounts(book: Ledger, boundary: str) -> _Accounts:
 
 def _together(energies: Sequence[Energy], nothing: Energy) -> Energy:
     """The sum of what several owners owe, by device too: a device that only one of them has is kept."""
-    total = nothing
-    parts: dict[str, Energy] = {}
-    for one in energies:
-        if one.joules is None:
-            continue
-        total = replace(total, joules=total.value + one.joules, budget=total.budget + one.budget)
-        for label, part in _parts(one).items():
-            before = parts.get(label)
-            parts[label] = (
-                part
-                if before is None
-                else replace(before, joules=before.value + part.value, budget=before.budget + part.budget, parts=())
-            )
-    return replace(total, parts=tuple(parts.items()))
+    whole = sum_energies([nothing, *(one for one in energies if one.joules is not None)], join_scopes=True)
+    parts = tuple((label, part) for label, part in whole.parts if part.joules is not None)
+    return replace(nothing, joules=whole.joules, budget=whole.budget, parts=parts)
 
 
 def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
@@ -362,7 +352,7 @@ def _server_share(tape: Tape) -> tuple[Line, Series] | None:
 def _fraction(share: tuple[Line, Series] | None, source: Source, edges_ns: Ints) -> Floats:
     """The server's part of what the host's CPUs did in each stretch; 1 where that is not known, and for GPUs."""
     whole = np.ones(len(edges_ns) - 1)
-    if share is None or source.label.startswith("gpu."):
+    if share is None or is_gpu(source.label):
         return whole
     line, busy = share
     mine = np.interp(edges_ns[1:], *line) - np.interp(edges_ns[:-1], *line)

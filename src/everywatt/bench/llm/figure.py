@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from everywatt.core.energy import Energy
+from everywatt.core.format import Printed, print_quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,15 @@ class Figure:
     def none(cls, unit: str, formula: str, why: str) -> Figure:
         """No figure, and here is why."""
         return cls(None, None, None, unit, formula, why)
+
+    def printed(self) -> Printed:
+        """The words for value, unit and interval; `refused` where there is no value."""
+        if self.value is None:
+            return Printed("refused", "")
+        if self.low is None:
+            return print_quantity(self.value, self.unit)
+        high = math.inf if self.high is None else self.high
+        return print_quantity(self.value, self.unit, self.value - self.low, high - self.value)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

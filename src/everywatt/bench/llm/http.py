@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everywatt.bench.llm.clients import Connection
-from everywatt.bench.llm.http1 import ConnectTimeout, Exchange, Head, Server, Sink
 from everywatt.bench.llm.values import OK, Answer
 from everywatt.bench.llm.wire import whole
+from everywatt.core.errors import NetworkError
+from everywatt.net.http1 import Head, retry_after_s
+from everywatt.net.streaming import BodySink, Sink, StreamClient
 
 AGAIN = (408, 409, 425, 429, 500, 502, 503, 504)
 MOST_ERROR_BYTES = 2000
@@ -121,8 +123,7 @@ class Refused(Exception):
         super().__init__(f"HTTP {code}: {text}" if text else f"HTTP {code}")
         self.again = code in AGAIN
         self.status = "failed" if code >= 500 or code == 429 else "refused"
-        after = head.headers.get("retry-after", "")
-        self.after_s = float(after) if after.isdecimal() else None
+        self.after_s = retry_after_s(head.headers.get("retry-after"))
 
 
 @dataclass(slots=True)
@@ -150,6 +151,9 @@ class Reply(Sink):
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
 
+    def sent(self, at_ns: int) -> None:
+        """The request goes out."""
+
     def begin(self, head: Head) -> None:
         """The head is there."""
         self.head = head
@@ -167,9 +171,13 @@ class Reply(Sink):
 class Reading(Sink):
     """An answer on its way into its stream; what a server says that refuses is kept in a few words."""
 
-    reader: Sink
+    reader: BodySink
     got: Stream
     refusal: Reply | None = None
+
+    def sent(self, at_ns: int) -> None:
+        """The request goes out."""
+        self.got.sent_ns = at_ns
 
     def begin(self, head: Head) -> None:
         """The head is there."""
@@ -195,31 +203,36 @@ class Http:
 
     def __init__(self, connection: Connection, root: str) -> None:
         self._of, self._root = connection, root
-        self._server: Server | None = None
+        self._client: StreamClient | None = None
         self._linger_s = LINGER_S  # until a server keeps a stream open after its last event
 
     @property
-    def server(self) -> Server:
-        """The server's address, which is looked at when it is first needed."""
-        if self._server is None:
-            key = self._of.key
-            self._server = Server(self._root, self._of.connect_s, {"Authorization": f"Bearer {key}"} if key else {})
-        return self._server
+    def client(self) -> StreamClient:
+        """The connections to the server; made when first needed."""
+        if self._client is None:
+            key = {"Authorization": f"Bearer {self._of.key}"} if self._of.key else {}
+            self._client = StreamClient(
+                self._root, connect_s=self._of.connect_s, silence_s=self._of.silence_s, headers=key
+            )
+        return self._client
 
     async def get(self, path: str, timeout_s: float = 10.0) -> Reply:
-        """A small document; OSError or ValueError where there is none."""
+        """A small document; NetworkError where there is none."""
         reply = Reply()
-        async with asyncio.timeout(timeout_s):
-            await self._exchange("GET", path, None, reply)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._exchange("GET", path, None, reply)
+        except TimeoutError:
+            raise NetworkError("timeout", self._root, f"no response within {timeout_s:g} s") from None
         return reply
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
-    async def stream(self, path: str, body: Mapping[str, Any], reader: Callable[[Stream], Sink]) -> Answer:
+    async def stream(self, path: str, body: Mapping[str, Any], reader: Callable[[Stream], BodySink]) -> Answer:
         """POST and read the answer as it comes. Tried again only as long as nothing of an answer has arrived."""
         began_ns = time.monotonic_ns()
         waits = self._of.backoff.delays()
@@ -246,9 +259,9 @@ class Http:
                 raise Refused(into.refusal.head, into.refusal.text.strip())
         except Refused as error:
             return error.status, str(error), error.again, error.after_s
-        except (OSError, ValueError) as error:
+        except (NetworkError, TimeoutError, ValueError) as error:
             if not got.done:
-                return (*_trouble(error, got), None)
+                return (*_trouble(error, got, self._of.total_s), None)
         if got.error is not None:
             return "broken" if got.piece_ns else "failed", got.error, not got.piece_ns, None
         if not got.done and got.finish is None:
@@ -257,25 +270,17 @@ class Http:
 
     async def _exchange(self, method: str, path: str, data: bytes | None, sink: Sink) -> None:
         """Ask, and wait for the end of the answer."""
-        server = self.server
-        wire = await server.wire()
-        exchange = Exchange(sink, self._of.silence_s, self._linger_s)
-        try:
-            sent_ns = server.send(wire, exchange, method, path, data)
-            if isinstance(sink, Reading):
-                sink.got.sent_ns = sent_ns
-            await exchange.over
-            if exchange.left_open:
-                self._linger_s = 0.0
-        finally:
-            server.give_back(wire)
+        if await self.client.request(method, path, data, sink, linger_s=self._linger_s):
+            self._linger_s = 0.0
 
 
-def _trouble(error: Exception, got: Stream) -> tuple[str, str, bool]:
+def _trouble(error: Exception, got: Stream, total_s: float) -> tuple[str, str, bool]:
     """Status, what went wrong and whether to try again, where an answer did not come to its end."""
-    why = f"{type(error).__name__}: {error}".removesuffix(": ")
+    if isinstance(error, NetworkError) and error.kind != "protocol":
+        timeout = error.kind in ("timeout", "connect-timeout")
+        status = "timeout" if timeout else "broken" if got.piece_ns else "failed"
+        return status, error.reason, error.kind != "timeout"
     if isinstance(error, TimeoutError):
-        return "timeout", why, isinstance(error, ConnectTimeout)
-    if isinstance(error, ValueError):
-        return "broken", f"what the server sent cannot be read: {error}", False
-    return ("broken" if got.piece_ns else "failed"), why, True
+        return "timeout", f"no complete answer within {total_s:g} s", False
+    why = error.reason if isinstance(error, NetworkError) else error
+    return "broken", f"what the server sent cannot be read: {why}", False

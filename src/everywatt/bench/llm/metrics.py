@@ -13,8 +13,9 @@ from everywatt.bench.llm.energy import FEWEST_TICKS, Bill
 from everywatt.bench.llm.figure import Figure, over_energy
 from everywatt.bench.llm.latency import FORMULAS, e2e_s, latencies, ttft_s, within
 from everywatt.bench.llm.records import Record
-from everywatt.bench.llm.stats import Share, joint_bootstrap, regression, trimmed_mean, wilson
+from everywatt.bench.llm.stats import Share, regression, trimmed_mean
 from everywatt.core.energy import Energy
+from everywatt.core.stats import bootstrap_ratio
 
 BOOTSTRAP = "items and their joules drawn together 2,000 times, and the measurement's interval"
 
@@ -80,7 +81,7 @@ def metrics(
     judged = [record for record in answered if record.judged]
     right = [record for record in judged if record.right]
     inputs, outputs = _sum(answered, "input_tokens"), _sum(answered, "output_tokens")
-    accuracy = wilson(len(right), len(judged))
+    accuracy = Share.of(len(right), len(judged))
     notes: list[str] = list(bill.gross.notes)
     if outputs is None and answered:
         notes.append("tokens were not counted: the server gave no usage, and no tokenizer was named")
@@ -185,7 +186,7 @@ def _answer_figures(bill: Bill, judged: Sequence[Record], right: int, accuracy: 
         return {name: Figure(None, None, None, unit, formula, why) for name, (unit, formula) in names.items()}
     joules = [one.energy.value for one in owed]
     total, n = sum(joules), len(judged)
-    spread = joint_bootstrap([bool(r.right) for r in judged], joules, [r.group for r in judged])
+    spread = bootstrap_ratio([bool(r.right) for r in judged], joules, [r.group for r in judged])
     value = right / total
     if spread is None or right in (0, n):
         # Drawing the same verdict again and again says nothing of the others: Wilson's interval does.
@@ -250,7 +251,7 @@ def _speed_figures(
         found["goodput"] = Figure(
             kept / seconds if seconds else None, None, None, "1/s", f"queries with {text} / seconds", no_time
         )
-        found["goodput_share"] = _share(wilson(kept, len(answered)), f"queries with {text} / answered queries")
+        found["goodput_share"] = _share(Share.of(kept, len(answered)), f"queries with {text} / answered queries")
     return found
 
 
@@ -322,7 +323,7 @@ def _perplexity(answered: Sequence[Record]) -> dict[str, Figure]:
     tokens = [float(record.answer.logprob_tokens) for record in known]
     of = "" if len(known) == len(answered) else f"; {len(known)} of {len(answered)} answers have them"
     formula = f"exp(−Σ log-probability / tokens that have one{of}); items drawn 2,000 times"
-    spread = joint_bootstrap(nats, tokens, [record.group for record in known])
+    spread = bootstrap_ratio(nats, tokens, [record.group for record in known])
     low, high = (None, None) if spread is None else (math.exp(spread[0]), math.exp(spread[1]))
     return {"perplexity": Figure(math.exp(sum(nats) / sum(tokens)), low, high, "", formula)}
 

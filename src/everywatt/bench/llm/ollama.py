@@ -11,7 +11,7 @@ from everywatt.bench.llm.http import Http
 from everywatt.bench.llm.streams import Lines
 from everywatt.bench.llm.values import Answer, Ask
 from everywatt.bench.llm.wire import count, document, numbers, part, words
-from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.errors import MeasurementRefused, NetworkError, UsageError
 
 USUAL_URL = "http://127.0.0.1:11434"
 
@@ -36,8 +36,10 @@ class Ollama:
         """The server answers and has the model."""
         try:
             reply = await self._http.get("/api/tags")
-        except (OSError, ValueError) as error:
-            raise MeasurementRefused(f"No Ollama answers at {self._root}: {error}.", cure="ollama serve") from None
+        except NetworkError as error:
+            raise MeasurementRefused(
+                f"No Ollama answers at {self._root}: {error.reason}.", cure="ollama serve"
+            ) from None
         try:
             models = {str(one["name"]): one for one in reply.json()["models"]}
         except (ValueError, KeyError, TypeError):

@@ -11,7 +11,7 @@ from everywatt.bench.llm.streams import Events
 from everywatt.bench.llm.tokens import Counter, counter
 from everywatt.bench.llm.values import Answer, Ask
 from everywatt.bench.llm.wire import count, document, numbers, part, parts, words
-from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.errors import MeasurementRefused, NetworkError, UsageError
 
 
 class OpenAI:
@@ -51,8 +51,8 @@ class OpenAI:
         """The server answers and has the model. MeasurementRefused where it does not."""
         try:
             reply = await self._http.get("/models")
-        except (OSError, ValueError) as error:
-            why = self._of.without_key(f"{type(error).__name__}: {error}".removesuffix(": "))
+        except NetworkError as error:
+            why = self._of.without_key(error.reason)
             raise MeasurementRefused(f"No server answers at {self._root}: {why}.", cure="start it first") from None
         if reply.status in (401, 403):
             raise MeasurementRefused(

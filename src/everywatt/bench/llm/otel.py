@@ -6,12 +6,12 @@ and the inner one hangs on the outer one. Times are UTC: the tape's anchors plac
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 from everywatt.core.spans import Span
 from everywatt.tape.reader import Tape
@@ -62,15 +62,11 @@ def _above(span: Span, found: Mapping[str, Span], chosen: Mapping[str, Span]) ->
 
 
 def _all(path: Path) -> Iterator[Span]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}.") from None
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(foreign.lines(path, errors="strict"), start=1):
         if not line.strip():
             continue
         try:
-            yield from _of_line(json.loads(line))
+            yield from _of_line(foreign.parse_json(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path}:{number} is not OTLP as JSON: {error}.") from None
 

@@ -15,8 +15,9 @@ from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
 from everywatt.bench.llm.records import Record, read_plan, read_records
 from everywatt.bench.llm.scorers import plain_words
-from everywatt.bench.llm.stats import over_repeats, wilson
+from everywatt.bench.llm.stats import Share, over_repeats
 from everywatt.core.clocks import NS
+from everywatt.core.device import is_gpu
 
 
 def evaluate(
@@ -66,7 +67,7 @@ def known_facts(run: Run | None, plan: Mapping[str, Any]) -> Facts:
     if facts.parameters is None or facts.peak_flops is not None or run is None:
         return facts
     groups = [group.info for tape in run.tapes for group in tape.groups]
-    cards = {info.device: info.label for info in groups if info.device.startswith("gpu.") and info.label}
+    cards = {info.device: info.label for info in groups if is_gpu(info.device) and info.label}
     found = peak_of(list(cards.values()))
     return facts if found is None else replace(facts, peak_flops=found[0], peak_from=found[1])
 
@@ -76,7 +77,7 @@ def agreement(records: Sequence[Record], reference: Sequence[Record]) -> Figure:
     formula = "same answers as the reference run / items that both answered; Wilson"
     theirs = {record.id: record for record in reference if record.ok}
     pairs = [(record, theirs[record.id]) for record in records if record.ok and record.id in theirs]
-    share = wilson(sum(_said(a) == _said(b) for a, b in pairs), len(pairs))
+    share = Share.of(sum(_said(a) == _said(b) for a, b in pairs), len(pairs))
     if share is None:
         return Figure.none("", formula, "the two runs have no item in common")
     return Figure(share.value, share.low, share.high, "", formula)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.latency import FORMULAS
 from everywatt.bench.llm.metrics import Metrics
-from everywatt.bench.tables import csv_text, markdown
+from everywatt.core.format import Printed, format_duration, format_percent, print_quantity
+from everywatt.core.tables import Table, csv_text
 
 Row = tuple[str, str, str, str]
 ENDINGS = (".json", ".csv", ".md")
@@ -31,40 +32,46 @@ def query_csv(found: Sequence[Metrics]) -> str:
 
 def figures_markdown(found: Sequence[Metrics]) -> str:
     """A table of figures for each load."""
-    return "\n".join(f"## {one.level}\n\n{markdown(HEADERS, figure_rows(one), [one.about])}" for one in found)
+    return "\n".join(f"## {one.level}\n\n{figure_table(one).markdown()}\n- {one.about}\n" for one in found)
+
+
+def figure_table(one: Metrics, title: str = "", more: Sequence[Row] = ()) -> Table:
+    """Every figure of a load, and `more` rows below."""
+    return Table.of(*HEADERS, rows=[*figure_rows(one), *more], title=title)
 
 
 def figure_rows(one: Metrics) -> list[Row]:
     """Every figure of a load: accuracy, energies, what follows from them, and times."""
     rows: list[Row] = []
     of = ", ".join(f"{count} {name}" for name, count in one.verdicts.items())
-    if one.accuracy is not None:
-        interval = f"{one.accuracy.low:.1%} … {one.accuracy.high:.1%}"
-        rows.append(("accuracy", f"{one.accuracy.value:.1%}", interval, f"right / judged answers ({of}); Wilson"))
+    if (share := one.accuracy) is not None:
+        shown = Figure(100 * share.value, 100 * share.low, 100 * share.high, "%", "").printed()
+        rows.append(row_of("accuracy", shown, f"right / judged answers ({of}); Wilson"))
     elif of:
         rows.append(("accuracy", "refused", "", f"nothing was judged ({of})"))
     for name, energy in (("energy, gross", one.gross), ("energy, net", one.net), ("other processes", one.others)):
         if energy.joules is None:
             rows.append((name, "refused", "", energy.refused or ""))
         else:
-            about = f"{energy.scope} · {energy.pedigree} · coverage {energy.coverage:.0%}"
+            about = f"{energy.scope} · {energy.pedigree} · coverage {format_percent(energy.coverage)}"
+            below, above = energy.sides()
             # The budget is symmetric; what was used up cannot be less than nothing, as in the figures below.
-            interval = f"{max(0.0, energy.low or 0.0):.4g} … {energy.high:.4g}"
-            rows.append((name, f"{energy.joules:.4g} J", interval, about))
-    rows += [_row(name, figure) for name, figure in one.figures.items()]
+            shown = print_quantity(energy.joules, "J", min(below, max(energy.joules, 0.0)), above)
+            rows.append(row_of(name, shown, about))
+    rows += [figure_row(name, figure) for name, figure in one.figures.items()]
     for name, seconds in one.latency.items():
         if seconds is not None:
-            text = f"{seconds['p50'] * 1000:.4g} ms"
-            tail = f"p90 {seconds['p90'] * 1000:.4g}, p99 {seconds['p99'] * 1000:.4g} ms"
-            rows.append((f"{name.removesuffix('_s')} p50", text, tail, FORMULAS[name]))
+            tail = f"p90 {format_duration(seconds['p90'])}, p99 {format_duration(seconds['p99'])}"
+            rows.append((f"{name.removesuffix('_s')} p50", format_duration(seconds["p50"]), tail, FORMULAS[name]))
     return rows
 
 
-def _row(name: str, figure: Figure) -> Row:
-    words = name.replace("_", " ")
-    if figure.value is None:
-        return words, "refused", "", figure.refused or ""
-    interval = (
-        "" if figure.low is None else f"{figure.low:.3g} … {'∞' if figure.high is None else f'{figure.high:.3g}'}"
-    )
-    return words, f"{figure.value:.4g} {figure.unit}".strip(), interval, figure.formula
+def figure_row(name: str, figure: Figure) -> Row:
+    """A figure as a row: its words, and its formula or why it is refused."""
+    about = (figure.refused or "") if figure.value is None else figure.formula
+    return row_of(name.replace("_", " "), figure.printed(), about)
+
+
+def row_of(name: str, shown: Printed, about: str) -> Row:
+    """Value and interval in two cells that share unit and digits."""
+    return name, f"{shown.value} {shown.unit}".strip(), shown.interval, about

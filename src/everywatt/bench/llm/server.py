@@ -71,7 +71,7 @@ def _inodes(port: int, proc: Path) -> set[str]:
     found = set()
     for name in ("tcp", "tcp6"):
         try:
-            lines = (proc / "self" / "net" / name).read_text().splitlines()[1:]
+            lines = (proc / "self" / "net" / name).read_text().split("\n")[1:]
         except OSError:
             continue
         for line in lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from everywatt.bench.llm.http import Stream
-from everywatt.bench.llm.http1 import Head
+from everywatt.net.http1 import Head
 
 MOST_LINE_BYTES = 1 << 26
 BOM = b"\xef\xbb\xbf"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.values import OK, Answer, Ask
+from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 
 
@@ -29,13 +29,9 @@ class Transcript:
 
     async def health(self) -> list[str]:
         """The file can be read."""
-        try:
-            lines = self._file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{self._file} cannot be read: {error}.") from None
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(foreign.lines(self._file, errors="strict"), start=1):
             try:
-                data = json.loads(line)
+                data = foreign.parse_json(line)
                 answer = data.get("answer") if isinstance(data.get("answer"), dict) else {"status": OK, **data}
                 self._answers[str(data["id"])] = Answer.from_dict(answer)
             except (ValueError, KeyError, TypeError, AttributeError) as error:

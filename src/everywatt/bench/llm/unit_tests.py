@@ -53,5 +53,5 @@ def score_code(text: str, item: Item, sandbox: Sandbox, *, seconds: float = MOST
     ending = sandbox.run(program(code, item.rules), seconds=float(item.rules.get("seconds", seconds)))
     if ending.code == 0:
         return Score(RIGHT, "passed", how)
-    last = ending.said.splitlines()[-1][:200] if ending.said else f"ended with {ending.code}"
+    last = ending.said.rstrip("\n").rpartition("\n")[2][:200] if ending.said else f"ended with {ending.code}"
     return Score(WRONG, "took too long" if ending.code is None else last, how)

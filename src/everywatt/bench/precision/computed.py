@@ -146,7 +146,7 @@ def cpu_flags(proc: Path = Path("/proc")) -> tuple[str, ...]:
         text = (proc / "cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ()
-    for line in text.splitlines():
+    for line in text.split("\n"):
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):
             return tuple(value.split())

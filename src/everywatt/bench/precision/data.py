@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.bench.precision.ptfile import read_tensor
+from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -95,10 +95,7 @@ def _folder(path: Path, num_labels: int | None) -> Dataset:
     arrays = {Path(name).stem: read_tensor(path / name) for name in OLD_FILES if name not in missing}
     told: dict[str, Any] = {}
     if (path / "metadata.json").is_file():
-        try:
-            told = json.loads((path / "metadata.json").read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UsageError(f"{path / 'metadata.json'} is not JSON: {error}.") from None
+        told = foreign.read_json(path / "metadata.json")
     found = _checked(path.name, arrays, num_labels or told.get("num_labels"), str(told.get("tokenizer", "")))
     if told.get("num_samples") not in (None, len(found)):
         raise UsageError(f"{path}: metadata.json says {told['num_samples']} samples, the tensors have {len(found)}.")

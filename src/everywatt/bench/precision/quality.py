@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Z95 = 1.959963984540054
+from everywatt.core.stats import Z95, mcnemar, newcombe, wilson
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -56,66 +57,17 @@ class Beside:
         }
 
 
-def wilson(right: int, n: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson's score interval of a share.
-
-    >>> tuple(round(end, 4) for end in wilson(81, 100))
-    (0.7222, 0.8749)
-    """
-    if n <= 0:
-        return 0.0, 1.0
-    share = right / n
-    denominator = 1 + z * z / n
-    middle = (share + z * z / (2 * n)) / denominator
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / denominator
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def accuracy(correct: npt.NDArray[np.bool_]) -> Score:
     """The share of right answers."""
     right, n = int(correct.sum()), len(correct)
     return Score("accuracy", right / n, *wilson(right, n), n)
 
 
-def paired_accuracy(
-    baseline: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_], z: float = Z95
-) -> tuple[float, float, float, float]:
-    """Difference of two accuracies on the same items, its 95 % interval, and McNemar's exact p.
-
-    The interval is Newcombe's for paired shares: it stays inside ±1 and does not vanish where nothing differs.
-    """
-    n = len(baseline)
-    both = int((baseline & other).sum())
+def paired_accuracy(baseline: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> tuple[float, float, float, float]:
+    """Difference of two accuracies on the same items, Newcombe's 95 % interval, and McNemar's exact p."""
+    both, neither = int((baseline & other).sum()), int((~baseline & ~other).sum())
     only_base, only_other = int((baseline & ~other).sum()), int((~baseline & other).sum())
-    neither = n - both - only_base - only_other
-    first, second = (both + only_base) / n, (both + only_other) / n
-    (low1, high1), (low2, high2) = wilson(both + only_base, n, z), wilson(both + only_other, n, z)
-    product = (both + only_base) * (only_other + neither) * (both + only_other) * (only_base + neither)
-    phi = 0.0 if product == 0 else (both * neither - only_base * only_other) / math.sqrt(product)
-    below, above = _newcombe(second, low2, high2, first, low1, high1, phi)
-    change = second - first
-    return change, change - below, change + above, mcnemar(only_base, only_other)
-
-
-def _newcombe(
-    a: float, low_a: float, high_a: float, b: float, low_b: float, high_b: float, phi: float
-) -> tuple[float, float]:
-    """How far a - b reaches down and up."""
-    down, up = (a - low_a, high_b - b), (high_a - a, b - low_b)
-
-    def reach(pair: tuple[float, float]) -> float:
-        return math.sqrt(max(0.0, pair[0] ** 2 - 2 * phi * pair[0] * pair[1] + pair[1] ** 2))
-
-    return reach(down), reach(up)
-
-
-def mcnemar(one: int, other: int) -> float:
-    """Exact two-sided p that two classifiers differ, from the items where only one of them is right."""
-    n, fewer = one + other, min(one, other)
-    if n == 0:
-        return 1.0
-    tail: float = sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n
-    return min(1.0, 2 * tail)
+    return *newcombe(both, only_base, only_other, neither), mcnemar(only_base, only_other)
 
 
 def perplexity(loss: Floats, tokens: npt.NDArray[np.int64]) -> Score:

@@ -15,6 +15,7 @@ from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.quality import Beside, Score
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
+from everywatt.core.format import format_duration, format_percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,12 @@ class Window:
 
     def text(self, target: float = TARGET) -> str:
         """A sentence for the person."""
-        said = f"the sensor leaves ± {self.own:.1%} of a loop of {self.seconds:.3g} s"
-        said += "" if self.enough else f"; for ± {target:.0%} it would take {self.needed_s:.3g} s"
+        said = f"the sensor leaves ± {format_percent(self.own)} of a loop of {format_duration(self.seconds)}"
+        if not self.enough:
+            said += f"; for ± {format_percent(target)} it would take {format_duration(self.needed_s)}"
         if self.shared > target:
-            said += f" (± {self.shared:.0%} is common to all precisions and cancels in ratios as far as it is gain)"
+            common = format_percent(self.shared)
+            said += f" (± {common} is common to all precisions and cancels in ratios as far as it is gain)"
         return said
 
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from everywatt.core.stats import median
+
 Times = tuple[list[dict[str, Any]], float]
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -70,7 +72,7 @@ class _Stopwatch:
 
     def whole_s(self) -> float:
         """Seconds of a whole pass, the median."""
-        return _median(self._wholes) / 1e9
+        return median(self._wholes) / 1e9
 
     def enter(self, name: str) -> Callable[..., None]:
         def hook(*_: Any) -> None:
@@ -92,7 +94,7 @@ class _Stopwatch:
 
     def medians(self) -> dict[str, float]:
         """Seconds of each module, the median over passes, in the order in which they first ran."""
-        return {name: _median([one.get(name, 0) for one in self._passes]) / 1e9 for name in self.calls}
+        return {name: median([one.get(name, 0) for one in self._passes]) / 1e9 for name in self.calls}
 
     def _charge(self) -> None:
         now = self._tick()
@@ -103,9 +105,3 @@ class _Stopwatch:
     def _tick(self) -> int:
         self._synchronise()
         return time.perf_counter_ns()
-
-
-def _median(values: list[int]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Any
 
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import Figures, figures
-from everywatt.bench.precision.quality import wilson
 from everywatt.bench.trials import Trial
-from everywatt.core.energy import Energy, Ratio
+from everywatt.core.energy import Energy, Ratio, sum_energies
+from everywatt.core.stats import wilson
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class Trained:
         steps = sum(epoch.steps for epoch in self.epochs)
         if not steps or any(part.joules is None for part in parts):
             return None
-        return reduce(add, parts) / steps
+        return sum_energies(parts) / steps
 
     @property
     def accuracy(self) -> tuple[float, float, float] | None:

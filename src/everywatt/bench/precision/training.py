@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import add
 from typing import Any
 
 from everywatt.api.meter import Meter
@@ -16,7 +14,7 @@ from everywatt.bench.interleaving import blocks
 from everywatt.bench.precision.computed import cpu_flags, emulated
 from everywatt.bench.precision.trained import Epoch, Trained
 from everywatt.bench.precision.workers import Worker, WorkerFailed
-from everywatt.core.energy import Energy
+from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import EverywattError, UsageError
 
 MODULE = "everywatt.bench.precision.train_worker"
@@ -149,7 +147,7 @@ class TrainLab:
         elif any(one.joules is None for one in energies):
             energy = next(one for one in energies if one.joules is None)
         else:
-            energy = reduce(add, energies)
+            energy = sum_energies(energies)
         why = emulated(training.precision, flags=cpu_flags()) if self.job.device in ("auto", "cpu") else None
         return Trained(
             training.precision,

@@ -79,7 +79,7 @@ def available_bytes(proc: Path = Path("/proc")) -> int | None:
         text = (proc / "meminfo").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return None

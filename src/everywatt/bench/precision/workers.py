@@ -84,5 +84,4 @@ class Worker:
         """The last line that it printed, which is often the reason."""
         self._said.seek(0, os.SEEK_END)
         self._said.seek(max(0, self._said.tell() - 4096))
-        lines = self._said.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:200] if lines else ""
+        return self._said.read().decode("utf-8", "replace").strip().rpartition("\n")[2][:200]

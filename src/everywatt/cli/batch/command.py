@@ -18,7 +18,7 @@ from everywatt.batch import array
 from everywatt.batch.devices import Device, Lanes, lay_out
 from everywatt.batch.items import Item, check_words, decoded, parse_items, read_items
 from everywatt.batch.journal import DONE, History
-from everywatt.batch.plan import PLAN_HEADERS, Pace, plan_lines, plan_rows, shares
+from everywatt.batch.plan import Pace, plan_lines, plan_table, shares
 from everywatt.batch.runner import FINISH, KILL, Event, Progress
 from everywatt.batch.runner import Settings as RunnerSettings
 from everywatt.batch.session import Work, take_up, what_is_left, work_off
@@ -41,7 +41,7 @@ from everywatt.cli.common.parts import WithMembers
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings, nearest
 from everywatt.core.errors import ConfigError, UsageError
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 from everywatt.formats.badc.telemetry import TelemetryLog, write_summary
 from everywatt.tape.run_store import existing_home, new_run
 from everywatt.tape.run_store import home as runs_home
@@ -308,7 +308,7 @@ def _show_plan(work: Work, lanes: Lanes, history: History | None, output: Output
     data: dict[str, Any] = {"lanes": [share.to_dict() for share in found], "items": len(work.todo)}
     seconds = [share.seconds for share in found if share.seconds is not None]
     data["eta_s"] = max(seconds) if seconds else None
-    output.table(PLAN_HEADERS, plan_rows(found), right=(0, 2, 3, 4))
+    output.table(plan_table(found))
     for line in plan_lines(found):
         output.text(line)
     output.json("batch-plan", data)

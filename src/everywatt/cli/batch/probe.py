@@ -12,7 +12,6 @@ from everywatt.batch.probe import Plan, Probe, Result
 from everywatt.batch.runner import KILL
 from everywatt.batch.runner import Settings as RunnerSettings
 from everywatt.batch.search import MOST_UNASKED
-from everywatt.batch.tables import interval
 from everywatt.cli.batch.common import (
     WithCommand,
     batch_meter,
@@ -26,10 +25,7 @@ from everywatt.cli.common.options import DURATION, output_options, settings_opti
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.core.units import format_bytes, format_duration
-
-HEADERS = ("size", "fits", "runs", "time", "units/s", "peak memory", "J", "(95 %)", "J a unit", "why not")
-RIGHT = (0, 2, 3, 4, 5, 6, 8)
+from everywatt.core.tables import Column, Table
 
 
 @click.command("probe", cls=WithCommand)
@@ -110,19 +106,22 @@ def _show(result: Result, output: Output) -> None:
     rows = [
         [
             one.size,
-            "yes" if one.fits else "no",
+            one.fits,
             one.trials,
-            None if one.runtime_s is None else format_duration(one.runtime_s),
-            None if one.units_per_s is None else f"{one.units_per_s:.4g}",
-            None if one.peak_bytes is None else format_bytes(one.peak_bytes),
-            None if one.energy.joules is None else f"{one.energy.joules:.4g}",
-            interval(one.energy),
-            None if one.joules_per_unit is None else f"{one.joules_per_unit:.4g}",
+            one.runtime_s,
+            one.units_per_s,
+            one.peak_bytes,
+            None if one.energy.joules is None else one.energy,
+            one.joules_per_unit,
             one.reason,
         ]
         for one in result.sizes
     ]
-    output.table(HEADERS, rows, right=RIGHT)
+    columns = (
+        *(Column("size", ""), "fits", Column("runs", ""), Column("time", "s"), Column("units/s", "")),
+        *(Column("peak memory", "B"), Column("energy", "J"), Column("J/unit", ""), "why not"),
+    )
+    output.table(Table.of(*columns, rows=rows))
     output.text(_largest(result))
     if result.cheapest is not None:
         near = f"; not to be told from it: {', '.join(map(str, result.undecided))}" if result.undecided else ""

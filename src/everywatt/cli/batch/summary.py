@@ -12,24 +12,19 @@ from everywatt.batch.drift import TOLERANCE, Drift, drifts
 from everywatt.batch.figures import BatchFigures, figures
 from everywatt.batch.journal import DONE, FAILED, History, read_journal
 from everywatt.batch.tables import (
-    HEADERS,
-    ITEM_HEADERS,
-    ITEM_RIGHT,
-    RIGHT,
-    SCALING_HEADERS,
-    device_rows,
+    device_table,
     headline,
-    item_rows,
-    scaling_rows,
+    item_table,
+    scaling_table,
     stragglers,
     to_csv,
     to_markdown,
 )
-from everywatt.bench.tables import csv_text
 from everywatt.cli.common.options import RUN, Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
+from everywatt.core.tables import Table
 from everywatt.formats.badc.telemetry import WORKER_COLUMNS, Summary, read_summary, read_telemetry, summarise
 from everywatt.tape.run_store import existing_home, find_run
 
@@ -93,13 +88,12 @@ def _several(names: Sequence[str], form: str | None, output: Output) -> int:
     if form == "json":
         output.text(dumps(document("batches", data), indent=2))
     elif form == "md":
-        lines = ["| " + " | ".join(row) + " |" for row in [SCALING_HEADERS, *scaling_rows(found)]]
-        output.text("\n".join([lines[0], "|" + "---|" * len(SCALING_HEADERS), *lines[1:]]))
+        output.text(scaling_table(found).markdown().rstrip("\n"))
     elif form == "csv":
-        output.text(csv_text(SCALING_HEADERS, scaling_rows(found)).rstrip("\n"))
+        output.text(scaling_table(found).csv().rstrip("\n"))
     else:
         output.json("batches", data)
-        output.table(SCALING_HEADERS, scaling_rows(found), right=tuple(range(1, len(SCALING_HEADERS))))
+        output.table(scaling_table(found))
     return 0
 
 
@@ -108,16 +102,18 @@ def _telemetry(path: Path, output: Output, form: str | None) -> int:
     if form == "json":
         output.text(dumps(found.to_dict(), indent=2))
     elif form == "md":
-        rows = [line.split(",") for line in found.workers_csv().splitlines()]
-        rows.insert(1, ["---"] * len(WORKER_COLUMNS))
-        output.text("\n".join("| " + " | ".join(row) + " |" for row in rows))
+        output.text(_workers(found).markdown().rstrip("\n"))
     elif form == "csv":
         output.text(found.workers_csv().rstrip("\n"))
     else:
         output.json("telemetry", found.to_dict())
-        rows = [line.split(",") for line in found.workers_csv().splitlines()[1:]]
-        output.table(WORKER_COLUMNS, rows, right=range(1, len(WORKER_COLUMNS)))
+        output.table(_workers(found))
     return 0 if all(job.get("status") == "completed" for job in found.jobs.values()) else 1
+
+
+def _workers(found: Summary) -> Table:
+    rows = [line.split(",") for line in found.workers_csv().split("\n")[1:] if line]
+    return Table.of(*WORKER_COLUMNS, rows=rows, right=range(1, len(WORKER_COLUMNS)))
 
 
 def batch_figures(folder: Path) -> tuple[BatchFigures | None, History, str]:
@@ -150,7 +146,7 @@ def show_batch(folder: Path, output: Output) -> tuple[int, BatchFigures | None]:
 
 def _show(found: BatchFigures, output: Output) -> None:
     output.text(headline(found))
-    output.table(HEADERS, device_rows(found), right=RIGHT)
+    output.table(device_table(found))
     refused = found.total.joules is None
     output.text(f"energy refused: {found.total.refused}" if refused else f"energy: {found.total}")
     for text in found.total.notes:
@@ -164,10 +160,10 @@ def _show_items(found: BatchFigures, output: Output) -> None:
     failed = [item for item in found.items if item.state.status != DONE and item.attempts]
     untouched = sum(not item.attempts for item in found.items)
     if failed:
-        output.table(ITEM_HEADERS, item_rows(failed[:MOST_ROWS]), right=ITEM_RIGHT, title="not done")
+        output.table(item_table(failed[:MOST_ROWS], "not done"))
         if len(failed) > MOST_ROWS:
             output.text(f"and {len(failed) - MOST_ROWS} more; --json has all")
     if untouched:
         output.text(f"{untouched} items were not begun")
     if slow := stragglers(found):
-        output.table(ITEM_HEADERS, item_rows(slow[:MOST_ROWS]), right=ITEM_RIGHT, title="stragglers")
+        output.table(item_table(slow[:MOST_ROWS], "stragglers"))

@@ -11,9 +11,9 @@ from everywatt.bench.llm.agents import AgentBill, Step, agent_bill
 from everywatt.cli.common.options import RUN, Verb, out_option, output_options
 from everywatt.cli.common.output import Output, emit_json
 from everywatt.cli.compare import check_ending
-from everywatt.core.energy import Energy
+from everywatt.core.format import format_energy
 from everywatt.core.jsonio import document
-from everywatt.core.units import format_duration, format_quantity
+from everywatt.core.tables import Cell, Column, Table
 
 
 @click.command(cls=Verb)
@@ -30,13 +30,22 @@ def command(run: str, otel: Path | None, steps: bool, out: Path | None, output: 
     """
     check_ending(out, (".json",))
     found = agent_bill(load(run), otel)
-    title = f"{len(found.steps)} steps, {_shown(found.total)} in all · {found.total.scope} · {found.total.pedigree}"
-    output.table(("KIND", "COUNT", "TIME", "OWN ENERGY", "SHARE"), _kinds(found), title=title)
+    title = (
+        f"{len(found.steps)} steps, {format_energy(found.total)} in all · {found.total.scope} · {found.total.pedigree}"
+    )
+    columns: tuple[str | Column, ...] = (
+        "KIND",
+        Column("COUNT", ""),
+        Column("TIME", "s"),
+        Column("OWN ENERGY", "J"),
+        Column("SHARE", "%"),
+    )
+    output.table(Table.of(*columns, rows=_kinds(found), title=title))
     if steps:
         output.text()
-        output.table(
-            ("STEP", "KIND", "TIME", "OWN ENERGY", "WITH ALL BELOW", "TOKENS"), [_row(one) for one in found.steps]
-        )
+        energies = (Column("OWN ENERGY", "J"), Column("WITH ALL BELOW", "J"))
+        columns = ("STEP", "KIND", Column("TIME", "s"), *energies, "TOKENS")
+        output.table(Table.of(*columns, rows=[_row(one) for one in found.steps]))
     output.text("own energy: while nothing below was open; it adds up to the whole")
     for note in found.notes:
         output.say(f"Note: {note}")
@@ -45,34 +54,15 @@ def command(run: str, otel: Path | None, steps: bool, out: Path | None, output: 
     output.json("agent", found.to_dict())
 
 
-def _kinds(found: AgentBill) -> list[tuple[str, ...]]:
+def _kinds(found: AgentBill) -> list[list[Cell]]:
     rows = sorted(found.by_kind().items(), key=lambda row: -(row[1][2].joules or 0.0))
     whole = found.total.joules or 0.0
     return [
-        (
-            kind,
-            str(count),
-            format_duration(seconds),
-            _shown(own),
-            f"{(own.joules or 0.0) / whole:.1%}" if whole else "–",
-        )
+        [kind, count, seconds, own, (own.joules or 0.0) / whole if whole else None]
         for kind, (count, seconds, own) in rows
     ]
 
 
-def _row(step: Step) -> tuple[str, ...]:
+def _row(step: Step) -> list[Cell]:
     tokens = [str(one) if one is not None else "–" for one in step.tokens]
-    return (
-        step.span.name,
-        step.kind,
-        format_duration(step.span.duration_s or 0.0),
-        _shown(step.own),
-        _shown(step.whole),
-        " + ".join(tokens),
-    )
-
-
-def _shown(energy: Energy) -> str:
-    if energy.joules is None:
-        return f"refused: {energy.refused}"
-    return format_quantity(energy.joules, "J", *energy.sides())
+    return [step.span.name, step.kind, step.span.duration_s or 0.0, step.own, step.whole, " + ".join(tokens)]

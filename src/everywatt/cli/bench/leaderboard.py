@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,7 +13,9 @@ from everywatt.bench.llm.leaderboard import ORDERS, Board, leaderboard
 from everywatt.cli.common.options import RUN, Verb, out_option, output_options
 from everywatt.cli.common.output import Output, emit_json
 from everywatt.cli.compare import check_ending
+from everywatt.core.format import format_percent
 from everywatt.core.jsonio import document
+from everywatt.core.tables import Cell, Table
 
 HEADERS = (
     "",
@@ -40,7 +43,7 @@ def command(runs: tuple[str, ...], order: str, out: Path | None, output: Output)
     """
     check_ending(out, (".json",))
     board = leaderboard([load(run) for run in runs], order)
-    output.table(HEADERS, _rows(board), title=f"{board.dataset}, by {board.order}")
+    output.table(Table.of(*HEADERS, rows=_rows(board), title=f"{board.dataset}, by {board.order}"))
     if board.scope:
         output.text(f"joules: scope {board.scope}, boundary {board.boundary}")
     for place in board.places:
@@ -51,7 +54,7 @@ def command(runs: tuple[str, ...], order: str, out: Path | None, output: Output)
     output.json("leaderboard", board.to_dict())
 
 
-def _rows(board: Board) -> list[tuple[str, ...]]:
+def _rows(board: Board) -> list[tuple[Cell, ...]]:
     return [
         (
             str(number),
@@ -69,15 +72,11 @@ def _rows(board: Board) -> list[tuple[str, ...]]:
     ]
 
 
-def _share(figure: Figure) -> str:
+def _share(figure: Figure) -> str | None:
     if figure.value is None or figure.low is None or figure.high is None:
-        return "–"
-    return f"{figure.value:.1%} ({figure.low:.1%} … {figure.high:.1%})"
+        return None
+    return format_percent(figure.value, figure.value - figure.low, figure.high - figure.value)
 
 
-def _shown(figure: Figure) -> str:
-    if figure.value is None:
-        return "–"
-    if figure.low is None:
-        return f"{figure.value:.3g}"
-    return f"{figure.value:.3g} ({figure.low:.3g} … {'∞' if figure.high is None else f'{figure.high:.3g}'})"
+def _shown(figure: Figure) -> str | None:
+    return None if figure.value is None else str(replace(figure, unit="").printed())

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from everywatt.api.run import Run
 from everywatt.bench.llm.comparing import Beside, compare_llm, side
-from everywatt.bench.llm.figure import Figure
+from everywatt.bench.llm.rows import HEADERS, Row, figure_row
 from everywatt.cli.common.output import Output, write_text
 from everywatt.core.jsonio import document, dumps
+from everywatt.core.tables import Table
 
 
 def compare_runs_of_models(
@@ -20,7 +21,7 @@ def compare_runs_of_models(
     found = [compare_llm(first, other, force=force) for other in others]
     for one in found:
         title = f"{one.name} beside {first.name}: {one.items} items, {one.level}"
-        output.table(("FIGURE", "VALUE", "95 %", "FORMULA"), [*_rows(one)], title=title)
+        output.table(Table.of(*HEADERS, rows=_rows(one), title=title))
         for text in one.verdicts:
             output.text(text)
         for text in one.notes:
@@ -33,17 +34,9 @@ def compare_runs_of_models(
     return 0
 
 
-def _rows(one: Beside) -> list[tuple[str, str, str, str]]:
-    rows = [_row(name, figure) for name, figure in one.figures.items()]
+def _rows(one: Beside) -> list[Row]:
+    rows = [figure_row(name, figure) for name, figure in one.figures.items()]
     if one.p is not None:
         counts = f"right only in the first {one.only_first}, only in this one {one.only_this}"
         rows.append(("McNemar's test", f"p = {one.p:.3g}", "", f"exact, two-sided; {counts}"))
     return rows
-
-
-def _row(name: str, figure: Figure) -> tuple[str, str, str, str]:
-    words = name.replace("_", " ")
-    if figure.value is None:
-        return words, "refused", "", figure.refused or ""
-    high = "∞" if figure.high is None else f"{figure.high:.4g}"
-    return words, f"{figure.value:.4g}", "" if figure.low is None else f"{figure.low:.4g} … {high}", figure.formula

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.leaderboard import model_name
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.result import knee, over_all_repeats
-from everywatt.bench.llm.rows import HEADERS, figure_rows
+from everywatt.bench.llm.rows import Row, figure_table, row_of
 from everywatt.cli.common.output import Output
+from everywatt.core.format import format_number, format_quantity
+from everywatt.core.tables import Table
 from everywatt.footprint.carbon import Footprint
 
 REPEATED = ("accuracy", "energy_per_output_token", "energy_per_request", "accuracy_per_joule_mean")
@@ -25,7 +28,7 @@ def show(
     if output.json_to == "-":
         return
     for one, footprint in zip(found, footprints, strict=True):
-        output.table(HEADERS, [*figure_rows(one), *_carbon_rows(footprint)], title=_title(about, one))
+        output.table(figure_table(one, _title(about, one), _carbon_rows(footprint)))
         output.text(f"boundary: {one.about}")
         for text in one.notes:
             output.say(f"Note: {text}")
@@ -41,15 +44,18 @@ def _show_together(found: Sequence[Metrics], output: Output) -> None:
         for name in REPEATED:
             one = figures.get(name)
             if one is not None:
-                spread = f"{one['low']:.4g} … {one['high']:.4g}"
-                rows.append((name.replace("_", " "), f"{one['mean']:.4g}", spread, f"{one['sd']:.3g}", str(one["n"])))
-        output.table(("FIGURE", "MEAN", "95 % (STUDENT)", "SD", "REPEATS"), rows, title=f"{kind}, from run to run")
+                shown = Figure(one["mean"], one["low"], one["high"], "", "").printed()
+                sd = format_number(one["sd"])
+                rows.append((name.replace("_", " "), shown.value, shown.interval, sd, str(one["n"])))
+        output.table(
+            Table.of("FIGURE", "MEAN", "95 % (STUDENT)", "SD", "REPEATS", rows=rows, title=f"{kind}, from run to run")
+        )
         output.text()
     best = knee(found)
     if best is not None:
         output.text(
-            f"knee: {best['level']}, at {best['output_tokens_per_second']:.4g} output tokens/s and "
-            f"{best['energy_per_output_token']:.4g} J a token; beyond it more load hardly saves energy"
+            f"knee: {best['level']}, at {format_number(best['output_tokens_per_second'], 'output tokens/s')} and "
+            f"{format_quantity(best['energy_per_output_token'], 'J/token')}; beyond it more load hardly saves energy"
         )
 
 
@@ -58,17 +64,17 @@ def _title(about: Mapping[str, Any], one: Metrics) -> str:
     return f"{model_name(about)} on {about['dataset']['name']}, {one.level}: {states}"
 
 
-def _carbon_rows(found: Footprint | None) -> list[tuple[str, str, str, str]]:
+def _carbon_rows(found: Footprint | None) -> list[Row]:
     """Carbon and cost of the gross energy, where factors were given."""
     if found is None:
         return []
-    rows = []
+    rows: list[Row] = []
     for name, amount in (("carbon", found.carbon), ("electricity", found.cost)):
         if amount is None:
             continue
         if amount.value is None:
             rows.append((name, "refused", "", amount.refused))
         else:
-            spread = f"{max(0.0, amount.low or 0.0):.3g} … {amount.high:.3g}"
-            rows.append((name, f"{amount.value:.4g} {amount.unit}", spread, f"gross {amount.how}"))
+            shown = Figure(amount.value, max(0.0, amount.low or 0.0), amount.high, amount.unit, "").printed()
+            rows.append(row_of(name, shown, f"gross {amount.how}"))
     return rows

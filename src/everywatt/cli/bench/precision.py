@@ -35,6 +35,7 @@ from everywatt.cli.compare import Share, check_ending, own_words, run_of
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor, UsageError
 from everywatt.core.jsonio import document, dumps
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.formats.quantization.columns import FORMS, old_csv
 from everywatt.formats.quantization.results import OldFigure, OldLayer, read_old
 
@@ -198,15 +199,9 @@ def show(result: Result, output: Output) -> None:
     shape = f"batches of {job.batch_size}" + (f" × {length} tokens" if length else "")
     output.text(f"{job.name} · {job.task} · {job.data} · {shape}")
     output.text()
-    right = tuple(range(1, 20))
-    for headers, rows in (
-        (tables.COST, tables.cost_rows(result)),
-        (tables.WORTH, tables.worth_rows(result)),
-        (tables.SHARES, tables.share_rows(result)),
-    ):
-        if rows:
-            output.table(headers, rows, right=right)
-            output.text()
+    for table in tables.tables(result):
+        output.table(table)
+        output.text()
     for line in (*tables.failures(result), *tables.verdicts(result)):
         output.text(line)
     output.text()
@@ -215,15 +210,10 @@ def show(result: Result, output: Output) -> None:
     for row in result.rows:
         if row.layers:
             output.text()
-            output.table(
-                ("layer", "type", "share", "energy / batch"),
-                tables.layer_rows(row),
-                right=(2, 3),
-                title=f"{row.precision}: {tables.part_line(row)}",
-            )
+            output.table(tables.layer_table(row))
     if result.sensitivity:
         output.text()
-        output.table(tables.SENSITIVITY, tables.sensitivity_rows(result), right=(1, 2, 3, 4))
+        output.table(tables.sensitivity_table(result))
     _remarks(result, output)
 
 
@@ -261,9 +251,13 @@ def _html(result: Result, settings: Settings) -> str:
 
 
 OLD_FIGURES = (
-    "precision", "file", "energy / sample", "energy / batch", "power", "latency", "samples / s", "accuracy", "size",
-)  # fmt: skip
-OLD_LAYERS = ("layer", "type", "file", "time", "share", "energy", "KL", "logits", "worse by", "impact")
+    *("precision", "file", Column("energy / sample", "J"), Column("energy / batch", "J"), Column("power", "W")),
+    *(Column("latency", "s"), Column("samples / s", ""), Column("accuracy", "%"), Column("size", "B")),
+)
+OLD_LAYERS = (
+    *("layer", "type", "file", Column("time", "s"), Column("share", "%"), Column("energy", "J"), Column("KL", "")),
+    *(Column("logits", ""), Column("worse by", ""), Column("impact", "")),
+)
 
 
 def _old(paths: tuple[Path, ...], output: Output) -> int:
@@ -271,9 +265,9 @@ def _old(paths: tuple[Path, ...], output: Output) -> int:
     whole = [one for one in found if isinstance(one, OldFigure)]
     layers = [one for one in found if isinstance(one, OldLayer)]
     if whole:
-        output.table(OLD_FIGURES, [_old_figure(one) for one in whole], right=tuple(range(2, 9)))
+        output.table(Table.of(*OLD_FIGURES, rows=[_old_figure(one) for one in whole]))
     if layers:
-        output.table(OLD_LAYERS, [_old_layer(one) for one in layers], right=tuple(range(3, 10)))
+        output.table(Table.of(*OLD_LAYERS, rows=[_old_layer(one) for one in layers]))
     for note in dict.fromkeys(f"{one.source}: {one.note}" for one in found if one.note):
         output.say(note)
     both = correlated(
@@ -291,37 +285,18 @@ def _old(paths: tuple[Path, ...], output: Output) -> int:
     return 0
 
 
-def _old_figure(one: OldFigure) -> list[str]:
+def _old_figure(one: OldFigure) -> list[Cell]:
     return [
-        one.precision,
-        one.source,
-        _unit(one.energy_per_sample_j, 1e3, "mJ"),
-        _unit(one.energy_per_batch_j, 1e3, "mJ"),
-        _unit(one.power_w, 1, "W"),
-        _unit(one.latency_s, 1e3, "ms"),
-        _unit(one.throughput, 1, ""),
-        _unit(one.accuracy, 100, "%"),
-        _unit(one.size_mb, 1, "MB"),
+        *(one.precision, one.source, one.energy_per_sample_j, one.energy_per_batch_j, one.power_w, one.latency_s),
+        *(one.throughput, one.accuracy, None if one.size_mb is None else one.size_mb * 1e6),
     ]
 
 
-def _old_layer(one: OldLayer) -> list[str]:
+def _old_layer(one: OldLayer) -> list[Cell]:
     return [
-        one.layer,
-        one.kind,
-        one.source,
-        _unit(one.seconds, 1e3, "ms"),
-        _unit(one.share, 100, "%"),
-        _unit(one.energy_j, 1e3, "mJ"),
-        _unit(one.kl, 1, ""),
-        _unit(one.logit_l2, 1, ""),
-        _unit(one.change, 1, ""),
-        _unit(one.impact, 1, ""),
+        *(one.layer, one.kind, one.source, one.seconds, one.share, one.energy_j, one.kl, one.logit_l2),
+        *(one.change, one.impact),
     ]
-
-
-def _unit(value: float | None, factor: float, unit: str) -> str:
-    return "-" if value is None else f"{value * factor:.4g} {unit}".strip()
 
 
 def _ending(result: Result, interrupted: Callable[[], int], settings: Settings, output: Output) -> int:

@@ -12,7 +12,7 @@ from everywatt.bench.figures import Figures
 from everywatt.bench.precision.plan import parse_precisions, require_torch
 from everywatt.bench.precision.trained import Epoch, Trained, compared
 from everywatt.bench.precision.training import TrainJob, TrainLab
-from everywatt.bench.tables import csv_text, joules, markdown, seconds
+from everywatt.bench.tables import quantity, time_of
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.common.output import Output, write_text
@@ -20,10 +20,12 @@ from everywatt.cli.compare import check_ending
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor
 from everywatt.core.jsonio import document, dumps
-from everywatt.core.units import format_duration
-from everywatt.report.text import short
+from everywatt.core.tables import Cell, Column, Quantity, Table, csv_text
 
-HEADERS = ("precision", "epoch", "energy", "time", "steps", "energy / step", "train loss", "val loss", "val accuracy")
+TABLE = (
+    *(Column("energy", "J"), Column("time", "s"), Column("steps", ""), Column("energy / step", "J")),
+    *(Column("train loss", ""), Column("val loss", ""), Column("val accuracy", "%")),
+)
 QUICK_ITEMS = 24
 ENDINGS = (".json", ".csv", ".md")
 COLUMNS = (
@@ -118,7 +120,7 @@ def _write(out: Path, found: Sequence[Trained], beside: Sequence[Figures], data:
     texts = {
         ".json": lambda: dumps(document("training", data), indent=2) + "\n",
         ".csv": lambda: csv_text(COLUMNS, [_numbers(one, epoch) for one in found for epoch in one.epochs]),
-        ".md": lambda: markdown(*_table(found, bool(beside)), _said(found, beside)),
+        ".md": lambda: _table(found, bool(beside), _said(found, beside)).markdown(),
     }
     write_text(out, texts[out.suffix]())
 
@@ -135,26 +137,27 @@ def _said(found: Sequence[Trained], beside: Sequence[Figures]) -> list[str]:
     return lines + [f"{one.candidate.label}: {one.verdict}" for one in beside[1:]]
 
 
-def _table(found: Sequence[Trained], several: bool) -> tuple[Sequence[str], list[list[str]]]:
-    rows: list[list[str]] = []
+def _table(found: Sequence[Trained], several: bool, notes: Sequence[str] = ()) -> Table:
+    rows: list[list[Cell]] = []
     for one in found:
         rows += [] if several else [_row(one.precision, epoch) for epoch in one.epochs]
         if one.epochs:
             rows.append(_whole(one, several))
-    return (HEADERS[0], "trial", *HEADERS[2:]) if several else HEADERS, rows
+    return Table.of("precision", Column("trial" if several else "epoch", ""), *TABLE, rows=rows, notes=notes)
 
 
 def _show(found: Sequence[Trained], beside: Sequence[Figures], output: Output) -> None:
     several = bool(beside)
-    output.table(*_table(found, several), right=tuple(range(1, 9)))
+    output.table(_table(found, several))
     output.text()
     for said in dict.fromkeys(line for one in found for line in _remarks(one, found, several)):
         output.text(said)
     if not several:
         output.say("One training each: how much trainings vary from run to run is not in these intervals.")
         return
-    means = [[one.candidate.label, str(len(one.trials)), joules(one.energy), seconds(one.seconds)] for one in beside]
-    output.table(("precision", "trainings", "mean energy", "time"), means, right=(1, 2, 3))
+    means = [[one.candidate.label, len(one.trials), quantity(one.energy, "J"), time_of(one.seconds)] for one in beside]
+    columns = ("precision", Column("trainings", ""), Column("mean energy", "J"), Column("time", "s"))
+    output.table(Table.of(*columns, rows=means))
     output.text()
     for one_beside in beside[1:]:
         output.text(f"{one_beside.candidate.label}: {one_beside.verdict}")
@@ -172,26 +175,29 @@ def _remarks(one: Trained, found: Sequence[Trained], several: bool) -> list[str]
     return lines
 
 
-def _whole(one: Trained, several: bool) -> list[str]:
+def _whole(one: Trained, several: bool) -> list[Cell]:
     """A training as a row."""
-    step, known, last = one.per_step, one.accuracy, one.epochs[-1]
-    count = str(sum(epoch.steps for epoch in one.epochs))
-    interval = "" if known is None else f"{known[0]:.1%} ({known[1] * 100:.1f} … {known[2] * 100:.1f})"
-    each = "-" if step is None else short(step)
-    losses = [f"{last.train_loss:.4f}", f"{last.val_loss:.4f}"] if several else ["", ""]
-    place = str(one.trial) if several else "all"
-    return [one.precision, place, short(one.energy), format_duration(one.seconds), count, each, *losses, interval]
-
-
-def _row(precision: str, epoch: Epoch) -> list[str]:
+    known, last = one.accuracy, one.epochs[-1]
+    losses: list[Cell] = [_loss(last.train_loss), _loss(last.val_loss)] if several else ["", ""]
     return [
-        precision,
-        str(epoch.number),
-        short(epoch.energy),
-        format_duration(epoch.seconds),
-        str(epoch.steps),
-        short(epoch.per_step),
-        f"{epoch.train_loss:.4f}",
-        f"{epoch.val_loss:.4f}",
-        f"{epoch.val_accuracy:.1%}",
+        one.precision,
+        str(one.trial) if several else "all",
+        one.energy,
+        one.seconds,
+        sum(epoch.steps for epoch in one.epochs),
+        one.per_step,
+        *losses,
+        "" if known is None else Quantity(known[0], "%", known[0] - known[1], known[2] - known[0]),
     ]
+
+
+def _row(precision: str, epoch: Epoch) -> list[Cell]:
+    losses = _loss(epoch.train_loss), _loss(epoch.val_loss)
+    return [
+        *(precision, epoch.number, epoch.energy, epoch.seconds, epoch.steps, epoch.per_step),
+        *(*losses, epoch.val_accuracy),
+    ]
+
+
+def _loss(value: float) -> str:
+    return f"{value:.4f}"  # as training logs have it: losses are compared digit by digit

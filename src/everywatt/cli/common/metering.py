@@ -9,6 +9,7 @@ from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.core.config import Settings
+from everywatt.recorder.request import RecordRequest
 
 
 @contextmanager
@@ -40,11 +41,7 @@ def meter_of(settings: Settings, note: str | None, name: str = "", **more: Any) 
         settings.tags.get("name", name),
         tags=settings.tags,
         note=note or "",
-        period=settings.period_s,
-        sensors=settings.sensors,
-        estimate=settings.estimate,
         home=settings.home,
-        memory=settings.memory,
-        options=settings.options,
+        request=RecordRequest.of_settings(settings),
         **more,
     )

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
 
+if TYPE_CHECKING:
+    from everywatt.core.tables import Table
+
 STDOUT = "-"
 PROGRESS_EVERY_S = 10.0
-GAP = 3  # between two columns of a table on a terminal
 MOST_STACKED = 40  # a longer table is not cut in two: the other half of a row would be off the screen
-LEAST_WORDS = 24  # a column of words may be folded to this width
 _CONTROLS = {code: None for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 _ASCII = str.maketrans(
     {
@@ -34,6 +35,8 @@ _ASCII = str.maketrans(
         "≥": ">=",
         "≤": "<=",
         "…": "...",
+        "≈": "~",
+        "∞": "inf",
         "²": "2",
         "³": "3",
     }
@@ -66,19 +69,6 @@ def fitting(text: str, encoding: str) -> str:
     return text
 
 
-def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Aligned text, columns two spaces apart; columns in `right` are aligned to the right."""
-    lines = [list(headers), *(list(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Output:
     """How one command speaks.
@@ -100,21 +90,17 @@ class Output:
         if self.json_to != STDOUT:
             print(fitting(line, style_of(self.stdout, self.environ).encoding), file=self.stdout)
 
-    def table(
-        self, headers: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = (), title: str = ""
-    ) -> None:
-        """A table on stdout; `right` are the columns with numbers. None is shown as `-`."""
+    def table(self, *tables: Table) -> None:
+        """Tables on stdout, one below the other."""
         if self.json_to == STDOUT:
             return
         style = style_of(self.stdout, self.environ)
-        cells = [[fitting("-" if cell is None else str(cell), style.encoding) for cell in row] for row in rows]
-        cells = [[cell.replace("\n", " ") for cell in row] for row in cells]
-        if style.rich:
-            _rich_table(headers, cells, right, title, self.stdout, style)
-            return
-        if title:
-            print(fitting(title, style.encoding), file=self.stdout)
-        print(plain_table(headers, cells, right), file=self.stdout)
+        for table in tables:
+            fitted = _fitted(table, style.encoding)
+            if style.rich:
+                _rich_table(fitted, self.stdout, style)
+            else:
+                print(fitted.text(), file=self.stdout)
 
     def json(self, kind: str, data: Mapping[str, Any]) -> None:
         """The command's JSON object, where `--json` asked for it; else nothing."""
@@ -220,25 +206,29 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
-def _rich_table(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right: Sequence[int],
-    title: str,
-    stream: TextIO,
-    style: Style,
-) -> None:
+def _fitted(table: Table, encoding: str) -> Table:
+    """The table as words that the encoding has."""
+    rows = tuple(tuple(fitting(cell, encoding) for cell in row) for row in table.cells())
+    notes = tuple(fitting(note, encoding) for note in table.notes)
+    return replace(table, rows=rows, title=fitting(table.title, encoding), notes=notes)
+
+
+def _rich_table(table: Table, stream: TextIO, style: Style) -> None:
     from rich import box
+    from rich import table as rich_table
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
+
+    from everywatt.core.tables import column_groups, widths
 
     ascii_only = not _encodes("─", style.encoding)
     colours: Literal["standard"] | None = "standard" if style.colour else None
     console = Console(file=stream, force_terminal=True, color_system=colours, highlight=False)
-    groups = column_groups(_widths(headers, rows), right, console.width - 2)
+    headers, rows, right = table.headers, table.cells(), table.right
+    groups = column_groups(widths(headers, rows), right, console.width - 2)
+    title = table.title
     for columns in groups if len(rows) <= MOST_STACKED else [range(len(headers))]:
-        table = Table(
+        shown = rich_table.Table(
             title=title or None,
             title_justify="left",
             box=box.ASCII if ascii_only else box.SIMPLE_HEAD,
@@ -246,33 +236,10 @@ def _rich_table(
             header_style="bold cyan",
         )
         for column in columns:
-            table.add_column(headers[column], justify="right" if column in right else "left", overflow="fold")
+            shown.add_column(headers[column], justify="right" if column in right else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(Text(row[column]) for column in columns))
-        console.print(table)
+            shown.add_row(*(Text(row[column]) for column in columns))
+        console.print(shown)
         title = ""
-
-
-def _widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    from rich.cells import cell_len
-
-    return [max(cell_len(line[column]) for line in (headers, *rows)) for column in range(len(headers))]
-
-
-def column_groups(widths: Sequence[int], right: Sequence[int], width: int) -> list[list[int]]:
-    """The columns of a table that is too wide, as several tables below one another, each with the first column.
-
-    One table where all fit, or where folding the widest column of words is enough.
-    """
-    everything = list(range(len(widths)))
-    words = max((widths[column] for column in everything if column not in right), default=0)
-    spare = width - sum(each + GAP for each in widths) + GAP
-    if spare + words >= min(words, LEAST_WORDS):
-        return [everything]
-    groups = [[0]]
-    for column in everything[1:]:
-        used = sum(widths[one] + GAP for one in groups[-1])
-        if len(groups[-1]) > 1 and used + widths[column] > width:
-            groups.append([0])
-        groups[-1].append(column)
-    return groups
+    for note in table.notes:
+        print(note, file=stream)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from everywatt.cli.common.output import PROGRESS_EVERY_S, Output, fitting, style_of
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 
 QUIET_S = 2.0
 LOOK_S = 0.25

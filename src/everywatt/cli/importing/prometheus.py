@@ -14,11 +14,11 @@ from everywatt.cli.common.progress import Tell, task
 from everywatt.cli.importing.imported import imported
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.fleet.address import read_token
-from everywatt.fleet.client import Client
 from everywatt.fleet.filters import EVERYWATT, Wanted, read_filter
 from everywatt.fleet.imports import targets, write_run
 from everywatt.fleet.query import Series, fetch, nothing
+from everywatt.net.api import ApiClient
+from everywatt.net.tokens import read_token
 
 HOUR_NS = 3600 * NS
 FILE = click.Path(path_type=Path)
@@ -61,7 +61,7 @@ def command(
     """
     end_ns = time.time_ns() if end is None else end
     start_ns = end_ns - HOUR_NS if start is None else start
-    client = Client(url, token=read_token(None, token_file), ca=ca)
+    client = ApiClient(url, token=read_token(None, token_file), ca=ca)
     if client.corrected:
         output.warn(client.corrected)
     wanted = [EVERYWATT] if filter_file is None else read_filter(filter_file)
@@ -87,12 +87,12 @@ def command(
         write_run(target, nodes, client.shown, _meta(client, wanted, start_ns, end_ns, step))
 
 
-def _meta(client: Client, wanted: list[Wanted], start_ns: int, end_ns: int, step: float | None) -> dict[str, object]:
+def _meta(client: ApiClient, wanted: list[Wanted], start_ns: int, end_ns: int, step: float | None) -> dict[str, object]:
     asked = {"start_utc_ns": start_ns, "end_utc_ns": end_ns, "step_s": step, "queries": [one.promql for one in wanted]}
     return {"imported_from": [client.shown], "prometheus": asked}
 
 
-def _table(client: Client, out: Path, ask: object, step: float | None, rates: bool, output: Output) -> None:
+def _table(client: ApiClient, out: Path, ask: object, step: float | None, rates: bool, output: Output) -> None:
     from everywatt.fleet.tables import join, write
 
     assert callable(ask)

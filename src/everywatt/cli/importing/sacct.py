@@ -9,7 +9,8 @@ import click
 
 from everywatt.cli.common.options import TIME, Verb, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import read_text, store_of, store_option, writing
+from everywatt.cli.slurm.common import store_of, store_option, writing
+from everywatt.core import foreign
 from everywatt.core.clocks import NS
 from everywatt.slurm.site.sacct import ask, fill, parse
 
@@ -32,7 +33,7 @@ def command(files: tuple[Path, ...], since: int | None, until: int | None, store
     opened = store_of(store)
     until_s = time.time() if until is None else until / NS
     since_s = until_s - DAY_S if since is None else since / NS
-    texts = [read_text(path) for path in files] or [ask(since_s, until_s)]
+    texts = [foreign.read_text(path, errors="replace") for path in files] or [ask(since_s, until_s)]
     jobs = [job for text in texts for job in parse(text)]
     with writing(opened.path):
         changed, added = fill(opened, jobs)

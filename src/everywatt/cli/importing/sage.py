@@ -11,11 +11,11 @@ from everywatt.cli.common.options import TAG, TIME, Verb, out_option, output_opt
 from everywatt.cli.common.output import Output
 from everywatt.cli.importing.imported import imported
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.fleet.address import read_token
-from everywatt.fleet.client import Client
 from everywatt.formats.sage.data_api import query
 from everywatt.formats.sage.importer import parts_of
 from everywatt.meters.series import write_parts
+from everywatt.net.api import ApiClient
+from everywatt.net.tokens import read_token
 from everywatt.tape.importing import import_files
 
 FILES = (".json", ".ndjson", ".jsonl", ".gz", ".txt")
@@ -68,7 +68,7 @@ def command(
         raise UsageError("One URL at a time, or files.", cure=f"everywatt import sage {sources[0]} --start -1h")
     if start is None:
         raise UsageError("From when on?", cure=f"everywatt import sage {sources[0]} --start -1h")
-    client = Client(sources[0], token=read_token(None, token_file), ca=ca)
+    client = ApiClient(sources[0], token=read_token(None, token_file), ca=ca)
     if client.corrected:
         output.warn(client.corrected)
     name = f"sage-{urlsplit(client.url).hostname}"

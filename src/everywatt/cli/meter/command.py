@@ -19,7 +19,8 @@ from everywatt.cli.meter.compare import make as make_compare
 from everywatt.cli.meter.compare import plugs_of
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.core.units import format_joules
+from everywatt.core.format import format_duration, format_percent
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.meters.archive import read_archive, store
 from everywatt.meters.block import Block, Oddities, forwards
 from everywatt.meters.capture import Capture
@@ -143,9 +144,12 @@ def _head(block: Block, plugs: Sequence[int] | None, output: Output) -> None:
         for at, volts, watts in zip(block.utc_ns[:10], block.volts[:10], block.watts[:10], strict=True)
     ]
     output.json("meter-head", {"plugs": names, "rows": rows})
-    shown = [[row[0], *("-" if value is None else f"{value:.1f}" for value in row[1:])] for row in rows]
-    headers = ["TIME (UTC)", "U1 V", "U2 V", "U3 V", *(f"{name} W" for name in names)]
-    output.table(headers, shown, right=range(1, len(headers)))
+    columns: list[str | Column] = [
+        "TIME (UTC)",
+        *(Column(f"U{phase}", "V") for phase in (1, 2, 3)),
+        *(Column(name, "W") for name in names),
+    ]
+    output.table(Table.of(*columns, rows=rows))
 
 
 def _stamp(utc_ns: int) -> str:
@@ -156,23 +160,24 @@ def _stamp(utc_ns: int) -> str:
 def _show(found: MeterStats, odd: Oddities, output: Output) -> None:
     output.json("meter-stats", {**found.to_dict(), "oddities": odd.sentences()})
     figures: list[PlugStats] = [*found.plugs, *([found.total] if found.total else [])]
-    rows = [
+    rows: list[list[Cell]] = [
         [
             plug.name,
             plug.count,
-            *(f"{w:.1f}" for w in (plug.median_w, plug.max_w, plug.min_w, plug.mean_w)),
-            format_joules(plug.joules),
-            f"{plug.kwh:.6f}" if plug.kwh < 1 else f"{plug.kwh:.6g}",
-            f"{100 * found.coverage:.2f} %",
+            *(plug.median_w, plug.max_w, plug.min_w, plug.mean_w),
+            plug.joules,
+            plug.kwh * 1e3,
+            found.coverage,
         ]
         for plug in figures
     ]
-    headers = ["PLUG", "COUNT", "MEDIAN W", "MAX W", "MIN W", "MEAN W", "ENERGY", "KWH", "COVERAGE"]
-    output.table(headers, rows, right=range(1, len(headers)))
+    powers = (Column(name, "W") for name in ("MEDIAN", "MAX", "MIN", "MEAN"))
+    energies = (Column("ENERGY", "J"), Column("WATT-HOURS", "Wh"), Column("COVERAGE", "%"))
+    output.table(Table.of("PLUG", Column("COUNT", ""), *powers, *energies, rows=rows))
     seconds = (found.end_ns - found.start_ns) / NS
     output.say(
-        f"{found.rows} rows from {_stamp(found.start_ns)} to {_stamp(found.end_ns)} UTC ({seconds:.3f} s); "
-        f"{100 * found.repeats / found.rows:.0f} % of them repeat the row before."
+        f"{found.rows} rows from {_stamp(found.start_ns)} to {_stamp(found.end_ns)} UTC ({format_duration(seconds)}); "
+        f"{format_percent(found.repeats / found.rows)} of them repeat the row before."
     )
     for line in odd.sentences():
         output.say(f"In the files: {line}.")
@@ -237,7 +242,7 @@ def map_command(files: tuple[Path, ...], map_file: Path | None, meter: str | Non
     ]
     headers = ["NODE", "METER", "PLUG", "SUPPLY", "PHASE", "FROM", "UNTIL"]
     output.json("meter-map", {"feeds": [dict(zip(map(str.lower, headers), row, strict=True)) for row in rows]})
-    output.table(headers, rows, right=(2, 4))
+    output.table(Table.of(*headers, rows=rows, right=(2, 4)))
 
 
 def _day(utc_ns: int | None) -> str | None:

@@ -14,6 +14,7 @@ from everywatt.cli.common.options import DURATION, RUN, Verb, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.plugmap import check_against, load_map
 from everywatt.meters.power import line_of, line_of_blocks, meter_sources, single
@@ -171,17 +172,17 @@ def _show(nodes: list[Node], output: Output, plot: Path | None) -> None:
             }
         )
     output.json("meter-compare", {"nodes": told, "cells": saved(nodes)})
-    headers = ["NODE", "CELLS", "CPU W", "GPU W", "WALL W", "GAP", "OVERHEAD"]
-    rows = [
+    powers = (Column(name, "W") for name in ("CPU", "GPU", "WALL"))
+    rows: list[list[Cell]] = [
         [
             node.name,
             len(node.start_s),
-            *(f"{mean(values):.1f}" for values in (node.cpu_w, node.gpu_w, node.wall_w)),
-            f"{node.gap_pct:.1f} %",
+            *(mean(values) for values in (node.cpu_w, node.gpu_w, node.wall_w)),
+            node.gap_pct / 100,
             str(node.overhead) if node.overhead else "not fitted: the chips hardly moved, or cells are few",
         ]
         for node in nodes
     ]
-    output.table(headers, rows, right=range(1, 6))
+    output.table(Table.of("NODE", Column("CELLS", ""), *powers, Column("GAP", "%"), "OVERHEAD", rows=rows))
     for node in nodes:
         output.say(f"{node.name}: the chips' clock less the meter's: {node.clock}")

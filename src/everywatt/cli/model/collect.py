@@ -13,7 +13,7 @@ from everywatt.cli.common.options import DURATION, Verb, output_options, setting
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration
 
 if TYPE_CHECKING:
     from everywatt.api.run import Run

@@ -10,9 +10,11 @@ import click
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.model.tables import model_argument, percent, table_options
+from everywatt.core.format import format_number, format_quantity, format_watts
+from everywatt.core.tables import Table
 
 if TYPE_CHECKING:
-    from everywatt.models.table import Table
+    from everywatt.models.table import Table as Rows
 
 
 @click.command(cls=Verb)
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     help="Prediction against truth: .png, .svg, .pdf or .html.",
 )
 @output_options
-def command(model: Path, table: Table, target: str | None, plot: Path | None, output: Output) -> None:
+def command(model: Path, table: Rows, target: str | None, plot: Path | None, output: Output) -> None:
     """Say how far off a model is on a table that has the truth: errors, coverage of its interval, rows out of range."""
     from everywatt.models.applying import apply, evaluate
     from everywatt.models.modelfile import load_model
@@ -35,21 +37,30 @@ def command(model: Path, table: Table, target: str | None, plot: Path | None, ou
     found = evaluate(fitted, table, target)
     for warning in found["warnings"]:
         output.warn(warning)
+    bias = format_quantity(found["bias_w"], "W", signed=True)
     rows = [
-        ["mean error", percent(found["mape_pct"]), f"{found['mae_w']:.3g} W"],
-        ["of energy over the whole time", percent(found["energy_error_pct"]), f"{found['bias_w']:+.3g} W"],
+        ["mean error", percent(found["mape_pct"]), format_watts(found["mae_w"])],
+        [
+            "of energy over the whole time",
+            percent(found["energy_error_pct"]),
+            bias,
+        ],
         ["inside of what was learnt", percent(found["mape_inside_pct"]), ""],
         ["the mean of the training alone", percent(found["mean_baseline_pct"]), ""],
-        ["of the variance explained (R²)", "-" if found["r2"] is None else f"{found['r2']:.4f}", ""],
+        ["of the variance explained (R²)", "-" if found["r2"] is None else format_number(found["r2"]), ""],
         [f"truths inside the {found['level']:.0%} interval", percent(100 * found["coverage"]), ""],
         ["mean width of the interval", percent(found["mean_width_pct"]), ""],
         ["rows outside of what was learnt", percent(100 * found["outside_share"]), ""],
     ]
     output.table(
-        ["", "", ""],
-        rows,
-        right=(1, 2),
-        title=f"{fitted.target} by {fitted.about.get('model', 'a model')}, {found['rows']} rows",
+        Table.of(
+            "",
+            "",
+            "",
+            rows=rows,
+            right=(1, 2),
+            title=f"{fitted.target} by {fitted.about.get('model', 'a model')}, {found['rows']} rows",
+        )
     )
     if plot is not None:
         from everywatt.report.model_plots import truth_plot

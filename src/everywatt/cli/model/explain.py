@@ -9,6 +9,8 @@ import click
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.model.tables import model_argument
+from everywatt.core.format import format_percent, format_quantity, format_watts
+from everywatt.core.tables import Cell, Column, Table
 
 
 @click.command(cls=Verb)
@@ -21,18 +23,22 @@ def command(model: Path, output: Output) -> None:
 
     fitted = load_model(model)
     idle_w, found = effects(fitted)
-    output.text(f"{fitted.target}: about {idle_w:.3g} W with every column at its lowest.")
-    rows = [
-        [one.name, f"{one.low_w:.3g} W", f"{one.middle_w:.3g} W", f"{one.high_w:.3g} W", f"{one.swing_w:+.3g} W"]
-        for one in found
+    output.text(f"{fitted.target}: about {format_watts(idle_w)} with every column at its lowest.")
+    rows: list[list[Cell]] = [
+        [one.name, one.low_w, one.middle_w, one.high_w, format_quantity(one.swing_w, "W", signed=True)] for one in found
     ]
-    output.table(["COLUMN", "AT ITS LOW", "MEDIAN", "HIGH", "SWING"], rows, right=(1, 2, 3, 4))
+    output.table(
+        Table.of("COLUMN", *(Column(name, "W") for name in ("AT ITS LOW", "MEDIAN", "HIGH", "SWING")), rows=rows)
+    )
     share = fitted.about.get("importance", {})
     if isinstance(share, dict) and share:
         output.text()
         output.table(
-            ["FEATURE", "SHARE"],
-            [[str(k), f"{float(v):.1%}"] for k, v in share.items() if isinstance(v, int | float)],
-            right=(1,),
+            Table.of(
+                "FEATURE",
+                "SHARE",
+                rows=[[str(k), format_percent(float(v))] for k, v in share.items() if isinstance(v, int | float)],
+                right=(1,),
+            )
         )
     output.json("model-explanation", {"model": str(model), "idle_w": idle_w, "columns": found, "importance": share})

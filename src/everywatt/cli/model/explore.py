@@ -10,9 +10,10 @@ import click
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.model.tables import table_options, target_option
+from everywatt.core.tables import Table
 
 if TYPE_CHECKING:
-    from everywatt.models.table import Table
+    from everywatt.models.table import Table as Rows
 
 
 @click.command(cls=Verb)
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Scatter plots: .png, .svg, .pdf or .html."
 )
 @output_options
-def command(table: Table, target: str, lags: int, plot: Path | None, output: Output) -> None:
+def command(table: Rows, target: str, lags: int, plot: Path | None, output: Output) -> None:
     """Say which columns move with power, and with which delay: look before anything is fitted.
 
     A delay above zero means that the column moves first. Correlations are of ranks, so that a bent line counts in full.
@@ -37,7 +38,9 @@ def command(table: Table, target: str, lags: int, plot: Path | None, output: Out
         [one.name, f"{one.now:+.2f}", f"{one.best:+.2f}", f"{one.lag_s:+g} s", one.grade, one.remark]
         for one in found.columns
     ]
-    output.table(["COLUMN", "NOW", "BEST", "DELAY", "RELATION", ""], rows, right=(1, 2, 3), title=f"With {target}:")
+    output.table(
+        Table.of("COLUMN", "NOW", "BEST", "DELAY", "RELATION", "", rows=rows, right=(1, 2, 3), title=f"With {target}:")
+    )
     for warning in found.warnings:
         output.warn(warning)
     if not any(one.grade in ("strong", "some") for one in found.columns):

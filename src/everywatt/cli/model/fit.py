@@ -11,10 +11,12 @@ from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.model.tables import percent, table_options, target_option
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
+from everywatt.core.format import format_watts
+from everywatt.core.tables import Table
 
 if TYPE_CHECKING:
     from everywatt.models.fitting import Fit
-    from everywatt.models.table import Table
+    from everywatt.models.table import Table as Rows
 
 
 @click.command(cls=Verb)
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 @click.option("--no-plot", is_flag=True, help="No plot of prediction against truth.")
 @output_options
 def command(
-    table: Table,
+    table: Rows,
     target: str,
     features: str,
     ignore: tuple[str, ...],
@@ -94,10 +96,10 @@ def command(
         output.json("model-fit", data)
         raise MeasurementRefused(f"There is no relation between these columns and {target}: {found.why}.")
     write_text(out, dumps(found.model))
-    best = found.chosen
+    best, held = found.chosen, percent(None if found.coverage is None else 100 * found.coverage)
     output.text(
         f"{best.candidate.name}: {percent(best.blocked_pct)} off on time it had not seen, {percent(best.loads_pct)} on "
-        f"loads it had not seen; {level:.0%} intervals held {found.coverage:.1%} of the truths. Written: {out}"
+        f"loads it had not seen; {level:.0%} intervals held {held} of the truths. Written: {out}"
     )
     drawn = None if no_plot else _plot(found, plot or out.with_suffix(".svg"), output)
     about = {"chosen": best.candidate.name, "coverage": found.coverage, "level": level, "file": str(out)}
@@ -115,10 +117,10 @@ def _table(found: Fit, choose: str, output: Output) -> None:
             else ""
         )
         rows.append(
-            [one.candidate.name, percent(one.blocked_pct), f"{one.blocked_w:.3g} W", percent(one.loads_pct), mark]
+            [one.candidate.name, percent(one.blocked_pct), format_watts(one.blocked_w), percent(one.loads_pct), mark]
         )
     title = f"Error on rows left out ({len(found.truth)} rows, {len(found.loads)} loads; chosen by {choose})"
-    output.table(["MODEL", "BLOCKED", "BLOCKED", "ONE LOAD OUT", ""], rows, right=(1, 2, 3), title=title)
+    output.table(Table.of("MODEL", "BLOCKED", "BLOCKED", "ONE LOAD OUT", "", rows=rows, right=(1, 2, 3), title=title))
 
 
 def _plot(found: Fit, path: Path, output: Output) -> Path | None:

@@ -16,7 +16,7 @@ from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.model.tables import model_argument, percent, table_of
 from everywatt.core.config import resolve, user_file
 from everywatt.core.errors import ConfigError, UsageError
-from everywatt.core.units import format_duration
+from everywatt.core.format import format_duration, format_number, format_quantity
 
 if TYPE_CHECKING:
     from everywatt.models.table import Table
@@ -71,7 +71,8 @@ def command(
         fitted = replace(transfer(fitted, table, target, socket.gethostname()), target=target)
         moved = fitted.about["transferred"]
         output.text(
-            f"Moved from {before.host or 'elsewhere'}: × {moved['gain']:.4g} {moved['offset_w']:+.3g} W, "
+            f"Moved from {before.host or 'elsewhere'}: × {format_number(moved['gain'])} "
+            f"{format_quantity(moved['offset_w'], 'W', signed=True)}, "
             f"{percent(moved['error_pct'])} off here over {moved['rows']} rows."
         )
     copy = config.parent / "models" / f"{re.sub(r'[^A-Za-z0-9._-]', '-', model.stem)}.json"

@@ -9,6 +9,8 @@ import click
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.model.tables import model_argument, percent
+from everywatt.core.format import format_duration, format_number, format_percent, format_quantity
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.models.form import Model
 
 
@@ -23,22 +25,23 @@ def command(model: Path, output: Output) -> None:
     about = fitted.about
     output.text(f"{fitted.target}: {about.get('model', fitted.form.kind)}, learnt {_where(fitted)}")
     if fitted.gain != 1.0 or fitted.offset_w:
-        output.text(f"Moved to {fitted.host or 'another machine'}: × {fitted.gain:.4g} {fitted.offset_w:+.3g} W")
-    rows = [
-        [name, fitted.units.get(name) or "-", f"{r.low:.4g}", f"{r.middle:.4g}", f"{r.high:.4g}"]
-        for name, r in fitted.columns.items()
+        offset = format_quantity(fitted.offset_w, "W", signed=True)
+        output.text(f"Moved to {fitted.host or 'another machine'}: × {format_number(fitted.gain)} {offset}")
+    rows: list[list[Cell]] = [
+        [name, fitted.units.get(name) or "-", r.low, r.middle, r.high] for name, r in fitted.columns.items()
     ]
-    output.table(["NEEDS", "UNIT", "LOW", "MEDIAN", "HIGH"], rows, right=(2, 3, 4))
+    output.table(Table.of("NEEDS", "UNIT", *(Column(name, "") for name in ("LOW", "MEDIAN", "HIGH")), rows=rows))
     tried = [
         [str(e.get("model", "")), percent(e.get("blocked_pct")), percent(e.get("load_out_pct"))] for e in fitted.errors
     ]
     if tried:
         output.text()
-        output.table(["TRIED", "BLOCKED", "ONE LOAD OUT"], tried, right=(1, 2))
+        output.table(Table.of("TRIED", "BLOCKED", "ONE LOAD OUT", rows=tried, right=(1, 2)))
     if about.get("validated"):
         output.text(f"Validated by {about['validated']}.")
     if isinstance(about.get("coverage_in_blocks"), int | float):
-        output.text(f"{fitted.widths.level:.0%} intervals held {about['coverage_in_blocks']:.1%} of truths left out.")
+        held = format_percent(about["coverage_in_blocks"])
+        output.text(f"{fitted.widths.level:.0%} intervals held {held} of truths left out.")
     output.json("model-file", {"model": {k: v for k, v in to_dict(fitted).items() if k not in ("schema", "kind")}})
 
 
@@ -47,6 +50,8 @@ def _where(model: Model) -> str:
     host = f"on {model.host} " if model.host else ""
     rows, seconds = about.get("rows"), about.get("seconds")
     length = (
-        f"from {rows} rows over {float(seconds) / 60:.0f} min" if rows and seconds else "from rows that are not told"
+        f"from {rows} rows over {format_duration(float(seconds))}"
+        if rows and seconds
+        else "from rows that are not told"
     )
     return f"{host}{length}, a row every {model.period_s:g} s"

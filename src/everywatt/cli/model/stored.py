@@ -34,18 +34,18 @@ LAST_HOUR = Stored()
 
 def stored_table(url: str, which: Stored) -> Table:
     """Series as a table: each a column, joined by time (the newest sample that is not too old), counters as rates."""
-    from everywatt.fleet.address import read_token
-    from everywatt.fleet.client import Client
     from everywatt.fleet.filters import EVERYWATT, read_filter
     from everywatt.fleet.query import fetch, nothing
     from everywatt.fleet.tables import join
     from everywatt.models.reading import in_watts
+    from everywatt.net.api import ApiClient
+    from everywatt.net.tokens import read_token
 
     end_ns = time.time_ns() if which.end_ns is None else which.end_ns
     start_ns = end_ns - HOUR_NS if which.start_ns is None else which.start_ns
     if start_ns >= end_ns:
         raise UsageError("The time ends before it begins.", cure="--start -2h --end -1h")
-    client = Client(url, token=read_token(None, which.token_file))
+    client = ApiClient(url, token=read_token(None, which.token_file))
     wanted = [EVERYWATT] if which.filter_file is None else read_filter(which.filter_file)
     answer = fetch(client, wanted, start_ns, end_ns, step_s=which.step_s)
     if not answer.series:

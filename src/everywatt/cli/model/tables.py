@@ -12,6 +12,7 @@ import click
 from everywatt.cli.common.options import DURATION, TIME
 from everywatt.cli.model.stored import LAST_HOUR, SCHEMES, Stored, stored_table
 from everywatt.core.errors import RunNotFound, UsageError
+from everywatt.core.format import format_percent
 from everywatt.models.table import Table, join
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -111,5 +112,5 @@ def table_of(
 
 
 def percent(value: float | None) -> str:
-    """`4.2 %`, `-` where there is none."""
-    return "-" if value is None else f"{value:.3g} %"
+    """Percent as text, `-` where there is none."""
+    return "-" if value is None else format_percent(value / 100)

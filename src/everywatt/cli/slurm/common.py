@@ -37,14 +37,6 @@ def store_of(flag: Path | None) -> Store:
     return Store(path)
 
 
-def read_text(path: Path) -> str:
-    """The text of a file that a person named; UsageError where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
-
-
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Say what could not be written, where something could not."""

@@ -12,10 +12,11 @@ import click
 
 from everywatt.cli.common.options import Verb, carbon_options, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import factor_lines, read_text, store_of, store_option, writing
+from everywatt.cli.slurm.common import factor_lines, store_of, store_option, writing
+from everywatt.core import foreign
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.units import format_quantity
+from everywatt.core.format import format_quantity
 from everywatt.footprint.carbon import factors_of
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.node.units import SITE_UNITS, cron_line, site_unit
@@ -93,7 +94,7 @@ def _sacct(store: Store, day: date, file: Path | None, off: bool, output: Output
     if file is None and (off or shutil.which("sacct") is None):
         return None
     try:
-        text = ask(*day_bounds_s(day)) if file is None else read_text(file)
+        text = ask(*day_bounds_s(day)) if file is None else foreign.read_text(file, errors="replace")
     except EverywattError as error:
         if file is not None:
             raise

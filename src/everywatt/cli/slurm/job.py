@@ -13,7 +13,8 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import readable_store, store_option
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.core.units import format_bytes, format_duration, format_joules, format_percent
+from everywatt.core.format import format_bytes, format_duration, format_joules, format_percent
+from everywatt.core.tables import Table
 from everywatt.slurm.site.detail import UJ, Detail, bars, find, hints, slurm_difference
 from everywatt.slurm.site.figures import energy_of, percent, short
 from everywatt.slurm.site.totals import summed
@@ -70,7 +71,7 @@ def _print_tasks(found: Sequence[Detail], output: Output) -> None:
         rows.append([job.first.shown_id, job.first.state, format_duration(job.elapsed_s), short(whole)])
     total_uj = sum(job.energy_uj or 0 for job in found)
     refused = sum(job.energy_uj is None for job in found)
-    output.table(["JOB", "STATE", "TIME", "ENERGY"], rows, right=(2, 3))
+    output.table(Table.of("JOB", "STATE", "TIME", "ENERGY", rows=rows, right=(2, 3)))
     output.text(f"{len(found)} jobs: {format_joules(total_uj / UJ)}" + (f", {refused} without" if refused else ""))
 
 
@@ -80,7 +81,7 @@ def _print(job: Detail, output: Output) -> None:
     output.text(f"job {first.shown_id}{again}: {first.name}   {first.user}, {first.account or 'no account'}")
     where = first.node if len(job.rows) == 1 else f"{len(job.rows)} nodes"
     output.text(f"  {first.state}, {format_duration(job.elapsed_s)} on {where}, partition {first.partition or '-'}")
-    output.text(f"  energy      {short(whole)} (95 %), coverage {format_percent(whole['coverage'])}, {first.scope}")
+    output.text(f"  energy      {short(whole, '95 %')}, coverage {format_percent(whole['coverage'])}, {first.scope}")
     if whole["energy_uj"] is None:
         output.text(f"              {whole['refused']}")
     if whole["idle_uj"] is not None:
@@ -89,7 +90,11 @@ def _print(job: Detail, output: Output) -> None:
         output.text(f"  at the wall {format_joules(whole['wall_uj'] / UJ)}   {_unexplained(whole)}")
     difference = slurm_difference(job)
     if difference:
-        beside = "" if difference[1] is None else f"   ours with the idle share: {100 * difference[1]:+.1f} %"
+        beside = (
+            ""
+            if difference[1] is None
+            else f"   ours with the idle share: {format_percent(difference[1], signed=True)}"
+        )
         output.text(f"  Slurm       {format_joules(difference[0])}{beside}")
     if whole["cpu_s"] is not None:
         used = percent(whole["cpu_s"], whole["allocated_cpu_s"]) or "-"

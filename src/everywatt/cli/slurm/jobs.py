@@ -15,7 +15,8 @@ from everywatt.cli.slurm.common import readable_store, store_option
 from everywatt.cli.slurm.table import print_jobs
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.core.units import format_joules
+from everywatt.core.format import format_joules
+from everywatt.core.tables import Table
 from everywatt.slurm.site.figures import amount, energy_of, job_of, percent, short, time_of
 from everywatt.slurm.site.from_series import jobs_of_series
 from everywatt.slurm.site.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
@@ -141,4 +142,4 @@ def _print_groups(rows: Sequence[Mapping[str, Any]], by: str, waste: bool, outpu
         ]
         for row in rows
     ]
-    output.table(headers, shown, right=range(1, len(headers)))
+    output.table(Table.of(*headers, rows=shown, right=range(1, len(headers))))

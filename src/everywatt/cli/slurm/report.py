@@ -12,6 +12,7 @@ from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.slurm.common import factor_lines, readable_store, store_option
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
+from everywatt.core.tables import Table
 from everywatt.footprint.carbon import factors_of
 from everywatt.report.html.site import site_page
 from everywatt.slurm.site.figures import amount, short
@@ -62,6 +63,6 @@ def _print(month: Month, output: Output) -> None:
             [row["group"] or "(none)", row["jobs"], short(row), amount(row, "idle_uj"), amount(row, "waste_uj")]
             for row in month.groups[by]
         ]
-        output.table([by.upper(), "JOBS", "ENERGY", "IDLE SHARE", "WASTE"], rows, right=range(1, 5))
+        output.table(Table.of(by.upper(), "JOBS", "ENERGY", "IDLE SHARE", "WASTE", rows=rows, right=range(1, 5)))
         output.text()
     output.text(f"{month.month}: {month.total['jobs']} jobs, {short(month.total)}")

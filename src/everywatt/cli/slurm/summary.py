@@ -12,7 +12,7 @@ from everywatt.cli.common.options import Verb, carbon_options, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import readable_store, store_option
 from everywatt.core.config import Settings
-from everywatt.core.units import format_joules, format_percent, format_quantity
+from everywatt.core.format import format_count, format_joules, format_money, format_percent, format_quantity
 from everywatt.footprint.carbon import factors_of
 from everywatt.slurm.site.carbon import UJ, charged, in_all
 from everywatt.slurm.site.figures import job_of, percent, short, time_of
@@ -76,7 +76,7 @@ def facts(total: dict[str, Any], settings: Settings) -> list[str]:
     if total["carbon_g"] is not None:
         told.append(format_quantity(total["carbon_g"], "g CO2e"))
     if total["cost"] is not None:
-        told.append(f"{total['cost']:.2f} {settings.price[1] if settings.price else ''}".rstrip())
+        told.append(format_money(total["cost"], settings.price[1] if settings.price else ""))
     if total["waste_uj"]:
         told.append(f"{format_joules(total['waste_uj'] / UJ)} for what stood still")
     if total["refused"]:
@@ -85,4 +85,4 @@ def facts(total: dict[str, Any], settings: Settings) -> list[str]:
 
 
 def _counted(number: int) -> str:
-    return f"{number} job{'' if number == 1 else 's'}"
+    return format_count(number, "job")

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 
 from everywatt.cli.common.output import Output, style_of
+from everywatt.core.tables import Table
 
 SPARE = ("NODES", "GPU", "ACCOUNT", "CPU", "USER", "IDLE SHARE", "STATE")  # what can be done without, in this order
 GAP, EDGES = 3, 2
@@ -22,7 +23,7 @@ def print_jobs(headers: Sequence[str], rows: Sequence[Sequence[object]], left: i
     if style_of(output.stdout, output.environ).rich:
         names, texts = fit(headers, texts, shutil.get_terminal_size().columns)
     numbers = [names.index(name) for name in headers[left:-1] if name in names]
-    output.table(names, texts, right=numbers)
+    output.table(Table.of(*names, rows=texts, right=numbers))
     missing = [name for name in headers if name not in names]
     if missing:
         output.say(f"No room for {', '.join(missing)}: a wider terminal or --json has that.")

@@ -12,6 +12,7 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import readable_store, store_option
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
+from everywatt.core.tables import Table
 from everywatt.slurm.site.checks import Flaw, flaws
 from everywatt.slurm.site.detail import FOREVER_S
 
@@ -42,7 +43,7 @@ def told(found: list[Flaw], output: Output) -> int:
             output.text("Everything is in order.")
             return 0
         rows = [[f.kind, f.job or None, f.user or None, f.node or None, _words(f)] for f in found]
-        output.table(["KIND", "JOB", "USER", "NODE", "PROBLEM"], rows)
+        output.table(Table.of("KIND", "JOB", "USER", "NODE", "PROBLEM", rows=rows))
         jobs = len({flaw.job for flaw in found if flaw.job})
         output.text(f"{len(found)} findings, {jobs} jobs. Nothing was changed.")
     return 1 if found else 0

@@ -16,7 +16,7 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import FOLDER, store_of, store_option, writing
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.core.units import format_joules, format_percent
+from everywatt.core.tables import Column, Table
 from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.files import blocks_of
@@ -138,14 +138,13 @@ def _print(nodes: Sequence[NodeWall], changed: int, dry: bool, output: Output) -
         [
             node.node,
             node.hours,
-            format_joules(node.chips_j),
-            format_joules(node.wall_j),
-            None if node.unexplained is None else format_percent(node.unexplained),
-            node.jobs,
-            format_joules(node.jobs_j),
+            *(node.chips_j, node.wall_j, node.unexplained),
+            *(node.jobs, node.jobs_j),
             node.why,
         ]
         for node in nodes
     ]
-    output.table(["NODE", "HOURS", "CHIPS", "WALL", "UNEXPLAINED", "JOBS", "THEIR WALL", ""], rows, right=range(1, 7))
+    energies = (Column("CHIPS", "J"), Column("WALL", "J"), Column("UNEXPLAINED", "%"))
+    jobs = (Column("JOBS", ""), Column("THEIR WALL", "J"), "")
+    output.table(Table.of("NODE", Column("HOURS", ""), *energies, *jobs, rows=rows))
     output.text(f"{changed} records {'would get' if dry else 'got'} their energy at the wall; {RULE}.")

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from everywatt.api.run import Run
 from everywatt.core.channels import Domain
 from everywatt.core.clocks import NS
+from everywatt.core.device import Device
 from everywatt.core.errors import MeasurementRefused, RunExists
 from everywatt.energy.sources import Source, sources
 from everywatt.formats.aipowermeter.importer import CPU, END, FILE, day_text
@@ -82,7 +83,7 @@ def _segment(run: Run, period_s: float) -> list[str]:
             now = {card: float(values[place]) for card, values in readings.items() if np.isfinite(values[place])}
             if now:
                 whole = sum(now.values()) / (len(now) if key == "nvidia_use_rate" else 1)
-                each = {card.removeprefix("gpu."): value for card, value in now.items()}
+                each = {Device.parse(card).name: value for card, value in now.items()}
                 metrics.setdefault("gpu", {}).update({key: whole, f"per_gpu_{key}": each})
         lines.append(json.dumps({"date": day_text(started_ns + round(edge_s * NS)), "metrics": metrics}))
     return [*lines, json.dumps(END)]
@@ -107,7 +108,7 @@ def _metrics(found: Sequence[Source], watts: Sequence[float]) -> dict[str, Any]:
         if not np.isfinite(power):
             continue
         if source.domain is Domain.GPU:
-            cards[source.channel.device.removeprefix("gpu.")] = power
+            cards[Device.parse(source.channel.device).name] = power
         else:
             cpu[_KEYS[source.domain]] = cpu.get(_KEYS[source.domain], 0.0) + power
     cpu.setdefault("psys_power", -1)  # theirs for absent

@@ -7,13 +7,13 @@ that line; `-1` for a counter that is absent is absent; each segment is a span, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
@@ -85,8 +85,8 @@ def read_log(lines: Iterator[str], shift_ns: int = 0) -> Log:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
+            entry = foreign.parse_json(line)
+        except ValueError:
             log.torn += 1
             continue
         if isinstance(entry, str):
@@ -105,11 +105,7 @@ def read_log(lines: Iterator[str], shift_ns: int = 0) -> Log:
 
 
 def _part(file: Path, options: Mapping[str, Any]) -> Part:
-    try:
-        with file.open(encoding="utf-8", errors="replace") as text:
-            log = read_log(iter(text), zone_ns(options))
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+    log = read_log(foreign.lines(file), zone_ns(options))
     tables = tables_of(log, options)
     if not any(table.rows for table in tables):
         raise UsageError(f"{file} holds no readings of AIPowerMeter.", cure=f"a {FILE} that it wrote")
@@ -137,8 +133,8 @@ def _job(file: Path, options: Mapping[str, Any]) -> Part:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return foreign.read_json(path)
+    except UsageError:
         return None
 
 

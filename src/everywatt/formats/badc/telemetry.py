@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from everywatt.batch.devices import GpuNow
 from everywatt.batch.figures import BatchFigures
 from everywatt.batch.journal import DONE, now
 from everywatt.batch.runner import Event
+from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import dumps
 
@@ -78,14 +78,10 @@ class TelemetryLog:
 
 def read_telemetry(path: Path) -> list[dict[str, Any]]:
     """The events of a log; a torn last line is left out, and so is what is not an event. Raises UsageError."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     events = []
-    for line in data.split(b"\n"):
+    for line in foreign.lines(path):
         try:
-            record = json.loads(line) if line.strip() else None
+            record = foreign.parse_json(line) if line.strip() else None
         except ValueError:
             continue
         if isinstance(record, dict) and {"chunk_id", "status"} <= record.keys():
@@ -199,7 +195,7 @@ def write_summary(path: Path, found: BatchFigures | None) -> Sequence[Path]:
 def read_summary(path: Path) -> Summary:
     """A summary.json. UsageError where it is something else."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = foreign.read_json(path)
         return Summary(str(data.get("telemetry_log", "")), dict(data["workers"]), dict(data["jobs"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is not a summary of telemetry: {error}.") from None

@@ -7,10 +7,11 @@ there, the CPU often: what is not known to be measured is called modelled.
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
+from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
@@ -41,14 +42,10 @@ def import_codecarbon(paths: Sequence[Path], out: Path, options: Mapping[str, An
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            return rows_of(file, str(path))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    return rows_of(foreign.lines(path, ends=True), str(path))
 
 
-def rows_of(file: TextIO, where: str) -> list[dict[str, str]]:
+def rows_of(file: Iterable[str], where: str) -> list[dict[str, str]]:
     """Rows of an `emissions.csv` by column. UsageError where it is none."""
     try:
         reader = csv.DictReader(file)

@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
+from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
@@ -81,36 +82,21 @@ def _delimiter(path: Path, options: Mapping[str, Any]) -> str:
                 f"delimiter = {given!r} is not one character.", cure="--set delimiter=tab, or leave it out"
             )
         return found
-    with _text(path) as file:
-        first = _decoded(path, lambda: file.readline(65536))
+    first = next(_text(path), "")
     return max(DELIMITERS, key=first.count)
 
 
 def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Rows with the number of their line. UsageError where the file is no text, or no table."""
-    with _text(path) as file:
-        reader = csv.reader(file, delimiter=delimiter)
-        while True:
-            try:
-                row = _decoded(path, lambda: next(reader, None))
-            except csv.Error as error:
-                raise UsageError(f"{path}, line {reader.line_num}: {error}.") from None
-            if row is None:
-                return
-            yield reader.line_num, row
-
-
-def _decoded(path: Path, read: Any) -> Any:
-    try:
-        return read()
-    except (UnicodeDecodeError, EOFError, OSError) as error:
-        if isinstance(error, OSError) and error.strerror:
-            raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
-        if not isinstance(error, UnicodeDecodeError):
-            raise UsageError(f"{path} is packed and damaged.") from None
-        raise UsageError(
-            f"{path} is not text in UTF-8.", cure="iconv -f latin1 -t utf-8, where it is a table"
-        ) from None
+    reader = csv.reader(_text(path), delimiter=delimiter)
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise UsageError(f"{path}, line {reader.line_num}: {error}.") from None
+        if row is None:
+            return
+        yield reader.line_num, row
 
 
 def _value_map(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -191,10 +177,6 @@ def _shift_ns(options: Mapping[str, Any]) -> int:
         raise UsageError(f"zone_h = {options.get('zone_h')!r} is not a number of hours.") from None
 
 
-def _text(path: Path) -> TextIO:
-    """A table, also a packed one."""
-    if path.suffix != ".gz":
-        return path.open(encoding="utf-8-sig", newline="")
-    import gzip
-
-    return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+def _text(path: Path) -> Iterator[str]:
+    """The lines of a table, also of a packed one. UsageError where it is not UTF-8."""
+    return foreign.lines(path, errors="strict", ends=True)

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
@@ -42,10 +43,7 @@ def import_ipmi(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) ->
     """A tape from such logs. options: start, period_s (where no times are told), zone_h, gain_pct, offset_w."""
     readings: list[Reading] = []
     for path in paths:
-        try:
-            readings += parse_log(path.read_text(encoding="utf-8", errors="replace").splitlines(), zone_ns(options))
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+        readings += parse_log(foreign.lines(path), zone_ns(options))
     if not readings:
         raise UsageError(f"{paths[0]} holds no power readings of a BMC.", cure="ipmitool dcmi power reading")
     known: dict[str, Any] = {key: float(options[key]) for key in ("gain_pct", "offset_w") if key in options}

@@ -24,6 +24,7 @@ from everywatt.bench.llm.result import known_facts, owed_by
 from everywatt.bench.llm.values import Answer, Item
 from everywatt.bench.runs import folder_of
 from everywatt.core.clocks import NS
+from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError, MissingExtra, UsageError
 from everywatt.core.jsonio import dumps, plain
 from everywatt.tape.run_store import slug
@@ -186,7 +187,7 @@ def _machine(run: Run) -> dict[str, Any]:
     host = run.meta.get("host", {})
     system = {"os_name": host.get("system"), "os_version": None, "kernel_version": host.get("kernel")}
     system |= {"host_name": host.get("name"), "cpu_count": host.get("cpus"), "cpu_brand": host.get("cpu")}
-    groups = [group.info for tape in run.tapes for group in tape.groups if group.info.device.startswith("gpu.")]
+    groups = [group.info for tape in run.tapes for group in tape.groups if is_gpu(group.info.device)]
     card = groups[0] if groups else None
     gpu: dict[str, Any] = dict.fromkeys(("name", "vendor", "device_id", "device_type", "backend"))
     if card is not None:

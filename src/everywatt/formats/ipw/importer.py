@@ -19,6 +19,7 @@ from everywatt.bench.llm.datasets import rows
 from everywatt.bench.llm.loads import Level
 from everywatt.bench.llm.records import Journal, Record, write_plan
 from everywatt.bench.llm.values import OK, Answer
+from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
@@ -79,12 +80,9 @@ class Query:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    try:
-        data = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not (folder / "summary.json").exists():
         return {}
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{folder / 'summary.json'} cannot be read: {error}.") from None
+    data = foreign.read_json(folder / "summary.json")
     if not isinstance(data, dict):
         raise UsageError(f"{folder / 'summary.json'} is not an object.")
     return data

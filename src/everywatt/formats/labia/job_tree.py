@@ -15,7 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from everywatt.core import foreign
 from everywatt.core.clocks import NS
+from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import UsageError
 from everywatt.formats.aipowermeter.importer import END, FILE, day_text, read_log
 from everywatt.meters.series import number, zone_ns
@@ -58,8 +60,7 @@ def _job(folder: Path, options: Mapping[str, Any]) -> list[JobOnNode]:
     shift_ns = zone_ns(options)
     lines: list[tuple[int, Mapping[str, Any]] | None] = []
     if (folder / FILE).is_file():
-        with (folder / FILE).open(encoding="utf-8", errors="replace") as text:
-            lines = read_log(iter(text), shift_ns).lines
+        lines = read_log(foreign.lines(folder / FILE), shift_ns).lines
     times = [line[0] for line in lines if line]
     start_ns = _instant(about.get("start_date"), shift_ns) or (times[0] if times else None)
     told_ns = _instant(about.get("end_date"), shift_ns)
@@ -117,8 +118,8 @@ def _devices(lines: list[tuple[int, Mapping[str, Any]] | None]) -> tuple[list[De
     return [
         DeviceEnergy(
             device,
-            "gpu" if device.startswith("gpu") else "package",
-            "nvml" if device.startswith("gpu") else "rapl",
+            "gpu" if is_gpu(device) else "package",
+            "nvml" if is_gpu(device) else "rapl",
             round(own[device] * UJ),
             0,
             round(whole[device] * UJ),
@@ -158,8 +159,8 @@ def _watts(value: Any) -> float | None:
 
 def _meta(path: Path) -> Mapping[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        data = foreign.read_json(path)
+    except UsageError:
         return {}
     return data if isinstance(data, Mapping) else {}
 
@@ -188,8 +189,8 @@ def write_job(root: Path, job: JobOnNode) -> Path | None:
         return None
     folder.mkdir(parents=True, exist_ok=True)
     length_s = job.end_s - job.start_s
-    cards = {part.device.partition(".")[2]: part for part in job.devices if part.device.startswith("gpu.")}
-    machine_uj = sum(_total(part) for part in job.devices if not part.device.startswith("gpu."))
+    cards = {Device.parse(part.device).name: part for part in job.devices if is_gpu(part.device)}
+    machine_uj = sum(_total(part) for part in job.devices if not is_gpu(part.device))
     if job.energy_uj is not None and length_s > 0:
         powers = {card: _total(part) / UJ / length_s for card, part in cards.items()}
         watts = machine_uj / UJ / length_s

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.schema import DeviceEnergy, JobOnNode
@@ -52,7 +53,7 @@ def row_of(job: JobOnNode, generation: str, grams: Grams | None = None) -> list[
     length_s = job.end_s - job.start_s
     if job.energy_uj is None or length_s <= 0:
         return None
-    cards = [part for part in job.devices if part.domain == "gpu" or part.device.startswith("gpu.")]
+    cards = [part for part in job.devices if part.domain == "gpu" or is_gpu(part.device)]
     gpu_wh = _wh(cards)
     # What is of no card is of the machine; a record without parts by device is of the machine as a whole.
     cpu_wh = (job.energy_uj + (job.idle_uj or 0)) / UJ_PER_WH - gpu_wh

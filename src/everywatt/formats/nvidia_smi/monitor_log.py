@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
@@ -47,10 +48,7 @@ def import_monitor(paths: Sequence[Path], out: Path, options: Mapping[str, Any])
     """
     lines: list[Line] = []
     for path in paths:
-        try:
-            lines += parse_lines(path.read_text(encoding="utf-8", errors="replace").splitlines(), zone_ns(options))
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+        lines += parse_lines(foreign.lines(path), zone_ns(options))
     if not lines:
         raise UsageError(f"{paths[0]} holds no rows of nvidia-smi dmon or pmon.", cure="a log with its # gpu line")
     of_processes = any("pid" in line.cells for line in lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
@@ -11,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.errors import UsageError
@@ -46,7 +46,7 @@ def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, An
     log's local time to get UTC; 0 if left out), column (the power column to use), uuid (of the card, where the log has
     no such column). A card that was calibrated is corrected, unless the calibration is too old or of another slot.
     """
-    rows = [row for path in paths for row in parse_csv(_lines(path))]
+    rows = [row for path in paths for row in parse_csv(foreign.lines(path))]
     timed = [row for row in rows if row.time is not None]
     if not timed:
         raise UsageError(f"{paths[0]} holds no rows of nvidia-smi with a time stamp.", cure="log with --format=csv")
@@ -67,15 +67,6 @@ def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, An
     anchors = [Anchor(NS, first_ns + NS, NS, 0), Anchor(last_ns - first_ns, last_ns, last_ns - first_ns, 0)]
     told = {"imported_from": [path.name for path in paths], **dict(options.get("meta", {}))}
     return write_tape(out, recordings, meta=told, anchors=anchors)
-
-
-def _lines(path: Path) -> Iterable[str]:
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()
-    except (OSError, EOFError) as error:
-        raise UsageError(f"{path} cannot be read: {error}.") from error
 
 
 def _utc_ns(row: SmiRow) -> int:

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from everywatt.bench.precision.result import Result, Row
-from everywatt.bench.tables import csv_text
 from everywatt.bench.trials import Trial
+from everywatt.core.tables import csv_text
 
 SHEET = (
     "timestamp", "precision", "batch_size", "seq_length", "num_samples", "accuracy_%", "latency_s",

@@ -8,13 +8,12 @@ a whole batch: here it is named so, and a sample's energy is worked out.
 from __future__ import annotations
 
 import csv
-import io
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 
 TRIAL_KEYS = {"precision", "total_energy_j", "num_iters", "batch_size"}
@@ -86,18 +85,11 @@ def read_old(paths: Iterable[Path]) -> list[OldLine]:
 
 
 def _read(file: Path) -> list[OldLine]:
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}.") from error
     if file.suffix == ".json":
-        try:
-            told = json.loads(text)
-        except ValueError as error:
-            raise UsageError(f"{file} is not JSON: {error}.") from None
+        told = foreign.read_json(file)
         lines = told if isinstance(told, list) else [told]
     else:
-        lines = list(csv.DictReader(io.StringIO(text)))
+        lines = list(csv.DictReader(foreign.lines(file, errors="strict", ends=True, limits=foreign.SMALL)))
     return [_line(file, number, line) for number, line in enumerate(lines, 1)]
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.fleet.client import Client, NotTaken
+from everywatt.net.api import ApiClient, NotTaken
 from everywatt.tape.exporting import iso
 
 PATH = "/api/v1/query"
 
 
 def query(
-    client: Client,
+    client: ApiClient,
     *,
     start_ns: int,
     end_ns: int | None = None,
@@ -34,7 +34,7 @@ def query(
     if filters:
         asked["filter"] = dict(filters)
     try:
-        data = client.ask(PATH, body=json.dumps(asked).encode(), sound=_whole)
+        data = client.ask(PATH, body=json.dumps(asked).encode(), check=_whole)
     except NotTaken as error:
         raise MeasurementRefused(f"{client.shown} refuses the query: {str(error).rstrip('.')}.") from None
     return [line for line in data.split(b"\n") if line.strip()]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from everywatt.core import foreign
 from everywatt.core.errors import UsageError
-from everywatt.meters.files import pieces_of
 from everywatt.meters.series import Part, Table, group, number, write_parts
 from everywatt.sensors.jetson.jetson_rails import series_channel
 from everywatt.tape.importing import parse_utc_ns
@@ -20,13 +17,13 @@ MOST_SERIES: Final = 4096
 
 def import_sage(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
     """A run from ndjson of the Sage data API (also .gz). options: name (only series whose name contains it)."""
-    parts = parts_of((line for path in paths for line in _lines(path)), str(options.get("name", "")))
+    parts = parts_of((line for path in paths for line in foreign.lines(path)), str(options.get("name", "")))
     if not parts:
         raise UsageError(f"{paths[0]} holds no records of Sage.", cure="lines with timestamp, name, value and meta")
     return write_parts(out, parts, paths, options)
 
 
-def parts_of(lines: Iterable[bytes], wanted: str = "") -> list[Part]:
+def parts_of(lines: Iterable[str | bytes], wanted: str = "") -> list[Part]:
     """What lines of ndjson tell, one part a node; `wanted`: only series whose name contains it."""
     series: dict[tuple[str, str], Table] = {}
     odd = sum(not take_record(line, series, wanted) for line in lines)
@@ -36,29 +33,17 @@ def parts_of(lines: Iterable[bytes], wanted: str = "") -> list[Part]:
     return list(parts.values())
 
 
-def _lines(path: Path) -> Iterable[bytes]:
-    rest = b""
-    try:
-        for piece in pieces_of(path):
-            lines = (rest + piece).split(b"\n")
-            rest = lines.pop()
-            yield from lines
-    except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UsageError(f"{path} cannot be read: {error}.") from None
-    yield rest
-
-
-def take_record(line: bytes, series: dict[tuple[str, str], Table], wanted: str) -> bool:
+def take_record(line: str | bytes, series: dict[tuple[str, str], Table], wanted: str) -> bool:
     """Add one record (a line of ndjson) to its series; False where it is none."""
     if not line.strip():
         return True
     try:
-        record = json.loads(line)
+        record = foreign.parse_json(line)
         name, value = record["name"], number(record["value"])
         at = parse_utc_ns(record["timestamp"], "iso", "timestamp")
         meta = record.get("meta") or {}
         labels = {key: str(meta[key]) for key in ("vsn", "node", "sensor", "cpu", "host") if key in meta}
-    except (ValueError, KeyError, TypeError, AttributeError, UsageError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError, OverflowError):
         return False
     if not isinstance(name, str) or value is None:
         return isinstance(name, str)  # a text, a picture's address: a record, and no number

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Mapping, Sequence
 from datetime import UTC
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from everywatt.core import foreign
 from everywatt.core.channels import Channel, GroupInfo
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
@@ -38,7 +38,7 @@ def import_tegrastats(paths: Sequence[Path], out: Path, options: Mapping[str, An
     timed: list[tuple[int, TegraLine]] = []
     lines = odd = stepped = 0
     for path in paths:
-        texts = [text for text in _texts(path) if text.strip() and not text.lstrip().startswith("#")]
+        texts = [text for text in foreign.lines(path) if text.strip() and not text.lstrip().startswith("#")]
         found = [line for line in map(parse_line, texts) if line is not None]
         lines, odd = lines + len(found), odd + len(texts) - len(found)
         placed, steps = _times(found, path, interval_ns, shift_ns, options)
@@ -57,15 +57,6 @@ def import_tegrastats(paths: Sequence[Path], out: Path, options: Mapping[str, An
         meta["note"] = f"jetson: {note}"
     table = [(at, values_of(line, takes)) for at, line in timed]
     return write_utc_table(out, [(info, table)], source=paths, meta=meta)
-
-
-def _texts(path: Path) -> list[str]:
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8", errors="replace") as file:
-            return file.read().split("\n")
-    except (OSError, EOFError) as error:
-        raise UsageError(f"{path} cannot be read: {error}.") from error
 
 
 def _channels(lines: Sequence[TegraLine]) -> list[tuple[Channel, Take]]:

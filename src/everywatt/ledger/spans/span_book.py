@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from everywatt.core.device import Device, is_gpu
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
 from everywatt.energy.combine import combine
@@ -102,8 +103,8 @@ class UseOfPids:
 
     def __call__(self, pid: int, device: str) -> Line | None:
         """Instants and what had been used by then; None where the tape does not say."""
-        if device.startswith("gpu."):
-            return None if self._use.gpus is None else _sm_line(self._use.gpus, pid, device.removeprefix("gpu."))
+        if is_gpu(device):
+            return None if self._use.gpus is None else _sm_line(self._use.gpus, pid, Device.parse(device).name)
         return self._cpu_line(pid)
 
     def _cpu_line(self, pid: int) -> Line | None:

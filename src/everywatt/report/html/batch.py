@@ -11,22 +11,22 @@ import numpy.typing as npt
 from everywatt.api.run import Run, union
 from everywatt.batch.figures import BatchFigures, DeviceFigures, figures
 from everywatt.batch.journal import DONE, JOURNAL, read_journal
-from everywatt.batch.tables import SCALING_HEADERS, headline, range_of, scaling_rows, stragglers, why
+from everywatt.batch.tables import headline, item_table, range_of, scaling_table, stragglers
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
-from everywatt.core.units import format_bytes, format_duration
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.use.series import find
-from everywatt.report.html.figures import shown
+from everywatt.report.html.tables import table_view
 from everywatt.tape.reader import Tape
 
 CELLS, FEWEST_CELLS = 120, 10
 MOST_POINTS = 400
 MOST_ROWS = 25
-ITEM_HEADS = ("item", "status", "attempts", "device", "time", "energy", "use min/mean/max", "why")
-DEVICE_HEADS = (
-    "device", "done", "failed", "retries", "items/s", "busy", "waited", "use min/mean/max", "memory", "power", "energy",
-    "J an item", "while it waited",
-)  # fmt: skip
+DEVICE_COLUMNS = (
+    *("device", Column("done", ""), Column("failed", ""), Column("retries", ""), Column("items/s", "")),
+    *(Column("busy", "%"), Column("waited", "s"), Column("use min/mean/max", align="right"), Column("memory", "B")),
+    *(Column("power", "W"), Column("energy", "J"), Column("J an item", ""), Column("while it waited", "J")),
+)
 
 
 def batch_of(run: Run) -> BatchFigures | None:
@@ -44,17 +44,20 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
     if found is None:
         return None
     windows = _busy(run)
-    late = stragglers(found)
+    late = stragglers(found)[:MOST_ROWS]
     lost = [item for item in found.items if item.state.status != DONE and item.attempts]
+    items = table_view(item_table([*late, *lost[:MOST_ROWS]]))
+    rows = [_device(one, found, windows.get(one.device, [])) for one in found.devices]
+    devices = table_view(Table.of(*DEVICE_COLUMNS, rows=rows))
     return {
         "headline": headline(found),
-        "heads": list(DEVICE_HEADS),
-        "devices": [_device(one, found, windows.get(one.device, [])) for one in found.devices],
+        "heads": devices["heads"],
+        "devices": devices["rows"],
         "heat": _heat(run, found),
         "points": _points(found),
-        "item_heads": list(ITEM_HEADS),
-        "stragglers": [_item(item) for item in late[:MOST_ROWS]],
-        "failures": [_item(item) for item in lost[:MOST_ROWS]],
+        "item_heads": items["heads"],
+        "stragglers": items["rows"][: len(late)],
+        "failures": items["rows"][len(late) :],
         "more_failures": max(0, len(lost) - MOST_ROWS),
         "notes": list(found.notes),
     }
@@ -75,7 +78,7 @@ def scaling_view(found: Sequence[BatchFigures | None]) -> dict[str, Any] | None:
         for one in batches
     ]
     points.sort(key=lambda point: int(str(point["gpus"])))
-    return {"heads": list(SCALING_HEADERS), "rows": scaling_rows(batches), "points": points}
+    return {**table_view(scaling_table(batches)), "points": points}
 
 
 def _busy(run: Run) -> dict[str, list[tuple[int, int]]]:
@@ -95,39 +98,23 @@ def _host(tape: Tape) -> str:
     return str(tape.meta.get("host", {}).get("name", ""))
 
 
-def _device(one: DeviceFigures, found: BatchFigures, busy: Sequence[tuple[int, int]]) -> list[str]:
+def _device(one: DeviceFigures, found: BatchFigures, busy: Sequence[tuple[int, int]]) -> list[Cell]:
     busy_s = sum(end - start for start, end in busy) / NS
     memory, power = one.use.get("memory"), one.use.get("power")
-    each = one.microjoules / 1e6 / one.done if one.done and one.energy.joules is not None else None
     return [
         one.device,
-        str(one.done),
-        str(one.failed),
-        str(one.retries),
-        f"{one.done / found.duration_s:.3g}" if found.duration_s else "–",
-        f"{busy_s / found.duration_s:.0%}" if found.duration_s else "–",
-        format_duration(max(found.duration_s - busy_s, 0.0)),
+        one.done,
+        one.failed,
+        one.retries,
+        one.done / found.duration_s if found.duration_s else None,
+        busy_s / found.duration_s if found.duration_s else None,
+        max(found.duration_s - busy_s, 0.0),
         range_of(one.use.get("utilisation"), "%"),
-        "–" if memory is None else format_bytes(memory.high),
-        "–" if power is None else f"{power.mean:.1f} W",
-        "–" if one.energy.joules is None else shown(one.energy),
-        "–" if each is None else f"{each:.4g}",
-        "–" if one.idle is None or one.idle.joules is None else shown(one.idle),
-    ]
-
-
-def _item(item: Any) -> list[str]:
-    last = item.last
-    runtime_s = None if last is None else last.attempt.runtime_s
-    return [
-        item.state.item.id,
-        item.state.status,
-        str(len(item.attempts)),
-        item.state.device or "–",
-        "–" if runtime_s is None else format_duration(runtime_s),
-        "–" if item.energy.joules is None else shown(item.energy),
-        "–" if last is None else range_of(last.use.get("utilisation"), "%"),
-        why(item),
+        None if memory is None else memory.high,
+        None if power is None else power.mean,
+        None if one.energy.joules is None else one.energy,
+        one.microjoules / 1e6 / one.done if one.done and one.energy.joules is not None else None,
+        None if one.idle is None or one.idle.joules is None else one.idle,
     ]
 
 

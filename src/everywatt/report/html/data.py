@@ -11,11 +11,11 @@ from typing import Any
 from everywatt.api.run import Run
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, ScopeError
+from everywatt.core.format import format_duration, format_energy, format_quantity, format_watts
 from everywatt.core.jsonio import document, plain
-from everywatt.core.units import format_duration, format_quantity, format_watts
 from everywatt.footprint.carbon import Factors, Footprint, footprint
 from everywatt.report.html.batch import batch_of, batch_view, scaling_view
-from everywatt.report.html.figures import shown, shown_energy
+from everywatt.report.html.figures import shown_energy
 from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, total_line
 from everywatt.report.html.llm import llm_view, models_view
 from everywatt.report.html.pyramid import share_out, shrink
@@ -123,7 +123,7 @@ def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Seq
         watts, label = max(peaks)
         figures.append({"label": "Highest reading", "value": format_watts(watts), "about": f"of {label}"})
     if net.joules is not None:
-        figures.append({"label": "Above idle", "value": shown(net), "about": f"idle: {idle}"})
+        figures.append({"label": "Above idle", "value": format_energy(net), "about": f"idle: {idle}"})
     return figures
 
 
@@ -303,7 +303,7 @@ def comparison(runs: Sequence[Run]) -> dict[str, Any]:
         else:
             try:
                 ratio = energy.ratio(first)
-                row["ratio"] = {**ratio.to_dict(), "shown": f"{ratio.value:.3f}× ({ratio.low:.3f} … {ratio.high:.3f})"}
+                row["ratio"] = {**ratio.to_dict(), "shown": str(ratio)}
                 row["verdict"] = "more" if ratio.low > 1 else "less" if ratio.high < 1 else "no difference shown"
             except ScopeError:
                 row["why"] = (

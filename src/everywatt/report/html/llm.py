@@ -83,16 +83,8 @@ def _level(one: Metrics) -> dict[str, Any]:
     }
 
 
-def _parts(figure: Figure) -> tuple[str, str]:
-    if figure.value is None:
-        return "refused", ""
-    high = "∞" if figure.high is None else f"{figure.high:.3g}"
-    return f"{figure.value:.4g} {figure.unit}".strip(), "" if figure.low is None else f"{figure.low:.3g} … {high}"
-
-
 def _shown(figure: Figure) -> str:
-    value, interval = _parts(figure)
-    return f"{value} ({interval})" if interval else value
+    return str(figure.printed())
 
 
 def _per_token(item: Mapping[str, Any]) -> float | None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from everywatt.api.run import Run
 from everywatt.bench.precision import tables
 from everywatt.bench.precision.layers import LayerRow, by_part
 from everywatt.bench.precision.result import Result, Row
-from everywatt.bench.tables import far_off, joules
+from everywatt.bench.tables import far_off
+from everywatt.core.format import format_joules, format_percent
 from everywatt.core.jsonio import document, plain
-from everywatt.core.units import format_joules
 from everywatt.report.html.data import provenance
+from everywatt.report.html.tables import table_view
 from everywatt.report.html.trials import ENDED, energy_of, made_now, ratios_of, trials_of
 
 MOST_LAYERS = 500
+TITLES = ("Cost", "What it gives", "In percent of the baseline")
 
 
 def precision_document(result: Result, *, run: Run | None = None, command: Sequence[str] = ()) -> dict[str, Any]:
@@ -33,9 +36,7 @@ def precision_document(result: Result, *, run: Run | None = None, command: Seque
         "failures": tables.failures(result),
         "remarks": _remarks(result),
         "tables": [
-            _table("Cost", tables.COST, tables.cost_rows(result)),
-            _table("What it gives", tables.WORTH, tables.worth_rows(result)),
-            _table("In percent of the baseline", tables.SHARES, tables.share_rows(result)),
+            table_view(replace(table, title=title)) for title, table in zip(TITLES, tables.tables(result), strict=False)
         ],
         "candidates": [_candidate(place, row, result) for place, row in enumerate(known)],
         "metric": next((row.score.metric for row in known if row.score is not None), None),
@@ -54,11 +55,7 @@ def _alone(result: Result) -> str:
     if base is None:
         return "no precision has a figure"
     each = base.energy_per_sample(result.job.batch_size)
-    return f"{base.precision}: {'no energy figure' if each is None else joules(each) + ' a sample'}"
-
-
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
-    return {"title": title, "heads": list(heads), "rows": rows, "numbers": list(range(1, len(heads)))}
+    return f"{base.precision}: no energy figure" if each is None else f"{base.precision}: {each.quantity('J')} a sample"
 
 
 def _candidate(place: int, row: Row, result: Result) -> dict[str, Any]:
@@ -69,7 +66,7 @@ def _candidate(place: int, row: Row, result: Result) -> dict[str, Any]:
         "command": row.emulated or "",
         "energy": energy_of(row.energy_per_sample(result.job.batch_size)),
         "score": None if score is None else score.to_dict(),
-        "score_shown": tables.score_text(score),
+        "score_shown": "-" if score is None else tables.score_text(score),
         "chosen": row.precision in result.pareto(),
     }
 
@@ -93,7 +90,7 @@ def _layers(row: Row) -> dict[str, Any]:
         "precision": row.precision,
         "parts": [{"name": name, "share": share, "shown": _joules(part_j)} for name, share, part_j in by_part(rows)],
         "heads": ["layer", "type", "share", "energy / batch"],
-        "rows": [[one.layer, one.kind, f"{one.share:.2%}", _joules(one.joules)] for one in kept],
+        "rows": [[one.layer, one.kind, format_percent(one.share), _joules(one.joules)] for one in kept],
         "more": len(rows) - len(kept),
     }
 
@@ -105,8 +102,7 @@ def _joules(amount: float | None) -> str:
 def _sensitivity(result: Result) -> dict[str, Any] | None:
     if not result.sensitivity:
         return None
-    rows = tables.sensitivity_rows(result, most=MOST_LAYERS)
-    return _table("What to quantise first", tables.SENSITIVITY, rows)
+    return table_view(replace(tables.sensitivity_table(result, most=MOST_LAYERS), title="What to quantise first"))
 
 
 def _pairs(result: Result) -> list[list[str]]:

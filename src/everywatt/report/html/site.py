@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from everywatt.core.units import format_duration, format_joules, format_quantity
+from everywatt.core.format import format_duration, format_joules, format_money, format_quantity
+from everywatt.core.tables import Table
 from everywatt.report.html.page import asset, policy
+from everywatt.report.html.tables import table_html
 from everywatt.slurm.site.figures import amount, percent, short, time_of
 from everywatt.slurm.site.monthly import Month
 from everywatt.slurm.site.totals import UJ, shown_id
@@ -69,7 +71,7 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
         left = _records(total["uncovered"], "outside of the table") or "the grid at the time"
         figures.append(("carbon over time", format_quantity(total["carbon_varying_g"], "g CO2e"), left))
     if total["cost"] is not None:
-        figures.append(("cost", f"{total['cost']:.2f} {currency}".rstrip(), ""))
+        figures.append(("cost", format_money(total["cost"], currency), ""))
     cells = "".join(
         f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}"
         f'<span class="about">{html.escape(about)}</span></dd></div>'
@@ -104,7 +106,9 @@ def _days(month: Month) -> str:
         f'<text x="{(place + 0.5) * step:.1f}" y="145" font-size="9" text-anchor="middle" class="tick">{text}</text>'
         for place, text in _marks(month.days)
     )
-    table = _table(["day", "jobs", "energy"], [[row["group"], row["jobs"], short(row)] for row in rows])
+    table = table_html(
+        Table.of("day", "jobs", "energy", rows=[[row["group"], row["jobs"], short(row)] for row in rows])
+    )
     return (
         f'<svg viewBox="0 0 {WIDTH} 150" width="100%" role="img" aria-label="Energy by day">'
         f'<path d="M0 130.5H{WIDTH}" class="axis" fill="none"/>{"".join(bars)}{marks}</svg>'
@@ -139,10 +143,10 @@ def _group(by: str, month: Month, currency: str) -> str:
         line = [row["group"] or "(none)", row["jobs"], format_duration(row["elapsed_s"] or 0.0), short(row)]
         line += [amount(row, "idle_uj"), amount(row, "waste_uj")]
         line += [None if row[name] is None else format_quantity(row[name], "g CO2e") for name in carbon]
-        line += [None if row["cost"] is None else f"{row['cost']:.2f}"] if total["cost"] is not None else []
+        line += [None if row["cost"] is None else format_money(row["cost"])] if total["cost"] is not None else []
         cells.append(line)
     more = f'<p class="notes">{len(rows) - MOST} more are in the CSV.</p>' if len(rows) > MOST else ""
-    return _table(heads, cells) + more
+    return table_html(Table.of(*heads, rows=cells)) + more
 
 
 def _jobs(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -152,14 +156,5 @@ def _jobs(rows: Sequence[Mapping[str, Any]]) -> str:
         gpu = percent(row["gpu_utilisation"], 1.0)
         line = [shown_id(row), row["user"], row["state"], time_of(row), short(row), amount(row, "waste_uj"), used, gpu]
         cells.append([*line, row["name"]])
-    return _table(["job", "user", "state", "time", "energy", "waste", "CPU", "GPU", "name"], cells)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    def cell(place: int, value: object) -> str:
-        text = html.escape("-" if value is None else str(value))
-        return f"<th>{text}</th>" if place == 0 else f"<td>{text}</td>"
-
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
-    body = "".join(f"<tr>{''.join(cell(place, value) for place, value in enumerate(row))}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    heads = ("job", "user", "state", "time", "energy", "waste", "CPU", "GPU", "name")
+    return table_html(Table.of(*heads, rows=cells))

@@ -12,8 +12,8 @@ from everywatt.api.run import IDLE_ROLE, Run
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError
+from everywatt.core.format import format_duration, format_quantity, format_watts
 from everywatt.core.spans import Span
-from everywatt.core.units import format_duration, format_quantity, format_watts
 from everywatt.report.html.figures import shown_energy
 from everywatt.report.html.lines import offset_ns_of
 from everywatt.report.html.packing import Column, pack

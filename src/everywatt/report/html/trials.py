@@ -11,13 +11,14 @@ from everywatt.api.run import Run
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, Mean
 from everywatt.bench.sweep import Choice
-from everywatt.bench.tables import HEADERS, far_off, joules, ratio, rows, verdicts
+from everywatt.bench.tables import far_off, ratio, table, verdicts
 from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import Comparison, finite
 from everywatt.core.energy import Energy
+from everywatt.core.format import format_energy, format_percent
 from everywatt.core.jsonio import document, plain
 from everywatt.report.html.data import provenance
-from everywatt.report.html.figures import shown
+from everywatt.report.html.tables import table_view
 
 ENDED = {
     "decided": "every question was answered",
@@ -33,7 +34,7 @@ def trials_document(
 ) -> dict[str, Any]:
     """The document of a page over a comparison; with `choice`, over a sweep."""
     kind = "comparison" if choice is None else "sweep"
-    found = result.found
+    found, shown = result.found, table_view(table(result))
     said = [line.strip() for line in verdicts(result)]
     if choice is not None:
         said.insert(0, f"recommended: {choice.best}: {choice.why}" if choice.best else choice.why)
@@ -45,9 +46,9 @@ def trials_document(
         "verdicts": said or [_alone(found[0])],
         "failures": [line for one in found for line in _failures(one)],
         "remarks": _remarks(result),
-        "headers": HEADERS,
-        "rows": rows(result),
-        "numbers": [2, 3, 4, 5, 6, 7, 8, 9],
+        "headers": shown["heads"],
+        "rows": shown["rows"],
+        "numbers": shown["numbers"],
         "candidates": [_candidate(place, one, choice) for place, one in enumerate(found)],
         "ratios": [line for place, one in enumerate(found) for line in ratios_of(place, one)],
         "trials": trials_of(found),
@@ -72,7 +73,9 @@ def _title(found: Sequence[Figures], choice: Choice | None) -> str:
 
 
 def _alone(one: Figures) -> str:
-    return f"{one.candidate.label} uses {joules(one.energy)}" if one.energy is not None else "there is no energy figure"
+    if one.energy is None:
+        return "there is no energy figure"
+    return f"{one.candidate.label} uses {one.energy.quantity('J')}"
 
 
 def _failures(one: Figures) -> list[str]:
@@ -88,7 +91,7 @@ def _remarks(result: Result) -> list[str]:
     lines += [f"{one.candidate.label}: {far_off(one)}" for one in result.found if one.outliers]
     floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
     if floors:
-        lines.append(f"smallest difference that these trials could show: {max(floors):.1%}")
+        lines.append(f"smallest difference that these trials could show: {format_percent(max(floors))}")
     return [*lines, *result.notes]
 
 
@@ -105,7 +108,7 @@ def _candidate(place: int, one: Figures, choice: Choice | None) -> dict[str, Any
 
 def energy_of(mean: Mean | None) -> dict[str, Any] | None:
     """A mean with the words for it; None where there is no figure; ends that are not known yet are null."""
-    return None if mean is None else {**mean.to_dict(), "shown": joules(mean)}
+    return None if mean is None else {**mean.to_dict(), "shown": str(mean.quantity("J"))}
 
 
 def ratios_of(place: int, one: Figures) -> list[dict[str, Any]]:
@@ -124,7 +127,7 @@ def _ratio(place: int, label: str, what: str, found: Comparison) -> dict[str, An
         "value": found.ratio,
         "low": found.low if known else None,
         "high": found.high if known else None,
-        "shown": ratio(found),
+        "shown": str(ratio(found)),
         "trials": found.trials,
         "verdict": found.text(label, "time" if what == "time" else "energy"),
     }
@@ -160,7 +163,7 @@ def _trial(number: int, trial: Trial, place: int, label: str, far: bool) -> dict
 
 
 def _shown(energy: Energy | None) -> str:
-    return "-" if energy is None or energy.joules is None else shown(energy)
+    return "-" if energy is None or energy.joules is None else format_energy(energy)
 
 
 def _pairs(result: Result) -> list[list[str]]:
@@ -168,7 +171,7 @@ def _pairs(result: Result) -> list[list[str]]:
     pairs = [
         ("Run", result.run or "no recording"),
         ("Ended", ENDED.get(result.ended, result.ended)),
-        ("Target", f"{plan.target:.1%}" if plan.trials is None else f"{plan.trials} trials of each"),
+        ("Target", format_percent(plan.target) if plan.trials is None else f"{plan.trials} trials of each"),
         ("Warm-up", f"{plan.warmup} of each, not counted"),
         ("Cool-down", "until power is back within 10 % of idle" if plan.cool else "none"),
     ]

@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import math
 import re
-import ssl
 import time
-import urllib.error
-import urllib.request
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.errors import MeasurementRefused, NetworkError, UsageError
+from everywatt.net.client import Client, Limits
+from everywatt.net.tls import ClientTls
+from everywatt.net.tokens import read_token
 from everywatt.report.live.gather import HISTORY, sum_of
 from everywatt.report.live.rolling import Rolling
 from everywatt.report.live.snapshot import Amount, DeviceNow, HostNow, OwnerNow, Owners, Snapshot
 from everywatt.report.live.tape_source import shown
 
 TIMEOUT_S = 5.0
-MOST_BYTES = 16 << 20
+MAX_BYTES = 64 << 20
 FIRST_TICK_S, LOOK_S = 2.5, 0.2  # how long a first look waits for the next tick, and how often it asks
 PATH = "/metrics"
 _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
@@ -49,32 +49,20 @@ class Access:
     @classmethod
     def of(cls, token_file: Path | None, ca: Path | None) -> Access:
         """With the token in a file's first line. UsageError where a file cannot be used."""
-        token = None
-        if token_file is not None:
-            try:
-                token = token_file.read_text(encoding="utf-8").partition("\n")[0].strip()
-            except (OSError, UnicodeDecodeError) as error:
-                why = getattr(error, "strerror", None) or "not text"
-                raise UsageError(f"{token_file} cannot be read: {why}.") from None
-            if not token or not all("!" <= letter <= "~" for letter in token):
-                raise UsageError(f"{token_file} has no token in its first line.")
+        token = read_token(None, token_file)
         made = cls(token, ca)
-        made.context()
+        if ca is not None:
+            made.tls().context()
         return made
 
-    def context(self) -> ssl.SSLContext | None:
-        """What TLS trusts; None: what the system trusts."""
-        if self.ca is None:
-            return None
-        try:
-            return ssl.create_default_context(cafile=str(self.ca))
-        except OSError as error:
-            raise UsageError(f"{self.ca} is no certificate that can be trusted: {error.strerror or error}.") from None
+    def tls(self) -> ClientTls:
+        """What TLS trusts."""
+        return ClientTls(ca=self.ca)
 
 
 def samples(text: str) -> Iterator[Sample]:
     """Name, labels and value of every sample of a Prometheus text; lines that are none are left out."""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if not line or line.startswith("#"):
             continue
         match = _SAMPLE.fullmatch(line)
@@ -105,8 +93,11 @@ class AgentSource:
         self, source: str, interval_s: float, *, gpus: tuple[str, ...] = (), access: Access | None = None
     ) -> None:
         self.url = address(source)
-        self._token = None if access is None else access.token
-        self._context = None if access is None else access.context()
+        access = access or Access()
+        limits = Limits(
+            connect_s=TIMEOUT_S, silence_s=TIMEOUT_S, total_s=2 * TIMEOUT_S, body_bytes=MAX_BYTES, redirects=3
+        )
+        self._client = Client(self.url, token=access.token, tls=access.tls(), limits=limits, proxies=True)
         self._interval_s = interval_s
         self._gpus = gpus
         self._rolling: dict[str, Rolling] = {}
@@ -122,21 +113,25 @@ class AgentSource:
     @property
     def title(self) -> str:
         """The agent's address."""
-        return urlsplit(self.url).netloc.rpartition("@")[2]
+        return self._client.url.netloc
 
     def _fetch(self) -> tuple[list[Sample], float | None]:
         """The samples, and when the owners' newest tick was, where the agent tells."""
-        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        shown = self._client.url.shown
         try:
-            request = urllib.request.Request(self.url, headers=headers)
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._context) as answer:
-                text = answer.read(MOST_BYTES).decode("utf-8", "replace")
-        except (OSError, ValueError) as error:  # URLError is an OSError
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise MeasurementRefused(f"{self.url} does not answer: {reason}.", cure=_cure(error, reason)) from error
+            response = self._client.get()
+        except NetworkError as error:
+            cure = "--ca FILE, with the certificate to trust" if error.kind == "certificate" else "the agent's address"
+            raise MeasurementRefused(f"{shown} does not answer: {error.reason}.", cure=cure) from error
+        if response.status != 200:
+            cure = "--token-file FILE, with the agent's token" if response.status == 401 else "the agent's address"
+            raise MeasurementRefused(
+                f"{shown} does not answer: HTTP {response.status} {response.reason}".rstrip() + ".", cure=cure
+            )
+        text = response.text
         found = [sample for sample in samples(text) if sample[0].startswith("everywatt_")]
         if not any(name in ("everywatt_power_watts", "everywatt_energy_joules_total") for name, _, _ in found):
-            raise MeasurementRefused(f"{self.url} has no metric of everywatt: is it an agent?")
+            raise MeasurementRefused(f"{shown} has no metric of everywatt: is it an agent?")
         ticks = _TICK.findall(text)
         return found, max(map(int, ticks)) / 1000 if ticks else None
 
@@ -221,16 +216,8 @@ class AgentSource:
         return Owners("owner", tuple(sorted(rows, key=lambda row: (-row.power_w, -row.joules))))
 
     def close(self) -> None:
-        """Nothing is kept open."""
-
-
-def _cure(error: Exception, reason: object) -> str:
-    """What to try where an agent does not answer."""
-    if isinstance(error, urllib.error.HTTPError) and error.code == 401:
-        return "--token-file FILE, with the agent's token"
-    if isinstance(reason, ssl.SSLCertVerificationError):
-        return "--ca FILE, with the certificate to trust"
-    return "check the agent's address"
+        """Close the connection."""
+        self._client.close()
 
 
 def _by_device(found: list[Sample]) -> dict[str, dict[str, float]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from everywatt.core.errors import UsageError
+from everywatt.core.format import format_duration, format_joules
 from everywatt.core.jsonio import dumps
-from everywatt.core.units import format_joules
 from everywatt.report.live import format as show
 from everywatt.report.live.snapshot import Amount, DeviceNow, OwnerNow, Snapshot
 from everywatt.report.live.view import SPECIAL
@@ -192,7 +192,7 @@ def work_rows(snapshot: Snapshot, *, ascii_only: bool = False) -> list[list[str]
         [
             worker.worker,
             *map(str, (worker.events, worker.success, worker.failure, worker.retries)),
-            show.NOTHING if worker.runtime_s is None else f"{worker.runtime_s:.1f} s",
+            show.NOTHING if worker.runtime_s is None else format_duration(worker.runtime_s),
             show.gib(worker.memory_max_bytes),
             show.NOTHING if worker.utilisation_pct is None else "/".join(f"{v:.0f}" for v in worker.utilisation_pct),
             _spark(worker.use_trend, ascii_only, 100.0),
@@ -225,5 +225,5 @@ def heading(snapshot: Snapshot) -> str:
     scope = " · ".join(filter(None, (snapshot.scope, snapshot.total.pedigree)))
     return (
         f"{snapshot.source}{host}, {snapshot.when.astimezone():%H:%M:%S}: {show.watts(snapshot.total_w)}, "
-        f"{total} in {snapshot.elapsed_s:.1f} s{f' · {scope}' if scope else ''}"
+        f"{total} in {format_duration(snapshot.elapsed_s)}{f' · {scope}' if scope else ''}"
     )

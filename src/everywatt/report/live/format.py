@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from everywatt.core.format import format_joules, format_number, format_percent, format_watts
+
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = ".:-=+*#@"
 UNITS = ("J", "Wh", "kWh")
@@ -12,25 +14,19 @@ NOTHING = "-"
 
 
 def watts(value: float | None) -> str:
-    """`182.3 W`, `1.24 kW`, `-`."""
-    if value is None:
-        return NOTHING
-    size = abs(value)
-    if size >= 9999.5:
-        return f"{value / 1000:.1f} kW"
-    return f"{value:.0f} W" if size >= 999.95 else f"{value:.1f} W" if size >= 9.995 else f"{value:.2f} W"
+    """`182.3 W`, `12.41 kW`, `-`."""
+    return NOTHING if value is None else format_watts(value)
 
 
 def energy(joules: float | None, unit: str = "J") -> str:
-    """Four digits with the unit; joules with a prefix."""
+    """Four digits with the unit; `-` where it is not known."""
     if joules is None:
         return NOTHING
-    if unit in _PER_UNIT:
-        return f"{_digits(joules / _PER_UNIT[unit])} {unit}"
-    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(joules) >= factor:
-            return f"{_digits(joules / factor)} {prefix}J"
-    return f"{_digits(joules)} J"
+    if unit not in _PER_UNIT:
+        return format_joules(joules)
+    amount = joules / _PER_UNIT[unit]
+    # Not more than three decimals: the column is narrow.
+    return f"{amount:.3f} {unit}" if abs(amount) < 1 else format_number(amount, unit)
 
 
 def half_width(low: float | None, high: float | None, joules: float | None) -> str:
@@ -38,19 +34,11 @@ def half_width(low: float | None, high: float | None, joules: float | None) -> s
     if low is None or high is None or not joules:
         return NOTHING
     share = 50 * (high - low) / abs(joules)
-    return f"±{share:.1f} %" if share < 99.95 else f"±{share:.0f} %"
-
-
-def _digits(value: float) -> str:
-    size = abs(value)
-    for limit, decimals in ((9.9995, 3), (99.995, 2), (999.95, 1)):
-        if size < limit:
-            return f"{value:.{decimals}f}"
-    return f"{value:.0f}"
+    return f"±{format_percent(share / 100)}"
 
 
 def percent(value: float | None) -> str:
-    """`98 %`, `0.4 %`."""
+    """`98 %`, `0.4 %`: narrower than elsewhere, a tenth of a percent of use is noise."""
     if value is None:
         return NOTHING
     return f"{value:.1f} %" if 0 < abs(value) < 9.95 else f"{value:.0f} %"

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
+from everywatt.core.device import natural
 from everywatt.energy.quality import HELD_BACK
 from everywatt.energy.sources import Source, addable, scope_of, sources
 from everywatt.energy.window import pedigree_of
@@ -335,8 +336,6 @@ def sum_of(devices: Sequence[DeviceNow]) -> tuple[float | None, tuple[float | No
     return (math.fsum(powers) if powers else None), tuple(averages), history
 
 
-def _order(label: str) -> tuple[str, int, str]:
-    """cpu.2 before cpu.10."""
-    head, _, rest = label.partition(".")
-    number = rest.partition(" ")[0]
-    return ({"cpu": "0", "dram": "1", "gpu": "2"}.get(head, head), int(number) if number.isdecimal() else 0, label)
+def _order(label: str) -> tuple[object, ...]:
+    """Processors, memory, cards, then the others; cpu.2 before cpu.10."""
+    return {"cpu": "0", "dram": "1", "gpu": "2"}.get(label.partition(".")[0], label), natural(label)

@@ -13,6 +13,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import NoSensor, RecorderError, TapeError, UsageError
 from everywatt.core.machine import Machine
 from everywatt.recorder.client import Recording, record
+from everywatt.recorder.request import RecordRequest
 from everywatt.report.live.gather import Gatherer, left_out, sum_of
 from everywatt.report.live.owners import LedgerOwners, OwnersAsker, QuickOwners
 from everywatt.report.live.snapshot import Snapshot
@@ -65,10 +67,17 @@ class LocalSource:
         options: Mapping[str, Mapping[str, Any]] | None = None,
         rotate_s: float = ROTATE_S,
     ) -> None:
-        self._interval_s, self._period_s = interval_s, period_s
-        self._by, self._gpus, self._sensors, self._estimate = by, gpus, sensors, estimate
+        self._interval_s, self._by = interval_s, by
+        self._asked = RecordRequest(
+            period_s=period_s,
+            sensors=None if sensors is None else tuple(sensors),
+            devices=gpus,
+            estimate=estimate,
+            options=dict(options or {}),
+            everything=by is not None or keep is not None,
+        )
         self._rotate_s = rotate_s if keep is None else float("inf")
-        self._keep, self._meta, self._options = keep, dict(meta or {}), dict(options or {})
+        self._keep, self._meta = keep, dict(meta or {})
         self._owners: OwnersAsker | None = None
         if by:
             self._owners = LedgerOwners(by) if once else QuickOwners(by)
@@ -81,7 +90,7 @@ class LocalSource:
             self._recording = self._record()
             if period_s > OFTEN_S and publishes_more_often(self._recording, period_s):
                 # Between two readings of a power sensor nobody counts: it is read as often as it publishes.
-                self._period_s = OFTEN_S
+                self._asked = replace(self._asked, period_s=OFTEN_S)
                 self._recording.close(linger=False)
                 self._recording = self._record()
             self._gatherer = Gatherer(interval_s, memory_total_bytes=memory_totals(self._recording.reports))
@@ -104,15 +113,10 @@ class LocalSource:
         self._count += 1
         recording = record(
             self._folder / f"{socket.gethostname()}-{self._count:04d}.tape",
-            meta=provenance(None, period_s=self._period_s, live=True, run=self._folder.name, **self._meta),
-            period_s=self._period_s,
-            sensors=self._sensors,
-            devices=self._gpus,
-            estimate=self._estimate,
-            options=self._options,
-            everything=self._by is not None or self._keep is not None,
+            self._asked,
+            meta=provenance(None, period_s=self._asked.period_s, live=True, run=self._folder.name, **self._meta),
         )
-        refuse_missing_cards(recording, self._gpus)
+        refuse_missing_cards(recording, self._asked.devices)
         refuse_without_power(recording)
         return recording
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.clocks import NS
+from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import EverywattError
 from everywatt.ledger.groups import grouper
 from everywatt.ledger.idle import Idle
@@ -201,8 +202,8 @@ class QuickOwners:
                 continue
             level = self._levels[line.label]
             plain = Level(level.watts, level.held_w, level.noise_w, level.spread_w)
-            if line.channel.device.startswith("gpu."):
-                share = gpu_share(roll, int(line.channel.device.removeprefix("gpu.")), [window])
+            if is_gpu(line.channel.device):
+                share = gpu_share(roll, int(Device.parse(line.channel.device).name), [window])
                 joules, seconds = line.between(share.stretches.starts_ns, share.stretches.ends_ns)
                 parts.append((split(joules, seconds, plain, share.uses, share.holders, len(roll)), share.method))
                 gpu_s.append(share.gpu_s)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from everywatt.api.run import Run
 from everywatt.core.clocks import NS
+from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
 from everywatt.report.live.gather import HISTORY, Gatherer, left_out, sum_of
 from everywatt.report.live.owners import LedgerOwners, QuickOwners
@@ -149,7 +150,7 @@ class TapeSource:
 
 def shown(device: str, gpus: tuple[str, ...]) -> bool:
     """Whether `--gpus` lets a device through: other devices than cards always are."""
-    return not gpus or not device.startswith("gpu.") or device.removeprefix("gpu.") in gpus
+    return not gpus or not is_gpu(device) or Device.parse(device).name in gpus
 
 
 def _this_boot(tape: Tape) -> bool:

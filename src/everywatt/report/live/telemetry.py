@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from everywatt.core.device import Device, is_gpu
+from everywatt.core.format import format_duration
 from everywatt.report.live.lines import FIRST_BYTES, Lines
 from everywatt.report.live.snapshot import Amount, DeviceNow, Snapshot, WorkNow
 
@@ -223,10 +225,9 @@ def _of_journal(record: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     told = record.get("ended")
     ended: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
-    number = device.removeprefix("gpu.")
     return {
         "chunk_id": record.get("id"),
-        "gpu_index": int(number) if device.startswith("gpu.") and number.isdigit() else None,
+        "gpu_index": Device.parse(device).index if is_gpu(device) else None,
         "status": "start" if kind == "start" else WORDS.get(str(record.get("status")), str(record.get("status"))),
         "timestamp": record.get("at"),
         "runtime_s": ended.get("runtime_s"),
@@ -241,5 +242,5 @@ def _number(value: Any) -> float | None:
 def _sentence(event: Mapping[str, Any], worker: str) -> str:
     when = str(event.get("finished_at") or event.get("timestamp") or "")[11:19]
     runtime_s = _number(event.get("runtime_s"))
-    took = f" in {runtime_s:.1f} s" if runtime_s is not None else ""
+    took = f" in {format_duration(runtime_s)}" if runtime_s is not None else ""
     return f"{when} {event.get('status')!s:<8} {worker:<6} {event.get('chunk_id')}{took}"

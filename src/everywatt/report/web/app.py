@@ -15,8 +15,8 @@ from starlette.routing import BaseRoute, Route
 
 from everywatt.core.errors import EverywattError, RunNotFound
 from everywatt.core.jsonio import document, dumps
-from everywatt.fleet.security import LOGIN_PATH, Access, App, Guard
 from everywatt.footprint.carbon import Factors
+from everywatt.net.guard import LOGIN_PATH, Access, App, Guard
 from everywatt.report.live.sources import LiveSource
 from everywatt.report.live.tape_source import TapeSource
 from everywatt.report.web.assets import ICON, Asset, assets, shell

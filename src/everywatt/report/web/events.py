@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from everywatt.fleet.security import Message, Receive, Send
+from everywatt.net.guard import Message, Receive, Send
 from everywatt.report.web.live import END, Hub, Viewer
 
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from everywatt.core.errors import EverywattError
+from everywatt.core.format import format_quantity
 from everywatt.core.jsonio import dumps
-from everywatt.core.units import format_quantity
 from everywatt.report.live.snapshot import Snapshot
 from everywatt.report.live.sources import LiveSource
 

@@ -19,9 +19,8 @@ import numpy as np
 
 from everywatt.api.run import Run
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
+from everywatt.core.format import format_duration, format_energy
 from everywatt.core.jsonio import plain
-from everywatt.core.units import format_duration
-from everywatt.report.html.figures import shown
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import list_runs, segments
 
@@ -177,7 +176,7 @@ def _row(run: Run) -> dict[str, Any]:
         "joules": energy.joules,
         "low": energy.low,
         "high": energy.high,
-        "shown": shown(energy) if energy.joules is not None else None,
+        "shown": format_energy(energy) if energy.joules is not None else None,
         "refused": energy.refused,
         "scope": energy.scope,
         "pedigree": energy.pedigree,

@@ -1,4 +1,4 @@
-"""The server process: uvicorn on a socket that is open already, ended by a signal, with limits on slow clients."""
+"""The server process of `everywatt serve`: ended in order by a signal, at once by a second one."""
 
 from __future__ import annotations
 
@@ -6,69 +6,48 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import uvicorn
-
-from everywatt.fleet.http import PLAIN
+from everywatt.net.server import HttpServer, ServerLimits
+from everywatt.net.tls import server_context
 from everywatt.report.web.app import Site, until_filled
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-MOST_CONNECTIONS = 128
-KEEP_ALIVE_S = 15
-GRACEFUL_S = 3
-
-
-class Server(uvicorn.Server):
-    """uvicorn, with the site's own beginning and end. A signal ends it in order, a second one at once."""
-
-    def __init__(self, config: uvicorn.Config, site: Site) -> None:
-        super().__init__(config)
-        self._site = site
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Ends on a signal without passing it on: the end was asked for, and is no failure."""
-        loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) for number in ENDING}
-        caught = [number for number in ENDING if before[number] is not signal.SIG_IGN]
-        for number in caught:
-            loop.add_signal_handler(number, self.stop)
-        try:
-            yield
-        finally:
-            for number in caught:
-                loop.remove_signal_handler(number)
-                signal.signal(number, before[number])
-
-    def stop(self) -> None:
-        """End soon; asked a second time, now."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
-
-    async def main_loop(self) -> None:
-        filling = asyncio.ensure_future(until_filled(self._site))
-        try:
-            await super().main_loop()
-        finally:
-            filling.cancel()
-            # Streams never end by themselves, and would keep the server from ending.
-            await self._site.hubs.close()
+# Every open live page holds a request in flight.
+LIMITS = ServerLimits(connections=128, in_flight=120, idle_s=15, graceful_s=3.0)
 
 
 def run(site: Site, sock: socket.socket, *, cert: Path | None = None, key: Path | None = None) -> None:
     """Serve until a signal says to end."""
-    config = uvicorn.Config(
-        site.app(),
-        limit_concurrency=MOST_CONNECTIONS,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=GRACEFUL_S,
-        ssl_certfile=cert,
-        ssl_keyfile=key,
-        **PLAIN,
-    )
+    tls = None if cert is None or key is None else server_context(cert, key)
     try:
-        Server(config, site).run(sockets=[sock])
+        asyncio.run(_serve(site, HttpServer(site.app(), sock, limits=LIMITS, tls=tls)))
     finally:
         sock.close()
+
+
+async def _serve(site: Site, server: HttpServer) -> None:
+    filling = asyncio.ensure_future(until_filled(site))
+    try:
+        with _ended_by_signals(server.stop):
+            # Streams never end by themselves, and would keep the server from ending.
+            await server.serve(site.hubs.close)
+    finally:
+        filling.cancel()
+
+
+@contextlib.contextmanager
+def _ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """A signal calls `stop` and is not passed on: the end was asked for, and is no failure."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in ENDING}
+    caught = [number for number in ENDING if before[number] is not signal.SIG_IGN]
+    for number in caught:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])

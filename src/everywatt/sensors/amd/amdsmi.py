@@ -10,7 +10,7 @@ from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind
 from everywatt.core.errors import SensorError
 from everywatt.sensors.amd.amd_cards import FACTS, device_of, hwmon_cards, short_pci
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.web import number
+from everywatt.sensors.json_device import number
 
 POWER = ("current_socket_power", "average_socket_power", "socket_power")
 COUNT = ("energy_accumulator", "power")  # the second by early versions

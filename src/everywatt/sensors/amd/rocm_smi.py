@@ -43,7 +43,7 @@ def parse_rocm(text: str) -> list[Card]:
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, Mapping):
-        said = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+        said = next((line.strip() for line in text.split("\n") if line.strip()), "nothing")
         raise SensorError(f"rocm-smi gives no JSON: {said[:120]}")
     found = [_card(int(match[1]), entry) for key, entry in data.items() if (match := _CARD.fullmatch(str(key)))]
     return sorted((card for card in found if card is not None), key=lambda card: card.index)

@@ -62,7 +62,7 @@ class Cpu:
     def read(cls, proc: Path) -> Cpu:
         """The first processor of /proc/cpuinfo."""
         fields: dict[str, str] = {}
-        for line in (read_text(proc / "cpuinfo") or "").splitlines():
+        for line in (read_text(proc / "cpuinfo") or "").split("\n"):
             key, _, value = line.partition(":")
             fields.setdefault(key.strip(), value.strip())
         return cls(

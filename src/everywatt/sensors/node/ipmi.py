@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from everywatt.core.channels import Domain
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Request
+from everywatt.sensors.json_device import login_of
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
 from everywatt.sensors.smi_child import run_once
-from everywatt.sensors.web import login_of
 
 Run = Callable[[Sequence[str], Mapping[str, str], float], tuple[list[str], int | None]]
 _READING = re.compile(
@@ -33,7 +33,7 @@ def parse_dcmi(text: str) -> float:
     """Watts from the output of ipmitool, FreeIPMI or ipmiutil. SensorError where it holds no reading, or several."""
     found = {float(match[1]) for match in _READING.finditer(text)}
     if not found:
-        said = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+        said = next((line.strip() for line in text.split("\n") if line.strip()), "nothing")
         raise SensorError(f"The BMC gives no power reading: {said[:120]}.")
     if len(found) > 1:
         raise SensorError("The BMC's answer holds several readings.")

@@ -24,7 +24,7 @@ _LINE = re.compile(r"\s*(\w+?)_([AV])(?:\s+\w+\(\d{1,3}\))?\s*=\s*(-?\d{1,6}(?:\
 def parse_pmic(text: str) -> dict[str, float]:
     """Watts of each rail that has both volts and amps (the input has volts only)."""
     read: dict[str, dict[str, float]] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         match = _LINE.fullmatch(line)
         if match and match[2] == match[4]:
             read.setdefault(match[1], {})[match[2]] = float(match[3])

@@ -5,6 +5,7 @@ The BMC is asked over verified TLS with a session, which is ended again. Credent
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,8 +13,9 @@ from urllib.parse import urlsplit
 
 from everywatt.core.channels import Domain
 from everywatt.core.errors import SensorError
+from everywatt.net.url import Login
+from everywatt.sensors.json_device import JsonDevice, good, login_of, number
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
-from everywatt.sensors.web import Answer, Login, Site, good, login_of, number
 
 ROOT = "/redfish/v1"
 SESSIONS = f"{ROOT}/SessionService/Sessions"
@@ -39,8 +41,8 @@ Get = Callable[[str], Any]
 class Session:
     """A BMC that is logged in to as soon as it asks for it, and once more where the session has run out."""
 
-    def __init__(self, site: Site, login: Login | None) -> None:
-        if login is not None and urlsplit(site.url).scheme != "https":
+    def __init__(self, site: JsonDevice, login: Login | None) -> None:
+        if login is not None and not site.url.tls:
             raise SensorError("Credentials are sent over https only.", cure="url = https://…")
         self.site = site
         self._login = login
@@ -49,10 +51,10 @@ class Session:
 
     def get(self, path: str) -> Any:
         """The object at `path`. Raises SensorError."""
-        answer = self.site.get(path, self._headers())
+        answer = self.site.request("GET", path, headers=self._headers())
         if answer.status == 401 and self._login is not None:
             self._enter()
-            answer = self.site.get(path, self._headers())
+            answer = self.site.request("GET", path, headers=self._headers())
         return good(answer, self.site.host)
 
     def _headers(self) -> dict[str, str]:
@@ -60,8 +62,8 @@ class Session:
 
     def _enter(self) -> None:
         assert self._login is not None
-        body = {"UserName": self._login.user, "Password": self._login.password}
-        answer: Answer = self.site.request("POST", SESSIONS, body)
+        body = json.dumps({"UserName": self._login.user, "Password": self._login.password}).encode()
+        answer = self.site.request("POST", SESSIONS, body)
         token = answer.headers.get("x-auth-token")
         if answer.status not in (200, 201) or not token:
             raise SensorError(f"{self.site.host} does not let us in: status {answer.status}.")
@@ -72,10 +74,11 @@ class Session:
         """Log out; a BMC has few sessions."""
         if self._token and self._place:
             try:
-                self.site.request("DELETE", self._place, None, self._headers())
+                self.site.request("DELETE", self._place, headers=self._headers())
             except SensorError:
                 pass
         self._token = self._place = None
+        self.site.close()
 
 
 def environment_w(data: Any) -> float | None:
@@ -226,7 +229,9 @@ class Redfish(SlowMeters):
         """The one BMC."""
         login = login_of(self.name, self.options, self.machine.environ)
         ca_file = self.options.get("ca_file")
-        site = Site(str(self.options["url"]), str(ca_file) if ca_file else None, self.timeout_s)
+        site = JsonDevice(
+            str(self.options["url"]), ca_file=str(ca_file) if ca_file else None, timeout_s=self.timeout_s, keep=True
+        )
         session = Session(site, login)
         try:
             found = find_power(session.get, self.options.get("chassis"))

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from everywatt.core.channels import Facts
+from everywatt.core.stats import student_factor
 
 Reading = Literal["counter", "instant", "average", "draw"]
 
@@ -130,10 +131,6 @@ def board_limit_w(name: str) -> float | None:
     return None
 
 
-# Student's t, two-sided 95 %, for 10 to 19 degrees of freedom.
-_T95 = (2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093)
-
-
 class Spread(NamedTuple):
     """95 % half-widths for a card that is not calibrated: gain, and offset in watts and in percent of the limit."""
 
@@ -161,7 +158,7 @@ def spread(*leave_out: str) -> Spread:
 def _half_width(errors: list[float]) -> float:
     count = len(errors)
     mean_square = sum(error * error for error in errors) / count
-    return _T95[count - 10] * math.sqrt(mean_square * (1 + 1 / count))
+    return student_factor(count) * math.sqrt(mean_square * (1 + 1 / count))
 
 
 def facts_for(name: str, driver: str, max_w: float | None, reading: Reading, *, leave_out: Sequence[str] = ()) -> Facts:

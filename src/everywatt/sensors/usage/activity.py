@@ -48,7 +48,7 @@ def parse_modes(data: bytes) -> tuple[float, float, float, float]:
 def parse_disks(data: bytes, whole: Callable[[str], bool]) -> tuple[float, float]:
     """Bytes read and written of /proc/diskstats, over the disks that are `whole`: a partition's are in its disk's."""
     read = written = 0
-    for line in data.splitlines():
+    for line in data.split(b"\n"):
         words = line.split()
         if len(words) >= 10 and whole(words[2].decode("ascii", "replace")):
             read += int(words[5])
@@ -59,7 +59,7 @@ def parse_disks(data: bytes, whole: Callable[[str], bool]) -> tuple[float, float
 def parse_network(data: bytes) -> tuple[float, float, float]:
     """Bytes of /proc/net/dev: received and sent over all interfaces but `lo`, and those sent to itself."""
     received = sent = itself = 0
-    for line in data.splitlines()[2:]:
+    for line in data.split(b"\n")[2:]:
         name, _, rest = line.partition(b":")
         words = rest.split()
         if len(words) < 9:

@@ -41,7 +41,7 @@ def parse_place(data: bytes) -> Place:
     """
     unified = ""
     by_controller: dict[str, tuple[str, str]] = {}
-    for line in data.decode("utf-8", "surrogateescape").splitlines():
+    for line in data.decode("utf-8", "surrogateescape").split("\n"):
         parts = line.split(":", 2)
         if len(parts) != 3:
             continue
@@ -228,7 +228,7 @@ def _whole(data: bytes) -> float:
 
 
 def _usage_usec(data: bytes) -> float:
-    for line in data.splitlines():
+    for line in data.split(b"\n"):
         name, _, value = line.partition(b" ")
         if name == b"usage_usec":
             return int(value) / 1e6

@@ -185,7 +185,7 @@ class ContainerNames:
 def user_names(root: Path) -> dict[int, str]:
     """Local users by their number. Directories of users (LDAP) are not asked: that may take long, and hang."""
     try:
-        lines = (root / "etc/passwd").read_text(errors="replace").splitlines()
+        lines = (root / "etc/passwd").read_text(errors="replace").split("\n")
     except OSError:
         return {}
     fields = [line.split(":") for line in lines]

@@ -41,7 +41,7 @@ def parse_number(text: str, unit: str, pattern: str | None = None) -> float:
         if found is None or not found.groups():
             raise SensorError("the pattern finds nothing in the output.")
         text = found.group(1) or ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
     match = _NUMBER.fullmatch(lines[0]) if len(lines) == 1 else None
     if match is None:
         raise SensorError(f"the output is not one number: {' | '.join(lines)[:80]!r}.")

@@ -7,8 +7,9 @@ from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.errors import SensorError
+from everywatt.net.url import Login
+from everywatt.sensors.json_device import JsonDevice, login_of, number
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
-from everywatt.sensors.web import Login, Site, good, login_of, number
 
 WH_J = 3600.0
 _POWER = ("apower", "act_power", "total_act_power")
@@ -62,9 +63,9 @@ class Shelly(SlowMeters):
         return [self._meter(url, f"wall.shelly{f'-{n}' if n else ''}", login) for n, url in enumerate(urls)]
 
     def _meter(self, url: str, device: str, login: Login | None) -> Meter:
-        site = Site(url, timeout_s=self.timeout_s)
+        site = JsonDevice(url, timeout_s=self.timeout_s)
         headers = {"Authorization": login.basic} if login else {}
-        told = good(site.get("/shelly", headers), site.host)
+        told = site.get("/shelly", headers)
         if not isinstance(told, Mapping):
             raise SensorError(f"{site.host} is no Shelly.")
         later = "gen" in told
@@ -72,7 +73,7 @@ class Shelly(SlowMeters):
         wanted = self.options.get("channel")
 
         def ask() -> tuple[float, ...]:
-            found = channels_of(good(site.get(path, headers), site.host))
+            found = channels_of(site.get(path, headers))
             watts, joules = _one(found, wanted, site.host)
             return (watts, float("nan") if joules is None else joules)
 

@@ -9,10 +9,10 @@ from typing import Any
 from everywatt.core.channels import Domain
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Request
+from everywatt.sensors.json_device import secret
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
 from everywatt.sensors.wall.snmp_v3 import get_v3, user_of
 from everywatt.sensors.wall.snmp_wire import get, parse_oid
-from everywatt.sensors.web import secret
 
 Get = Callable[..., dict[str, int | None]]
 _APC, _RARITAN = "1.3.6.1.4.1.318.1.1.26", "1.3.6.1.4.1.13742.6"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from everywatt.core.errors import MissingExtra, SensorError
+from everywatt.sensors.json_device import secret
 from everywatt.sensors.wall.snmp_wire import parse_oid
-from everywatt.sensors.web import secret
 
 AUTH: Final = {
     "md5": "usmHMACMD5AuthProtocol",

@@ -8,8 +8,9 @@ from urllib.parse import urlencode
 
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.errors import SensorError
+from everywatt.net.url import Login
+from everywatt.sensors.json_device import JsonDevice, login_of, number
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
-from everywatt.sensors.web import Login, Site, good, login_of, number
 
 KWH_J = 3.6e6
 
@@ -43,14 +44,14 @@ class Tasmota(SlowMeters):
         return [self._meter(url, f"wall.tasmota{f'-{n}' if n else ''}", login) for n, url in enumerate(urls)]
 
     def _meter(self, url: str, device: str, login: Login | None) -> Meter:
-        site = Site(url, timeout_s=self.timeout_s)
+        site = JsonDevice(url, timeout_s=self.timeout_s)
         # The device takes credentials as arguments only. Messages name its host, never the whole address.
         who = {"user": login.user, "password": login.password} if login else {}
         path = "/cm?" + urlencode({**who, "cmnd": "Status 8"})
         channel = self.options.get("channel")
 
         def ask() -> tuple[float, ...]:
-            watts, joules = energy_of(good(site.get(path), site.host))
+            watts, joules = energy_of(site.get(path))
             if not watts:
                 raise SensorError(f"{site.host} tells no power.")
             if channel is None and len(watts) > 1:

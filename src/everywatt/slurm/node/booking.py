@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
+from everywatt.core.device import is_gpu
 from everywatt.core.energy import join_labels
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.ledger.build import ledger
@@ -221,7 +222,7 @@ def _charge_idle(
     cpus = float(tape.meta.get("host", {}).get("cpus") or 0)
     length_s = high_s - low_s
     for device, of_device in totals.items():
-        gpu = device.startswith("gpu.")
+        gpu = is_gpu(device)
         capacity = length_s if gpu else cpus * length_s
         weights = {
             job.key: _inside(job, low_s, high_s) * (float(device in _gpus(job)) if gpu else (job.cpus or 0.0))

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.device import is_gpu
 from everywatt.ledger.split.split import NO_USE, NOISE_SIGMAS, Level, Uses
 from everywatt.slurm.schema import DeviceEnergy, JobOnNode, NodeHour
 
@@ -214,6 +215,6 @@ def _inside(jobs: Sequence[JobOnNode], start_s: float, hours: int) -> Floats:
 
 def _part_of(jobs: Sequence[JobOnNode], device: Device, cpus: float) -> Floats:
     """Which part of a device a job was given: a GPU as a whole or not at all, the machine by CPUs."""
-    if device.name.startswith("gpu."):
+    if is_gpu(device.name):
         return np.array([float(device.name in job.gpus) for job in jobs])
     return np.array([(job.cpus or 0.0) / cpus for job in jobs])

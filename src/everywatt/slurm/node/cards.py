@@ -97,7 +97,7 @@ def gres_numbers(text: str, node: str) -> list[int] | None:
     [0, 1]
     """
     found: list[int] = []
-    for line in re.sub(r"\\\n", " ", text).splitlines():
+    for line in re.sub(r"\\\n", " ", text).split("\n"):
         words = dict(re.findall(r"(\w+)\s*=\s*(\S+)", line.partition("#")[0]))
         said = {key.lower(): value for key, value in words.items()}
         if said.get("name", "").lower() != "gpu" or "file" not in said:

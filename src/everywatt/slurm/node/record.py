@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from everywatt.core.budget import Budget
+from everywatt.core.device import is_gpu
 from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.node_jobs import NodeJob
@@ -37,7 +38,7 @@ def record(
         refused = NOTHING  # what its processes were charged with is its own, also where its start was not told
     elif not account.own_uj:
         refused = NOT_SEEN
-    budget = sum(account.budgets.values(), Budget())
+    budget = Budget.sum(account.budgets.values())
     below_j, above_j = budget.sides()
     cards = job.devices
     gpus = tuple(
@@ -93,7 +94,7 @@ def _waste_uj(job: NodeJob, account: Account, gpus: Sequence[GpuUse], length_s: 
     """
     allocated_s = (job.cpus or 0.0) * length_s
     unused = 1.0 - min(account.cpu_s / allocated_s, 1.0) if account.cpu_s is not None and allocated_s else 0.0
-    machine_uj = sum(uj for device, uj in account.idle_uj.items() if not device.startswith("gpu."))
+    machine_uj = sum(uj for device, uj in account.idle_uj.items() if not is_gpu(device))
     return round(machine_uj * unused + sum(gpu.idle_uj * gpu.idle_s for gpu in gpus) / max(length_s, 1e-9))
 
 

@@ -45,7 +45,7 @@ def list_pids(job_id: int, node: str = "", conf: str = "") -> dict[int, tuple[in
 def parse_pids(text: str) -> dict[int, tuple[int, str]]:
     """What `scontrol listpids` prints: columns PID, JOBID, STEPID, LOCALID, GLOBALID."""
     found = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         match = re.fullmatch(r"(\d+)\s+(\d+)\s+(\w+)\s+\S+\s+\S+\s*", line.strip())
         if match is not None:
             found[int(match[1])] = (int(match[2]), match[3])
@@ -58,16 +58,14 @@ def _ask(words: list[str], conf: str, lines: str = "") -> tuple[int, str]:
     try:
         done = subprocess.run(
             ["scontrol", *words],
-            input=lines,
-            capture_output=True,
-            text=True,
+            input=lines.encode(),
+            capture_output=True,  # as bytes: a carriage return in a job's name is not the end of a line
             timeout=TIMEOUT_S,
             env={**environment, **({"SLURM_CONF": conf} if conf else {})},
-            errors="replace",
         )
     except (OSError, subprocess.TimeoutExpired):
         return 1, ""
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout.decode("utf-8", "replace")
 
 
 def parse_job(line: str, node: str = "") -> dict[str, Any]:

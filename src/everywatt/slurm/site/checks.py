@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from everywatt.core.format import format_percent
 from everywatt.slurm.site.store import Store, broken_files
 from everywatt.slurm.site.totals import shown_id
 
@@ -73,4 +74,4 @@ def _record_flaws(row: dict[str, Any]) -> Iterator[Flaw]:
     if row["energy_uj"] is None:
         yield Flaw("refused", *who, row["refused"] or "it has no energy")
     elif row["coverage"] < COVERED:
-        yield Flaw("coverage", *who, f"{100 * row['coverage']:.1f} % of it was observed")
+        yield Flaw("coverage", *who, f"{format_percent(row['coverage'])} of it was observed")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from everywatt.core.errors import UsageError
-from everywatt.core.units import format_bytes, format_duration, format_joules, format_percent, format_watts
+from everywatt.core.format import format_bytes, format_duration, format_joules, format_percent, format_watts
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
 
@@ -119,7 +119,7 @@ def _gpu_hints(rows: Iterable[JobOnNode]) -> list[tuple[float, str]]:
             if use.idle_s < IDLE_GPU_S or use.idle_s < IDLE_GPU_SHARE * length_s:
                 continue
             watts = use.idle_uj / UJ / length_s
-            power = f"{watts:.0f} W" if watts >= 10 else format_watts(watts)
+            power = format_watts(watts)
             drew = f"drew {power} idle" if watts > 0 else "was idle"
             name = use.uuid if use.uuid.startswith("GPU-") else f"GPU {use.uuid.removeprefix('gpu.')}"
             found.append((watts * use.idle_s, f"{name} of {row.node} {drew} for {format_duration(use.idle_s)}."))

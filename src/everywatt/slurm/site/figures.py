@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everywatt.core.units import format_duration, format_joules, format_percent
+from everywatt.core.format import format_duration, format_joules, format_percent, print_quantity
 from everywatt.slurm.site.totals import UJ, shown_id
 
 
@@ -56,15 +56,16 @@ def job_of(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def short(row: Mapping[str, Any]) -> str:
-    """`412 J ± 6`, or `refused`."""
+def short(row: Mapping[str, Any], level: str = "") -> str:
+    """`412 J ± 6`, or `refused`; with the level of the interval where it is given."""
     joules = _joules(row, "energy_uj")
     if joules is None:
         return "refused"
     low, high = _joules(row, "low_uj"), _joules(row, "high_uj")
     if low is None or high is None:
         return format_joules(joules)
-    return format_joules(joules, joules - low, high - joules)
+    shown = print_quantity(joules, "J", joules - low, high - joules)
+    return shown.at(level) if level else str(shown)
 
 
 def amount(row: Mapping[str, Any], name: str) -> str | None:

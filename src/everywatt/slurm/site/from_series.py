@@ -7,14 +7,12 @@ as fine as the steps of the question. A requeued job is one job here.
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlencode
 
-from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.errors import EverywattError, NetworkError, UsageError
+from everywatt.net.client import Client, Limits
 from everywatt.slurm.site.totals import UJ, Wanted
 
 ENERGY: Final = 'everywatt_owner_energy_joules_total{kind="job"}'
@@ -24,7 +22,7 @@ TIMEOUT_S: Final = 60.0
 STEPS: Final = 1_000
 LEAST_STEP_S: Final = 15.0
 LOOK_BACK: Final = "5m"
-MOST_BYTES: Final = 512 << 20
+MAX_BYTES: Final = 512 << 20
 SORTS: Final[Mapping[str, Any]] = {
     "end": lambda row: row["end_s"],
     "start": lambda row: row["start_s"],
@@ -40,10 +38,12 @@ def jobs_of_series(url: str, wanted: Wanted, sort: str = "end", limit: int | Non
     """The jobs that were there between two instants, as rows of `totals.jobs`."""
     if sort not in SORTS:
         raise UsageError(f"Series cannot be sorted by '{sort}'.", cure=f"one of: {', '.join(SORTS)}")
+    limits = Limits(silence_s=TIMEOUT_S, total_s=TIMEOUT_S, body_bytes=MAX_BYTES)
+    client = Client(url.rstrip("/"), limits=limits, proxies=True)
     step_s = max((wanted.until_s - wanted.since_s) / STEPS, LEAST_STEP_S)
-    joules, cpu_s = (_risen(url, metric, wanted) for metric in (ENERGY, CPU))
-    seen = _seen(url, wanted, step_s)
-    about = _about(url, wanted)
+    joules, cpu_s = (_risen(client, metric, wanted) for metric in (ENERGY, CPU))
+    seen = _seen(client, wanted, step_s)
+    about = _about(client, wanted)
     jobs: dict[str, dict[str, Any]] = {}
     for (owner, node, _device), value in joules.items():
         row = jobs.setdefault(owner, {"joules": 0.0, "cpu_s": None, "nodes": set()})
@@ -97,59 +97,62 @@ def _fits(row: Mapping[str, Any], wanted: Wanted) -> bool:
     return all(getattr(wanted, name) in (None, row[name]) for name in ("user", "account", "partition"))
 
 
-def _risen(url: str, metric: str, wanted: Wanted) -> dict[tuple[str, str, str], float]:
+def _risen(client: Client, metric: str, wanted: Wanted) -> dict[tuple[str, str, str], float]:
     """By owner, node and device: what counters rose by."""
     length_s = max(int(wanted.until_s - wanted.since_s), 1)
-    last = _instant(url, f"max_over_time({metric}[{length_s}s])", wanted.until_s)
-    before = _instant(url, f"last_over_time({metric}[{LOOK_BACK}])", wanted.since_s)
+    last = _instant(client, f"max_over_time({metric}[{length_s}s])", wanted.until_s)
+    before = _instant(client, f"last_over_time({metric}[{LOOK_BACK}])", wanted.since_s)
     return {key: max(value - before.get(key, 0.0), 0.0) for key, value in last.items()}
 
 
-def _seen(url: str, wanted: Wanted, step_s: float) -> dict[str, tuple[float, float]]:
+def _seen(client: Client, wanted: Wanted, step_s: float) -> dict[str, tuple[float, float]]:
     """By owner: when its series were first and last there."""
     bounds = {"start": f"{wanted.since_s:.3f}", "end": f"{wanted.until_s:.3f}", "step": f"{step_s:.3f}"}
     query = f"max by (owner) ({ENERGY})"
     found = {}
-    for entry in _ask(url, "query_range", {"query": query, **bounds}):
+    for entry in _ask(client, "query_range", {"query": query, **bounds}):
         times = [float(at) for at, _ in entry.get("values", [])]
         if times:
             found[str(entry["metric"].get("owner", ""))] = times[0], times[-1]
     return found
 
 
-def _about(url: str, wanted: Wanted) -> dict[str, dict[str, str]]:
+def _about(client: Client, wanted: Wanted) -> dict[str, dict[str, str]]:
     length_s = max(int(wanted.until_s - wanted.since_s), 1)
     query = {"query": f"last_over_time({INFO}[{length_s}s])", "time": f"{wanted.until_s:.3f}"}
     found = {}
-    for entry in _ask(url, "query", query):
+    for entry in _ask(client, "query", query):
         labels = entry["metric"]
         # A scrape has a `job` of its own, and moves the agent's aside.
         found[str(labels.get("exported_job") or labels.get("job", ""))] = dict(labels)
     return found
 
 
-def _instant(url: str, query: str, at_s: float) -> dict[tuple[str, str, str], float]:
+def _instant(client: Client, query: str, at_s: float) -> dict[tuple[str, str, str], float]:
     found = {}
-    for entry in _ask(url, "query", {"query": query, "time": f"{at_s:.3f}"}):
+    for entry in _ask(client, "query", {"query": query, "time": f"{at_s:.3f}"}):
         labels = entry["metric"]
         key = (str(labels.get("owner", "")), str(labels.get("instance", "")), str(labels.get("device", "")))
         found[key] = float(entry["value"][1])
     return found
 
 
-def _ask(url: str, kind: str, values: Mapping[str, str]) -> list[dict[str, Any]]:
-    """What the server answers. EverywattError where it does not, or says no."""
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        raise UsageError(f"'{url}' is not the address of a server.", cure="http://HOST:9090")
-    address = f"{url.rstrip('/')}/api/v1/{kind}"
-    request = urllib.request.Request(address, urllib.parse.urlencode(values).encode(), method="POST")
+def _ask(client: Client, kind: str, values: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What the server answers. EverywattError where it does not, or refuses."""
+    address = f"{client.url.shown}/api/v1/{kind}"
+    form = urlencode(values).encode()
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            data = json.loads(answer.read(MOST_BYTES))
-    except urllib.error.HTTPError as error:
-        raise EverywattError(f"{address} answered {error.code}: {error.read(300).decode(errors='replace')}") from None
-    except (OSError, ValueError) as error:
-        raise EverywattError(f"{address} does not answer: {getattr(error, 'reason', error)}.") from None
+        response = client.request(
+            "POST", f"/api/v1/{kind}", body=form, content_type="application/x-www-form-urlencoded", repeatable=True
+        )
+    except NetworkError as error:
+        raise EverywattError(f"{address} does not answer: {error.reason}.") from None
+    if response.status != 200:
+        raise EverywattError(f"{address} answered {response.status}: {response.text[:300]}")
+    try:
+        data = response.json()
+    except ValueError:
+        data = response.text[:200]
     if not isinstance(data, dict) or data.get("status") != "success":
         raise EverywattError(f"{address} is no Prometheus, or refused: {str(data)[:200]}")
     return list(data["data"]["result"])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.foreign import text_lines
 from everywatt.slurm.node.scontrol import expand
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
@@ -72,9 +73,8 @@ def ask(since_s: float, until_s: float, *, conf: str = "") -> str:
     if conf:
         environment["SLURM_CONF"] = conf
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, env=environment
-        )
+        # Bytes: as text, a carriage return in a job's name would become the end of a line.
+        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, env=environment)
     except FileNotFoundError:
         raise UsageError(
             "sacct is not installed here.", cure="give a file that it wrote, or run this on a login node"
@@ -82,15 +82,16 @@ def ask(since_s: float, until_s: float, *, conf: str = "") -> str:
     except subprocess.TimeoutExpired:
         raise EverywattError("sacct did not answer in ten minutes.", cure="ask for a shorter time") from None
     if done.returncode != 0:
-        why = done.stderr.splitlines() if done.stderr.strip() else ["it does not say why"]
+        said = done.stderr.decode("utf-8", "replace")
+        why = said.split("\n") if said.strip() else ["it does not say why"]
         last = [line for line in why if line.strip()][-1].removeprefix("sacct: ").strip()
         raise EverywattError(f"sacct failed: {last[:200].rstrip('.')}.", cure="sacct --allusers")
-    return done.stdout
+    return done.stdout.decode("utf-8", "replace")
 
 
 def parse(text: str) -> list[Accounted]:
     """The jobs of sacct's parsable text (either kind, with its header), those that have ended, oldest first."""
-    lines = text.splitlines()
+    lines = text_lines(text)
     if not lines:
         return []
     heads = [head.strip() for head in lines[0].rstrip("|").split("|")]

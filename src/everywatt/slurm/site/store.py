@@ -63,7 +63,8 @@ class Store:
                 self.leave_out |= new
                 # A file that was there when we looked may be a part of a larger one by now.
                 if not left or not (new or isinstance(error, _duckdb().IOException)):
-                    raise EverywattError(f"The store cannot be read: {str(error).splitlines()[0][:300]}") from None
+                    why = str(error).partition("\n")[0][:300]
+                    raise EverywattError(f"The store cannot be read: {why}") from None
         raise AssertionError
 
     def _query(self, sql: str, values: Sequence[Any], since_s: float, until_s: float) -> Any:
@@ -146,7 +147,7 @@ def _why_broken(path: Path) -> str | None:
     try:
         pq.ParquetFile(path).close()
     except (OSError, pa.ArrowException) as error:
-        return str(error).splitlines()[0][:200]
+        return str(error).partition("\n")[0][:200]
     return None
 
 

@@ -1,149 +1,25 @@
-"""HTTP/1.1 by hand: whatever way the bytes come in, the same answer comes out."""
+"""The clients of LLM servers over HTTP: requests, connections, and all that can be wrong with a server."""
 
 import asyncio
-import contextlib
-import itertools
 import json
 import shutil
-import socket
 import ssl
 import subprocess
-import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from talker import Talker
 
 from everywatt.bench.llm.clients import Connection, make
 from everywatt.bench.llm.http import Http, Reply
-from everywatt.bench.llm.http1 import Exchange, Parser
 from everywatt.bench.llm.values import Ask
 from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.net.streaming import StreamClient
 
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Two:  a b \r\n\r\n"
-WORLD = b"world" * 9
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def chunk(data: bytes, extension: bytes = b"") -> bytes:
     return b"%x%s\r\n%s\r\n" % (len(data), extension, data)
-
-
-def parsed(pieces):
-    parser = Parser()
-    found = b"".join(piece for data in pieces for piece in parser.feed(data))
-    return parser, found
-
-
-ANSWERS = {
-    "chunked": (CHUNKED + chunk(b"hello ") + chunk(WORLD, b";a=b") + b"0\r\n\r\n", b"hello " + WORLD, True),
-    "trailers": (CHUNKED + chunk(b"x") + b"0\r\nDigest: 1\r\nMore: 2\r\n\r\n", b"x", True),
-    "length": (b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\nnever", b"never", True),
-    "empty": (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b"", True),
-    "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", b"", True),
-    "interim": (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", b"ok", True),
-    "closes": (b"HTTP/1.1 200 OK\r\nConnection: Close\r\ncontent-length: 2\r\n\r\nok", b"ok", False),
-    "old": (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok", b"ok", False),
-    "more than asked": (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokHTTP", b"ok", False),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ANSWERS)
-def test_any_cut_gives_the_same_answer(name):
-    data, body, keeps = ANSWERS[name]
-    for at in range(len(data) + 1):
-        parser, found = parsed([data[:at], data[at:]])
-        assert (found, parser.done, parser.keeps) == (body, True, keeps)
-    parser, found = parsed([data[at : at + 1] for at in range(len(data))])
-    assert (found, parser.done, parser.keeps) == (body, True, keeps)
-
-
-def test_head():
-    parser, _ = parsed([CHUNKED])
-    assert (parser.head.status, parser.head.headers["x-two"], parser.done) == (200, "a b", False)
-
-
-def test_an_answer_without_a_length_ends_with_its_connection():
-    parser, found = parsed([b"HTTP/1.1 200 OK\r\n\r\nas much", b" as there is"])
-    assert (found, parser.done) == (b"as much as there is", False)
-    assert parser.closed() and not parser.keeps
-    for torn in (CHUNKED, CHUNKED + b"5\r\nab", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab", b"HTTP/1.1 20", b""):
-        assert not parsed([torn])[0].closed()
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
-        b"HTTP/2 200\r\n\r\n",
-        b"HTTP/1.1 many\r\n\r\n",
-        b"x" * 70_000,
-        CHUNKED + b"zz\r\n",
-        CHUNKED + b"-5\r\nabc",
-        CHUNKED + b"ffffffffffffffff\r\n",
-        CHUNKED + b"2\r\nabc\r\n",
-        CHUNKED + b"1" * 70_000,
-        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n",
-    ],
-)
-def test_what_is_no_http_is_said(data):
-    with pytest.raises(ValueError, match=r"it is|its head|chunk|literal"):
-        parsed([data])
-
-
-@given(st.binary(max_size=200), st.lists(st.integers(0, 300), max_size=6))
-def test_no_bytes_do_more_than_a_value_error(data, cuts):
-    places = [0, *sorted(cuts), len(data)]
-    for start in (b"", CHUNKED):
-        with contextlib.suppress(ValueError):
-            parsed([start, *(data[low:high] for low, high in itertools.pairwise(places))])
-
-
-class Talker:
-    """A server that says what it is told, connection by connection, and keeps what it heard."""
-
-    def __init__(self, *says, context=None):
-        self._says, self._context = says, context
-        self.heard: list[bytes] = []
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        self._thread = threading.Thread(target=self._talk, daemon=True)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._socket.close()
-        self._thread.join(30)
-
-    def _talk(self):
-        for says in self._says:
-            try:
-                wire, _ = self._socket.accept()
-                wire.settimeout(30)
-                if self._context is not None:
-                    wire = self._context.wrap_socket(wire, server_side=True)
-                with wire:
-                    for words in says:
-                        self.heard.append(self._request(wire))
-                        wire.sendall(words)
-            except OSError:
-                continue
-
-    @staticmethod
-    def _request(wire):
-        data = b""
-        while b"\r\n\r\n" not in data:
-            more = wire.recv(65536)
-            if not more:
-                return data
-            data += more
-        head, _, body = data.partition(b"\r\n\r\n")
-        sizes = [line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
-        while sizes and len(body) < int(sizes[0]):
-            body += wire.recv(65536)
-        return head + b"\r\n\r\n" + body
 
 
 def says(text="ok", end=True):
@@ -237,15 +113,13 @@ def test_a_time_out_of_the_whole():
 
 
 def test_a_document_that_never_ends_is_cut_short():
-    async def read():
+    async def read(url):
         reply = Reply(most=10)
-        exchange = Exchange(reply, 5.0, 0.0)
-        for _ in range(3):
-            exchange.came(0, b"HTTP/1.1 200 OK\r\n\r\n12345678" if reply.status == 0 else b"12345678")
-        await asyncio.wait_for(exchange.over, 5)
-        return reply.text, exchange.keeps, exchange.left_open
+        left_open = await StreamClient(url).request("GET", "/", None, reply)
+        return reply.text, left_open
 
-    assert asyncio.run(read()) == ("1234567812", False, True)
+    with Talker([b"HTTP/1.1 200 OK\r\n\r\n12345678" + b"12345678" * 3, b""]) as server:
+        assert asyncio.run(read(f"http://127.0.0.1:{server.port}")) == ("1234567812", True)
 
 
 def test_a_key_that_no_header_can_carry():
@@ -269,12 +143,12 @@ def test_tls_and_a_certificate_that_nobody_signed(tmp_path, monkeypatch):
     with Talker([says()], context=context) as server:
         monkeypatch.delenv("SSL_CERT_FILE")
         client = make("openai", Connection.of("m", f"https://127.0.0.1:{server.port}", environ={}))
-        with pytest.raises(MeasurementRefused, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(MeasurementRefused, match="certificate is not trusted"):
             asyncio.run(client.health())
 
 
 def test_an_idle_connection_is_not_kept_for_long(monkeypatch):
-    monkeypatch.setattr("everywatt.bench.llm.http1.KEEP_S", 0.0)
+    monkeypatch.setattr("everywatt.net.streaming.KEEP_S", 0.0)
     with Talker([says("one"), says("never")], [says("two")]) as server:
         answers = asked(f"http://127.0.0.1:{server.port}", 2)
     assert [one.text for one in answers] == ["one", "two"]
@@ -284,10 +158,10 @@ def test_closing_lets_go_of_connections():
     async def open_and_close(url):
         http = Http(Connection.of("m", url, environ={}), url)
         await http.get("/")
-        (wire,) = http.server._idle
+        (connection,) = http.client._idle
         await http.close()
         await asyncio.sleep(0)
-        return wire.stands
+        return connection.open
 
     with Talker([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]) as server:
         assert asyncio.run(open_and_close(f"http://127.0.0.1:{server.port}")) is False

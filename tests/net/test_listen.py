@@ -7,16 +7,16 @@ import subprocess
 import pytest
 
 from everywatt.core.errors import UsageError
-from everywatt.fleet.address import (
+from everywatt.net.listen import (
     Address,
     check_open,
-    check_tls,
     hosts_of,
     listen,
     parse_listen,
-    read_token,
     url_of,
 )
+from everywatt.net.tls import check_tls
+from everywatt.net.tokens import read_token
 
 
 @pytest.mark.parametrize(

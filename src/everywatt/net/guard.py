@@ -137,7 +137,7 @@ class Guard:
         if refusal is None:
             await self._app(scope, receive, guarded)
         else:
-            await _answer(refusal, scope, guarded)
+            await refuse(refusal, scope, send)
 
     def _refusal(self, scope: Message) -> Refusal | None:
         headers = _headers(scope)
@@ -199,10 +199,10 @@ class Guard:
             if path.startswith("/api/") or not pages:
                 return Refusal(401, "This page wants a token.", (("www-authenticate", "Bearer"),))
             return Refusal(303, "This page wants a token.", (("location", "/login"),))
+        if len(shown) == 1 and self._is_token(shown[0]):
+            return None  # looked at first: guessing by others must not lock out who has the token
         if self._failures.too_many(client):
             return Refusal(429, "Too many wrong tokens. Wait a minute.", (("retry-after", "60"),))
-        if len(shown) == 1 and self._is_token(shown[0]):
-            return None
         self._failures.add(client)
         return Refusal(401, "That is not the token.", (("www-authenticate", "Bearer"),))
 
@@ -238,11 +238,12 @@ def _same(given: str, wanted: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode("utf-8"))
 
 
-async def _answer(refusal: Refusal, scope: Message, send: Send) -> None:
+async def refuse(refusal: Refusal, scope: Message, send: Send) -> None:
+    """Answer a request with a refusal, and with the headers that every answer has."""
     api = scope.get("path", "").startswith("/api/")
     body = (dumps({"error": refusal.text}) if api else refusal.text + "\n").encode()
     kind = "application/json" if api else "text/plain; charset=utf-8"
     headers = [("content-type", kind), ("content-length", str(len(body))), *refusal.headers]
-    plain = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    plain = with_headers((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
     await send({"type": "http.response.start", "status": refusal.status, "headers": plain})
     await send({"type": "http.response.body", "body": body})

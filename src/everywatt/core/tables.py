@@ -1,0 +1,317 @@
+"""A table as a value: columns with unit and alignment, rows of values, notes; as text, cards, Markdown, CSV and JSON.
+
+Cells hold values, not text: numbers in the column's unit, energies, words. People see them as `core.format` prints
+them, programs get the numbers.
+
+>>> table = Table.of("DEVICE", Column("ENERGY", "J"), rows=[["gpu.0", 412.34], ["cpu.0", None]])
+>>> print(table.text())
+DEVICE   ENERGY
+gpu.0   412.3 J
+cpu.0         -
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from everywatt.core.energy import Energy, Ratio
+from everywatt.core.format import (
+    format_bytes,
+    format_duration,
+    format_energy,
+    format_number,
+    format_percent,
+    format_quantity,
+    format_ratio,
+)
+
+Cell: TypeAlias = "str | float | Energy | Ratio | Quantity | None"
+MISSING = "-"
+GAP = 3  # between two columns of a table on a terminal
+LEAST_WORDS = 24  # a column of words may be folded to this width
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number with a unit and an interval of its own, for a cell."""
+
+    value: float
+    unit: str
+    below: float = 0.0
+    above: float = 0.0
+
+    def __str__(self) -> str:
+        return _shown(self.value, self.unit, self.below, self.above)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. Numbers in it are in `unit`: `J`, `W`, `s`, `B`, `B/s`, `%` (a share of 1), `J/item`, …
+
+    The unit is empty for plain numbers and None for words. A column with a unit is aligned to the right unless `align`
+    says otherwise.
+    """
+
+    name: str
+    unit: str | None = None
+    align: Literal["left", "right", ""] = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether it is aligned to the right."""
+        return self.align == "right" or (not self.align and self.unit is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with a title above and notes below."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        odd = next((row for row in self.rows if len(row) != len(self.columns)), None)
+        if odd is not None:
+            raise ValueError(f"a row of {len(odd)} cells in a table of {len(self.columns)} columns: {odd}")
+
+    @classmethod
+    def of(
+        cls,
+        *columns: str | Column,
+        rows: Iterable[Sequence[Cell]],
+        title: str = "",
+        notes: Iterable[str] = (),
+        right: Iterable[int] = (),
+    ) -> Table:
+        """A table from names and rows; `right` are the places of columns of numbers whose cells are text already."""
+        places = set(right)
+        made = tuple(
+            column if isinstance(column, Column) else Column(column, align="right" if place in places else "")
+            for place, column in enumerate(columns)
+        )
+        return cls(made, tuple(tuple(row) for row in rows), title, tuple(notes))
+
+    @property
+    def headers(self) -> list[str]:
+        """The names of the columns."""
+        return [column.name for column in self.columns]
+
+    @property
+    def right(self) -> list[int]:
+        """The places of the columns that are aligned to the right."""
+        return [place for place, column in enumerate(self.columns) if column.right]
+
+    def cells(self, missing: str = MISSING) -> list[list[str]]:
+        """The rows as people read them, each cell on one line; `missing` for None."""
+        return [
+            [cell_text(cell, column.unit or "", missing) for cell, column in zip(row, self.columns, strict=True)]
+            for row in self.rows
+        ]
+
+    def text(self, width: int | None = None) -> str:
+        """Aligned text, two spaces between columns.
+
+        Within `width` characters the widest column of words is folded; where that is not enough the table is cut into
+        several, each with the first column.
+        """
+        headers, cells = self.headers, self.cells()
+        groups = [list(range(len(headers)))]
+        if width is not None:
+            groups = column_groups(widths(headers, cells), self.right, width, gap=2)
+        parts = [_aligned(self._at(group), width) for group in groups]
+        return "\n".join([*([self.title] if self.title else []), "\n\n".join(parts), *self.notes])
+
+    def cards(self, width: int | None = None) -> str:
+        """For narrow terminals: each row a block, its first cell as the heading, the others below it by name.
+
+        Cells without a value are left out; words longer than `width` are folded.
+        """
+        names = [column.name for column in self.columns[1:]]
+        indent = max((display_width(name) for name in names), default=0) + 4
+        blocks = []
+        for row in self.cells(missing=""):
+            lines = [row[0] or MISSING]
+            for name, cell in zip(names, row[1:], strict=True):
+                folded = _folded(cell, max(width - indent, 8) if width is not None else None)
+                heads = [_pad(f"  {name}", indent), *[" " * indent] * (len(folded) - 1)]
+                lines += [head + line for head, line in zip(heads, folded, strict=True) if cell]
+            blocks.append("\n".join(lines))
+        return "\n".join([*([self.title] if self.title else []), "\n\n".join(blocks), *self.notes])
+
+    def markdown(self) -> str:
+        """A Markdown table with its title as a heading above and its notes as a list below; ends with a newline."""
+        lines = [f"### {self.title}", ""] if self.title else []
+        lines.append("| " + " | ".join(markdown_text(name) for name in self.headers) + " |")
+        lines.append("|" + "|".join("---:" if column.right else "---" for column in self.columns) + "|")
+        lines += ["| " + " | ".join(markdown_text(cell) for cell in row) + " |" for row in self.cells()]
+        lines += ["", *(f"- {note}" for note in self.notes)] if self.notes else []
+        return "\n".join(lines) + "\n"
+
+    def csv(self, *, neutral: bool = False) -> str:
+        """Plain numbers; energies and quantities by their value, None as an empty cell.
+
+        `neutral` puts an apostrophe before words that a spreadsheet would take for a formula.
+        """
+        return csv_text(self.headers, [[_plain(cell) for cell in row] for row in self.rows], neutral=neutral)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: columns with units, rows as objects, energies with their intervals."""
+        return {
+            "title": self.title,
+            "columns": [{"name": column.name, "unit": column.unit} for column in self.columns],
+            "rows": [dict(zip(self.headers, map(_data, row), strict=True)) for row in self.rows],
+            "notes": list(self.notes),
+        }
+
+    def _at(self, places: Sequence[int]) -> Table:
+        """The table of some of its columns."""
+        rows = tuple(tuple(row[place] for place in places) for row in self.rows)
+        return Table(tuple(self.columns[place] for place in places), rows)
+
+
+def cell_text(cell: Cell, unit: str = "", missing: str = MISSING) -> str:
+    """A cell as people read it, on one line; a bare number is in `unit`."""
+    if cell is None:
+        return missing
+    if isinstance(cell, str):
+        return " ".join(cell.split("\n")) if "\n" in cell else cell
+    if isinstance(cell, Energy):
+        return format_energy(cell)
+    if isinstance(cell, Ratio):
+        return format_ratio(cell.value, cell.low, cell.high)
+    if isinstance(cell, Quantity):
+        return str(cell)
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return _shown(cell, unit) if isinstance(cell, int | float) else str(cell)
+
+
+def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]], *, neutral: bool = False) -> str:
+    """Lines as CSV; None is an empty cell. `neutral` as in `Table.csv`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for line in lines:
+        writer.writerow([_neutral(cell) for cell in line] if neutral else line)
+    return text.getvalue()
+
+
+def markdown_text(text: str) -> str:
+    """Words for a cell of a Markdown table, on one line, in which nothing ends the cell or begins a tag."""
+    for sign in ("\\", "|", "<"):
+        text = text.replace(sign, f"\\{sign}")
+    return " ".join(text.split("\n"))
+
+
+def display_width(text: str) -> int:
+    """Columns of a terminal that the text takes: wide characters two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(sign) or unicodedata.category(sign) in ("Cf", "Mn", "Me") else
+        2 if unicodedata.east_asian_width(sign) in "WF" else 1
+        for sign in text
+    )  # fmt: skip
+
+
+def widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """The widest cell of each column."""
+    return [max(display_width(line[column]) for line in (headers, *rows)) for column in range(len(headers))]
+
+
+def column_groups(widths: Sequence[int], right: Sequence[int], width: int, gap: int = GAP) -> list[list[int]]:
+    """The columns of a table that is too wide, as several tables below one another, each with the first column.
+
+    One table where all fit, or where folding the widest column of words is enough.
+    """
+    everything = list(range(len(widths)))
+    words = max((widths[column] for column in everything if column not in right), default=0)
+    spare = width - sum(each + gap for each in widths) + gap
+    if spare + words >= min(words, LEAST_WORDS):
+        return [everything]
+    groups = [[0]]
+    for column in everything[1:]:
+        used = sum(widths[one] + gap for one in groups[-1])
+        if len(groups[-1]) > 1 and used + widths[column] > width:
+            groups.append([0])
+        groups[-1].append(column)
+    return groups
+
+
+def _shown(value: float, unit: str, below: float = 0.0, above: float = 0.0) -> str:
+    if unit == "s":
+        return format_duration(value, below, above)
+    if unit == "%":
+        return format_percent(value, below, above)
+    if unit in ("B", "B/s"):
+        return format_bytes(value) + unit[1:]
+    return format_quantity(value, unit, below, above) if unit else format_number(value, "", below, above)
+
+
+def _aligned(table: Table, width: int | None) -> str:
+    headers, cells, right = table.headers, table.cells(), table.right
+    taken = widths(headers, cells)
+    left = [place for place in range(len(headers)) if place not in right]
+    if width is not None and left and (excess := sum(each + 2 for each in taken) - 2 - width) > 0:
+        widest = max(left, key=lambda place: taken[place])
+        taken[widest] = max(taken[widest] - excess, min(LEAST_WORDS, taken[widest]))
+    lines = []
+    for row in [headers, *cells]:
+        folded = [_folded(cell, taken[place]) for place, cell in enumerate(row)]
+        for at in range(max(map(len, folded), default=0)):
+            parts = (part[at] if at < len(part) else "" for part in folded)
+            padded = (_pad(part, taken[place], right=place in right) for place, part in enumerate(parts))
+            lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def _pad(text: str, width: int, *, right: bool = False) -> str:
+    space = " " * (width - display_width(text))
+    return space + text if right else text + space
+
+
+def _folded(text: str, width: int | None) -> list[str]:
+    """The text in lines of at most `width` columns, broken at spaces where there are some."""
+    if width is None or display_width(text) <= width:
+        return [text]
+    lines, line = [], ""
+    for word in text.split(" "):
+        joined = f"{line} {word}" if line else word
+        if display_width(joined) <= width:
+            line = joined
+            continue
+        if line:
+            lines.append(line)
+        line = ""
+        for sign in word:
+            if line and display_width(line + sign) > width:
+                lines.append(line)
+                line = ""
+            line += sign
+    return [*lines, line]
+
+
+def _plain(cell: Cell) -> str | float | None:
+    if isinstance(cell, Energy):
+        return cell.joules
+    return cell.value if isinstance(cell, Quantity | Ratio) else cell
+
+
+def _data(cell: Cell) -> Any:
+    if isinstance(cell, Energy | Ratio):
+        return cell.to_dict()
+    if isinstance(cell, Quantity):
+        return {"value": cell.value, "low": cell.value - cell.below, "high": cell.value + cell.above, "unit": cell.unit}
+    return cell
+
+
+def _neutral(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell

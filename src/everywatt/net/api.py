@@ -1,0 +1,153 @@
+"""An HTTP API that is asked until it answers: addresses as people type them, tokens, retries with growing waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from everywatt.core.errors import EverywattError, MeasurementRefused, NetworkError, UsageError
+from everywatt.core.retry import Backoff
+from everywatt.net.client import Client, Limits, Response
+from everywatt.net.http1 import retry_after_s
+from everywatt.net.tls import ClientTls
+from everywatt.net.url import Url
+
+TIMEOUT_S: Final = 60.0
+MAX_BYTES: Final = 512 << 20
+WAITS: Final = Backoff(retries=4, first_s=0.5, most_s=15.0)
+_AGAIN: Final = (408, 425, 429, 500, 502, 503, 504)
+_ELSEWHERE: Final = (301, 302, 303, 307, 308)
+_ENDS: Final = ("/api/v1/query_range", "/api/v1/query", "/api/v1/write", "/api/v1", "/graph")
+Params = Sequence[tuple[str, str]]
+
+
+class NotTaken(Exception):
+    """The server understood, and refused this very question (400, 413, 422, or an answer that is too large)."""
+
+
+class _Later(Exception):
+    """It may be different the next time. `wait_s` is what the server asked for."""
+
+    def __init__(self, why: str, wait_s: float | None = None) -> None:
+        super().__init__(why)
+        self.wait_s = wait_s
+
+
+def corrected(url: str) -> tuple[str, str | None]:
+    """An address with its http://, and a sentence where that had to be added. UsageError for anything else.
+
+    >>> corrected("store:9090/prometheus/")
+    ('http://store:9090/prometheus', "'store:9090/prometheus/' has no http://; it is taken as http://store:9090/prometheus.")
+    """
+    text = url.strip()
+    full = text if "://" in text else f"http://{text.lstrip('/')}"
+    try:
+        if any(letter.isspace() for letter in full):
+            raise UsageError("blank")
+        Url.parse(full)
+    except UsageError:
+        raise UsageError(
+            f"'{url}' is not an address of a server.", cure="http://HOST:PORT, as in http://store:9090"
+        ) from None
+    parts = urlsplit(full)
+    path = parts.path.rstrip("/")
+    for end in _ENDS:
+        path = path.removesuffix(end)
+    full = parts._replace(path=path, fragment="").geturl()
+    return full, None if "://" in text else f"'{url}' has no http://; it is taken as {Url.parse(full).shown}."
+
+
+class ApiClient:
+    """One server, safe to use from threads. A path prefix of its address (a proxy's, a tenant's) and query are kept."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        ca: Path | None = None,
+        timeout_s: float = TIMEOUT_S,
+        waits: Backoff = WAITS,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.url, self.corrected = corrected(url)
+        limits = Limits(connect_s=timeout_s, silence_s=timeout_s, total_s=10 * timeout_s, body_bytes=MAX_BYTES)
+        headers = {"Accept": "application/json"}
+        self._client = Client(self.url, token=token, headers=headers, tls=ClientTls(ca=ca), limits=limits)
+        self.shown = self._client.url.shown
+        self._waits, self._sleep = waits, sleep
+
+    def ask(
+        self, path: str, params: Params = (), *, body: bytes | None = None, check: Callable[[bytes], object] = bytes
+    ) -> bytes:
+        """The answer to a GET (or a POST of JSON). `check` raises ValueError where an answer is not whole.
+
+        NotTaken where the server refuses the question; MeasurementRefused where it cannot be asked at all, after as
+        many tries as `waits` has.
+        """
+        waits = self._waits.delays()
+        while True:
+            try:
+                data = self._once(path, params, body)
+                try:
+                    check(data)
+                except ValueError as error:
+                    raise _Later(f"its answer makes no sense ({error})") from None
+                return data
+            except _Later as later:
+                wait_s = next(waits, None)
+                if wait_s is None:
+                    raise MeasurementRefused(
+                        f"{self.shown} gives no answer: {later}.", cure="the address, and whether the server runs"
+                    ) from None
+                self._sleep(self._waits.at_least(wait_s, later.wait_s))
+
+    def _once(self, path: str, params: Params, body: bytes | None) -> bytes:
+        try:
+            response = self._client.request("GET" if body is None else "POST", path, params, body=body, repeatable=True)
+        except NetworkError as error:
+            raise self._trouble(error) from None
+        return self._judge(response)
+
+    def _trouble(self, error: NetworkError) -> EverywattError | NotTaken | _Later:
+        """What to raise: by what went wrong, asking again may help or not."""
+        cures = {
+            "certificate": "--ca FILE",
+            "tls": "http:// instead",
+            "name": "the address",
+            "protocol": "https:// or another port",
+        }
+        if error.kind in cures:
+            return MeasurementRefused(error.message, cure=cures[error.kind])
+        if error.kind == "too-large":
+            return NotTaken("the answer is too large")
+        return _Later(error.reason)
+
+    def _judge(self, answer: Response) -> bytes:
+        status = answer.status
+        if 200 <= status < 300:
+            return answer.body
+        text = " ".join(answer.body[:400].decode("utf-8", "replace").split())
+        if status in _AGAIN:
+            if status in (500, 503) and "timed out" in text:
+                raise NotTaken(text)
+            raise _Later(f"{status} {text[:200]}".strip(), retry_after_s(answer.headers.get("retry-after")))
+        if status in (400, 413, 422):
+            if "HTTP request to an HTTPS server" in text or "plain HTTP request" in text:
+                raise MeasurementRefused(f"{self.shown} speaks TLS only.", cure="https:// instead of http://")
+            raise NotTaken(text or f"status {status}")
+        if status in (401, 403):
+            raise MeasurementRefused(f"{self.shown} wants to know who asks ({status}).", cure="--token-file FILE")
+        if status in _ELSEWHERE:
+            try:
+                where = Url.parse(answer.headers.get("location", "")).shown
+            except UsageError:
+                where = "another place"
+            raise MeasurementRefused(f"{self.shown} sends us to {where}.", cure="that address, if it is the right one")
+        raise MeasurementRefused(
+            f"{self.shown} answers {status} {answer.reason}: there is no such interface.",
+            cure="the address, with its path",
+        )

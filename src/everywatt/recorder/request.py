@@ -1,0 +1,109 @@
+"""What a recording is asked to do: one value for the API, the verbs, the recorder's client and its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import plain
+from everywatt.core.memory import MEMORIES
+from everywatt.sensors.base import Request
+
+if TYPE_CHECKING:
+    from everywatt.core.config import Settings  # the recorder has no settings
+    from everywatt.core.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRequest:
+    """The parameters of a recording. UsageError where they make no sense; lists become tuples.
+
+    period_s    seconds between two reads of power and energy
+    sensors     the sensors to use by name, None: all that work
+    devices     GPUs in the manner of CUDA_VISIBLE_DEVICES, None: all
+    pids        root processes whose trees are followed
+    estimate    whether watts may be modelled where nothing measures them
+    options     settings of sensors, by their names
+    everything  whether all processes of the machine are recorded
+    memory      how memory of processes is reported: "rss", or "pss" (proportional and unique set size as well)
+    reaper      the process of an everywatt command, which is not measured itself
+    cgroup      the folder of a control group that was made for the processes
+    """
+
+    period_s: float = 0.1
+    sensors: tuple[str, ...] | None = None
+    devices: str | None = None
+    pids: tuple[int, ...] = ()
+    estimate: bool = True
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    everything: bool = False
+    memory: str = "rss"
+    reaper: int | None = None
+    cgroup: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.period_s > 0:
+            raise UsageError(f"A period of {self.period_s} s makes no sense.")
+        if self.memory not in MEMORIES:
+            raise UsageError(f"Memory is told as rss or pss, not as '{self.memory}'.")
+        object.__setattr__(self, "pids", tuple(self.pids))
+        if self.sensors is not None:
+            object.__setattr__(self, "sensors", tuple(self.sensors))
+
+    @classmethod
+    def of_settings(cls, settings: Settings) -> RecordRequest:
+        """What flags, environment and files ask for."""
+        return cls(
+            period_s=settings.period_s,
+            sensors=tuple(settings.sensors) if settings.sensors else None,
+            estimate=settings.estimate,
+            options=settings.options,
+            memory=settings.memory,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: the part of the recorder's `open` message that says what to record."""
+        return {
+            "period_s": self.period_s,
+            "sensors": None if self.sensors is None else list(self.sensors),
+            "devices": self.devices,
+            "pids": list(self.pids),
+            "estimate": self.estimate,
+            "options": plain(self.options),
+            "everything": self.everything,
+            "memory": self.memory,
+            "reaper": self.reaper,
+            "cgroup": self.cgroup,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RecordRequest:
+        """The reverse. What an older client does not send has its default, what a newer one adds is left alone."""
+        return cls(
+            period_s=float(data["period_s"]),
+            sensors=data.get("sensors"),
+            devices=data.get("devices"),
+            pids=tuple(data.get("pids") or ()),
+            estimate=bool(data.get("estimate", True)),
+            options=data.get("options") or {},
+            everything=bool(data.get("everything")),
+            memory=str(data.get("memory") or "rss"),
+            reaper=data.get("reaper"),
+            cgroup=data.get("cgroup"),
+        )
+
+    def for_sensors(self, machine: Machine, patience_s: float | None = None) -> Request:
+        """What is asked of sensors on this machine."""
+        return Request(
+            machine,
+            self.devices,
+            self.pids,
+            self.estimate,
+            self.options,
+            everything=self.everything,
+            memory=self.memory,
+            reaper=self.reaper,
+            patience_s=patience_s,
+        )

@@ -1,0 +1,125 @@
+"""Meters that answer with JSON over HTTP: credentials from options or environment, failures as SensorError."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everywatt.core.errors import NetworkError, SensorError, UsageError
+from everywatt.core.foreign import parse_json
+from everywatt.net.client import Client, Limits
+from everywatt.net.tls import ClientTls
+from everywatt.net.url import Login, Url
+
+MAX_BYTES = 4 << 20
+MAX_REDIRECTS = 3
+KEEP_S = 30.0  # a BMC is spared a TLS handshake for each reading
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response: its status, its headers with names in lower case, its JSON (None where it is something else)."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: Any
+
+
+def login_of(name: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> Login | None:
+    """A sensor's credentials: `user` and `password_file` of its options, else two variables of the environment."""
+    prefix = f"EVERYWATT_{name.upper()}_"
+    user = options.get("user") or environ.get(prefix + "USER")
+    password = secret(options.get("password_file"), environ.get(prefix + "PASSWORD"))
+    return Login(str(user), password) if user and password is not None else None
+
+
+def secret(file: Any, otherwise: str | None) -> str | None:
+    """The first line of a file, or what the environment says. SensorError where the file cannot be read."""
+    if not file:
+        return otherwise
+    try:
+        text = Path(str(file)).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SensorError(f"{file} cannot be read: {reason}.") from None
+    if not text:
+        raise SensorError(f"{file} is empty.")
+    return text.partition("\n")[0].removesuffix("\r")
+
+
+class JsonDevice:
+    """One device. Credentials reach no other origin: a redirect that leaves it is refused.
+
+    ca_file    certificates (PEM) to trust for https instead of the system's
+    timeout_s  for the connection, and for each wait for data
+    keep       whether its connection is kept for the next question; small plugs serve one client at a time
+    """
+
+    def __init__(self, url: str, *, ca_file: str | None = None, timeout_s: float = 5.0, keep: bool = False) -> None:
+        limits = Limits(
+            connect_s=timeout_s,
+            silence_s=timeout_s,
+            total_s=2 * timeout_s,
+            body_bytes=MAX_BYTES,
+            redirects=MAX_REDIRECTS,
+            keep_s=KEEP_S if keep else 0.0,
+        )
+        try:
+            self.url = Url.parse(url)
+            tls = ClientTls(ca=None if ca_file is None else Path(ca_file))
+            headers = {"Accept": "application/json"}
+            self._client = Client(self.url.origin, headers=headers, tls=tls, limits=limits)
+        except UsageError as error:
+            raise SensorError(error.message) from None
+        if self.url.login is not None:
+            raise SensorError("url holds credentials; they belong in user and password_file, or in the environment.")
+
+    @property
+    def host(self) -> str:
+        """Host and port, for messages."""
+        return self.url.netloc
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Any:
+        """The JSON at `path`. SensorError where the status is not 200."""
+        return good(self.request("GET", path, headers=headers), self.host)
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Any request. SensorError where there is no response."""
+        try:
+            response = self._client.request(method, path, body=body, headers=headers)
+        except NetworkError as error:
+            silent = error.kind not in ("redirect", "too-large", "protocol")
+            raise SensorError(f"{self.host}{' does not answer' if silent else ''}: {error.reason}.") from None
+        try:
+            data = parse_json(response.body)
+        except ValueError:
+            data = None
+        return Answer(response.status, response.headers, data)
+
+    def close(self) -> None:
+        """Close the connection, where one is kept."""
+        self._client.close()
+
+
+def good(answer: Answer, host: str) -> Any:
+    """The data of a response of status 200; SensorError with the status where it is another."""
+    if answer.status in (401, 403):
+        raise SensorError(f"{host} refuses: {answer.status} (credentials missing or wrong).")
+    if answer.status != 200:
+        raise SensorError(f"{host} answers with status {answer.status}.")
+    return answer.data
+
+
+def number(value: Any) -> float | None:
+    """A finite JSON number, None for anything else (also for true and false)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if abs(found) < 1e15 else None

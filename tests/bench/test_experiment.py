@@ -1,0 +1,121 @@
+"""Idle, cooling down, blocks and when to stop, in virtual time: an hour of trials takes a moment."""
+
+import math
+
+import pytest
+from trial_lab import TrialLab
+
+from everywatt.bench import cooling
+from everywatt.bench.candidates import Candidate
+from everywatt.bench.comparing import Comparing, Plan
+from everywatt.bench.cooling import COOL_MOST_S, COOL_WITHIN, LOOK_S, RECENT_S, Cooling
+from everywatt.core.clocks import NS
+
+IDLE_S = 5.0
+
+
+@pytest.fixture
+def lab(tmp_path):
+    return TrialLab(tmp_path)
+
+
+def idle(lab):
+    """An idle that is known to be idle."""
+    uid = lab.span_open("idle", attributes={"role": "idle"})
+    lab.sleep_until(lab.now_ns + round(IDLE_S * NS))
+    lab.span_close(uid)
+
+
+def candidates(*commands):
+    return [Candidate(n, "ABCD"[n], command, tuple(command.split())) for n, command in enumerate(commands)]
+
+
+def compare(lab, plan, *commands):
+    comparison = Comparing(candidates(*commands), plan, lab.meter(), clock=lab, execute=lab.execute)
+    comparison.work()
+    run = Cooling(lab.meter(), lab).live()
+    return comparison.result(run)
+
+
+def test_cooling_ends_when_the_power_is_a_tenth_above_idle(lab):
+    idle(lab)
+    began_s, tau_s = lab.now_s, 20.0
+    lab.power_w = lambda: lab.idle_w * (1 + 4 * math.exp(-(lab.now_s - began_s) / tau_s))
+    shown = []
+    Cooling(lab.meter(), lab).wait(shown.append)
+    true_s = tau_s * math.log(4 / COOL_WITHIN)
+    assert true_s <= lab.now_s - began_s <= true_s + RECENT_S + 2 * LOOK_S
+    assert "idle 20.0 W" in shown[-1]
+
+
+@pytest.fixture
+def seldom(monkeypatch):
+    """Look every three seconds: five minutes are a hundred looks."""
+    monkeypatch.setattr(cooling, "LOOK_S", 3.0)
+
+
+def test_what_never_cools_down_is_waited_for_five_minutes(lab, seldom):
+    idle(lab)
+    began_s = lab.now_s
+    lab.power_w = lambda: 2 * lab.idle_w
+    Cooling(lab.meter(), lab).wait(lambda text: None)
+    assert lab.now_s - began_s == pytest.approx(COOL_MOST_S, abs=3.0)
+
+
+def test_a_recorder_that_writes_no_more_is_waited_for_too(lab, seldom):
+    """What is old says nothing of the power now."""
+    idle(lab)
+    lab.power_w = lambda: 2 * lab.idle_w
+    lab.sleep_until(lab.now_ns + NS)
+    began_s, lab._next_ns = lab.now_s, 1 << 62
+    Cooling(lab.meter(), lab).wait(lambda text: None)
+    assert lab.now_s - began_s == pytest.approx(COOL_MOST_S, abs=3.0)
+
+
+def test_without_an_idle_nothing_is_waited_for(lab):
+    lab.sleep_until(lab.now_ns + NS)
+    began_s = lab.now_s
+    Cooling(lab.meter(), lab).wait(lambda text: None)
+    assert lab.now_s == began_s
+
+
+def test_a_difference_that_is_plain_is_decided_when_three_blocks_are_on_the_tape(lab):
+    result = compare(lab, Plan(idle_s=IDLE_S, warmup=1, cool=True), "10 100 0", "10 80 0")
+    assert result.ended == "decided"
+    a, b = result.found
+    assert a.energy.value == pytest.approx(1000, rel=1e-3) and b.energy.value == pytest.approx(800, rel=1e-3)
+    # The reading after the third block's last trial is on the tape when the fourth block has ended.
+    order = sorted((t for one in result.found for t in one.trials), key=lambda t: (t.block, t.place))
+    assert [t.candidate for t in order if not t.warmup] == [0, 1, 1, 0, 0, 1, 1, 0]
+    assert all(t.seconds == pytest.approx(10) for t in order)
+
+
+def test_after_the_longest_time_no_block_is_begun(lab):
+    """Two that are equal but for noise: an hour and not more, in whole blocks."""
+    noise = iter(range(10_000))
+
+    def noisy(words, *, show_output=False):
+        seconds, watts, code = words
+        off = (-1) ** next(noise) * 30 * (1 + next(noise) % 7)
+        return lab.execute((seconds, float(watts) + off, code))
+
+    plan = Plan(idle_s=IDLE_S, warmup=0, cool=False, max_s=3600.0, target=1e-6)
+    comparison = Comparing(candidates("60 500 0", "60 500 0"), plan, lab.meter(), clock=lab, execute=noisy)
+    comparison.work()
+    result = comparison.result(Cooling(lab.meter(), lab).live())
+    assert result.ended == "time"
+    assert 3600 < lab.now_s <= 3600 + 2 * 60 + IDLE_S
+    assert {len(one.trials) for one in result.found} == {30}
+
+
+def test_a_command_that_fails_again_and_again_is_given_up(lab):
+    result = compare(lab, Plan(idle_s=0.0, warmup=0, cool=False), "60 100 1", "60 100 0")
+    assert result.ended == "failures"
+    assert lab.now_s == pytest.approx(6 * 60, abs=0.2), "three blocks"
+
+
+def test_so_many_trials_are_so_many(lab):
+    result = compare(lab, Plan(idle_s=0.0, warmup=2, cool=False, trials=4), "1 100 0", "2 50 0")
+    assert result.ended == "trials"
+    assert [len([t for t in one.trials if not t.warmup]) for one in result.found] == [4, 4]
+    assert lab.now_s == pytest.approx((4 + 2) * 3, abs=0.2)

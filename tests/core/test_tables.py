@@ -1,0 +1,208 @@
+"""Tables: the same rows as text, cards, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everywatt.core.budget import Budget, Term
+from everywatt.core.energy import Energy, Ratio
+from everywatt.core.tables import Column, Quantity, Table, column_groups, display_width, markdown_text
+
+ENERGY = Energy(13798.827079, Budget((Term("gain", "g", 242.0),)), "gpu", "counter")
+TABLE = Table.of(
+    "DEVICE",
+    Column("ENERGY", "J"),
+    Column("BUSY", "s"),
+    Column("USE", "%"),
+    Column("MEMORY", "B"),
+    Column("RATIO", ""),
+    "WHY",
+    rows=[
+        ["gpu.0", ENERGY, 12.34, 0.997, 3_355_443, Ratio(0.8231, 0.79, 0.856), "a | b"],
+        ["gpu.1", None, None, None, None, None, ""],
+        ["gpu.2", 5.0, Quantity(1.23, "s", 0.041, 0.041), True, 812, 3, "=1+1"],
+    ],
+    title="by device",
+    notes=["one note"],
+)
+
+cells = st.one_of(
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=20),
+    st.floats(-1e6, 1e6),
+    st.none(),
+    st.integers(0, 10**6),
+)
+tables = st.integers(1, 5).flatmap(
+    lambda count: st.builds(
+        Table,
+        st.lists(
+            st.builds(Column, st.text("ABC ", min_size=1, max_size=8), st.sampled_from([None, "J", "s", "%", ""])),
+            min_size=count,
+            max_size=count,
+        ).map(tuple),
+        st.lists(st.lists(cells, min_size=count, max_size=count).map(tuple), max_size=5).map(tuple),
+    )
+)
+
+
+def test_text():
+    assert TABLE.text() == "\n".join(
+        [
+            "by device",
+            "DEVICE           ENERGY             BUSY     USE   MEMORY                  RATIO  WHY",
+            "gpu.0   13.80 kJ ± 0.25           12.3 s  99.7 %  3.2 MiB  0.823 (0.790 … 0.856)  a | b",
+            "gpu.1                 -                -       -        -                      -",
+            "gpu.2           5.000 J  1.230 s ± 0.041     yes    812 B                      3  =1+1",
+            "one note",
+        ]
+    )
+
+
+def test_a_narrow_table_is_cut_into_several_with_the_first_column():
+    text = TABLE.text(width=60)
+    assert max(map(len, text.split("\n"))) <= 60
+    assert text.count("gpu.1") == 2
+
+
+def test_words_are_folded_first():
+    table = Table.of("A", "WORDS", rows=[["x", "one two three four five six seven eight nine ten"]])
+    lines = table.text(width=40).split("\n")
+    assert max(map(len, lines)) <= 40 and len(lines) == 3
+    assert " ".join(line.strip() for line in lines[1:]).split() == ["x", *table.rows[0][1].split()]
+
+
+def test_cards():
+    assert TABLE.cards(width=30).split("\n") == [
+        "by device",
+        "gpu.0",
+        "  ENERGY  13.80 kJ ± 0.25",
+        "  BUSY    12.3 s",
+        "  USE     99.7 %",
+        "  MEMORY  3.2 MiB",
+        "  RATIO   0.823 (0.790 …",
+        "          0.856)",
+        "  WHY     a | b",
+        "",
+        "gpu.1",
+        "",
+        "gpu.2",
+        "  ENERGY  5.000 J",
+        "  BUSY    1.230 s ± 0.041",
+        "  USE     yes",
+        "  MEMORY  812 B",
+        "  RATIO   3",
+        "  WHY     =1+1",
+        "one note",
+    ]
+
+
+def test_markdown_escapes_what_would_end_a_cell():
+    lines = TABLE.markdown().split("\n")
+    assert lines[:4] == [
+        "### by device",
+        "",
+        "| " + " | ".join(TABLE.headers) + " |",
+        "|---|---:|---:|---:|---:|---:|---|",
+    ]
+    assert lines[4].endswith(r"| a \| b |")
+    assert lines[-3:] == ["", "- one note", ""]
+    assert markdown_text("a\\|b\n<script>") == r"a\\\|b \<script>"
+
+
+def test_csv_has_plain_numbers_and_no_formula_where_asked():
+    lines = list(csv.reader(io.StringIO(TABLE.csv())))
+    assert lines[0] == TABLE.headers
+    assert lines[1][:4] == ["gpu.0", "13798.827079", "12.34", "0.997"]
+    assert lines[2][1:] == [""] * 6
+    assert lines[3][-1] == "=1+1"
+    assert list(csv.reader(io.StringIO(TABLE.csv(neutral=True))))[3][-1] == "'=1+1"
+    assert Table.of("A", rows=[[-5.0]]).csv(neutral=True) == "A\n-5.0\n", "a number is no formula"
+
+
+def test_json_keeps_intervals():
+    data = json.loads(json.dumps(TABLE.to_dict()))
+    assert data["rows"][0]["ENERGY"]["high"] == pytest.approx(14040.827079)
+    assert data["rows"][2]["BUSY"] == {"value": 1.23, "low": 1.189, "high": 1.271, "unit": "s"}
+    assert data["columns"][1] == {"name": "ENERGY", "unit": "J"}
+    assert data["notes"] == ["one note"]
+
+
+def test_a_row_of_the_wrong_length_is_an_error():
+    with pytest.raises(ValueError, match="2 cells in a table of 1 columns"):
+        Table.of("A", rows=[["x", "y"]])
+
+
+@pytest.mark.parametrize(("text", "width"), [("abc", 3), ("± µ", 3), ("温度", 4), ("é", 1), ("ａ", 2), ("", 0)])
+def test_widths(text, width):
+    assert display_width(text) == width
+
+
+@given(tables)
+def test_columns_are_aligned_by_what_a_terminal_shows(table):
+    lines = table.text().split("\n")
+    shown = [display_width(line) for line in lines]
+    whole = sum(max(map(display_width, column)) for column in zip(table.headers, *table.cells(), strict=True))
+    assert max(shown) <= whole + 2 * (len(table.columns) - 1)
+    assert len(lines) == len(table.rows) + 1
+
+
+@given(tables)
+def test_markdown_has_as_many_cells_as_the_table(table):
+    for line in table.markdown().removesuffix("\n").split("\n"):
+        bare = re.sub(r"\\.", "", line)
+        assert bare.count("|") == len(table.columns) + 1
+
+
+@given(tables)
+def test_csv_comes_back(table):
+    lines = list(csv.reader(io.StringIO(table.csv(), newline="")))
+    expected = [["" if cell is None else str(cell) for cell in row] for row in table.rows]
+    assert lines[0] == table.headers and lines[1:] == expected
+
+
+@given(tables, st.integers(10, 60))
+def test_cards_and_narrow_text_lose_nothing(table, width):
+    kept = re.sub(r"\s", "", table.cards(width))
+    narrow = re.sub(r"\s", "", table.text(width))
+    for row in table.cells(missing=""):
+        for place, cell in enumerate(row):
+            assert re.sub(r"\s", "", cell) in kept
+            if place not in table.right and all(len(other) < 5 for other in row[:place] + row[place + 1 :]):
+                assert re.sub(r"\s", "", cell)[:1] in narrow
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(10, 100))
+def test_groups_hold_every_column_once_and_the_first_in_each(taken, width):
+    groups = column_groups(taken, [], width)
+    assert all(group[0] == 0 for group in groups)
+    assert sorted(place for group in groups for place in group[1:]) == list(range(1, len(taken)))
+
+
+@pytest.mark.parametrize(
+    ("widths", "right", "groups"),
+    [
+        ((10, 10, 10), (), [[0, 1, 2]]),
+        ((10, 90, 10), (0, 2), [[0, 1, 2]]),  # a column of words is folded
+        ((10, 30, 30, 30), (1, 2, 3), [[0, 1, 2], [0, 3]]),
+        ((10, 90, 10), (1, 2), [[0, 1], [0, 2]]),  # a column of its own, however wide
+    ],
+)
+def test_a_table_that_is_too_wide_becomes_several(widths, right, groups):
+    assert column_groups(widths, right, 78) == groups
+
+
+def test_plain_text_needs_neither_rich_nor_numpy():
+    code = (
+        "import sys; from everywatt.core.tables import Table; Table.of('A', rows=[[1.0]]).text();"
+        "print({'numpy', 'rich', 'click'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -1,0 +1,60 @@
+"""Jobs from time series: what is asked, and what a server can answer."""
+
+import json
+
+import pytest
+from api_server import ApiServer
+
+from everywatt.core.errors import EverywattError, UsageError
+from everywatt.slurm.site.from_series import jobs_of_series
+from everywatt.slurm.site.totals import Wanted
+
+WANTED = Wanted(since_s=1_000.0, until_s=4_600.0)
+
+
+def answering(metric, value):
+    return {"status": "success", "data": {"result": [{"metric": metric, "value": [4600, str(value)]}]}}
+
+
+def prometheus(asked):
+    query = asked.body.decode()
+    if "query_range" in asked.path:
+        data = {
+            "status": "success",
+            "data": {"result": [{"metric": {"owner": "7"}, "values": [[1000, "1"], [2000, "2"]]}]},
+        }
+    elif "job_info" in query:
+        data = answering({"exported_job": "7", "user": "ada"}, 1)
+    elif "owner_energy" in query:
+        value = 500 if "max_over_time" in query else 100
+        data = answering({"owner": "7", "instance": "node1", "device": "gpu.0"}, value)
+    else:
+        data = {"status": "success", "data": {"result": []}}
+    return 200, {}, json.dumps(data).encode()
+
+
+def test_a_job():
+    with ApiServer(prometheus) as server:
+        (job,) = jobs_of_series(f"{server.url}/", WANTED)
+        asked = server.asked[0]
+    assert (job["job_id"], job["user"], job["energy_uj"], job["nodes"]) == (7, "ada", 400_000_000, ["node1"])
+    assert asked.path == "/api/v1/query" and asked.headers["Content-Type"] == "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    "answer, why",
+    [
+        ((422, {}, b"too many"), "answered 422: too many"),
+        ((200, {}, b"<html>"), "is no Prometheus"),
+        ((200, {}, b'{"status": "error"}'), "is no Prometheus"),
+        ((302, {"Location": "http://elsewhere/"}, b""), "answered 302"),
+    ],
+)
+def test_what_is_no_answer(answer, why):
+    server = ApiServer(lambda asked: (answer[0], dict(answer[1]), answer[2]))
+    with server, pytest.raises(EverywattError, match=why):
+        jobs_of_series(server.url, WANTED)
+    with pytest.raises(EverywattError, match="does not answer: Connection refused"):
+        jobs_of_series(server.url, WANTED)
+    with pytest.raises(UsageError):
+        jobs_of_series("prometheus:9090", WANTED)
