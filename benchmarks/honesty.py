@@ -1,6 +1,9 @@
 """Are intervals honest, and how narrow are they? On recorded cards against a meter, and on simulated sensors.
 
-    python benchmarks/honesty.py
+    make bench NAME=honesty [DATA=FOLDER]
+
+First by path: what a user gets from the product, for real recordings that are imported (FOLDER holds one folder for
+each, laid out as tests/energy/data) and for simulated loads. Then by the curves behind it.
 
 Coverage is the share of random windows whose 95 % interval holds the meter; width the median half-width in percent;
 score the interval score (width plus 40 times what sticks out) in percent of the energy, the lower the better.
@@ -9,6 +12,7 @@ score the interval score (width plus 40 times what sticks out) in percent of the
 from __future__ import annotations
 
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +20,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import common
+import product_lab as product
 import recordings
 import sensor_lab as lab
 from everywatt.energy.publications import publications
@@ -123,6 +129,62 @@ def score(trial: lab.Trial) -> Score:
     return Score.of(trial.joules, trial.half, trial.truth)
 
 
+def by_path(
+    data: Path = recordings.DATA,
+    count: int = 300,
+    runs: int = 3,
+    seed: int = 1,
+    sensors=tuple(product.SENSORS),
+    loads=tuple(product.LOADS),
+) -> dict[str, product.Answers]:
+    """What the product answers, by path: imports with and without the card's name, windows, spans, ledgers by span."""
+    found: dict[str, product.Answers] = {}
+    rng = np.random.default_rng(seed)
+
+    def add(path: str, answers: product.Answers) -> None:
+        found[path] = found[path] + answers if path in found else answers
+
+    with tempfile.TemporaryDirectory() as scratch:
+        for folder in sorted(path.parent for path in data.glob("*/meter.csv.gz")):
+            card = product.RECORDED_CARDS.get(folder.name.split("_")[0], "")
+            for path, options in (("named", {"card": card}), ("not named", {}), ("unknown card", {"card": "NVIDIA X"})):
+                recorded = product.imported(folder, Path(scratch) / f"{folder.name}-{path}.tape", **options)
+                for length in LENGTHS_S:
+                    name = f"import, {path}: {folder.name} {length:g} s"
+                    add(name, product.by_windows(recorded, length, count, rng))
+        spans = product.spans_of(0.5, 0.73)
+        for sensor in sensors:
+            for load in loads:
+                for run in range(runs):
+                    out = Path(scratch) / f"{len(found)}-{run}-{rng.integers(1 << 40)}.tape"
+                    recorded = product.record(product.LOADS[load](rng), product.SENSORS[sensor], out, rng, spans=spans)
+                    for length in (0.25, 1.0, 5.0):
+                        name = f"Run.energy: {sensor}, {load}, {length:g} s"
+                        add(name, product.by_windows(recorded, length, count // runs, rng))
+                    add(f"span: {sensor}, {load}", product.by_spans(recorded))
+                    add(f"ledger by span: {sensor}, {load}", product.by_ledger(recorded))
+    return found
+
+
+def _print_paths(data: Path, count: int, runs: int) -> None:
+    print(f"{'By path':72} {'n':>5}  hold at 50, 80, 95 % (95 % interval of the last)   width  score")
+    for name, answers in by_path(data, count, runs).items():
+        held = round(answers.holds() * len(answers))
+        low, high = wilson(held, len(answers))
+        levels = " ".join(f"{100 * answers.holds(level):5.1f}" for level in (0.5, 0.8, 0.95))
+        interval = f"({100 * low:.0f} … {100 * high:.0f})"
+        mark = "" if answers.holds() >= 0.93 else "  below 93 %"
+        width = f"{answers.width_pct:7.2f} {answers.score_pct:7.1f}"
+        print(f"{name:72} {len(answers):5}  {levels} {interval:>12} {width}{mark}")
+
+
+def wilson(held: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % interval of a share, by Wilson."""
+    share = held / count
+    middle, slack = share + z * z / (2 * count), z * np.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return float((middle - slack) / (1 + z * z / count)), float((middle + slack) / (1 + z * z / count))
+
+
 def _print_recordings() -> None:
     print(f"{'Gain and offset from the step recording':58}coverage  width   score")
     for (name, length), row in calibrated().items():
@@ -149,7 +211,8 @@ def _print_synthetic() -> None:
 
 
 def main(quick: bool = False) -> None:
-    """Print the tables: real recordings, and simulated sensors unless `quick`."""
+    """Print the tables: by path, real recordings, and simulated sensors unless `quick`."""
+    _print_paths(common.data_folder() or recordings.DATA, *((90, 1) if quick else (300, 3)))
     _print_recordings()
     if not quick:
         _print_synthetic()

@@ -1,3 +1,3 @@
 """The laboratories of benchmarks/, which these tests assert on."""
 
-from benchmark_labs import honesty, lab, recordings  # noqa: F401 - fixtures
+from benchmark_labs import honesty, lab, product, recordings  # noqa: F401 - fixtures

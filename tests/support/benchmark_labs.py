@@ -32,3 +32,8 @@ def recordings():
 @pytest.fixture(scope="session")
 def lab():
     return _module("sensor_lab")
+
+
+@pytest.fixture(scope="session")
+def product():
+    return _module("product_lab")

@@ -19,7 +19,9 @@ class Energy:
     """An amount of energy and how sure it is.
 
     `joules` is None where the figure was refused; then `refused` says why, and arithmetic raises MeasurementRefused.
-    `low` and `high` bound the 95 % interval. `parts` are the devices that it is the sum of.
+    `low` and `high` bound the 95 % interval. `parts` are the devices that it is the sum of. `signed` marks what may be
+    negative (a difference, net energy); the interval of anything else ends at zero. `sampling_only` marks an interval
+    that does not hold the sensor's gain and offset, because they are not known.
 
     >>> run.energy().joules        # doctest: +SKIP
     412.3
@@ -33,6 +35,8 @@ class Energy:
     parts: tuple[tuple[str, Energy], ...] = ()
     notes: tuple[str, ...] = ()
     refused: str | None = None
+    signed: bool = False
+    sampling_only: bool = False
 
     @classmethod
     def refuse(cls, why: str, *, scope: str = "", coverage: float = 0.0, notes: Iterable[str] = ()) -> Energy:
@@ -42,17 +46,22 @@ class Energy:
     @property
     def low(self) -> float | None:
         """Lower end of the 95 % interval in joules."""
-        return None if self.joules is None else self.joules - self.budget.sides()[0]
+        return None if self.joules is None else self.joules - self.sides()[0]
 
     @property
     def high(self) -> float | None:
         """Upper end of the 95 % interval in joules."""
-        return None if self.joules is None else self.joules + self.budget.sides()[1]
+        return None if self.joules is None else self.joules + self.sides()[1]
 
     @property
     def half_width(self) -> float | None:
         """Half of the 95 % interval, in joules."""
-        return None if self.joules is None else sum(self.budget.sides()) / 2
+        return None if self.joules is None else sum(self.sides()) / 2
+
+    def sides(self) -> tuple[float, float]:
+        """Joules below and above the figure that the 95 % interval reaches."""
+        below, above = self.budget.sides()
+        return (below if self.signed or not self.joules or self.joules < 0 else min(below, self.joules)), above
 
     @property
     def value(self) -> float:
@@ -77,7 +86,8 @@ class Energy:
 
     def __mul__(self, factor: float) -> Energy:
         parts = tuple((name, part * factor) for name, part in self.parts if part.joules is not None)
-        return replace(self, joules=self.value * factor, budget=self.budget.scaled(factor), parts=parts)
+        signed = self.signed or factor < 0
+        return replace(self, joules=self.value * factor, budget=self.budget.scaled(factor), parts=parts, signed=signed)
 
     __rmul__ = __mul__
 
@@ -113,6 +123,8 @@ class Energy:
             min(self.coverage, other.coverage),
             parts,
             tuple(dict.fromkeys((*self.notes, *other.notes))),
+            signed=sign < 0 or self.signed or other.signed,
+            sampling_only=self.sampling_only or other.sampling_only,
         )
 
     def __str__(self) -> str:
@@ -120,7 +132,7 @@ class Energy:
             return format_energy(self)
         return " · ".join(
             [
-                format_energy(self, level="95 %"),
+                format_energy(self, level="95 %, sampling only" if self.sampling_only else "95 %"),
                 self.scope or "?",
                 self.pedigree or "?",
                 f"coverage {format_percent(self.coverage)}",
@@ -151,6 +163,8 @@ class Energy:
             "parts": {name: part.to_dict() for name, part in self.parts},
             "notes": list(self.notes),
         }
+        if self.sampling_only:
+            data["sampling_only"] = True
         if self.refused is not None:
             data["refused"] = self.refused
         return data
@@ -224,6 +238,8 @@ def sum_energies(energies: Iterable[Energy], *, join_scopes: bool = False) -> En
         min(one.coverage for one in found),
         tuple((name, sum_energies(same, join_scopes=join_scopes)) for name, same in parts.items()),
         tuple(dict.fromkeys(note for one in found for note in one.notes)),
+        signed=any(one.signed for one in found),
+        sampling_only=any(one.sampling_only for one in found),
     )
 
 
@@ -248,4 +264,6 @@ def total(parts: Mapping[str, Energy], *, scope: str, notes: Iterable[str] = ())
         min(part.coverage for part in counted.values()) * len(counted) / len(parts),
         tuple(parts.items()),
         tuple(dict.fromkeys((*notes, *(n for p in counted.values() for n in p.notes), *missing))),
+        signed=any(part.signed for part in counted.values()),
+        sampling_only=any(part.sampling_only for part in counted.values()),
     )

@@ -96,7 +96,7 @@ def format_energy(energy: Energy, *, level: str = "") -> str:
     """`412.3 J ± 6.1`, or `refused: …` with the reason."""
     if energy.joules is None:
         return f"refused: {energy.refused}"
-    printed = print_quantity(energy.joules, "J", *energy.budget.sides())
+    printed = print_quantity(energy.joules, "J", *energy.sides())
     return printed.at(level) if level else str(printed)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.core.channels import Channel, Kind, Row
+from everywatt.core.channels import Channel, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.counters import difference
 from everywatt.energy.edge_times import straighten
@@ -19,6 +19,19 @@ from everywatt.tape.columns import Columns
 
 GAP_PERIODS = 3.0
 FEW_REPEATS = 5
+# With fewer readings nothing is known of how often a value repeats.
+FEWEST_READINGS = 40
+FEWEST_PAIRS = 10
+# Neighbouring readings that differ by less than this share are of one level.
+SAME_LEVEL = 0.05
+# Periods for which recorded cards repeat an instant reading; and how rare a longer run by chance must be.
+LONGEST_STILL = 6
+BY_CHANCE = 1e-4
+# Where more readings of a level are the very same, none is known to be old.
+SELDOM = 0.3
+# What a reading averages at most, where that is not known.
+LONGEST_AVERAGE_S = 1.0
+MEASURED = (Pedigree.COUNTER, Pedigree.INTEGRATED)
 # Less of a period than this is rounding, and no time that a reading does not speak for.
 UNSEEN = 0.05
 
@@ -82,7 +95,44 @@ def _finite(pieces: list[Columns], channel: Channel, tracked: bool) -> Raw:
             if tracked and len(part.at) <= WHOLE_ROWS:
                 part = moved(part, *retime(columns.read[keep], columns.early[keep], columns.late[keep]), channel.kind)
             parts.append(part)
-    return joined(parts)
+    raw = joined(parts)
+    return _without_stalls(raw, channel) if channel.kind is Kind.GAUGE and channel.pedigree in MEASURED else raw
+
+
+def _without_stalls(raw: Raw, channel: Channel) -> Raw:
+    """A gauge's rows without those that repeat a value for longer than the sensor can: it had stopped publishing.
+
+    How long it can follows from its averaging window (a moving average changes as long as the load has changed within
+    it) and from its other readings of the same level: they seldom are the very same where the resolution is fine, and
+    often where it is coarse or power is constant, so only a run that chance makes once in 10,000 times is a stall.
+    """
+    if len(raw.value) < FEWEST_READINGS:
+        return raw
+    step, size = np.abs(np.diff(raw.value)), np.abs(raw.value[1:])
+    still = step == 0
+    window_s = LONGEST_AVERAGE_S if channel.facts.window_s is None else channel.facts.window_s
+    longest = max(LONGEST_STILL, np.ceil(window_s * NS / median(np.diff(raw.at))) + 1)
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], still, [False])).astype(np.int8)))
+    stalled = np.zeros(len(raw.value), dtype=np.bool_)
+    for first, end in zip(edges[::2], edges[1::2], strict=True):
+        if end - first <= longest:
+            continue
+        others = np.ones(len(step), dtype=np.bool_)
+        others[first:end] = False
+        others &= (step <= SAME_LEVEL * size) & (np.abs(raw.value[1:] - raw.value[end]) <= SAME_LEVEL * size)
+        pairs = int(others.sum())
+        alike = max((still & others).sum(), ((raw.value[1:] == raw.value[end]) & others).sum())
+        by_chance = (alike + 1) / (pairs + 2)
+        stalled[first + 1 : end + 1] = (
+            pairs >= FEWEST_PAIRS and by_chance < SELDOM and by_chance ** (end - first) < BY_CHANCE
+        )
+    if not stalled.any():
+        return raw
+    accumulated, observed = (
+        side[0] + np.concatenate(([0.0], np.cumsum(np.where(stalled[1:], 0.0, np.diff(side)))))
+        for side in (raw.accumulated, raw.observed)
+    )
+    return replace(raw, accumulated=accumulated, observed=observed).take(np.flatnonzero(~stalled))
 
 
 def repeated(values: Floats) -> Flags:

@@ -35,6 +35,7 @@ class Sampled:
     inner_j           the part of each period at which the sensor does not look (correlated over windows of one load)
     quantum_j         steps of the value, and jitter that is common to all publications
     coverage          share of the window that was observed
+    below_j, above_j  what readings that keep pace with the load cannot exclude: bounds, not half-widths (None: nothing)
     """
 
     joules: Array
@@ -43,6 +44,8 @@ class Sampled:
     inner_j: Array
     quantum_j: Array
     coverage: Array
+    below_j: Array | None = None
+    above_j: Array | None = None
 
     @property
     def half_width_j(self) -> Array:
@@ -62,6 +65,7 @@ class Cells:
     common_w    95 % half-width of the cell's mean that is common to neighbouring cells
     slip_j      sd of energy that publication jitter moves over the cell's end
     slip_start_j  the same over its start, where that is not the end of the cell before (None: as `slip_j`)
+    below_w, above_w  how much less or more the cell's mean may be where readings cannot tell (None: nothing)
     """
 
     start_s: Array
@@ -75,6 +79,8 @@ class Cells:
     common_w: Array
     slip_j: Array
     slip_start_j: Array | None = None
+    below_w: Array | None = None
+    above_w: Array | None = None
 
 
 class Curve:
@@ -90,6 +96,9 @@ class Curve:
         self._observed = _knots(length)
         self._random = _knots(cells.random_j**2)
         self._common = _knots(cells.common_w * length)
+        self._hidden = [
+            None if side is None or not side.any() else _knots(side * length) for side in (cells.below_w, cells.above_w)
+        ]
 
     def cumulative(self, t_s: npt.ArrayLike) -> Array:
         """Joules since the first cell's start."""
@@ -112,6 +121,7 @@ class Curve:
             np.hypot(Z95 * np.sqrt(random), common),
             np.hypot(quantum, shift),
             np.where(b > a, observed / np.where(b > a, b - a, 1.0), 0.0),
+            *(None if knots is None else self._look(b, knots) - self._look(a, knots) for knots in self._hidden),
         )
 
     def edge_half_width(self, t_s: npt.ArrayLike) -> Array:

@@ -206,7 +206,8 @@ def _read(
 ) -> _Loaded:
     """Rows around a window; with `ends` no more than those near its two ends."""
     rows = _rows(group, start_ns, end_ns)
-    beside = [] if whole or rows >= WHOLE_ROWS else [n for n in _utilisation(channel) if n in _names(group)]
+    witnessed = whole or rows < WHOLE_ROWS
+    beside = [name for name in _utilisation(channel) if name in _names(group)] if witnessed else []
     wanted = [channel.name, *beside]
     margin_ns = _margin_ns(group, channel)
     if whole:
@@ -217,7 +218,7 @@ def _read(
     witness = None
     if beside and any(map(len, pieces)):
         witness = _told([(piece.read, piece.values[beside[0]]) for piece in pieces])
-    elif not whole and rows < WHOLE_ROWS:
+    elif witnessed:
         context_ns = _context_ns(group)
         witness = _witness(tape, channel, [(first - context_ns, last + context_ns) for first, last in asked])
     edges = [

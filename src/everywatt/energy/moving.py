@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from everywatt.energy.median import median
 from everywatt.energy.unseen_power import Array, Flags, around, own_swing, restlessness
@@ -22,6 +23,21 @@ DEEPEST = 1
 STEADY = 0.01
 # Averaging windows are known to about this share: a nominal second is 1.05 to 1.1 s on recorded cards.
 WINDOW_KNOWN = 0.1
+
+
+# The largest step between two readings of an average over ten periods is a tenth of a change of load; a share of the
+# whole range that is well above, and the range (of the highest reading) that it takes to say so.
+CLIMB = 0.3
+MOVED_RANGE = 0.2
+
+
+def climbs(watts: npt.ArrayLike) -> bool:
+    """True where readings never step as a load does: they are averages over many periods, or power hardly changed."""
+    y = np.asarray(watts, dtype=np.float64)
+    y = y[np.isfinite(y)]
+    if len(y) < 2 or np.ptp(y) < MOVED_RANGE * float(y.max()):
+        return True
+    return bool(np.abs(np.diff(y)).max() < CLIMB * np.ptp(y))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ import numpy.typing as npt
 from everywatt.energy.curve import Z95, Cells, Curve
 from everywatt.energy.median import median
 from everywatt.energy.moving import STEADY, unmove
-from everywatt.energy.steps import place_steps
+from everywatt.energy.steps import LEVEL, place_steps
 from everywatt.energy.unseen_power import (
+    BUSY,
     IDLE,
     WITNESS_S,
     Array,
@@ -28,6 +29,7 @@ from everywatt.energy.unseen_power import (
     Witness,
     around,
     own_swing,
+    recurring,
     restlessness,
     sliding,
     toggling,
@@ -48,6 +50,10 @@ PARTIAL = 0.25
 # Of which less than this share of the period is not seen, it is all seen.
 WHOLE = 0.05
 FEWEST_TOGGLING = 20
+# Isolated steps that it takes, and the share of sudden ones between that of a whole period (its reading in between is
+# within 5 % of a level in 10 % of steps) and that of a quarter of it (78 %).
+FEWEST_STEPS = 4
+SUDDEN = 0.4
 # Cells that are looked at together, to keep their neighbourhoods small in memory.
 CHUNK = 4096
 # Busy shares are whole percents over the driver's own window, and power takes time to rise and fall: how far a mean
@@ -57,6 +63,15 @@ SHARE_ERROR = 0.025
 # then be off, as a part of the swing (sd).
 LONE = 0.3
 LONE_ERROR = 0.1
+# Where the mean of readings is above the weighted one by more sd than this, over so many beats, pulses are too short
+# for the sensor to show their level.
+BLURRED = 2.0
+FEWEST_BEATS = 10
+# The upper level of a load that readings keep pace with, where no limit is known: so many times the highest reading.
+UNSEEN_LIMIT = 1.5
+# A device that is busy all the time does not draw constant power (decoding a token is a burst of reads): sd of it
+# inside a cell, as a share of the mean, for pulses of 20 ms between 150 and 340 W.
+BUSY_SWING = 0.4
 # Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
 # mean (sd 0.49 and 0.52 of it).
 UNSEEN_SWING = 0.5
@@ -73,6 +88,7 @@ class _Beside:
     state: Toggling | None
     low_w: float | Array | None
     high_w: float | None
+    limit_w: float | None = None
 
 
 class GaugeCurve(Curve):
@@ -84,11 +100,12 @@ class GaugeCurve(Curve):
     gap_s          a cell that is longer than this is a gap (default: 3 periods), and its reading speaks for `reach_s`
                    before it (default: a period)
     held_s         the longest that each reading speaks for, where that is known (default: back to the one before)
-    window_s       averaging window; where it is not known the period, or a quarter of it where readings betray that
+    window_s       averaging window (default: as `likely_window` finds it)
     lag_s          where the window is a guess: how far all readings together may lie beside the time they speak of
     quantum_w      smallest step of a reading
     witness        utilisation of the same device
     low_w, high_w  least and most power of the device, where known
+    limit_w        power that the device's limit allows, for levels that readings may never have shown
 
     >>> curve = GaugeCurve([1.0, 2.0, 3.0], [100.0, 100.0, 100.0], period_s=1.0)
     >>> curve.energy(1.0, 3.0).joules
@@ -112,6 +129,7 @@ class GaugeCurve(Curve):
         witness: Witness | None = None,
         low_w: float | None = None,
         high_w: float | None = None,
+        limit_w: float | None = None,
     ) -> None:
         t, y = np.asarray(t_s, dtype=np.float64), np.asarray(values, dtype=np.float64)
         if len(t) == 0:
@@ -121,8 +139,8 @@ class GaugeCurve(Curve):
         if held_s is not None:
             held = np.asarray(held_s, dtype=np.float64)
             start = np.where(t - start > held + ROUNDING_S, t - held, start)
-        beside = _Beside(toggling(witness, t), low_w, high_w)
-        window = _likely_window(y, period_s, beside.state) if window_s is None else window_s
+        beside = _Beside(toggling(witness, t), low_w, high_w, limit_w)
+        window = likely_window(y, period_s, beside.state) if window_s is None else window_s
         if window > 1.2 * period_s:
             cells = _moving(start, t, y, window, unsure, beside)
         else:
@@ -226,13 +244,25 @@ def _partial(
     mean = y + (before - y) / 2 * unseen / length
     slip = np.abs(y - before) * unsure
     random = np.hypot(unseen * np.hypot((y - before) / np.sqrt(12), restless), slip)
-    common, toggle, loose, known = np.zeros(len(y)), _toggle(mean, beside), False, np.zeros(len(y), dtype=bool)
+    common, toggle, loose, known = (
+        np.zeros(len(y)),
+        _toggle(mean, beside),
+        False,
+        np.zeros(len(y), dtype=bool),
+    )
     if median(unseen / length) <= WHOLE:
         return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
+    common = recurring(y, random) / np.maximum(length, 1e-9)
+    below = above = None
     if beside.state is not None:
-        mean, common, toggle, either = _levels(mean, y, beside.state, median(length))
-        random, loose, known = np.hypot(random, either * length), True, beside.state.sure
-    cells = Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
+        found = _levels(mean, y, beside, median(length))
+        mean, below, above = found.mean, found.below, found.above
+        toggle = np.where(beside.state.maybe, found.toggle, toggle)
+        common = np.where(beside.state.sure, found.doubt, common)
+        random, loose, known = np.hypot(random, found.either * length), True, beside.state.sure
+    cells = Cells(
+        start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip, below_w=below, above_w=above
+    )
     return _halves(cells, np.flatnonzero(~known), unseen / 2, before, y)
 
 
@@ -265,6 +295,8 @@ def _halves(cells: Cells, which: npt.NDArray[np.intp], cut_s: Array, before: Arr
         both(cells.random_j, random, random),
         cells.common_w[order],
         cells.slip_j[order],
+        below_w=None if cells.below_w is None else cells.below_w[order],
+        above_w=None if cells.above_w is None else cells.above_w[order],
     )
 
 
@@ -283,39 +315,93 @@ def _doubted(cells: Cells, part_time: bool) -> Cells:
     return replace(cells, toggle_w=toggle, common_w=np.hypot(cells.common_w, one_level))
 
 
-def _likely_window(y: Array, period: float, state: Toggling | None) -> float:
-    """The averaging window of a sensor of which it is not known.
+def likely_window(y: Array, period: float, state: Toggling | None) -> float:
+    """The averaging window of a sensor of which it is not known, from its readings and what utilisation says of them.
 
-    Readings that cover their period stay near the mean of a load that toggles faster; readings that swing between its
-    levels while it is busy the same share of the time look at a part of the period only.
+    Between two levels a sensor that sees its whole period shows a reading in between, one that looks at a part of it
+    mostly does not. A load that toggles faster moves the readings of the first little and those of the second much,
+    while it is busy the same share of the time. Where nothing tells, the sensor is taken to see the whole.
     """
+    sudden, blurred = _transitions(y)
+    if sudden + blurred >= FEWEST_STEPS:
+        return PARTIAL * period if sudden > SUDDEN * (sudden + blurred) else period
     if state is None or state.sure.sum() < FEWEST_TOGGLING:
         return period
     seen = y[state.sure]
-    return PARTIAL * period if float(np.std(seen)) > np.ptp(seen) / 4 and np.ptp(seen) > np.ptp(y) / 2 else period
+    swings = float(np.std(seen)) > np.ptp(seen) / 4 and np.ptp(seen) > np.ptp(y) / 2
+    return PARTIAL * period if swings else period
 
 
-def _levels(mean: Array, y: Array, state: Toggling, period: float) -> tuple[Array, Array, Array, Array]:
-    """Where a load toggles out of the sensor's sight: its mean by two levels and the busy share, and how sure that is.
+def _transitions(y: Array) -> tuple[int, int]:
+    """How many isolated steps go from level to level at once, and how many over one reading in between."""
+    if len(y) < 5:
+        return 0, 0
+    a2, a, m, b, b2 = y[:-4], y[1:-3], y[2:-2], y[3:-1], y[4:]
+    step = np.abs(b - a)
+    level = LEVEL * step
+    large = step > LONE * np.ptp(y)
+    flat = (np.abs(a - a2) <= level) & (np.abs(b2 - b) <= level) & large
+    # A step from a to b with nothing in between: m already is b.
+    sudden = flat & ((np.abs(m - b) <= level) | (np.abs(m - a) <= level))
+    blurred = flat & ~sudden & ((m - a) * (b - m) > 0)
+    # Two windows of five readings see each sudden step: one with m before it, one with m after it.
+    return int(sudden.sum()) // 2, int(blurred.sum())
 
-    Gives the cells' means, the 95 % half-width of that mean (common to all cells of the load), the sd of the power
-    inside, and the sd of cells of which utilisation does not say clearly whether they toggled.
+
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """Cells of a load that toggles out of the sensor's sight.
+
+    mean     power by two levels and the busy share
+    doubt    95 % half-width of that mean, common to all cells of the load
+    toggle   sd of the power inside
+    either   sd of cells of which utilisation does not say clearly whether they toggled
+    below, above   how much less or more the mean may be where readings keep pace with the load and show one level
     """
-    found, doubt, toggle, either = mean.copy(), np.zeros(len(y)), np.zeros(len(y)), np.zeros(len(y))
-    near, wide = around(y, max(1, round(BEAT_S / period))), around(y, max(1, round(SLOW_BEAT_S / period)))
-    among = around(state.sure.astype(np.float64), max(1, round(SLOW_BEAT_S / period)))
+
+    mean: Array
+    doubt: Array
+    toggle: Array
+    either: Array
+    below: Array
+    above: Array
+
+
+def _levels(mean: Array, y: Array, beside: _Beside, period: float) -> _Levels:
+    """Where a load toggles out of the sensor's sight: its mean by two levels and the busy share, and what is open."""
+    state = beside.state
+    assert state is not None
+    found = _Levels(mean.copy(), *(np.zeros(len(y)) for _ in range(5)))
+    reach = max(1, round(SLOW_BEAT_S / period))
+    near, wide = around(y, max(1, round(BEAT_S / period))), around(y, reach)
+    among = around(state.sure.astype(np.float64), reach)
     cells = np.flatnonzero(state.maybe)
     least, most = float(y.min()), float(y.max())
-    for part in np.array_split(cells, max(1, len(cells) // CHUNK)):
-        share, low, high = state.share[part], near[part].min(axis=1), near[part].max(axis=1)
-        # Readings that lock on to the load's phase show one of its levels for a long time. That it toggles all the same
-        # is known, and the other level is then taken from wherever the tape shows it.
-        lone = state.sure[part] & (high - low < LONE * (most - least))
-        low, high = np.where(lone, least, low), np.where(lone, most, high)
-        weighted = low + share * (high - low)
+    limit = max(most, UNSEEN_LIMIT * most if beside.limit_w is None else beside.limit_w)
+    parts = np.array_split(cells, max(1, len(cells) // CHUNK))
+    lows, highs = y.copy(), y.copy()
+    for part in parts:
+        lows[part], highs[part] = near[part].min(axis=1), near[part].max(axis=1)
+    # Readings that lock on to the load's phase show one of its levels for a long time. That it toggles all the same
+    # is known, and the other level is then taken from wherever the tape shows it.
+    lones = state.sure & (highs - lows < LONE * (most - least))
+    lows, highs = np.where(lones, least, lows), np.where(lones, most, highs)
+    by_share = lows + state.share * (highs - lows)
+    all_by_share = around(by_share, reach)
+    for part in parts:
+        share, low, high, lone, sure = state.share[part], lows[part], highs[part], lones[part], state.sure[part]
+        weighted = by_share[part]
         weighted_sd = np.where(lone, LONE_ERROR, SHARE_ERROR) * (high - low) + 1e-9
-        plain, plain_sd = _plain(wide[part], among[part])
+        plain, plain_sd, beats = _plain(wide[part], among[part])
         plain_sd = np.where(lone, np.inf, plain_sd)
+        # Pulses shorter than the averaging window never show their upper level: weighted with the busy share, what they
+        # show counts it twice. Where readings do not keep pace with the load, their mean tells by how much.
+        same = (all_by_share[part] * among[part]).sum(axis=1) / np.maximum(among[part].sum(axis=1), 1.0)
+        beyond = np.where(np.isfinite(plain_sd), (plain - same) / np.hypot(plain_sd, weighted_sd), 0.0)
+        blurred = (beyond > BLURRED) & (beats >= FEWEST_BEATS)
+        grown = np.where(blurred, (plain - least) / np.maximum(same - least, 1e-9), 1.0)
+        weighted = least + grown * (weighted - least)
+        weighted_sd = np.where(blurred, np.hypot(weighted_sd, plain_sd), weighted_sd)
         # Two estimates that fail in different ways: weighted levels where the averaging window blunts them, the plain
         # mean of readings where they beat with the load. Each counts by its sd; where they disagree by more, both are
         # doubted.
@@ -325,19 +411,26 @@ def _levels(mean: Array, y: Array, state: Toggling, period: float) -> tuple[Arra
         # A slow beat may show one level only for seconds: then the other is as far as it was seen further away.
         far_low, far_high = wide[part].min(axis=1), wide[part].max(axis=1)
         hidden = np.maximum(share * (far_high - high), (1 - share) * (low - far_low)) * (1 - trust)
-        sure = state.sure[part]
         level = weighted + trust * (plain - weighted)
         # A load that is slow enough for readings to follow keeps their shape.
         shape = np.where(state.slow[part], mean[part] - near[part].mean(axis=1), 0.0)
-        found[part] = np.where(sure, level + shape, mean[part])
-        doubt[part] = np.where(sure, np.hypot(Z95 * both_sd, hidden), 0.0)
-        toggle[part] = np.sqrt(share * (1 - share)) * (high - low)
-        either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
-    return found, doubt, toggle, either
+        found.mean[part] = np.where(sure, level + shape, mean[part])
+        found.doubt[part] = np.where(sure, np.hypot(Z95 * both_sd, hidden), 0.0)
+        found.toggle[part] = np.sqrt(share * (1 - share)) * (high - low)
+        found.either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
+        # Where all readings of the toggling load are the same, they keep pace with it: its upper level is anywhere from
+        # what they show to the board's limit.
+        top = np.where(among[part] > 0, wide[part], -np.inf).max(axis=1)
+        bottom = np.where(among[part] > 0, wide[part], np.inf).min(axis=1)
+        locked = sure & (top - bottom < LONE * np.maximum(most - least, LONE * most))
+        shown, allowed = least + share * (top - least), least + share * (limit - least)
+        found.below[part] = np.where(locked, np.maximum(level - shown, 0.0), 0.0)
+        found.above[part] = np.where(locked, np.maximum(allowed - level, 0.0), 0.0)
+    return found
 
 
-def _plain(rows: Array, weight: Array) -> tuple[Array, Array]:
-    """Mean of each row of readings, of those with weight 1 only, and its sd.
+def _plain(rows: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Mean of each row of readings, of those with weight 1 only, its sd, and how often readings beat with the load.
 
     A load that toggles within 0.2 s leaves readings 0.1 s apart unrelated, or it beats with them. A mean over n
     unrelated readings is as good as 1 / √n of their spread, one over a number of beats as 1 / (π beats), one over
@@ -349,7 +442,7 @@ def _plain(rows: Array, weight: Array) -> tuple[Array, Array]:
     spread = np.sqrt((off**2).sum(axis=1) / count)
     beats = (off[:, 1:] * off[:, :-1] < 0).sum(axis=1) / 2
     share = np.maximum(count**-0.5, 1 / (np.pi * np.maximum(beats, 1)))
-    return mean, np.where(beats >= 1, spread * share, np.inf)
+    return mean, np.where(beats >= 1, spread * share, np.inf), beats
 
 
 def _moving(
@@ -398,7 +491,7 @@ def _toggle(mean: Array, beside: _Beside, nearby: Array | None = None) -> Array:
     if nearby is not None:
         high = np.maximum(low + 1.2 * np.maximum(nearby - low, 0.0) / share, mean)
         sd = np.minimum(sd, np.sqrt(above * np.maximum(high - mean, 0.1 * above)))
-    return np.where(state.maybe, sd, 0.0)
+    return np.where(state.maybe, sd, np.where(state.share >= BUSY, BUSY_SWING * np.abs(mean), 0.0))
 
 
 def _starts(t: Array, period: float, gap: float) -> Array:

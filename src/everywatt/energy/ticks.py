@@ -11,9 +11,9 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.energy.curve import Curve, Sampled
-from everywatt.energy.sampling import GAP_PERIODS, CounterCurve, GaugeCurve
+from everywatt.energy.sampling import GAP_PERIODS, CounterCurve, GaugeCurve, likely_window
 from everywatt.energy.spacing import publishing_s, spacing_s
-from everywatt.energy.unseen_power import Witness
+from everywatt.energy.unseen_power import Witness, toggling
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -29,7 +29,10 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Joules between two instants, and how far sampling alone may be off (95 % half-widths)."""
+    """Joules between two instants, and how far sampling alone may be off (95 % half-widths).
+
+    `below_j` and `above_j` are bounds of what readings that keep pace with the load cannot exclude.
+    """
 
     joules: float | None
     coverage: float
@@ -39,6 +42,8 @@ class Reading:
     quantum_j: float = 0.0
     most_w: float | None = None
     refused: str = ""
+    below_j: float = 0.0
+    above_j: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -89,9 +94,13 @@ class Ticks:
 
     @cached_property
     def window_s(self) -> float:
-        """What a gauge averages over: as known, else its period."""
+        """What a gauge averages over: as known, else as its readings and utilisation suggest."""
         known = self.channel.facts.window_s
-        return self.period_s if known is None else known
+        if known is not None or self.channel.kind is Kind.COUNTER:
+            return self.period_s if known is None else known
+        own = self.real & np.isfinite(self.watts)
+        state = toggling(self._shifted_witness(), self._seconds(self.at_ns[own]))
+        return likely_window(self.watts[own], self.spacing_s, state)
 
     @property
     def plain(self) -> bool:
@@ -134,6 +143,7 @@ class Ticks:
             late_s=t + half_s,
             quantum_w=facts.quantum or 0.0,
             witness=self._shifted_witness(),
+            limit_w=facts.max_w,
         )
 
     @property
@@ -189,7 +199,15 @@ class Ticks:
             float(sampled.inner_j[0]) * self._unloaded(start_ns, end_ns),
             max(float(sampled.quantum_j[0]), ROUNDING * abs(float(joules[0]))),
             self.most_w(),
+            below_j=_sum(sampled.below_j) * self._unloaded(start_ns, end_ns),
+            above_j=_sum(sampled.above_j) * self._unloaded(start_ns, end_ns),
         )
+
+    def aliasing_j(self, starts_ns: Ints, ends_ns: Ints) -> Floats:
+        """95 % half-widths of what a gauge did not see of windows; nothing of a counter's or a model's."""
+        if self.channel.kind is Kind.COUNTER or self.channel.pedigree is Pedigree.MODELLED:
+            return np.zeros(len(starts_ns))
+        return self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns)).inner_j
 
     def _covered(self, coverage: float, length_ns: int) -> float:
         """Less than one period of a fast counter at the edges is no hole: its next publication was not due yet."""
@@ -242,6 +260,8 @@ class Ticks:
             float(sampled.inner_j.sum()) + alike_j,
             float(np.sqrt(np.sum(sampled.quantum_j**2))),
             self.most_w(),
+            below_j=_sum(sampled.below_j),
+            above_j=_sum(sampled.above_j),
         )
 
     def _unloaded(self, start_ns: int, end_ns: int) -> float:
@@ -253,3 +273,7 @@ class Ticks:
         """The most power that was seen, with half as much again."""
         finite = self.watts[np.isfinite(self.watts)]
         return float(finite.max() * 1.5) if len(finite) else None
+
+
+def _sum(amounts: Floats | None) -> float:
+    return 0.0 if amounts is None else float(amounts.sum())

@@ -119,6 +119,7 @@ def _figure(source: Source, reading: Reading | None, start_ns: int, end_ns: int,
         pedigree_of(source.channel).value,
         reading.coverage,
         notes=(*notes, *_unknown(source.channel)),
+        sampling_only=bool(_unknown(source.channel)),
     )
 
 
@@ -159,6 +160,9 @@ def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, second
             terms.append(Term("edges", f"edge:{device}:{source.channel.name}:{at_ns}", sign * width_j))
     if reading.aliasing_j:
         terms.append(Term("aliasing", f"aliasing:{device}:{source.channel.name}", reading.aliasing_j))
+    if reading.below_j or reading.above_j:
+        hidden = f"hidden:{device}:{source.channel.name}:{start_ns}:{end_ns}"
+        bounds.append(Bound("aliasing", hidden, reading.below_j, reading.above_j))
     if reading.quantum_j:
         terms.append(Term("quantum", f"quantum:{device}:{source.channel.name}:{start_ns}:{end_ns}", reading.quantum_j))
     return Budget(tuple(terms), tuple(bounds))

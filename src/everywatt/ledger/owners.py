@@ -189,7 +189,7 @@ def _together(entries: Sequence[Entry]) -> dict[str, Any]:
     return {
         "owners": len(entries),
         "microjoules": whole_uj,
-        "energy": {"joules": whole_uj / 1e6, "low": whole_uj / 1e6 - below, "high": whole_uj / 1e6 + above},
+        "energy": {"joules": whole_uj / 1e6, "low": max(whole_uj / 1e6 - below, 0.0), "high": whole_uj / 1e6 + above},
         "by_part": {part.value: amount / 1e6 for part, amount in amounts.items() if amount},
         "use": {
             name: sum(entry.use.get(name, 0.0) for entry in entries)

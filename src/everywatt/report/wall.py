@@ -49,6 +49,8 @@ def wall_of(run: Run) -> Wall | None:
             f"{at_wall.scope} less {chips.scope}",
             chips.pedigree if chips.pedigree == at_wall.pedigree else f"{at_wall.pedigree} less {chips.pedigree}",
             min(at_wall.coverage, chips.coverage),
+            signed=True,
+            sampling_only=at_wall.sampling_only or chips.sampling_only,
         )
     except EverywattError:
         return None  # one of the two has no figure, which the run itself says

@@ -54,7 +54,7 @@ def figure_rows(one: Metrics) -> list[Row]:
             rows.append((name, "refused", "", energy.refused or ""))
         else:
             about = f"{energy.scope} · {energy.pedigree} · coverage {format_percent(energy.coverage)}"
-            below, above = energy.budget.sides()
+            below, above = energy.sides()
             # The budget is symmetric; what was used up cannot be less than nothing, as in the figures below.
             shown = print_quantity(energy.joules, "J", min(below, max(energy.joules, 0.0)), above)
             rows.append(row_of(name, shown, about))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,11 +13,12 @@ from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
+from everywatt.sensors.cpu.raplfacts import RAPL_DOMAINS, Cpu, counter_facts
 from everywatt.tape import exporting
 from everywatt.tape.importing import import_ours, number_in, parse_utc_ns, write_utc_table
 
 FACTS: Final = ("gain_pct", "offset_w", "quantum", "wrap", "max_w", "window_s")
-OF_VALUES: Final = ("unit", "kind", "device", "domain", "scale", *FACTS)
+OF_VALUES: Final = ("unit", "kind", "device", "domain", "scale", "cpu", *FACTS)
 OPTIONS: Final = ("time", "time_format", "zone_h", "values", *OF_VALUES, "delimiter", "name", "meta")
 DELIMITERS: Final = (",", "\t", ";", "|")
 # Units that carry energy, with the one that a tape has and the factor to it.
@@ -39,7 +41,7 @@ def import_csv(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     options: time (column), values ({column: {"channel", "unit", "kind", "device", "domain", "scale", …}}; or a list of
     columns with unit and kind for all), time_format (`iso`, `s`, `ms`, `ns` or a strptime pattern), zone_h (hours to
     subtract from local times), delimiter (found in the header unless set). What is known of the meter (FACTS) goes into
-    the interval.
+    the interval; for counters of RAPL, `cpu` (FAMILY/MODEL of the processor, e.g. 6/106) stands for it.
     """
     delimiter = _delimiter(paths[0], options)
     header = next(_rows(paths[0], delimiter), (1, []))[1]
@@ -119,6 +121,7 @@ def _channel(column: str, spec: Mapping[str, Any]) -> Channel:
         domain = Domain(spec["domain"]) if spec.get("domain") else None
         scale = float(spec.get("scale", 1.0))
         known: dict[str, Any] = {key: float(spec[key]) for key in FACTS if key in spec}
+        facts = _rapl_facts(spec, domain) if "cpu" in spec else Facts()
     except (TypeError, ValueError) as error:
         raise UsageError(f"Column '{column}': {error}.") from None
     unit, factor = UNITS.get(str(spec.get("unit", "")), (str(spec.get("unit", "")), 1.0))
@@ -131,7 +134,15 @@ def _channel(column: str, spec: Mapping[str, Any]) -> Channel:
         )
     pedigree = Pedigree.COUNTER if kind is Kind.COUNTER else Pedigree.INTEGRATED
     device, name = str(spec.get("device", "host")), str(spec.get("channel", column))
-    return Channel(name, unit, kind, device, domain, scale * factor, pedigree, facts=Facts(**known))
+    return Channel(name, unit, kind, device, domain, scale * factor, pedigree, facts=replace(facts, **known))
+
+
+def _rapl_facts(spec: Mapping[str, Any], domain: Domain | None) -> Facts:
+    """What is known of a counter of RAPL; how often a log holds it is told by the log."""
+    facts = counter_facts(domain, Cpu.parse(str(spec["cpu"]))) if domain in RAPL_DOMAINS and domain else None
+    if facts is None or spec.get("kind") != Kind.COUNTER:
+        raise ValueError(f"cpu belongs to a counter of RAPL (kind=counter, domain one of {', '.join(RAPL_DOMAINS)})")
+    return replace(facts, period_s=None)
 
 
 def _read_table(

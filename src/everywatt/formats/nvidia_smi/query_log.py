@@ -14,10 +14,11 @@ from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.errors import UsageError
+from everywatt.energy.moving import climbs
 from everywatt.energy.publications import publications
 from everywatt.energy.tolerance import likely_limit_w
 from everywatt.sensors.calibrations import calibrated
-from everywatt.sensors.nvidia.gpu_known import facts_for
+from everywatt.sensors.nvidia.gpu_known import board_limit_w, draw_windows, facts_for
 from everywatt.sensors.nvidia.smi_csv import SmiRow, parse_csv
 from everywatt.tape.importing import Recording, usual_period_s, write_tape
 
@@ -83,8 +84,13 @@ def _recordings(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapp
         if any(value == value for value in watts):
             driver = str(options.get("driver") or rows[0].texts.get("driver_version") or "")
             told_w = float(options.get("limit_w") or _highest(_number(row, "power.limit") for row in rows)) or None
-            # Offsets grow with the size of a board; where its limit is not told, the readings say how large it is.
-            facts = facts_for(label, driver, told_w or likely_limit_w(_highest(watts)), reading)
+            # Offsets grow with the size of a board; where its limit is not known, the readings say how large it is.
+            limit_w = told_w or board_limit_w(label) or likely_limit_w(_highest(watts))
+            facts = facts_for(label, driver, limit_w, reading)
+            windows = draw_windows(label, driver) if reading == "draw" else ()
+            if len(windows) > 1:
+                # A driver that is not named: a moving average cannot step, whatever the load does.
+                facts = replace(facts, window_s=windows[-1] if climbs(watts) else windows[0])
             facts, why = calibrated(replace(facts, max_w=told_w), *_who(rows[0], options), host="")
             label = f"{label} ({why})" if why else label
             found.append(_power(device, at_ns, watts, facts, label))

@@ -21,7 +21,7 @@ from everywatt.core.energy import Energy, join_labels, total
 from everywatt.core.spans import Span
 from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable
-from everywatt.energy.ticks import WHOLE_ROWS, Ticks
+from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import windows_energy
 from everywatt.ledger.owners import (
     UNATTRIBUTED,
@@ -80,7 +80,8 @@ def span_ledger(
 class _Account:
     """One device: microjoules of each span (active, idle), of outside, and what could not be placed.
 
-    `edges` is what the edges leave open, of each span and at last of outside; `times` is each one's share of the time.
+    Of each span and at last of outside: `edges` is what the edges leave open, `aliasing_j` what the sensor did not see
+    of its time, and `times` its share of the time.
     """
 
     label: str
@@ -91,6 +92,7 @@ class _Account:
     outside_uj: int
     lost_uj: int
     edges: Sequence[tuple[Term, ...]]
+    aliasing_j: Sequence[float]
     times: Sequence[float]
     by_use: bool
     paths_j: float
@@ -107,7 +109,7 @@ def _account(
 ) -> _Account:
     count = len(owners.spans)
     ticks = load_ticks(source.tape, source.group, source.channel, windows[0][0], windows[-1][1], whole=True)
-    active, idle, owned_s = np.zeros(count), np.zeros(count), np.zeros(count + 1)
+    active, idle, owned_s, aliasing_j = np.zeros(count), np.zeros(count), np.zeros(count + 1), np.zeros(count + 1)
     outside = measured = seen = 0.0
     pieces = owners.pieces(source.label) if count else Pieces(*(np.zeros(0, dtype=np.int64),) * 3)
     for start_ns, end_ns in windows:
@@ -119,6 +121,8 @@ def _account(
         joules = np.maximum(joules, 0.0)
         seconds = np.diff(cut.edges_ns) / NS
         owned_s += np.append(cut.equally(seconds, count), cut.outside(seconds))
+        unseen_j = ticks.aliasing_j(cut.edges_ns[:-1], cut.edges_ns[1:])
+        aliasing_j += np.append(cut.equally(unseen_j, count), cut.outside(unseen_j))
         base = np.minimum(joules, (idle_w or 0.0) * seconds)
         idle += cut.equally(base, count)
         more, by_use = _active(cut, joules - base, owners, use, source.label)
@@ -126,16 +130,16 @@ def _account(
     weights = np.maximum(np.concatenate((active, idle, [outside])), 0.0)
     if not weights.sum() > 0:
         nothing, none = [0] * count, [()] * (count + 1)
-        return _Account(source.label, energy, whole_uj, nothing, nothing, 0, whole_uj, none, [], False, 0.0)
+        return _Account(source.label, energy, whole_uj, nothing, nothing, 0, whole_uj, none, [], [], False, 0.0)
     amounts = apportion(whole_uj, weights)
     known = {term.key: abs(term.joules) for term in energy.budget.terms if term.source == "edges"}
-    edges, placed = _edges(source, _witnessed(source, ticks, windows), windows, pieces, owners, known)
+    edges, placed = _edges(source, ticks, windows, pieces, owners, known)
     budget = energy.budget
     rest = replace(energy, budget=Budget(tuple(t for t in budget.terms if t.key not in placed), budget.bounds))
     paths_j = seen - energy.value
     times = (owned_s / owned_s.sum()).tolist() if owned_s.sum() > 0 else []
     shares = amounts[:count], amounts[count:-1], amounts[-1], 0
-    return _Account(source.label, rest, whole_uj, *shares, edges, times, measured > 0, paths_j)
+    return _Account(source.label, rest, whole_uj, *shares, edges, aliasing_j.tolist(), times, measured > 0, paths_j)
 
 
 def _active(cut: Stretches, joules: Floats, owners: SpanOwners, use: Use | None, device: str) -> tuple[Floats, float]:
@@ -143,14 +147,6 @@ def _active(cut: Stretches, joules: Floats, owners: SpanOwners, use: Use | None,
     if use is None or not owners.process.any():
         return cut.equally(joules, count), 0.0
     return cut.by_use(joules, count, owners.process, lambda pid: use(pid, device) if pid else None)
-
-
-def _witnessed(source: Source, ticks: Ticks | None, windows: Windows) -> Ticks | None:
-    """The same ticks with what utilisation says of them, as a window of its own has it, where they are not too many."""
-    first_ns, last_ns = windows[0][0], windows[-1][1]
-    if ticks is None or (last_ns - first_ns) / NS >= WHOLE_ROWS * source.group.expected_period_s:
-        return ticks
-    return load_ticks(source.tape, source.group, source.channel, first_ns, last_ns) or ticks
 
 
 def _edges(
@@ -243,13 +239,15 @@ def _entries(owners: SpanOwners, accounts: Sequence[_Account], whole: Energy) ->
 
 
 def _scaled(account: _Account, amount_uj: int, number: int | None) -> Energy:
-    """A share of a device's energy: its budget scaled, the offset by time, and what its own edges leave open."""
+    """A share of a device's energy: its budget scaled, the offset by time, and its own edges and aliasing."""
     share = amount_uj / account.whole_uj if account.whole_uj else 0.0
-    own = number is not None and number < len(account.times)
-    timed = account.times[number] if own and number is not None else share
+    own = number if number is not None and number < len(account.times) else None
+    timed = share if own is None else account.times[own]
     budget = account.energy.budget
     scaled = [
-        Term(term.source, term.key, term.joules * (timed if term.key.startswith("offset:") else share))
+        Term(term.source, term.key, account.aliasing_j[own])
+        if term.source == "aliasing" and own is not None
+        else Term(term.source, term.key, term.joules * (timed if term.key.startswith("offset:") else share))
         for term in budget.terms
     ]
     edges = account.edges[number] if number is not None else ()

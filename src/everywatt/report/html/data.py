@@ -114,7 +114,7 @@ def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Seq
     duration_s = run.duration_s
     figures = [{"label": "Duration", "value": format_duration(duration_s), "about": f"from {run.started:%H:%M:%S} UTC"}]
     if energy.joules is not None and duration_s > 0:
-        below, above = energy.budget.sides()
+        below, above = energy.sides()
         mean = format_watts(energy.joules / duration_s, below / duration_s, above / duration_s)
         figures.append({"label": "Mean power", "value": mean, "about": "energy over duration"})
     peaks = [(line.statistics["max"], line.label) for line in lines if line.in_total and line.statistics]

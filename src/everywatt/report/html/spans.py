@@ -110,7 +110,7 @@ def _phase(run: Run, name: str, spans: Sequence[Span], whole_j: float | None) ->
         "each_shown": None,
     }
     if energy.joules is not None and len(spans) > 1:
-        sides = energy.budget.sides()
+        sides = energy.sides()
         row["each_shown"] = format_quantity(
             energy.joules / len(spans), "J", sides[0] / len(spans), sides[1] / len(spans)
         )

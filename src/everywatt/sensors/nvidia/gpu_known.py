@@ -117,6 +117,19 @@ CARDS: tuple[Card, ...] = (
     Card("K40m", 0.81, 2.41, 235),
 )
 
+# Words by which a board differs from the one that has all its other words: limits do not carry over.
+_OTHER_BOARD = {"Ti", "S", "D", "SXM2", "SXM3", "SXM4", "SXM5", "Laptop", "Max-Q"}
+
+
+def board_limit_w(name: str) -> float | None:
+    """The power limit of a board by its maker's data sheet, where its model is among `CARDS`."""
+    words = set(re.split(r"[\s-]+", name.replace("SUPER", "S")))
+    for card in CARDS:
+        model = set(card.model.split()) - {"GTX"}
+        if all(word in words or f"{word}B" in words for word in model) and not (_OTHER_BOARD & words) - model:
+            return card.limit_w
+    return None
+
 
 class Spread(NamedTuple):
     """95 % half-widths for a card that is not calibrated: gain, and offset in watts and in percent of the limit."""
@@ -181,6 +194,16 @@ def timing(name: str, driver: str, reading: Reading) -> tuple[float | None, floa
         return row.counter_s, row.instant_s if part_time else None
     window_s = {"instant": row.instant_s, "average": row.average_s, "draw": row.draw_s}[reading]
     return row.period_s, window_s
+
+
+def draw_windows(name: str, driver: str) -> tuple[float, ...]:
+    """Every window that `power.draw` of a card may average: several where the driver decides and is not known."""
+    if driver_major(driver) is not None:
+        window_s = timing(name, driver, "draw")[1]
+        return () if window_s is None else (window_s,)
+    family = row_for(name, driver)
+    rows = [row for row in TABLE if family is not None and row.names == family.names]
+    return tuple(sorted({row.draw_s for row in rows if row.draw_s is not None}))
 
 
 def row_for(name: str, driver: str) -> Row | None:
