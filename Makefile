@@ -86,6 +86,14 @@ reference: $(VENV)/.stamp-dev ## write docs/reference from the code
 docs: $(VENV)/.stamp-dev ## build the documentation site into site/, offline; a warning is an error
 	NO_MKDOCS_2_WARNING=1 '$(VENV)/bin/mkdocs' build --quiet --strict
 
+.PHONY: dist
+dist: $(VENV)/.stamp-dev ## build the wheel and the source distribution into dist/, the same bytes every time
+	'$(VENV)/bin/python' -m hatchling build -d dist
+
+.PHONY: man
+man: $(VENV)/.stamp-dev ## write man pages into build/man
+	'$(VENV)/bin/python' scripts/make_man_pages.py build/man
+
 .PHONY: bench-venv
 bench-venv: $(BENCH)/.stamp ## the other tools, in an environment of their own
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from accuracy_bound import bound_pct
 from accuracy_lab import FAULTS, LOADS, SENSORS, Sensor, Window, bench_python, machine, measure, plan
-from everywatt.cli.common.output import Output
+from common import Tables
 
 SHORT = {0.05: 60, 0.25: 50, 1.0: 26}
 QUICK_LOADS = ("constant", "square 1.3 s", "telegraph", "meter 3090")
@@ -117,7 +117,7 @@ def _pick(windows: Sequence[Window], device: int, length_s: float) -> list[Windo
     return [window for window in windows if window.device == device and window.length_s == length_s]
 
 
-def show(rows: list[Row], title: str, peers: Sequence[str], output: Output) -> None:
+def show(rows: list[Row], title: str, peers: Sequence[str], output: Tables) -> None:
     """One sensor's table."""
     headers = ["load", "window s", "n", "everywatt %", "bound %", "ratio", *(f"{peer} %" for peer in peers), "misses"]
     lines = []
@@ -136,7 +136,7 @@ def _percent(value: float | None) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
-def verdict(rows: list[Row], output: Output) -> bool:
+def verdict(rows: list[Row], output: Tables) -> bool:
     """The last line: which targets were reached."""
     missed: dict[str, list[Row]] = {"lowest": [], "0.5 %": [], "bound": []}
     for row in rows:
@@ -177,7 +177,7 @@ def main(quick: bool | None = None) -> int:
     parser.add_argument("--no-peers", action="store_true", help="everywatt alone")
     parser.add_argument("--keep", type=Path, help="keep the recordings in this folder")
     args = parser.parse_args(None if quick is None else ["--quick"] * quick)
-    output = Output()
+    output = Tables()
     python = None if args.no_peers else bench_python()
     if python is None and not args.no_peers:
         output.say("No peers: BENCH_PYTHON is not set and there is no .venv-bench.")

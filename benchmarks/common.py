@@ -12,8 +12,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from everywatt.cli.common.output import Output
+from everywatt.core.tables import Cell, Table
 
-OUT = Output()
+
+class Tables(Output):
+    """The output of a benchmark: tables of cells that are text already."""
+
+    def table(  # type: ignore[override]
+        self, headers: Sequence[str], rows: Sequence[Sequence[Cell]], *, right: Sequence[int] = (), title: str = ""
+    ) -> None:
+        """One table on stdout; `right` are the places of its columns of numbers."""
+        super().table(Table.of(*headers, rows=rows, right=right, title=title))
+
+
+OUT = Tables()
 HERE = Path(__file__).resolve().parent
 SOURCE = Path(os.environ.get("BENCH_SOURCE") or HERE.parent / "src").resolve()  # what our subjects import
 MIB = 2**20

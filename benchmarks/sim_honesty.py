@@ -28,8 +28,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 from accuracy_lab import LOADS, NO_COUNTER, SENSORS, Sensor, Window, machine, measure, plan
+from common import Tables
 from everywatt.api.run import load
-from everywatt.cli.common.output import Output
 from everywatt.energy.sources import sources
 from everywatt.energy.window import source_energy
 from everywatt.sensors.nvidia.gpu_known import CARDS
@@ -201,7 +201,7 @@ def main(quick: bool | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a third of the time and of the windows")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(None if quick is None else ["--quick"] * quick)
-    output = Output()
+    output = Tables()
     seconds = 14.0 if args.quick else 30.0
     count = math.ceil((700 if args.quick else 2_000) / len(CLASSES))
     began = time.monotonic()

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from accuracy_bound import rules_pct
 from accuracy_lab import LOADS, SENSORS, Sensor
-from everywatt.cli.common.output import Output
+from common import Tables
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.energy.building import build_ticks
 from everywatt.energy.ticks import Ticks
@@ -206,7 +206,7 @@ def main() -> int:
     parser.add_argument("--utilisation", choices=("busy", "100", "none"), default="busy")
     parser.add_argument("--jitter", type=float, default=0.0, help="publications late by up to this many seconds")
     args = parser.parse_args()
-    output = Output()
+    output = Tables()
     for name in args.sensors.split(","):
         lines = []
         for load in args.loads.split(","):

@@ -17,7 +17,6 @@ DISTRIBUTIONS = {"pynvml": "nvidia-ml-py", "sklearn": "scikit-learn", "vl_conver
 
 # Imported only where the user's own program has it, so that no extra of ours brings it.
 OF_THE_USER = {
-    "amdsmi",  # comes with ROCm, in the version of its driver
     "ipython",
     "nvtx",
     "pandas",
@@ -43,7 +42,7 @@ def requirements(lines) -> set[str]:
 
 DECLARED = requirements(PROJECT["project"]["dependencies"]).union(
     *map(requirements, PROJECT["project"]["optional-dependencies"].values())
-)
+) - {"everywatt"}  # extras that are made of others name everywatt itself
 
 
 def imported(path: Path) -> set[str]:

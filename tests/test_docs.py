@@ -177,6 +177,25 @@ def test_the_tests_of_the_page_pass(environ, tmp_path):
     assert "2 passed" in out
 
 
+@pytest.mark.parametrize("page", ["design.md", "tape-format.md", "recorder-protocol.md", "estimation.md"])
+def test_modules_that_the_design_names_exist(page):
+    """`energy.window`, `recorder.client.Recording`: a renamed module is renamed here too."""
+    package = ROOT / "src" / "everywatt"
+    rooms = {folder.name for folder in package.iterdir() if (folder / "__init__.py").exists()}
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for name in re.findall(r"`(\w+(?:\.\w+)+)`", text):
+        room, *parts = name.split(".")
+        if room not in rooms:
+            continue
+        place = package / room
+        while parts and (place / parts[0]).is_dir():
+            place /= parts.pop(0)
+        module = place / (f"{parts[0]}.py" if parts else "__init__.py")
+        assert module.exists(), name
+        for attribute in parts[1:2]:
+            assert re.search(rf"\b(def|class) {attribute}\b|^{attribute} =", module.read_text(), re.MULTILINE), name
+
+
 def written() -> str:
     return "\n".join(page.read_text(encoding="utf-8") for page in WRITTEN)
 

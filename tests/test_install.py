@@ -4,38 +4,15 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 
 import pytest
+from required import closure
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_DISTRIBUTIONS = 8
 MOST_BYTES = 95 * 1024 * 1024
-
-
-def requirement_name(requirement: str) -> str | None:
-    """The canonical name, None where the requirement is for an extra or does not apply here."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    parsed = Requirement(requirement)
-    if parsed.marker is not None and not parsed.marker.evaluate({"extra": ""}):
-        return None
-    return str(canonicalize_name(parsed.name))
-
-
-def closure(requirements: list[str]) -> dict[str, Distribution]:
-    """Every distribution that the requirements bring, by name."""
-    found: dict[str, Distribution] = {}
-    queue = [name for name in map(requirement_name, requirements) if name]
-    while queue:
-        name = queue.pop()
-        if name in found:
-            continue
-        found[name] = distribution(name)
-        queue += [other for other in map(requirement_name, found[name].requires or []) if other]
-    return found
 
 
 def installed_bytes(dist: Distribution) -> int:
@@ -86,6 +63,7 @@ def test_versions_agree():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert everywatt.__version__ == project["version"]
     assert re.search(rf"^## {re.escape(everywatt.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert f"\nversion: {everywatt.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 @pytest.mark.serial

@@ -1,6 +1,8 @@
 """The documentation site builds offline, without a warning, and holds every page."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 
@@ -10,9 +12,12 @@ from pages import ROOT, WRITTEN
 pytest.importorskip("mkdocs", reason="make docs needs mkdocs-material: pip install --group dev")
 
 
-def test_the_site_builds_without_a_warning(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built once; a warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-d", str(tmp_path)],
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-d", str(folder)],
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -21,9 +26,32 @@ def test_the_site_builds_without_a_warning(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip() == ""
-    pages = {page.relative_to(tmp_path).with_suffix(".md").as_posix() for page in tmp_path.rglob("*.html")}
-    written = {page.relative_to(ROOT / "docs").as_posix() for page in WRITTEN if "docs" in page.parts}
+    return folder
+
+
+def test_the_site_holds_every_page_and_loads_nothing_from_elsewhere(site):
+    pages = {page.relative_to(site).with_suffix(".md").as_posix() for page in site.rglob("*.html")}
+    written = {page.relative_to(ROOT / "docs").as_posix() for page in WRITTEN if page.is_relative_to(ROOT / "docs")}
     assert written <= pages
-    text = (tmp_path / "index.html").read_text()
-    assert 'src="http' not in text  # nothing is loaded from elsewhere
-    assert 'rel="stylesheet" href="http' not in text
+    for page in (site / "index.html", site / "reference" / "cli.html"):
+        assert re.findall(r'(?:src|rel="stylesheet" href)="(?:https?:)?//[^"]+', page.read_text()) == []
+
+
+def test_search_works_from_disk(site):
+    """In a real browser, from file://, without a network."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    browser_path = shutil.which("chromium")
+    if browser_path is None:
+        pytest.skip("needs chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=browser_path, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page()
+        page.route(re.compile("^https?://"), lambda route: route.abort())
+        page.goto((site / "agent.html").as_uri())
+        page.focus("[data-md-component=search-query]")
+        page.keyboard.type("glossary")
+        found = page.locator(".md-search-result__link[href*='glossary.html']").first
+        found.wait_for(state="attached", timeout=20_000)
+        browser.close()

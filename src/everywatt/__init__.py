@@ -30,6 +30,7 @@ _ERRORS = (
     "TapeDamaged",
     "TapeTooNew",
     "RecorderError",
+    "NetworkError",
     "SimError",
 )
 _HOMES = {
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         EverywattError,
         MeasurementRefused,
         MissingExtra,
+        NetworkError,
         NoSensor,
         NotATape,
         RecorderError,
@@ -72,6 +74,7 @@ __all__ = [
     "MeasurementRefused",
     "Meter",
     "MissingExtra",
+    "NetworkError",
     "NoSensor",
     "NotATape",
     "RecorderError",

@@ -8,23 +8,52 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from steady import WATTS
+from virtual_world import VirtualWorld
 
 import everywatt
 from everywatt.api import meter as meter_module
 from everywatt.core.errors import MeasurementRefused, RunNotFound, UsageError
 
 
-@pytest.fixture
-def here(own_home, monkeypatch):
-    """Runs of this test are measured by the steady counter alone."""
+def measured_by_the_steady_counter(monkeypatch) -> None:
     monkeypatch.setenv("EVERYWATT_PLUGINS", "steady=steady:Steady")
     monkeypatch.setenv("EVERYWATT_SENSORS", "steady")
     monkeypatch.setenv("EVERYWATT_RECORDER_IDLE_S", "0.3")
+
+
+@pytest.fixture
+def real(own_home, monkeypatch):
+    """Threads, event loops and processes of the program's own, in real time."""
+    measured_by_the_steady_counter(monkeypatch)
     yield own_home
+    assert meter_module._open == [], "no meter is left open"
+
+
+class Here(NamedTuple):
+    """A folder of the test's own, in virtual time."""
+
+    folder: Path
+    sleep: Callable[[float], None]
+
+    def __truediv__(self, name: str) -> Path:
+        return self.folder / name
+
+
+@pytest.fixture
+def here(own_home, monkeypatch):
+    """Runs of this test are measured by the steady counter alone, in virtual time."""
+    with VirtualWorld(own_home) as world:
+        measured_by_the_steady_counter(monkeypatch)
+        monkeypatch.delenv("EVERYWATT_HOME")
+        yield Here(own_home, world.sleep)
+        world.wait_gone()
     assert meter_module._open == [], "no meter is left open"
 
 
@@ -37,7 +66,7 @@ def exactly(energy, seconds: float) -> None:
 
 def test_a_block(here) -> None:
     with everywatt.measure("train") as m:
-        time.sleep(0.2)
+        here.sleep(0.2)
     exactly(m.energy, m.run.duration_s)
     assert 0.2 <= m.duration_s < 0.6 and m.run.name.endswith("-train")
     assert str(m).startswith("train: ") and "95 %" in str(m) and m.to_dict()["energy"]["joules"] == m.energy.joules
@@ -53,7 +82,7 @@ def test_start_and_stop(here) -> None:
     m.start()
     with pytest.raises(UsageError):
         m.start()
-    time.sleep(0.1)
+    here.sleep(0.1)
     energy = m.stop()
     lasted = m.duration_s
     assert m.stop() == energy and m.duration_s == lasted, "a second stop changes nothing"
@@ -81,7 +110,8 @@ def test_functions(here) -> None:
     assert plain.measurement.run is named.measurement.run
 
 
-def test_coroutines_and_generators(here) -> None:
+@pytest.mark.realtime
+def test_coroutines_and_generators(real) -> None:
     @everywatt.measure
     async def coroutine(n):
         await asyncio.sleep(0.05)
@@ -127,7 +157,7 @@ def test_a_generator_that_is_dropped_is_measured_to_there(here) -> None:
 
 def test_an_exception_is_raised_on_and_the_record_kept(here) -> None:
     with pytest.raises(ZeroDivisionError), everywatt.measure("bad") as m:
-        time.sleep(0.05)
+        here.sleep(0.05)
         _ = 1 / 0
     exactly(m.energy, m.run.duration_s)
     assert isinstance(m.error, ZeroDivisionError)
@@ -141,9 +171,9 @@ def test_an_exception_is_raised_on_and_the_record_kept(here) -> None:
 def test_inside_another_it_is_a_span(here) -> None:
     with everywatt.measure("outer") as outer:
         with everywatt.measure("inner") as inner:
-            time.sleep(0.1)
+            here.sleep(0.1)
         assert inner.energy.joules is None and "enclosing" in inner.energy.refused
-        time.sleep(0.1)
+        here.sleep(0.1)
     assert len(list((here / "everywatt-runs").glob("2*"))) == 1
     (span,) = [span for span in outer.run.spans if span.name == "inner"]
     exactly(inner.energy, span.duration_s)
@@ -151,7 +181,8 @@ def test_inside_another_it_is_a_span(here) -> None:
     assert outer.energy.joules > 1.5 * inner.energy.joules
 
 
-def test_threads_find_the_meter_that_is_open(here) -> None:
+@pytest.mark.realtime
+def test_threads_find_the_meter_that_is_open(real) -> None:
     def work(number):
         with everywatt.span("work", number=number):
             everywatt.log(loss=1.0 / (1 + number))
@@ -169,7 +200,8 @@ def test_threads_find_the_meter_that_is_open(here) -> None:
     assert total.joules <= WATTS * covered * 1.02, "overlapping spans of one name count once"
 
 
-def test_tasks_keep_their_own_parents(here) -> None:
+@pytest.mark.realtime
+def test_tasks_keep_their_own_parents(real) -> None:
     async def task(number):
         with everywatt.span(f"task {number}"):
             await asyncio.sleep(0.02)
@@ -189,7 +221,8 @@ def test_tasks_keep_their_own_parents(here) -> None:
         exactly(m.run.energy(span=f"task {number}"), spans[f"task {number}"].duration_s)
 
 
-def test_spans_may_end_in_any_order_from_any_thread(here) -> None:
+@pytest.mark.realtime
+def test_spans_may_end_in_any_order_from_any_thread(real) -> None:
     with everywatt.Meter("order") as meter:
         first, second = meter.open_span("first"), meter.open_span("second")
         first.attributes["note"] = "set before the end"
@@ -227,7 +260,7 @@ def test_nothing_is_left_behind_without_saving(here, monkeypatch) -> None:
     monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setattr(tempfile, "tempdir", None)
     with everywatt.measure("gone", save=False) as m, everywatt.span("part"):
-        time.sleep(0.1)
+        here.sleep(0.1)
     assert list(scratch.iterdir()) == [] and not (here / "everywatt-runs").exists()
     exactly(m.energy, m.run.duration_s)
     assert m.run.to_dict()["spans"][1]["name"] == "part", "the run can still be asked"
@@ -268,7 +301,8 @@ def test_a_place_that_cannot_be_written_is_said_and_the_block_runs(here, monkeyp
 # Processes.
 
 
-def test_a_forked_child_leaves_the_parents_recording_alone(here) -> None:
+@pytest.mark.realtime
+def test_a_forked_child_leaves_the_parents_recording_alone(real) -> None:
     with everywatt.measure("parent", save=False) as m:
         child = os.fork()
         if child == 0:
@@ -286,9 +320,10 @@ def test_a_forked_child_leaves_the_parents_recording_alone(here) -> None:
     assert [span.name for span in m.run.spans] == ["parent"]
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_of_a_measured_program_measure_for_themselves(here, method) -> None:
-    script = here / "program.py"
+def test_workers_of_a_measured_program_measure_for_themselves(real, method) -> None:
+    script = real / "program.py"
     script.write_text(
         "import everywatt, multiprocessing, sys, time\n"
         "def work(n):\n"
@@ -305,7 +340,7 @@ def test_workers_of_a_measured_program_measure_for_themselves(here, method) -> N
     done = subprocess.run([sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert [float(word) for word in done.stdout.split()] == pytest.approx([WATTS] * 3, rel=0.05)
-    assert len(list((here / "everywatt-runs").glob("2*"))) == 3
+    assert len(list((real / "everywatt-runs").glob("2*"))) == 3
 
 
 def test_many_spans_add_up(here) -> None:
@@ -325,7 +360,7 @@ def test_many_spans_add_up(here) -> None:
 
 def test_frames_of_every_library(here) -> None:
     with everywatt.measure() as m:
-        time.sleep(0.25)
+        here.sleep(0.25)
     table = m.run.frame()
     assert {"time_utc", "channel", "value", "unit"} <= set(table.column_names)
     assert set(table.column("channel").to_pylist()) == {"cpu.0.package.energy"}
@@ -342,7 +377,7 @@ def test_a_replay_gives_the_same_total(here) -> None:
     from everywatt.recorder.client import record
 
     with everywatt.Meter("first") as meter:
-        time.sleep(0.6)
+        here.sleep(0.6)
     (tape,) = meter.run.tapes
     rows = [row for group in tape.groups for frame in tape.frames(group.id) for row in frame.rows()]
     truth = (rows[-1].values[0] - rows[0].values[0]) * 1e-9
@@ -350,7 +385,7 @@ def test_a_replay_gives_the_same_total(here) -> None:
     # From the folder of this program, which is not the recorder's.
     options = {"replay": {"tape": os.path.relpath(tape.path)}}
     recording = record(here / "again" / "host-0001.tape", meta={}, sensors=["replay"], options=options)
-    time.sleep((rows[-1].read_ns - rows[0].read_ns) / 1e9 + 0.4)
+    here.sleep((rows[-1].read_ns - rows[0].read_ns) / 1e9 + 0.4)
     again = everywatt.load(recording.close().path).energy()
     assert again.joules == pytest.approx(truth, rel=1e-6) and again.pedigree == "counter"
 

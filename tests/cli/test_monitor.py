@@ -106,17 +106,13 @@ def test_json_lines_until_the_time_is_up(place):
         assert device["settling"] or device["power_w"] > 0
 
 
+@pytest.mark.serial  # rows every half second need a machine that gives the time for them
 def test_csv_has_the_truth_and_is_appended_to(place):
-    def written():
-        return list(csv.DictReader((place.folder / "power.csv").open()))
-
     place.run("--csv", "power.csv", "--interval", "0.5s", "--for", "1.5s")
-    first = len([row for row in written() if row["device"] == "gpu.0"])
-    assert 1 <= first <= 4, "three, unless the machine was too busy to be looked at that often"
     place.run("--csv", "power.csv", "--once")
-    rows = written()
+    rows = list(csv.DictReader((place.folder / "power.csv").open()))
     cards = [row for row in rows if row["device"] == "gpu.0"]
-    assert len(cards) == first + 1
+    assert len(cards) >= 4
     assert float(cards[-1]["power_w"]) == pytest.approx(CARD_W, rel=0.02)
     assert sum(row["device"] == "device" for row in rows) == 0
 

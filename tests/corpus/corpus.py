@@ -31,6 +31,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from everywatt.core.clocks import SystemClock
+
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"
 EXPECTED = HERE / "expected"
@@ -175,7 +177,6 @@ def _apart(case: Case, root: Path, words: list[str]) -> tuple[int, str, str]:
 def _inside(case: Case, root: Path, words: list[str]) -> tuple[int, str, str]:
     """`main(words)` in this process, as good as in its own: streams, environment, folder, time zone and clock."""
     from everywatt.cli.main import main
-    from everywatt.core.clocks import SystemClock  # before time is patched: it keeps the functions that it finds
 
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
     before = Path.cwd()

@@ -49,11 +49,12 @@ def test_the_share_of_others(tmp_path, monkeypatch):
     monkeypatch.setattr(preflight.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(preflight.os, "cpu_count", lambda: 4)
     monkeypatch.setattr(preflight.os, "times", lambda: (0.0, 0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(preflight.time, "process_time", lambda: 0.0)
     stat(tmp_path / "proc", 1000)
     load = preflight.CpuLoad(Machine(proc=tmp_path / "proc", environ={}))
-    now[0] += 0.1
+    now[0] += 0.02
     assert load.others() is None  # too short for ticks
-    now[0] += 0.9
+    now[0] += 0.98
     stat(tmp_path / "proc", 1202)  # 2.02 s in 1 s of four CPUs, of which two ticks may be rounding
     assert load.others() == pytest.approx(0.5)
     (tmp_path / "proc" / "stat").unlink()
@@ -63,7 +64,7 @@ def test_the_share_of_others(tmp_path, monkeypatch):
 def test_a_simulated_machine_in_use_is_refused(sim_machine):
     code = """
 import subprocess, sys
-from everywatt.api import preflight
+from everywatt.doctor import preflight
 quiet = preflight.look()
 preflight.BUSY_SHARE = 0.02  # a busy host may leave the burner little
 burner = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])

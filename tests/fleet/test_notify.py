@@ -15,7 +15,7 @@ def test_ready_alive_and_reloading_reach_the_socket(tmp_path):
         assert sock.recv(100) == b"READY=1\nSTATUS=fine"
         for now_s in (100.0, 101.0, 103.0, 104.5):
             notifier.alive(now_s)
-        notifier.reloading()
+        notifier.reloading(5_000)
         assert [sock.recv(100)[:11] for _ in range(3)] == [b"WATCHDOG=1", b"WATCHDOG=1", b"RELOADING=1"]
 
 

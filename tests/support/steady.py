@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
+from everywatt.core.clocks import SystemClock
 from everywatt.sensors.base import Report, Request, State
 
 WATTS = 20.0
@@ -30,7 +29,7 @@ class Counter:
     )
 
     def read(self) -> list[Row]:
-        now = time.monotonic_ns()
+        now = SystemClock().monotonic_ns()
         return [Row(now, now, now, (now * WATTS,))]
 
     def close(self) -> None:

@@ -202,7 +202,7 @@ def test_a_csv_in_kilowatts_whose_last_line_was_cut_off(tmp_path):
 @pytest.mark.parametrize(
     ("text", "more", "match"),
     [
-        (b"when,w\n1000,\xff\n", {}, "not text in UTF-8"),
+        (b"when,w\n1000,\xff\n", {}, "not UTF-8 text"),
         (b"when;w\n1000;five\n", {"delimiter": ";"}, "Column 'w' of .* holds no number"),
         (b"when,w\n1000,5\n", {"gain_pc": 1}, "'gain_pc' is nothing"),
         (b"when,w\n1000,5\n", {"delimiter": ";;"}, "not one character"),

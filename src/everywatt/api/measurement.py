@@ -6,7 +6,6 @@ What records is loaded when something is measured, so that a library that only m
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
@@ -19,6 +18,12 @@ if TYPE_CHECKING:
     from everywatt.core.energy import Energy
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _now_ns() -> int:
+    from everywatt.core.clocks import SystemClock  # with the meter, not with the import of this module
+
+    return SystemClock().monotonic_ns()
 
 
 class Measurement:
@@ -51,7 +56,7 @@ class Measurement:
             self._span = self._outer.open_span(self.name or "measure")
         else:
             self._meter = Meter(self.name, **self._options).start()
-        self._started_ns, self._ended_ns = time.monotonic_ns(), None
+        self._started_ns, self._ended_ns = _now_ns(), None
         return self
 
     def stop(self) -> Energy:
@@ -60,7 +65,7 @@ class Measurement:
             raise UsageError("This measurement was not started.")
         if self._ended_ns is not None:
             return self.energy
-        self._ended_ns = time.monotonic_ns()
+        self._ended_ns = _now_ns()
         if self._span is not None:
             self._span.close()
         elif self._meter is not None:
@@ -93,7 +98,7 @@ class Measurement:
         """Seconds between start and stop (until now, while it runs)."""
         if self._started_ns is None:
             return 0.0
-        return ((self._ended_ns or time.monotonic_ns()) - self._started_ns) / 1e9
+        return ((self._ended_ns or _now_ns()) - self._started_ns) / 1e9
 
     @property
     def run(self) -> Run:

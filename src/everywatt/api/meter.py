@@ -180,6 +180,7 @@ class Meter:
             from everywatt.api.run import load  # it needs numpy, which takes longer to load than recording to start
 
             run = load(closed.path.parent)
+            run.know_spans(list(recording.top_spans.values()), recording.paths)
             if self._scratch is not None:
                 for tape in run.tapes:
                     tape.into_memory()

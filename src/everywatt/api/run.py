@@ -51,6 +51,7 @@ class Run:
         self.path = path
         self.tapes = tuple(tapes)
         self._trouble = tuple(trouble)
+        self._known: dict[Path, tuple[Span, ...]] = {}
 
     @property
     def name(self) -> str:
@@ -65,12 +66,19 @@ class Run:
     @property
     def spans(self) -> list[Span]:
         """All spans of all segments, in order of their start; a span that two segments share appears once."""
+        return list(self._known_spans(self.tapes).values())
+
+    def know_spans(self, spans: Sequence[Span], tapes: Sequence[Path]) -> None:
+        """Say what the program knows of its spans on `tapes`: one on a full disk may lack them, or their ends."""
+        self._known |= dict.fromkeys(tapes, tuple(spans))
+
+    def _known_spans(self, tapes: Sequence[Tape]) -> dict[str, Span]:
         seen: dict[str, Span] = {}
-        for tape in self.tapes:
-            for span in tape.spans():
+        for tape in tapes:
+            for span in (*tape.spans(), *self._known.get(tape.path, ())):
                 if span.id not in seen or seen[span.id].end_ns is None:
                     seen[span.id] = span
-        return list(seen.values())
+        return seen
 
     @property
     def points(self) -> list[Point]:
@@ -96,13 +104,24 @@ class Run:
         `gpu.0`, also for one that is not in the total, e.g. `cpu.0 core` or `psys`.
         """
         figures = []
+        observed_ns = asked_ns = 0.0
+        lost = False
         for tape, windows in zip(self.tapes, self._windows(span, between), strict=True):
             found = sources(tape)
             if windows:
-                figures.append((tape, self._asked(found, windows, device)))
+                energy = self._asked(found, windows, device)
+                figures.append((str(tape.meta.get("host", {}).get("name", "")), energy))
+                length_ns = sum(end - start for start, end in windows)
+                asked_ns += length_ns
+                observed_ns += energy.coverage * length_ns if energy.joules is not None else 0.0
+                lost = lost or (energy.joules is None and self._before(tape) is not None)
         if not figures:
             return Energy.refuse("nothing was recorded in that window")
-        return combine([(str(tape.meta.get("host", {}).get("name", "")), energy) for tape, energy in figures])
+        combined = combine(figures)
+        if lost and combined.joules is not None and asked_ns:
+            # What a segment should have told and has no reading of is time that was not observed.
+            combined = replace(combined, coverage=min(combined.coverage, observed_ns / asked_ns))
+        return combined
 
     def _asked(self, found: list[Source], windows: Sequence[tuple[int, int]], device: str | None) -> Energy:
         if device is None:
@@ -230,14 +249,29 @@ class Run:
         answers for as far as it goes: the time in between was not observed, and nothing is counted twice.
         """
         low, high = tape.extent_ns()
-        before = next(
-            (one for one in self.tapes if one.path.name == tape.meta.get("continues") and one is not tape), None
-        )
-        return (low if before is None else min(high, max(low, before.extent_ns()[1]))), high
+        before = self._before(tape)
+        return (low if before is None else min(high, before.extent_ns()[1])), high
+
+    def _before(self, tape: Tape) -> Tape | None:
+        """The segment that a tape goes on from, after a recorder that died."""
+        name = tape.meta.get("continues")
+        return next((one for one in self.tapes if one.path.name == name and one is not tape), None)
+
+    def _recording_of(self, tape: Tape) -> list[Tape]:
+        """The segments of one recording: a span may have begun on one of them and ended on another."""
+        if len(self.tapes) == 1:
+            return [tape]
+        first = {one.path: one for one in self.tapes}
+        for one in self.tapes:  # a segment comes after the one that it goes on from
+            before = self._before(one)
+            if before is not None:
+                first[one.path] = first[before.path]
+        return [one for one in self.tapes if first[one.path] is first[tape.path]]
 
     def _spans_of(self, tape: Tape, span: str | Span | None) -> list[tuple[int, int]]:
         low, high = self._extent_ns(tape)
-        spans = tape.spans()
+        recording = self._recording_of(tape)
+        spans = self._known_spans(recording).values()
         if span is None:
             chosen = [s for s in spans if s.parent is None and s.attributes.get("role") != IDLE_ROLE]
             if not chosen:
@@ -248,8 +282,11 @@ class Run:
         windows = []
         for one in chosen:
             start, end = one.start_ns, high if one.end_ns is None else one.end_ns
-            if len(self.tapes) > 1:
-                start, end = max(start, low), min(end, max(high, start))
+            if len(recording) > 1:
+                # Of what comes after the last rows of all of them nothing was observed, and the last one says so.
+                start, end = max(start, low), end if tape is recording[-1] else min(end, high)
+            elif len(self.tapes) > 1:
+                start = max(start, low)
             if end >= start:
                 windows.append((start, end))
         return union(windows)

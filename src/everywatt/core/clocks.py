@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
+import select
+import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 NS = 1_000_000_000
 
 
+class Task(Protocol):
+    """What was started beside the caller."""
+
+    def join(self, timeout: float | None = None) -> None: ...
+    def is_alive(self) -> bool: ...
+
+
+class Event(Protocol):
+    """As `threading.Event`."""
+
+    def is_set(self) -> bool: ...
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
 class Clock(Protocol):
-    """What sensors, recorder and tape ask for the time. Tests pass a FakeClock."""
+    """Time, waiting and what runs beside: all by which a program depends on when things happen.
+
+    The recorder, its client, the agent and the Slurm node ask nothing else, so a test that passes another clock runs
+    them in virtual time, one at a time.
+    """
 
     def monotonic_ns(self) -> int: ...
     def boottime_ns(self) -> int: ...
     def utc_ns(self) -> int: ...
     def sleep_until(self, deadline_ns: int) -> None: ...
+
+    def select(
+        self, readers: Iterable[Any], writers: Iterable[Any], exceptional: Iterable[Any], timeout_s: float | None, /
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """As `select.select`."""
+        ...
+
+    def poll(self, fd: int, *, write: bool, timeout_s: float) -> bool:
+        """Wait until `fd` can be read, or written where `write` is set; False where the time is over before that."""
+        ...
+
+    def spawn(self, function: Callable[[], object], name: str) -> Task:
+        """Run a function beside the caller."""
+        ...
+
+    def event(self) -> Event:
+        """A flag that others can wait for."""
+        ...
 
 
 class SystemClock:
@@ -23,6 +64,8 @@ class SystemClock:
 
     monotonic_ns = staticmethod(time.monotonic_ns)
     utc_ns = staticmethod(time.time_ns)
+    select = staticmethod(select.select)
+    event = staticmethod(threading.Event)
 
     def boottime_ns(self) -> int:
         """Monotonic time that goes on during a suspend; plain monotonic where the kernel has no such clock."""
@@ -34,10 +77,20 @@ class SystemClock:
         if left_ns > 0:
             time.sleep(left_ns / NS)
 
+    def poll(self, fd: int, *, write: bool, timeout_s: float) -> bool:
+        poll = select.poll()  # select() fails in programs with more than 1,024 files open
+        poll.register(fd, select.POLLIN | (select.POLLOUT if write else 0))
+        return bool(poll.poll(timeout_s * 1000))
+
+    def spawn(self, function: Callable[[], object], name: str) -> Task:
+        thread = threading.Thread(target=function, name=name, daemon=True)
+        thread.start()
+        return thread
+
 
 @dataclass
 class FakeClock:
-    """A clock that moves only when told to, or when somebody sleeps on it."""
+    """A clock that moves only when it is set, or when its only user waits on it."""
 
     now_ns: int = 1_000 * NS
     utc_offset_ns: int = 1_700_000_000 * NS
@@ -56,6 +109,26 @@ class FakeClock:
     def sleep_until(self, deadline_ns: int) -> None:
         self.sleeps.append(deadline_ns)
         self.now_ns = max(self.now_ns, deadline_ns)
+
+    def select(
+        self, readers: Iterable[Any], writers: Iterable[Any], exceptional: Iterable[Any], timeout_s: float | None, /
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        ready = select.select(readers, writers, exceptional, 0)
+        if not any(ready):
+            self.advance(timeout_s or 0.0)
+        return ready
+
+    def poll(self, fd: int, *, write: bool, timeout_s: float) -> bool:
+        return any(self.select((fd,), (fd,) if write else (), (), timeout_s))
+
+    def spawn(self, function: Callable[[], object], name: str) -> Task:
+        task = threading.Thread(target=function, name=name)
+        task.start()
+        task.join()
+        return task
+
+    def event(self) -> Event:
+        return threading.Event()
 
     def advance(self, seconds: float) -> None:
         self.now_ns += round(seconds * NS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import numpy as np
 
 from everywatt.core import foreign
 from everywatt.core.channels import Channel, Kind, Pedigree
-from everywatt.core.clocks import NS
+from everywatt.core.clocks import NS, Clock
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import SensorError, UsageError
 from everywatt.core.machine import Machine
@@ -106,19 +105,20 @@ class _Polls:
     """What was read of one group: when, how long a read took, and the values of each channel."""
 
     group: Group
+    clock: Clock
     at_ns: list[int] = field(default_factory=list)
     took_ns: list[int] = field(default_factory=list)
     values: list[tuple[float, ...]] = field(default_factory=list)
     failures: int = 0
 
     def once(self) -> None:
-        before_ns = time.monotonic_ns()
+        before_ns = self.clock.monotonic_ns()
         try:
             rows = self.group.read()
         except SensorError:
             self.failures += 1
             return
-        self.took_ns.append(time.monotonic_ns() - before_ns)
+        self.took_ns.append(self.clock.monotonic_ns() - before_ns)
         for row in rows:
             self.at_ns.append(row.read_ns)
             self.values.append(row.values)
@@ -136,13 +136,14 @@ def characterise_live(
     if not 0.5 <= time_s <= 3600:
         raise UsageError(f"{time_s:g} s is not between 0.5 s and 1 h.")
     found: list[dict[str, Any]] = []
-    with _opened(machine or Machine.here()) as devices:
+    machine = machine or Machine.here()
+    with _opened(machine) as devices:
         for device, groups in devices.items():
             made = load(int(Device.parse(device).name)) if load is not None and is_gpu(device) else None
-            polls = [_Polls(group) for group in groups]
+            polls = [_Polls(group, machine.clock) for group in groups]
             with ExitStack() as stack:
-                marks_ns = stack.enter_context(toggled(made)) if made is not None else None
-                _poll(polls, time_s)
+                marks_ns = stack.enter_context(toggled(made, machine.clock)) if made is not None else None
+                _poll(polls, time_s, machine.clock)
             marks_s = None if marks_ns is None else [mark / NS for mark in marks_ns]
             for one in polls:
                 found += _entries(one, marks_s)
@@ -179,17 +180,18 @@ def _measures(group: Group | TableGroup) -> bool:
     return any(c.carries_energy and c.pedigree is not Pedigree.MODELLED for c in channels) and not group.info.table
 
 
-def _poll(polls: Sequence[_Polls], time_s: float) -> None:
+def _poll(polls: Sequence[_Polls], time_s: float, clock: Clock) -> None:
     """Read all groups again and again, at most every POLL_S, and never with more than BUSY_SHARE of the time."""
     periods = [c.facts.period_s for one in polls for c in one.group.info.channels if c.facts.period_s]
     burst = bool(periods) and max(periods) < BURST_BELOW_S
-    end = time.monotonic() + (min(time_s, BURST_S) if burst else time_s)
-    while (now := time.monotonic()) < end:
+    end_ns = clock.monotonic_ns() + round((min(time_s, BURST_S) if burst else time_s) * NS)
+    while (now_ns := clock.monotonic_ns()) < end_ns:
         for one in polls:
             one.once()
         if not burst:
-            cost = time.monotonic() - now
-            time.sleep(max(POLL_S - cost, cost * (1 / BUSY_SHARE - 1), 0.0))
+            done_ns = clock.monotonic_ns()
+            cost_s = (done_ns - now_ns) / NS
+            clock.sleep_until(done_ns + round(max(POLL_S - cost_s, cost_s * (1 / BUSY_SHARE - 1), 0.0) * NS))
 
 
 def _entries(polls: _Polls, marks_s: Sequence[float] | None) -> list[dict[str, Any]]:

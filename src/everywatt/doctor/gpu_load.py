@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
-from everywatt.core.clocks import SystemClock
+from everywatt.core.clocks import Clock
 from everywatt.core.errors import UsageError
 
 # Stretches of uneven length meet a sensor's window at every phase, and excite short windows and long averages alike.
@@ -105,10 +105,10 @@ class TorchLoad:
 
 
 @contextmanager
-def toggled(load: Load) -> Iterator[list[int]]:
+def toggled(load: Load, clock: Clock) -> Iterator[list[int]]:
     """Switch a load on and off at uneven intervals while the block runs. Gives the list of switches (monotonic ns)."""
     marks: list[int] = []
-    ended = threading.Event()
+    ended = clock.event()
 
     def switch() -> None:
         chance = random.Random(20)  # the same pattern every time
@@ -116,16 +116,15 @@ def toggled(load: Load) -> Iterator[list[int]]:
         while not ended.wait(chance.uniform(SHORTEST_S, LONGEST_S)):
             (load.off if busy else load.on)()
             busy = not busy
-            marks.append(SystemClock.monotonic_ns())
+            marks.append(clock.monotonic_ns())
         if busy:
             load.off()
-            marks.append(SystemClock.monotonic_ns())
+            marks.append(clock.monotonic_ns())
 
-    thread = threading.Thread(target=switch, name="everywatt-toggle", daemon=True)
-    thread.start()
+    switching = clock.spawn(switch, "everywatt-toggle")
     try:
         yield marks
     finally:
         ended.set()
-        thread.join(2.0)
+        switching.join(2.0)
         load.close()

@@ -9,14 +9,12 @@ import os
 import signal
 import socket
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from everywatt.core.clocks import NS, Clock, SystemClock
+from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.config import nearest
 from everywatt.core.errors import EverywattError, NoSensor, UsageError
 from everywatt.core.machine import Machine
@@ -87,7 +85,7 @@ class Agent:
         self._reload: Callable[[], AgentOptions] | None = None
         self._asked_reload = False
         self._state_ns = self._rotate_ns = self._prune_ns = 0
-        self._sealing: threading.Thread | None = None
+        self._sealing: Task | None = None
         self._lock: Any = None
         self._said = 0
 
@@ -112,10 +110,6 @@ class Agent:
         now_ns = self.clock.monotonic_ns()
         self._rotate_ns = now_ns + round(self.options.rotate_s * NS)
         self._start_sender()
-        # What is loaded by now stays; little of what comes is cyclic.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(20_000, 50, 100)
 
     def _take_folder(self) -> None:
         try:
@@ -208,7 +202,9 @@ class Agent:
         from everywatt.fleet.sender import Sender
 
         assert self.session is not None
-        self.sender = Sender(self.options, self.folder, self.tape_folder, self.session.writer.path, say=self.say)
+        self.sender = Sender(
+            self.options, self.folder, self.tape_folder, self.session.writer.path, say=self.say, clock=self.clock
+        )
         self.sender.start()
 
     # Going on.
@@ -337,8 +333,7 @@ class Agent:
         if self.sender is not None:
             self.sender.live = session.writer.path
         self._save()
-        self._sealing = threading.Thread(target=self._seal, args=(old, meter), name="sealing", daemon=True)
-        self._sealing.start()
+        self._sealing = self.clock.spawn(lambda: self._seal(old, meter), "sealing")
 
     def _seal(self, session: segments.SegmentSession, meter: dict[str, Any]) -> None:
         session.writer.set_meta("samples", session.sample_count)
@@ -361,7 +356,7 @@ class Agent:
             self.tape_folder,
             live=self.session.writer.path,
             most_bytes=self.options.disk_bytes,
-            oldest_utc_s=time.time() - self.options.retention_s,
+            oldest_utc_s=self.clock.utc_ns() / NS - self.options.retention_s,
             sent=None if self.sender is None else self.sender.needs(),
             drop=self._dropped,
         )
@@ -371,7 +366,7 @@ class Agent:
         self.say(f"{path.name} was removed before {lost} of its samples were sent: the bound on the disk is reached.")
 
     def _reload_now(self) -> None:
-        self.notifier.reloading()
+        self.notifier.reloading(self.clock.monotonic_ns())
         try:
             fresh = self._reload() if self._reload is not None else self.options
         except EverywattError as error:
@@ -456,6 +451,10 @@ def serve(agent: Agent, reload: Callable[[], AgentOptions] | None = None, http: 
     """Run an agent in this process until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
     os.umask(0o077)
     agent.start()
+    # What is loaded by now stays; little of what comes is cyclic.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
     if reload is not None:
         agent.on_reload(reload)
     for number in (signal.SIGTERM, signal.SIGINT):

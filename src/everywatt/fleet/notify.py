@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Mapping
 
 
@@ -38,6 +37,6 @@ class Notifier:
             self._next_s = now_s + self.every_s * 0.8
             self.tell("WATCHDOG=1")
 
-    def reloading(self) -> None:
+    def reloading(self, now_ns: int) -> None:
         """The configuration is being read again; READY=1 ends it."""
-        self.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self.tell("RELOADING=1", f"MONOTONIC_USEC={now_ns // 1000}")

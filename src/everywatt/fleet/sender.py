@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.retry import Backoff
 from everywatt.fleet import state
 from everywatt.fleet.options import AgentOptions
@@ -42,6 +41,7 @@ class Sender:
         live: Path,
         *,
         say: Callable[[str], None],
+        clock: Clock | None = None,
         poster: Poster | None = None,
         sleep: Callable[[float], bool] | None = None,
         most: int = 5000,
@@ -57,9 +57,10 @@ class Sender:
         # A receiver that is new gets what comes from now on.
         self.queue = Queue(tapes, labels, kept or Position(number_of(live), 0), most, number_of(live))
         self.counts: dict[str, int] = {"sent": 0, "dropped": 0, "rejected": 0, **counts}
-        self._awake, self._ended = threading.Event(), threading.Event()
+        self._clock: Clock = clock or SystemClock()
+        self._awake, self._ended = self._clock.event(), self._clock.event()
         self._sleep = sleep or self._ended.wait
-        self._thread: threading.Thread | None = None
+        self._thread: Task | None = None
         self._trouble = ""
         self._unsent_ms: int | None = None
         self._pending = (0.0, 0)
@@ -90,22 +91,24 @@ class Sender:
         with contextlib.suppress(OSError):  # then more is sent twice after a kill
             state.write_json(self._file, data)
 
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / NS
+
     # The thread.
 
     def start(self) -> None:
         """Send from now on."""
         self._keep()  # where it begins, should nobody be there to take anything for long
-        self._thread = threading.Thread(target=self._run, name="remote-write", daemon=True)
-        self._thread.start()
+        self._thread = self._clock.spawn(self._run, "remote-write")
 
     def wake(self) -> None:
         """There may be something new on the tape. Posts are some seconds apart, unless there is much to send."""
-        if time.monotonic() >= self._next_s:
+        if self._now_s() >= self._next_s:
             self._awake.set()
 
     def close(self, drain_s: float = 0.0) -> None:
         """End, after sending what is there where that takes no longer than `drain_s`."""
-        self._deadline_s = time.monotonic() + drain_s
+        self._deadline_s = self._now_s() + drain_s
         self._ended.set()
         self._awake.set()
         if self._thread is not None:
@@ -123,10 +126,10 @@ class Sender:
                 self._tell(f"{type(error).__name__}: {error}")
                 going = False
                 self._ended.wait(WAITS.first_s)
-            if self._ended.is_set() and (not going or time.monotonic() >= (self._deadline_s or 0.0)):
+            if self._ended.is_set() and (not going or self._now_s() >= (self._deadline_s or 0.0)):
                 return
             if not going or not (self._more or self._ended.is_set()):
-                self._next_s = time.monotonic() + EVERY_S
+                self._next_s = self._now_s() + EVERY_S
                 self._awake.wait(IDLE_S)
 
     def step(self) -> bool:
@@ -207,12 +210,12 @@ class Sender:
 
     def figures(self) -> Mapping[str, Mapping[tuple[tuple[str, str], ...], float]]:
         """Samples by outcome, bytes that wait, and how old the oldest unsent sample is."""
-        now_s = time.monotonic()
+        now_s = self._now_s()
         if self._unsent_ms is None:
             self._pending = (now_s, 0)
         elif now_s - self._pending[0] > PENDING_S or not self._pending[1]:
             self._pending = (now_s, self.queue.pending_bytes())
-        lag_s = 0.0 if self._unsent_ms is None else max(0.0, time.time() - self._unsent_ms / 1000)
+        lag_s = 0.0 if self._unsent_ms is None else max(0.0, self._clock.utc_ns() / NS - self._unsent_ms / 1000)
         outcomes: dict[Any, float] = {(("outcome", name),): float(count) for name, count in self.counts.items()}
         return {
             "everywatt_remote_write_samples_total": outcomes,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import select
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import GroupInfo, Row
-from everywatt.core.clocks import Clock
+from everywatt.core.clocks import NS, Clock
 from everywatt.recorder.wire import encode
 
 if TYPE_CHECKING:
@@ -24,15 +23,16 @@ EDGES_ONLY_S = 3600.0  # without a recorder a counter may be read once an hour, 
 class Remote:
     """The socket. `send` never blocks: what the recorder does not take yet waits here."""
 
-    def __init__(self, sock: socket.socket, timeout_s: float) -> None:
+    def __init__(self, sock: socket.socket, timeout_s: float, clock: Clock) -> None:
         sock.setblocking(False)
         self._sock = sock
+        self._clock = clock
         self._timeout_s = timeout_s
         self._backlog = bytearray()
         self._replies = bytearray()
         self._id = 0
         self.tape = 0
-        self.heard_ns = time.monotonic_ns()
+        self.heard_ns = self._clock.monotonic_ns()
 
     def fileno(self) -> int:
         """The socket's descriptor."""
@@ -61,7 +61,7 @@ class Remote:
         except (BlockingIOError, InterruptedError):
             sent = 0
         else:
-            self.heard_ns = time.monotonic_ns()
+            self.heard_ns = self._clock.monotonic_ns()
         if sent < len(data):
             self._backlog += data[sent:]
 
@@ -69,7 +69,7 @@ class Remote:
         try:
             while self._backlog:
                 del self._backlog[: self._sock.send(self._backlog[: 1 << 20])]
-                self.heard_ns = time.monotonic_ns()
+                self.heard_ns = self._clock.monotonic_ns()
         except (BlockingIOError, InterruptedError):
             pass
 
@@ -77,17 +77,15 @@ class Remote:
         """Send a message and wait for its reply. OSError, EOFError: the recorder is gone; TimeoutError: it is slow."""
         self._id += 1
         self.send({**message, "id": self._id})
-        deadline = time.monotonic() + (timeout_s or self._timeout_s)
+        deadline_ns = self._clock.monotonic_ns() + round((timeout_s or self._timeout_s) * NS)
         while True:
             reply = self._reply()
             if reply is not None:
                 return reply
-            left = deadline - time.monotonic()
-            if left <= 0:
+            left_ns = deadline_ns - self._clock.monotonic_ns()
+            if left_ns <= 0:
                 raise TimeoutError("no answer in time")
-            poll = select.poll()
-            poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._backlog else 0))
-            poll.poll(left * 1000)
+            self._clock.poll(self._sock.fileno(), write=bool(self._backlog), timeout_s=left_ns / NS)
             self._push()
             self._receive()
 
@@ -98,7 +96,7 @@ class Remote:
             return
         if not data:
             raise EOFError("the recorder is gone")
-        self.heard_ns = time.monotonic_ns()
+        self.heard_ns = self._clock.monotonic_ns()
         self._replies += data
 
     def _reply(self) -> dict[str, Any] | None:

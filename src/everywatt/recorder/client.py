@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.errors import EverywattError, RecorderError, RunExists, TapeError, UsageError
 from everywatt.core.jsonio import plain
 from everywatt.core.machine import Machine
+from everywatt.core.spans import Span
 from everywatt.recorder.channel import Local, Remote
 from everywatt.recorder.inline import Inline
 from everywatt.recorder.launch import import_path, reach
@@ -30,6 +30,7 @@ from everywatt.sensors.base import Request
 
 _REFUSALS: dict[str, type[EverywattError]] = {"RunExists": RunExists, "TapeError": TapeError, "UsageError": UsageError}
 MOST_REVIVALS = 20
+MOST_TOP_SPANS = 1000
 OPEN_TIMEOUTS = 4  # probing sensors takes longer than starting a process
 
 _live: weakref.WeakSet[Recording] = weakref.WeakSet()
@@ -116,10 +117,14 @@ class Recording:
 
     reports   what every sensor said of itself; notes is what was remarked so far
     tenants   rows of `nvml.processes` when the tape was opened: who was on the GPUs already
+    paths     the segments that it was written to; the last one is `path`
+    top_spans the spans without a parent, as this side knows them: a tape on a full disk may lack their ends
     """
 
     def __init__(self, order: Order) -> None:
         self.path = order.path
+        self.paths = [order.path]
+        self.top_spans: dict[str, Span] = {}
         self.groups: tuple[GroupInfo, ...] = ()
         self.reports: list[dict[str, Any]] = []
         self.notes: list[str] = []
@@ -133,9 +138,9 @@ class Recording:
         self._count = 0
         self._revivals = 0
         self._closed: Closed | None = None
-        self._prefix = f"{self._pid:x}-{time.monotonic_ns():x}"
-        self._inline = Inline((), order.targets, order.request)
         self._clock = order.machine.clock
+        self._prefix = f"{self._pid:x}-{self._clock.monotonic_ns():x}"
+        self._inline = Inline((), order.targets, order.request)
         self._channel: Remote | Local = self._connect(order)
         _watch_forks()
         _live.add(self)
@@ -145,7 +150,7 @@ class Recording:
         why = ""
         for _ in range(3):
             try:
-                remote = Remote(reach(order.timeout_s), order.timeout_s)
+                remote = Remote(reach(order.timeout_s, self._clock), order.timeout_s, self._clock)
             except (EverywattError, OSError) as error:
                 why = str(error)
                 break
@@ -177,6 +182,7 @@ class Recording:
     def _move_on(self, order: Order) -> Order:
         """The same order for the next free segment."""
         self.path = next_segment(order.path)
+        self.paths.append(self.path)
         self._order = replace(order, path=self.path, meta={**order.meta, "continues": order.path.name})
         return self._order
 
@@ -191,7 +197,7 @@ class Recording:
         self.groups = tuple(group.info for group in kept)
         self.reports = [plain(report) for report in choice.reports]
         self._inline.close()
-        self._inline = Inline.of(kept)
+        self._inline = Inline.of(kept, order.request)
         text = (
             f"There is no recorder process, so counters are read where spans start and end, and nothing else is. {why}"
         )
@@ -231,6 +237,8 @@ class Recording:
                 at_ns if at_ns is not None else edges[-1][1].read_ns if edges else self._clock.monotonic_ns()
             )
             self._spans[uid] = message
+            if parent is None and len(self.top_spans) < MOST_TOP_SPANS:
+                self.top_spans[uid] = Span(uid, str(name), message["at_ns"], attributes=message.get("attributes") or {})
             self._send(message, edges)
         return uid
 
@@ -257,6 +265,8 @@ class Recording:
                 edges = self._inline.read()
             end_ns = at_ns if at_ns is not None else edges[0][1].read_ns if edges else self._clock.monotonic_ns()
             message = {"op": "span_close", "uid": uid, "at_ns": end_ns}
+            if uid in self.top_spans:
+                self.top_spans[uid] = replace(self.top_spans[uid], end_ns=end_ns)
             if attributes:
                 message["attributes"] = plain(attributes)
             # Known until the message is out: a recorder that takes the place of a dead one has to open it first.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 from everywatt.core.channels import GroupInfo, Row
+from everywatt.core.clocks import NS
 from everywatt.sensors import registry
 from everywatt.sensors.base import Group, Request, checked
 
-MUTED_S = 1.0
+MUTED_NS = NS
 
 
 class Inline:
@@ -20,7 +20,8 @@ class Inline:
         names = {info.name for info in groups if info.inline}
         sensors = sorted({info.sensor for info in groups if info.inline and info.sensor in targets})
         self._groups: list[tuple[str, Group]] = []
-        self._muted: dict[str, float] = {}
+        self._muted: dict[str, int] = {}
+        self._clock = request.machine.clock
         if not sensors:
             return
         for group in registry.choose(targets, request, sensors).groups:
@@ -30,9 +31,9 @@ class Inline:
                 group.close()
 
     @classmethod
-    def of(cls, groups: Sequence[object]) -> Inline:
+    def of(cls, groups: Sequence[object], request: Request) -> Inline:
         """Of groups that are open already."""
-        made = cls((), {}, Request())
+        made = cls((), {}, request)
         made._groups = [(cast("Group", group).info.name, cast("Group", group)) for group in groups]
         return made
 
@@ -40,14 +41,14 @@ class Inline:
         """One row of each group, by the group's name."""
         edges = []
         for name, group in self._groups:
-            if self._muted and self._muted.get(name, 0.0) > time.monotonic():
+            if self._muted and self._muted.get(name, 0) > self._clock.monotonic_ns():
                 continue
             try:
                 rows = group.read()
                 if rows:
                     edges.append((name, checked(rows[-1], group.info)))
             except Exception:  # noqa: BLE001 - a plug-in may do anything; the recorder notes the outage
-                self._muted[name] = time.monotonic() + MUTED_S
+                self._muted[name] = self._clock.monotonic_ns() + MUTED_NS
         return edges
 
     def close(self) -> None:

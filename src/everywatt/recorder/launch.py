@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import RecorderError
 from everywatt.recorder.wire import LOCK, Address, own_folder
 
@@ -18,15 +17,16 @@ if TYPE_CHECKING:
     import subprocess
 
 SEND_BUFFER = 1 << 20
+LOCK_NS = 5_000_000  # between two looks at the lock of a client that is starting the recorder
 
 
-def reach(timeout_s: float) -> socket.socket:
+def reach(timeout_s: float, clock: Clock) -> socket.socket:
     """A socket to the user's recorder, started where none runs. RecorderError says why there is none."""
     folder = own_folder()
     sock = _connect(folder)
     if sock is not None:
         return sock
-    deadline = time.monotonic() + timeout_s
+    deadline_ns = clock.monotonic_ns() + round(timeout_s * NS)
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -34,10 +34,10 @@ def reach(timeout_s: float) -> socket.socket:
             f"{folder} cannot be written: {error.strerror}.", cure="set EVERYWATT_RUNTIME_DIR"
         ) from None
     try:
-        _lock(lock, deadline)
+        _lock(lock, deadline_ns, clock)
         sock = _connect(folder)
         if sock is None:
-            start(deadline)
+            start(deadline_ns, clock)
             sock = _connect(folder)
     finally:
         os.close(lock)
@@ -46,16 +46,17 @@ def reach(timeout_s: float) -> socket.socket:
     return sock
 
 
-def _lock(fd: int, deadline: float) -> None:
+def _lock(fd: int, deadline_ns: int, clock: Clock) -> None:
     """One client starts the recorder, the others wait for it."""
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            now_ns = clock.monotonic_ns()
+            if now_ns > deadline_ns:
                 raise RecorderError("Another program has been starting the recorder for too long.") from None
-            time.sleep(0.005)
+            clock.sleep_until(now_ns + LOCK_NS)
 
 
 def _connect(folder: Path) -> socket.socket | None:
@@ -77,7 +78,7 @@ def import_path() -> list[str]:
     return list(dict.fromkeys(entry for entry in entries if os.path.exists(entry)))  # noqa: PTH110
 
 
-def start(deadline: float) -> None:
+def start(deadline_ns: int, clock: Clock) -> None:
     """Start a recorder and wait until it listens."""
     if not sys.executable:
         raise RecorderError("This program does not know its Python interpreter, so no recorder can be started.")
@@ -100,7 +101,7 @@ def start(deadline: float) -> None:
         )
         os.close(write)
         write = -1
-        answer = _await(ready, deadline)
+        answer = _await(ready, deadline_ns, clock)
         _reap(child)
     except OSError as error:
         raise RecorderError(f"The recorder cannot be started: {error.strerror or error}.") from None
@@ -112,10 +113,8 @@ def start(deadline: float) -> None:
         raise RecorderError(f"The recorder did not start: {answer}")
 
 
-def _await(fd: int, deadline: float) -> str:
-    poll = select.poll()  # select() fails in programs with more than 1,024 files open
-    poll.register(fd, select.POLLIN)
-    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+def _await(fd: int, deadline_ns: int, clock: Clock) -> str:
+    if not clock.poll(fd, write=False, timeout_s=max(0, deadline_ns - clock.monotonic_ns()) / NS):
         return "no answer in time."
     return os.read(fd, 2000).decode(errors="replace").strip() or "it ended at once."
 

@@ -9,9 +9,10 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from everywatt.core.clocks import SystemClock
+from everywatt.core.clocks import Clock, SystemClock
 from everywatt.core.errors import EverywattError
 from everywatt.recorder.server import Server
 from everywatt.recorder.wire import LOCK, LOG, SOCKET, Address, own_folder
@@ -25,23 +26,15 @@ def serve(ready_fd: int | None = None) -> int:
     try:
         folder = own_folder()
         log = Log(folder / LOG)
-        listener, inode = _listen(folder)
+        server = server_in(folder, SystemClock(), log)
     except (OSError, EverywattError) as error:
         _tell(ready_fd, f"{error}")
         return 1
-    if listener is None:
+    if server is None:
         _tell(ready_fd, "ready")
         return 0
     detach(log)
-    server = Server(
-        listener,
-        SystemClock(),
-        idle_s=float(os.environ.get("EVERYWATT_RECORDER_IDLE_S", "10")),
-        extra=[_signals()],
-        may_leave=lambda: _take_down(folder, inode),
-        gone=lambda: _inode(folder) != inode,
-        log=log,
-    )
+    server.extra.append(_signals())
     signal.signal(signal.SIGTERM, lambda *_: setattr(server, "stop", True))
     _tell(ready_fd, "ready")
     # What is loaded by now stays; little of what comes is cyclic.
@@ -54,10 +47,25 @@ def serve(ready_fd: int | None = None) -> int:
         log(f"{type(error).__name__}: {error}")
         return 1
     finally:
-        listener.close()
+        server.listener.close()
         if server.stop:
-            _take_down(folder, inode)
+            server.may_leave()
     return 0
+
+
+def server_in(folder: Path, clock: Clock, log: Callable[[str], None]) -> Server | None:
+    """A server that listens in a runtime folder; None where another recorder does already."""
+    listener, inode = _listen(folder)
+    if listener is None:
+        return None
+    return Server(
+        listener,
+        clock,
+        idle_s=float(os.environ.get("EVERYWATT_RECORDER_IDLE_S", "10")),
+        may_leave=lambda: _take_down(folder, inode),
+        gone=lambda: _inode(folder) != inode,
+        log=log,
+    )
 
 
 class Log:

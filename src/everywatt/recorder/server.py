@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import sys
 import time
@@ -94,6 +93,7 @@ class Server:
         self.tapes: dict[int, Tape] = {}
         self.cruise = Cruise(self.clock, self.schedule, self._idle, self._read)
         self.reads = self.wakes = self.pauses = 0
+        self._select = self.clock.select
         self._number = 0
         self._served = False
         self._idle_ns = now
@@ -146,7 +146,7 @@ class Server:
         readers = self._listening()
         writers = [fd for fd, connection in self.connections.items() if connection.pending]
         timeout = None if wake is None else max(0.0, (wake - self.clock.monotonic_ns()) / NS)
-        ready, writable, _ = select.select(readers, writers, (), timeout)
+        ready, writable, _ = self._select(readers, writers, (), timeout)
         self.wakes += 1
         self._mind_pause(wake)
         # Reads first: their time matters, a message's does not.
@@ -188,7 +188,7 @@ class Server:
         """
         while True:
             self._last_ns = now = self.clock.monotonic_ns()
-            ready = select.select(self._readers, (), (), (until_ns - now) / NS if until_ns > now else 0)[0]
+            ready = self._select(self._readers, (), (), (until_ns - now) / NS if until_ns > now else 0)[0]
             if not ready:
                 return self.clock.boottime_ns() - self.clock.monotonic_ns() - self._boot_ns > SUSPEND_NS
             if not all(item in self.connections and self._serve_lightly(self.connections[item]) for item in ready):

@@ -12,15 +12,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.sim.curves import Curve, parse_curve
 
-NS = 1_000_000_000
 PERIOD_S = 0.43
 MILLIVOLTS = 5000
 DITHER_W = 0.005
@@ -46,6 +44,7 @@ class Board:
         period_s: float = PERIOD_S,
         fault: str = "",
         dither_w: float = DITHER_W,
+        clock: Clock | None = None,
     ) -> None:
         if layout not in _LAYOUTS:
             raise ValueError(f"layout is one of {', '.join(_LAYOUTS)}")
@@ -54,24 +53,24 @@ class Board:
         self.period_s = period_s
         self.fault = fault
         self._dither_w = dither_w
-        self.t0_ns = time.monotonic_ns()
+        self._clock: Clock = clock or SystemClock()
+        self.t0_ns = self._clock.monotonic_ns()
         self._curves: dict[str, Curve] = {label: parse_curve(text) for label, text in rails.items()}
         self._odd = 1
         self._amps: list[tuple[Curve, int]] = []
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._ended = self._clock.event()
+        self._publishing: Task | None = None
 
     def __enter__(self) -> Board:
         self._write()
         self._publish(0.0)
-        self._thread = threading.Thread(target=self._go, name="everywatt-jetson", daemon=True)
-        self._thread.start()
+        self._publishing = self._clock.spawn(self._go, "everywatt-jetson")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self._publishing is not None:
+            self._publishing.join()
         for _, handle in self._amps:
             os.close(handle)
         self._amps = []
@@ -128,7 +127,7 @@ class Board:
         number = 0
         while not self._ended.is_set():
             number += 1
-            wait_s = (self.t0_ns + number * self.period_s * NS - time.monotonic_ns()) / NS
+            wait_s = (self.t0_ns + number * self.period_s * NS - self._clock.monotonic_ns()) / NS
             if wait_s > 0 and self._ended.wait(wait_s):
                 return
             self._publish(number * self.period_s)

@@ -10,8 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+from everywatt.core.clocks import NS
 from everywatt.sim.curves import Curve, parse_curve
-from everywatt.sim.jetson import NS, mean_w
+from everywatt.sim.jetson import mean_w
 
 
 def line(curves: dict[str, Curve], now_s: float, period_s: float) -> str:

@@ -10,7 +10,7 @@ import pytest
 from machines import Process, write_machine
 from tapes import UTC_NS
 
-from everywatt.core.clocks import NS
+from everywatt.core.clocks import NS, FakeClock
 from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.booking import book
 from everywatt.slurm.node.cards import card_order, gres_numbers
@@ -139,7 +139,7 @@ def node_at(tmp_path: Path, now: float, boot: str = "b") -> Node:
         Store(tmp_path / "store"),
         tapes_in(tmp_path / "tape"),
         ask=lambda jobs, node, conf: {job: {"account": "phys", "name": f"job {job}"} for job in jobs},
-        now_s=lambda: T0 + now,
+        clock=FakeClock(round(now * NS), utc_offset_ns=round(T0 * NS)),
         boot=boot,
     )
 

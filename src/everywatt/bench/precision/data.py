@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -16,7 +18,10 @@ from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 
 Arrays = dict[str, npt.NDArray[Any]]
+REVIEWS = "reviews"
 SST2 = "sst2"
+SST2_FILE = "sst2_validation_tokens.npz"
+SST2_SHA256 = "308a84edb60b7da96f59e06e3d2ce1ff036216fa0a8c1c78a5673c4187210ec7"
 RANDOM = "random-tokens"
 OLD_FILES = ("input_ids.pt", "attention_mask.pt", "labels.pt")
 
@@ -62,10 +67,16 @@ class Dataset:
 
 
 def load_data(source: str, *, num_labels: int | None = None) -> Dataset:
-    """`sst2`, `random-tokens`, an .npz file, or a folder of input_ids.pt, attention_mask.pt and labels.pt."""
+    """`reviews`, `sst2`, `random-tokens`, an .npz file, or a folder of input_ids.pt, attention_mask.pt and labels.pt.
+
+    `reviews` is bundled (scripts/make_review_tokens.py). SST-2 has no clear licence, so it is not: `sst2` reads the
+    user's own copy and checks its SHA-256.
+    """
+    if source == REVIEWS:
+        with resources.as_file(resources.files(__package__) / "review_tokens.npz") as file:
+            return _checked("generated reviews", _npz(file), num_labels, "BERT-uncased tokens")
     if source == SST2:
-        with resources.as_file(resources.files(__package__) / "sst2_validation_tokens.npz") as file:
-            return _checked("SST-2 validation", _npz(file), num_labels, "BERT-uncased tokens")
+        return _checked("SST-2 validation", _npz(_sst2_file()), num_labels, "BERT-uncased tokens")
     if source == RANDOM:
         rng = np.random.default_rng(0)
         ids = rng.integers(0, 1000, (64, 64))
@@ -76,8 +87,24 @@ def load_data(source: str, *, num_labels: int | None = None) -> Dataset:
     if path.suffix == ".npz" and path.is_file():
         return _checked(path.name, _npz(path), num_labels)
     raise UsageError(
-        f"'{source}' is neither {SST2}, {RANDOM}, an .npz file, nor a folder with {', '.join(OLD_FILES)}.",
+        f"'{source}' is neither {REVIEWS}, {SST2}, {RANDOM}, an .npz file, nor a folder with {', '.join(OLD_FILES)}.",
     )
+
+
+def _sst2_file() -> Path:
+    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    path = base / "everywatt" / SST2_FILE
+    if not path.is_file():
+        raise UsageError(
+            f"SST-2 is not bundled with everywatt: {path} is missing.",
+            cure=f"put {SST2_FILE} there (872 sentences as BERT-uncased tokens), or use --data {REVIEWS}.",
+        )
+    if hashlib.sha256(path.read_bytes()).hexdigest() != SST2_SHA256:
+        raise UsageError(
+            f"{path} is not the expected file: its SHA-256 should be {SST2_SHA256}.",
+            cure=f"replace it, or give your own file as --data {path}.",
+        )
+    return path
 
 
 def _npz(path: Path) -> Arrays:

@@ -30,7 +30,7 @@ class Job:
 
     model: str = DEFAULT_MODEL
     task: str = "encode"
-    data: str = "sst2"
+    data: str = "reviews"
     precisions: tuple[str, ...] = ("fp32", "bf16", "int8")
     batch_size: int = 8
     iters: int | None = None

@@ -27,7 +27,7 @@ class TrainJob:
     """What to train, how, and how often. `precisions`: fp32, or autocast to bf16 or fp16 with weights in fp32."""
 
     model: str = "minilm"
-    data: str = "sst2"
+    data: str = "reviews"
     precisions: tuple[str, ...] = ("fp32", "bf16")
     epochs: int = 2
     batch_size: int = 16

@@ -48,7 +48,7 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 @click.command(cls=Verb)
 @click.option("--model", default=DEFAULT_MODEL, metavar="DIR", help="A saved model, minilm (default) or gpt2-random.")
 @click.option("--task", type=click.Choice(TASKS), help="What the model does (from the model).")
-@click.option("--data", metavar="D", help="An .npz file, a folder of .pt tensors, sst2 or random-tokens.")
+@click.option("--data", metavar="D", help="An .npz file, a folder of .pt tensors, reviews, sst2 or random-tokens.")
 @click.option("--precisions", default="fp32,bf16,int8", metavar="LIST", help="The first is the baseline.")
 @click.option("--batch-size", type=click.IntRange(1), default=8, help="Items in a batch (8).")
 @click.option("--seq-length", type=click.IntRange(1), help="Tokens of a timed sentence (nine tenths fit).")
@@ -108,8 +108,8 @@ def command(
     """Measure a model at several precisions: energy, speed, accuracy, size, and what was really computed.
 
     Each precision runs in a process of its own, in interleaved timed loops; only those are charged. Without options it
-    is the MiniLM sentence encoder on SST-2. -o writes .json, .csv, .md or .html. Ctrl-C keeps what there is: --resume
-    RUN goes on with the same request, and does nothing again that was finished.
+    is the MiniLM sentence encoder on the bundled reviews. -o writes .json, .csv, .md or .html. Ctrl-C keeps partial
+    results: --resume RUN continues the same request and repeats nothing that was finished.
     """
     if old:
         return _old(old, output)
@@ -122,7 +122,7 @@ def command(
     told: dict[str, Any] = {
         "model": model,
         "task": kind,
-        "data": data or ("random-tokens" if kind == "causal-lm" else "sst2"),
+        "data": data or ("random-tokens" if kind == "causal-lm" else "reviews"),
         "precisions": parse_precisions(precisions),
         "batch_size": batch_size,
         "iters": iters,

@@ -38,7 +38,9 @@ COLUMNS = (
 @click.option(
     "--model", default="minilm", metavar="DIR", help="A saved classifier, or minilm with a new head (default)."
 )
-@click.option("--data", default="sst2", metavar="D", help="An .npz file, a folder of .pt tensors, or sst2.")
+@click.option(
+    "--data", default="reviews", metavar="D", help="An .npz file, a folder of .pt tensors, reviews (bundled) or sst2."
+)
 @click.option("--precisions", default="fp32,bf16", metavar="LIST", help="fp32, and autocast to bf16 or fp16.")
 @click.option("--epochs", type=click.IntRange(1), default=2, help="Passes over the training half (2).")
 @click.option("--batch-size", type=click.IntRange(1), default=16, help="Items in a batch (16).")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
 
 from everywatt.api.meter import Meter, SpanHandle
-from everywatt.core.clocks import NS
+from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.slurm.node.node_jobs import NodeJob
 
 FACTS: Final = (
@@ -18,9 +17,10 @@ FACTS: Final = (
 class JobSpans:
     """Opens a span for each job that starts and closes it with what is known of the job at its end."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, clock: Clock | None = None) -> None:
         self._meter = meter
-        self._since_ns = time.monotonic_ns()
+        self._clock: Clock = clock or SystemClock()
+        self._since_ns = self._clock.monotonic_ns()
         self._open: dict[str, SpanHandle] = {}
 
     def started(self, job: NodeJob) -> None:
@@ -37,9 +37,8 @@ class JobSpans:
             at_ns = max(self._monotonic_ns(job.end_s or job.start_s), self._since_ns)
             self._meter.recording.span_close(span.id, attributes=about(job), at_ns=at_ns)
 
-    @staticmethod
-    def _monotonic_ns(at_s: float) -> int:
-        return time.monotonic_ns() - (time.time_ns() - round(at_s * NS))
+    def _monotonic_ns(self, at_s: float) -> int:
+        return self._clock.monotonic_ns() - (self._clock.utc_ns() - round(at_s * NS))
 
 
 def shown(job: NodeJob) -> str:

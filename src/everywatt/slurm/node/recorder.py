@@ -6,11 +6,11 @@ said is there. So a kill at any moment loses nothing, and does nothing twice tha
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import addable, sources
 from everywatt.slurm.node import scontrol
@@ -61,11 +61,12 @@ class Node:
         ask: Callable[[Sequence[int], str, str], Mapping[int, dict[str, Any]]] = scontrol.show_jobs,
         pids: Callable[[int, str, str], dict[int, tuple[int, str]]] = scontrol.list_pids,
         watch: Watch | None = None,
-        now_s: Callable[[], float] = time.time,
+        clock: Clock | None = None,
         boot: str | None = None,
     ) -> None:
         self.name, self.spool, self.store = name, spool, store
-        self._tapes, self._ask, self._pids, self._now_s = tapes, ask, pids, now_s
+        self._tapes, self._ask, self._pids = tapes, ask, pids
+        self._clock: Clock = clock or SystemClock()
         self._watch = watch
         self._asked: set[str] = set()
         self._unknown: dict[str, None] = {}  # runs of jobs that scontrol is still to be asked of, oldest first
@@ -85,6 +86,9 @@ class Node:
         for job in self._jobs.jobs.values():
             if watch is not None and job.end_s is None:
                 watch.started(job)
+
+    def _now_s(self) -> float:
+        return self._clock.utc_ns() / NS
 
     @property
     def trouble(self) -> str:
@@ -125,9 +129,9 @@ class Node:
 
     def _ask_for_some(self) -> None:
         """Complete jobs that events told of, as many as there is time for: a slow controller must not hold us up."""
-        began = time.monotonic()
+        until_ns = self._clock.monotonic_ns() + round(SLOW_S * NS)
         later = []
-        while self._unknown and time.monotonic() - began < SLOW_S:
+        while self._unknown and self._clock.monotonic_ns() < until_ns:
             jobs = self._next_unknown()
             told = self._ask([job.job_id for job in jobs], self.name, jobs[0].conf) if jobs else {}
             for job in jobs:
