@@ -26,7 +26,8 @@ class Overhead:
 
     def __str__(self) -> str:
         offset = format_watts(self.a_w, self.a_within_w, self.a_within_w)
-        return f"wall = {offset} + {format_number(self.b, '', self.b_within, self.b_within)} × chips"
+        slope = format_number(self.b, "", self.b_within, self.b_within)
+        return f"wall = ({offset}) + ({slope}) × chips"
 
 
 def fit_overhead(chips_w: npt.ArrayLike, wall_w: npt.ArrayLike) -> Overhead | None:
