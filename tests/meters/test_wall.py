@@ -137,7 +137,7 @@ def a100(tmp_path_factory):
 def test_the_gain_of_a_recorded_card(a100):
     (found,) = compare_with_meter(load(a100 / "card.tape"), load(a100 / "meter.tape"))
     assert found.gain == pytest.approx(0.958, abs=0.003) and found.offset_w == pytest.approx(-2.0, abs=0.7)
-    assert found.gain_within < 0.01 and found.offset_within_w < 1.5
+    assert found.gain_within < 0.015 and found.offset_within_w < 1.5
 
 
 def test_what_is_found_is_kept_and_used(a100, tmp_path, monkeypatch, capsys):
