@@ -336,7 +336,7 @@ def test_workers_of_a_measured_program_measure_for_themselves(real, method) -> N
         "            watts = pool.map(work, range(2))\n"
         "    print(m.energy.value / m.run.duration_s, *watts)\n"
     )
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), *sys.path[:1]])}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), *filter(None, sys.path)])}
     done = subprocess.run([sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert [float(word) for word in done.stdout.split()] == pytest.approx([WATTS] * 3, rel=0.05)

@@ -45,7 +45,7 @@ def test_cooling_ends_when_the_power_is_a_tenth_above_idle(lab):
     Cooling(lab.meter(), lab).wait(shown.append)
     true_s = tau_s * math.log(4 / COOL_WITHIN)
     assert true_s <= lab.now_s - began_s <= true_s + RECENT_S + 2 * LOOK_S
-    assert "idle 20.0 W" in shown[-1]
+    assert "idle 20.00 W" in shown[-1]
 
 
 @pytest.fixture

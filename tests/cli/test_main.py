@@ -92,7 +92,11 @@ def group_that(function) -> click.Group:
 )
 def test_each_error_ends_with_its_code_and_says_the_cure(kind, capsys):
     def fail():
-        raise kind("lib", "extra") if kind is errors.MissingExtra else kind("It broke.", cure="mend it")
+        if kind is errors.MissingExtra:
+            raise kind("lib", "extra")
+        if kind is errors.NetworkError:
+            raise kind("connect", "http://plug.lan", "connection refused", cure="mend it")
+        raise kind("It broke.", cure="mend it")
 
     assert frame.dispatch(["go"], group_that(fail)) == kind.exit_code
     out, err = capsys.readouterr()

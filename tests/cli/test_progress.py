@@ -16,9 +16,9 @@ def test_what_a_line_says():
     now = [0.0]
     work = Task("report", clock=lambda: now[0])
     now[0] = 3.0
-    assert work.line() == "report, 3.0 s"
+    assert work.line() == "report, 3.00 s"
     work.tell(0.25, "reading gpu.0")
-    assert work.line() == "report: reading gpu.0, 25%, 3.0 s, about 9.0 s left"
+    assert work.line() == "report: reading gpu.0, 25%, 3.00 s, about 9.00 s left"
     work.tell(0.1, "again")
     assert work.share == 0.25, "it never goes back"
 

@@ -228,11 +228,8 @@ def test_a_learner_of_somebody_else_is_tried_and_kept_as_data(monkeypatch):
         def predict(self, payload, x):
             return np.full(len(x), payload["watts"])
 
-    class Entry:
-        def load(self):
-            return Median()
-
-    monkeypatch.setattr(learners, "plugins", lambda: {"median": Entry()})
+    monkeypatch.setattr(learners, "registered", lambda group: {"median": "other:Median"})
+    monkeypatch.setattr(learners, "load_plugin", lambda group, name: Median())
     found = fit(world(), "power", only=("median", "linear"))
     assert [one.candidate.name for one in found.scores] == ["mean", "linear", "median"]
     form = learners.fit_form(found.scores[-1].candidate, np.zeros((3, 2)), np.array([1.0, 2, 9]))

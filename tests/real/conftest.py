@@ -10,9 +10,12 @@ from slurm_cluster import Options, SlurmCluster, missing
 from slurm_counter import Counter, can_mount
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """One Chromium for all modules; each page is in a context of its own."""
+    """One Chromium for a module; each page is in a context of its own.
+
+    Not for the whole session: while Playwright runs, no other test of this worker could run an event loop.
+    """
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=SWITCHES)
@@ -32,7 +35,7 @@ def picture():
     return take
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def free_pages(browser):
     """Blank pages by the settings of their contexts: to open one more context costs more than most pages."""
     return {}

@@ -141,7 +141,7 @@ def test_a_mix_of_kinds_over_a_hypercube():
 
 
 def test_what_cannot_be_made_is_refused_before_anything_starts(tmp_path):
-    with pytest.raises(UsageError, match="GiB of memory"):
+    with pytest.raises(UsageError, match="TiB of memory"):
         play(shaped(Load(ram_bytes=2**50), {}, time_s=1.0))
     with pytest.raises(UsageError, match="no engine 'magic'"):
         play(cpu("10", 1.0), engine="magic")

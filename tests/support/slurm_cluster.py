@@ -386,9 +386,10 @@ class SlurmCluster:
         for pid in inside:
             kill(pid)
         for pid in self._left_behind(f"slurmd.{node}.log"):
-            for child in descendants(pid):
+            inside = descendants(pid)
+            kill(pid)  # before what it runs, whose end it would report as the job's failure
+            for child in inside:
                 kill(child)
-            kill(pid)
         if told:
             self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=power")
 
