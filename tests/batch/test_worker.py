@@ -158,7 +158,6 @@ def test_its_command_ends_when_the_worker_is_killed(lane):
     assert ends(pid), "the command outlives its worker"
 
 
-@pytest.mark.xfail(strict=True, reason="the kill is forgotten when the job begins")
 def test_a_kill_that_arrives_with_its_job_kills_it(lane):
     os.kill(lane.worker_pid, signal.SIGSTOP)  # so that it reads both messages at once
     lane.give(Item(0, "a", "a"), Attempt(1, "cpu", 0), {"words": ["sleep", "300"]})

@@ -138,7 +138,7 @@ class Worker:
         while not self.ended:
             self._wait([0], None)
             while self.job is not None and not self.ended:
-                job, self.job, self.kill_asked = self.job, None, False
+                job, self.job = self.job, None
                 self._run(job)
 
     def _wait(self, descriptors: list[int], timeout_s: float | None) -> None:
@@ -155,7 +155,7 @@ class Worker:
         for line in lines:
             message = json.loads(line)
             if "run" in message:
-                self.job = message["run"]
+                self.job, self.kill_asked = message["run"], False  # a kill in the same read is meant for this job
             elif message.get("kill"):
                 self.kill_asked = True
 
