@@ -44,7 +44,7 @@ def page(name: str, command: click.Command) -> str:
 
 def usage(command: click.Command) -> str:
     """Options and arguments as in the first line of --help."""
-    with click.Context(command) as context:
+    with click.Context(command, **command.context_settings) as context:  # a command keeps its first --help
         return " ".join(command.collect_usage_pieces(context))
 
 

@@ -59,7 +59,7 @@ def cli_page() -> str:
     """docs/reference/cli.md"""
     parts = ["# Commands\n", WRITTEN, _rows(["option", "does"], [[f"`{k}`", v] for k, v in OPTIONS.items()])]
     for name, command in commands():
-        context = click.Context(command, info_name=name)
+        context = click.Context(command, info_name=name, **command.context_settings)  # it keeps its first --help
         usage = " ".join([name, *command.collect_usage_pieces(context)])
         parts.append(f"## {name}\n\n    {usage}\n\n{_doc(command.help)}\n")
         rows = [[f"`{_spelling(option)}`", option.help or ""] for option in visible_options(command)]

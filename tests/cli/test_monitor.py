@@ -220,7 +220,8 @@ def test_a_run_that_is_written_and_one_that_has_ended(place):
     assert live["live"] and live["power_w"] == pytest.approx(240, rel=0.05)
     done = json.loads(place.run("last", "--once", "--json").stdout)
     assert not done["live"] and done["energy"]["joules"] > live["energy"]["joules"]
-    assert done["energy"]["joules"] == pytest.approx(240 * done["elapsed_s"], rel=0.05)
+    # The totals of a view begin and end with a reading: up to three periods of 0.1 s may be missing.
+    assert done["energy"]["joules"] == pytest.approx(240 * done["elapsed_s"], abs=240 * 0.3)
 
 
 def test_a_batch_log(place):

@@ -122,7 +122,7 @@ def test_a_requeued_task_goes_on_and_what_was_in_flight_is_marked(here):
 
 
 def test_a_cancelled_array_is_collected_and_its_rest_is_submitted_again(here):
-    text = 'if [ "$1" != i0 ] && [ ! -e free ]; then sleep 60; fi; echo "$1" >> ended'
+    text = 'if [ "$1" != i0 ] && [ ! -e free ]; then sleep 60 || exit 1; fi; echo "$1" >> ended'
     words = ["--executor", "slurm", "--tasks", "2", "--no-wait"]
     _, err = here.batch(*words, here.items(4), "--", here.script(text), "{input}")
     assert "have not ended" in err
