@@ -1,6 +1,7 @@
 """Process trees, with real processes and with trees of files that stand in for /proc."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -438,12 +439,14 @@ def test_who_makes_a_simulated_machines_power_is_not_in_it():
 
 
 def test_everything_of_a_simulated_machine_is_below_one_process():
-    root = subprocess.Popen(["sh", "-c", "sleep 30; true"])
+    root = subprocess.Popen(["sh", "-c", "sleep 30; true"], start_new_session=True)
     try:
         trees = Trees(PROC, everything=True, below=root.pid, reaper=os.getpid())
         rows = wait_for(trees, lambda rows: any(row.get("name") == "sleep" for row in rows))
         assert rows[0]["everything"] is True
         assert {row["pid"] for row in rows} >= {0, root.pid, os.getpid()} and 1 not in {row["pid"] for row in rows}
-        os.kill(next(row["pid"] for row in rows if row.get("name") == "sleep"), 9)
     finally:
+        os.killpg(
+            root.pid, signal.SIGKILL
+        )  # not any process of that name: another test may have one below this process
         root.wait(timeout=20)
