@@ -44,7 +44,6 @@ def test_runs_of_one_scope_have_a_ratio(tmp_path):
     assert "less energy" in two.verdict
 
 
-@pytest.mark.xfail(reason="a ratio to a figure that may be zero has finite ends", strict=True)
 def test_no_ratio_to_a_net_energy_that_may_be_zero(monkeypatch, tmp_path):
     first, second = (run_of(tmp_path / name, "gpu.0", Domain.GPU, watts) for name, watts in (("a", 100), ("b", 50)))
     near_zero = {
