@@ -106,7 +106,7 @@ def test_a_gap_of_a_gauge_is_a_hole_and_not_a_line(tmp_path):
     hole = int(np.flatnonzero(np.isnan(line.series.values))[0])
     assert line.series.t_us[hole - 1] == pytest.approx(1e6, abs=2)
     assert line.series.t_us[hole] == pytest.approx(2.9e6, abs=2)
-    assert len(line.watts) == 22
+    assert len(line.watts) == 21
 
 
 def test_a_counter_that_wraps_is_drawn_as_it_counted(tmp_path):
