@@ -482,6 +482,10 @@ class Answers:
         high = self.joules + share * (self.high - self.joules) + rounding
         return float(np.mean((low <= self.truth) & (self.truth <= high)))
 
+    def within(self, share: float) -> float:
+        """Share of figures that are no more than so far off: what a fixed percentage would hold."""
+        return float(np.mean(np.abs(self.joules - self.truth) <= share * self.joules))
+
     @property
     def width_pct(self) -> float:
         """Median half-width in percent of the figure."""
