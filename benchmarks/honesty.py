@@ -50,6 +50,7 @@ CARDS = 16 * len(lab.CASES)
 CPUS = {"broadwell": "6/79", "icelake": "6/106"}  # family and model of the recorded servers
 CURVES = ("constant:200W", "square:90W,330W,0.7s", "square:90W,330W,7.3s", "sine:210W,120W,11s")  # of an agent's cards
 SHORTEST_HALF_S = 6.5  # shorter halves are too little to calibrate on
+SIMULATED, RECORDED = "simulator", "recordings of real cards"
 HEADS = ["", "n", "of", "50 %", "80 %", "95 %", "interval of that", "± % (median)", "score", ""]
 
 
@@ -358,9 +359,40 @@ def dram(data: Path, count: int = 60, seed: int = 1) -> Rows:
     return rows
 
 
-def _table(title: str, rows: Rows) -> None:
-    common.OUT.table(HEADS, [row.cells(name) for name, row in rows.items()], right=range(1, 9), title=title)
+def _table(title: str, rows: Rows, figure: str = "", kind: str = SIMULATED) -> None:
+    cells = [row.cells(name) for name, row in rows.items()]
+    common.OUT.table(HEADS, cells, right=range(1, 9), title=title)
     common.OUT.text()
+    if figure:
+        _keep(figure, common.as_block(HEADS, cells, range(1, 9)), title, kind)
+
+
+def _keep(name: str, value: str, what: str, kind: str = SIMULATED) -> None:
+    common.keep_figure("honesty", name, value, what, kind)
+
+
+def _keep_figures(paths: Rows, found: Rows) -> None:
+    """The figures that pages repeat."""
+    asked = paths["Run.energy"]
+    _keep("sim-held", f"{100 * asked.answers.holds():.1f} %", "windows whose 95 % interval holds the truth")
+    _keep("sim-windows", f"{len(asked.answers):,}", "windows behind sim-held")
+    _keep("sim-cards", f"{asked.units:.0f}", "simulated cards behind sim-held")
+    _keep("sim-fixed-5", f"{100 * asked.answers.within(0.05):.1f} %", "the same windows, a fixed ± 5 %")
+    named, calibrated = (
+        {name: row for name, row in found.items() if f"import, {way}" in name} for way in ("named", "calibrated")
+    )
+    lowest = min(row.answers.holds() for row in (*named.values(), *calibrated.values()))
+    what = "lowest coverage of 0.25, 1 and 3 s windows, A100 and RTX 3090 beside a meter, named or calibrated"
+    _keep("cards-held", f"{100 * lowest:.1f} %", what, RECORDED)
+    for card in ("A100", "RTX3090"):
+        row = calibrated.get(f"import, calibrated on step: {card}_square 1 s")
+        if row is not None:
+            what = f"median half-width of 1 s windows, {card} under a fast square load, calibrated on another recording"
+            _keep(f"{card.lower()}-width-1s", f"{row.answers.width_pct:.1f} %", what, RECORDED)
+    widths = [row.answers.width_pct for name, row in named.items() if name.endswith(" 1 s")]
+    if widths:
+        what = "median half-widths of 1 s windows of uncalibrated cards, their model left out of the table"
+        _keep("uncalibrated-width-1s", f"{min(widths):.0f} to {max(widths):.0f} %", what, RECORDED)
 
 
 def widths(data: Path, count: int) -> None:
@@ -382,15 +414,16 @@ def main(quick: bool = False) -> None:
     paths |= unknown
     paths["agent's series, read back"] = series_read_back(30.0 if quick else 90.0)
     paths["Slurm job"] = slurm_jobs(10 if quick else 60)
-    _table("By path, over simulated cards and nodes", paths)
-    _table("Run.energy by load, over simulated cards", loads | unknown_loads)
+    _table("By path, over simulated cards and nodes", paths, "honesty-paths")
+    _table("Run.energy by load, over simulated cards", loads | unknown_loads, "honesty-loads")
     fixed = f"{100 * paths['Run.energy'].answers.within(0.05):.1f} %"
     common.OUT.text(f"Run.energy with a fixed ± 5 % instead would hold {fixed}.\n")
     found = imports(data, 60 if quick else 200)
-    _table("Recorded cards beside a meter", found)
+    _table("Recorded cards beside a meter", found, "honesty-cards", RECORDED)
+    _keep_figures(paths, found)
     servers = dram(data)
     if servers:
-        _table("Recorded DRAM beside a meter", servers)
+        _table("Recorded DRAM beside a meter", servers, "honesty-dram", "recordings of real servers")
     failed = [f"{name}: {row.verdict}" for name, row in {**paths, **found, **servers}.items() if row.verdict]
     common.OUT.text("\n".join([f"{len(failed)} rows fail.", *failed]))
 
