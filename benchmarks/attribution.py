@@ -4,9 +4,9 @@
 
 FOLDER has one folder for each machine, here or in `evidence/attribution_truth`, with `alone.csv` and `together.csv`:
 package watts of programs by threads, alone and in pairs, with the cycles of each and what Scaphandre and PowerAPI
-charged it (davidson-consulting/software-energy-model-evaluation). For each pair a tape is written, with the CPU time that
-its threads had, and `Run.ledger` is asked. The truth of a share is (alone_a − wake) / (alone_a + alone_b − 2·wake): waking
-the package costs the same whoever does it.
+charged it (davidson-consulting/software-energy-model-evaluation). For each pair a tape is written, with the CPU time
+that its threads had, and `Run.ledger` is asked. The truth of a share is
+(alone_a − wake) / (alone_a + alone_b − 2·wake): waking the package costs the same whoever does it.
 """
 
 from __future__ import annotations
@@ -192,6 +192,5 @@ def _print(machine: Machine, tried: list[Found]) -> None:
     widest = WIDTHS[machine.threads_per_core]
     OUT.text(f"intervals hold {held / len(tried):.1%} ({low:.1%} … {high:.1%}): {verdict(COVERED, held / len(tried))}")
     OUT.text(f"median half-width {half:.1f} points of {widest:g}: {verdict(half, widest)}")
-    OUT.text(
-        f"mean error {best[0]:.2f} points, best of the others {min(best[1:]):.2f}: {verdict(round(best[0], 2), round(min(best[1:]), 2))}\n"
-    )
+    mean, least = round(best[0], 2), round(min(best[1:]), 2)
+    OUT.text(f"mean error {mean} points, best of the others {least}: {verdict(mean, least)}\n")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everywatt.sensors.sysfs import packages_of
+from everywatt.sensors.sysfs import packages_of, threads_per_core
 
 GIT_TIMEOUT_S = 1.0
 
@@ -38,6 +38,7 @@ def provenance(
             "cpu": _cpu_model(),
             "memory_bytes": _memory_bytes(),
             "packages": packages_of(Path("/sys")),
+            "threads_per_core": threads_per_core(Path("/sys")),
         },
         "python": sys.version.split()[0],
         "user": user_name(),

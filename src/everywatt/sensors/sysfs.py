@@ -204,6 +204,16 @@ def watch(
     return first, last
 
 
+def threads_per_core(sys: Path) -> int | None:
+    """How many CPUs the system shows for each core (2 with hyper-threading); None where it does not say."""
+    try:
+        listed = (sys / "devices" / "system" / "cpu" / "cpu0" / "topology" / "thread_siblings_list").read_text()
+        siblings = [part.partition("-") for part in listed.strip().split(",")]
+        return sum(int(last or first) - int(first) + 1 for first, _, last in siblings)
+    except (OSError, ValueError):
+        return None
+
+
 def packages_of(sys: Path) -> list[int] | None:
     """The package of each CPU, in their order; None where the system does not say, or there is one."""
     cpus = sys / "devices" / "system" / "cpu"
