@@ -99,7 +99,8 @@ class _Work:
         charged = charge_idle(self._policy, idle_j, used, allocated)
         wide = source.domain in (*WHOLE, Domain.DRAM, Domain.RAIL) and source.channel.pedigree is not Pedigree.MODELLED
         wide |= source.domain is Domain.PACKAGE and len(self._packages) > 1 and package is None
-        alone = roll.use.threads_per_core == 1
+        # A model's watts follow from CPU time, and what is more than CPUs is unsure enough already.
+        alone = wide or source.channel.pedigree is Pedigree.MODELLED or roll.use.threads_per_core == 1
         return DeviceShares(
             source.label,
             energy,
