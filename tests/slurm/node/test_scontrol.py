@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from everywatt.slurm.lists import expand, indices
 from everywatt.slurm.node.hooks import make_spool
-from everywatt.slurm.node.node_jobs import indices
 from everywatt.slurm.node.recorder import AT_ONCE, Node
-from everywatt.slurm.node.scontrol import expand, show_jobs
+from everywatt.slurm.node.scontrol import show_jobs
 from everywatt.slurm.site.store import Store
 
 FAKE = """#!/bin/sh
@@ -142,37 +142,31 @@ def told_of(node: Node) -> tuple[object, ...]:
     return job.user, job.uid, job.account, job.partition, job.nodes, job.cpus, job.gpus
 
 
-@pytest.mark.xfail(strict=True, reason="scontrol's text overrides what the Prolog was given")
 @pytest.mark.parametrize("end", ["", "\nJobId=9 JobName=y", "\n"])
 def test_a_name_cannot_charge_another_user(site: Path, end: str) -> None:
     told(site, 1, FORGED + end)
     assert told_of(started(site, 1, **HOOK)) == ("ada", 1000, "phys", "main", 2, 1.0, [])
 
 
-@pytest.mark.xfail(strict=True, reason="scontrol's text overrides what the Prolog was given")
 def test_a_name_cannot_give_an_account_to_a_job_that_has_none(site: Path) -> None:
     told(site, 1, FORGED)
     assert told_of(started(site, 1, **{**HOOK, "account": ""}))[2] == ""
 
 
-@pytest.mark.xfail(strict=True, reason="scontrol's text overrides what the Prolog was given")
 def test_nodes_that_are_left_while_a_job_completes_are_not_all_its_nodes(site: Path) -> None:
     """While a job of two nodes completes scontrol tells the nodes whose Epilog still runs: NumNodes=1."""
     assert told_of(started(site, 1, **HOOK))[4] == 2
 
 
-@pytest.mark.xfail(strict=True, reason="lists of nodes are expanded before they are counted")
 @pytest.mark.parametrize("names", ["a,b[0-999][0-999]", "a[0-65535],b", "a[0-999]," * 70, f"a[0-{'9' * 5000}]"])
 def test_a_list_of_more_nodes_than_slurm_has_is_not_expanded(names: str) -> None:
     assert expand(names) == []
 
 
-@pytest.mark.xfail(strict=True, reason="numbers are converted before their length is looked at", raises=ValueError)
 def test_a_number_of_any_length_is_no_card() -> None:
     assert indices("9" * 5000) == []
 
 
-@pytest.mark.xfail(strict=True, reason="of nodes with equal CPUs the hook's number is not understood")
 def test_cpus_of_a_node_are_what_the_hook_was_given(site: Path) -> None:
     (site / "1.job").unlink()
     expected = {("2", "n1"): 2.0, ("1(x2)", "n[1-2]"): 1.0, ("4,2(x3)", "n[0-3]"): 2.0, ("4(x2)", "m[1-2]"): None}

@@ -164,11 +164,9 @@ class Node:
         ended = job.end_s is not None
         told = dict(answer)
         state = str(told.pop("state", ""))
-        if job.slices:
-            told.pop("gpus", None)  # numbers of slices, not of cards
         later = told.pop("restart", 0) > job.restart  # what it says is of a later run: this one was requeued
         if ended:
-            told = {key: value for key, value in told.items() if key not in ("cpus", "memory_bytes", "gpus")}
+            told.pop("memory_bytes", None)
             if later or state in ("PENDING", "REQUEUED"):
                 job.state = "REQUEUED"
             elif state in ("CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "FAILED", "DEADLINE"):
