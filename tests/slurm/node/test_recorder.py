@@ -25,6 +25,7 @@ from everywatt.slurm.node.scontrol import parse_job, parse_pids
 from everywatt.slurm.node.spool import Event, forget
 from everywatt.slurm.node.state import State
 from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.site.checks import flaws
 from everywatt.slurm.site.store import Store
 from everywatt.tape.reader import Tape
 
@@ -619,3 +620,69 @@ def test_a_job_whose_start_was_not_told_has_what_its_processes_were_charged_with
     made = record(job, Account(own_uj={"cpu.0": 687_914}), {"cpu.0": ("package", "rapl")}, "cpu")
     assert (made.energy_uj, made.refused, made.idle_uj, made.coverage) == (687_914, None, None, 0.0)
     assert record(job, Account(), {}, "cpu").refused == "nothing was recorded while it ran"
+
+
+def two_jobs(tmp_path: Path) -> Path:
+    """A spool that says that jobs 1 and 2 have run."""
+    spool = tmp_path / "spool"
+    make_spool(spool)
+    for job in (1, 2):
+        drop(spool, "start", job, 1, node="n1", cpus=1, cluster="c")
+        drop(spool, "end", job, 7, node="n1", exit_code="0:0")
+    return spool
+
+
+def asking(node: Node, error: BaseException) -> Node:
+    def ask(jobs: Sequence[int], *_: str) -> dict[int, dict[str, Any]]:
+        if 1 in jobs:
+            raise error
+        return {job: {"name": f"job {job}"} for job in jobs}
+
+    node._ask = ask
+    return node
+
+
+@pytest.mark.xfail(strict=True, reason="what an answer of scontrol does is not contained", raises=MemoryError)
+def test_a_job_that_cannot_be_asked_for_stops_no_other(tape: Path, tmp_path: Path) -> None:
+    two_jobs(tmp_path)
+    node = asking(node_at(tmp_path, 12), MemoryError())
+    for _ in range(4):
+        node.listen()
+        node.settle()
+    assert {key: row.name for key, row in stored(tmp_path).items()} == {1: "", 2: "job 2"}
+
+
+@pytest.mark.xfail(strict=True, reason="an event that kills the recorder kills it at each start", raises=AssertionError)
+def test_an_event_that_killed_twice_is_put_aside_and_named(tape: Path, tmp_path: Path) -> None:
+    spool = two_jobs(tmp_path)
+    (spool / "events" / "end-1-7.event").unlink()
+    kills = 0
+    for _ in range(6):
+        node = asking(node_at(tmp_path, 12), Killed())
+        try:
+            node.listen()
+            node.settle()
+        except Killed:
+            kills += 1
+    assert kills == 2
+    assert [path.name for path in (spool / "quarantine").iterdir()] == ["start-1-1.event"]
+    assert stored(tmp_path)[2].complete
+    (flaw,) = flaws(Store(tmp_path / "store"), 0, 1e12)
+    assert (flaw.kind, flaw.node, "start-1-1.event" in flaw.problem) == ("quarantined", "n1", True)
+    (spool / "quarantine" / "start-1-1.event").unlink()
+    node_at(tmp_path, 12).listen()
+    assert flaws(Store(tmp_path / "store"), 0, 1e12) == []
+
+
+@pytest.mark.xfail(strict=True, reason="numbers that users write are not bounded by what the store can hold")
+@pytest.mark.parametrize("key", ["array_task_id", "het_offset"])
+def test_no_number_of_a_users_can_keep_records_out_of_the_store(tape: Path, tmp_path: Path, key: str) -> None:
+    spool = two_jobs(tmp_path)
+    own = spool / "tasks" / "0"
+    own.mkdir()
+    (own / "task-1.event").write_text(f"event=task\njob_id=1\n{key}={10**17}\nwhole=yes\n")
+    os.utime(own / "task-1.event", (T0 + 2, T0 + 2))
+    node = node_at(tmp_path, 12)
+    node.listen()
+    assert node.settle() == 2
+    assert set(stored(tmp_path)) == {1, 2}
