@@ -114,3 +114,8 @@ def put_aside(path: Path, spool: Path) -> None:
         path.replace(spool / QUARANTINE / path.name)
     except OSError:
         pass
+
+
+def quarantined(spool: Path) -> list[str]:
+    """Names of files that were put aside, at most a hundred."""
+    return _names(spool / QUARANTINE, 100)

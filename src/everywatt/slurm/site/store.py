@@ -11,6 +11,7 @@ the same node the later one counts, so appending again is harmless.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -23,6 +24,7 @@ from everywatt.core.errors import EverywattError, MissingExtra, UsageError
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.schema import HOUR_KEY, JOB_KEY, JobOnNode, NodeHour, arrow, hour_schema, job_schema
 
+QUARANTINE: Final = "quarantine"
 COMPACT: Final = "compact.parquet"
 MOST_PARTS: Final = 32  # of a node and day; more are made into one by the node itself
 TRIES: Final = 3
@@ -44,6 +46,27 @@ class Store:
     def append_hours(self, rows: Sequence[NodeHour], node: str) -> list[Path]:
         """Add hours of one node."""
         return self._append("nodes", [(_day(row.hour_s), row.row()) for row in rows], node, hour_schema())
+
+    def name_quarantined(self, node: str, names: Sequence[str]) -> None:
+        """Say which files of a node's spool were put aside, in place of what was said before."""
+        path = self.path / QUARANTINE / f"{safe_node(node)}.json"
+        if names:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(f".{path.name}.{os.getpid()}.part")
+            part.write_text(json.dumps(list(names)), encoding="utf-8")
+            part.replace(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def quarantined(self) -> dict[str, list[str]]:
+        """Files of spools that were put aside, by node."""
+        found = {}
+        for path in sorted((self.path / QUARANTINE).glob("*.json")):
+            try:
+                found[path.stem] = [str(name) for name in json.loads(path.read_text(encoding="utf-8"))]
+            except (OSError, ValueError, TypeError):
+                found[path.stem] = [f"{path} cannot be read"]
+        return found
 
     def jobs(self, since_s: float, until_s: float, where: str = "true", values: Sequence[Any] = ()) -> Any:
         """Jobs on nodes that ended in [since, until) as an Arrow table. `where` is SQL with `?` for the values."""
