@@ -687,7 +687,6 @@ def test_no_number_of_a_users_can_keep_records_out_of_the_store(tape: Path, tmp_
     assert set(stored(tmp_path)) == {1, 2}
 
 
-@pytest.mark.xfail(strict=True, reason="the recorder that a Prolog starts may use all memory", raises=AssertionError)
 def test_the_recorder_of_a_node_has_a_limit_of_memory(tmp_path: Path) -> None:
     """systemd limits the unit; what a Prolog starts is in slurmd's cgroup."""
     script = (
