@@ -187,7 +187,6 @@ def test_paths_that_say_nothing(path):
     assert place(path) is None
 
 
-@pytest.mark.xfail(strict=True, reason="a job counts wherever it is in the path")
 @pytest.mark.parametrize(
     "path",
     [
