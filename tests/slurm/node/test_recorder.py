@@ -709,3 +709,19 @@ def test_the_recorder_of_a_node_has_a_limit_of_memory(tmp_path: Path) -> None:
     ]
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=60)
     assert 0 < int(done.stdout.split()[0]) < 4 << 30, done.stderr
+
+
+@pytest.mark.xfail(strict=True, reason="a node needs pyarrow to write its records")
+def test_a_node_needs_neither_pyarrow_nor_duckdb(tape: Path, tmp_path: Path) -> None:
+    """A node has the base install with the agent; the host of the site has the rest."""
+    two_jobs(tmp_path)
+    script = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('pyarrow', 'pyarrow.parquet', 'duckdb', 'pandas')))\n"
+        "from everywatt.cli.main import main\nmain()\n"
+    )
+    words = ["slurm", "node", "--once", "--node=n1", *(f"--{n}={tmp_path / n}" for n in ("tape", "spool", "store"))]
+    env = {**os.environ, "EVERYWATT_HOME": str(tmp_path / "home")}
+    done = subprocess.run([sys.executable, "-c", script, *words], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, "n1: 2 jobs recorded, 0 are running."), done.stderr
+    assert {key: row.energy_uj is not None for key, row in stored(tmp_path).items()} == {1: True, 2: True}
