@@ -711,7 +711,6 @@ def test_the_recorder_of_a_node_has_a_limit_of_memory(tmp_path: Path) -> None:
     assert 0 < int(done.stdout.split()[0]) < 4 << 30, done.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="a node needs pyarrow to write its records")
 def test_a_node_needs_neither_pyarrow_nor_duckdb(tape: Path, tmp_path: Path) -> None:
     """A node has the base install with the agent; the host of the site has the rest."""
     two_jobs(tmp_path)
