@@ -33,6 +33,7 @@ AT_ONCE: Final = 64  # jobs that one call asks for
 RETRIES: Final = 2  # a controller that is busy answers the next time
 TRYING: Final = "trying.json"
 TRIES: Final = 2
+LOOKS: Final = 60  # a file of the spool that cannot be read for so many seconds is put aside
 LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not told of its end for so long
 
 
@@ -81,6 +82,7 @@ class Node:
         self._orders: dict[str, CardOrder] = {}  # of cards, by the slurm.conf that numbers them
         self._path = spool / STATE
         self._suspects = _read_tries(spool)  # events that were being taken when a process died, and how often
+        self._unread: dict[Path, int] = {}  # what of the spool could not be read, and how often in a row
         self._aside: list[str] | None = None
         self.state = State.read(self._path)
         self._jobs = NodeJobs(self.state.jobs, self.state.recorded)
@@ -112,8 +114,13 @@ class Node:
 
     def listen(self) -> int:
         """Take what the hooks said since; gives how many events there were."""
-        heard_s = self._now_s()
-        events = [event for event in read_events(self.spool) if event.path not in self._taken]
+        heard_s, unread = self._now_s(), list[Path]()
+        events = [event for event in read_events(self.spool, unread) if event.path not in self._taken]
+        if unread:
+            heard_s = self._heard_s or (self.state.booked_s or 0.0) + HOOK_S  # nothing more is booked until it is read
+        self._unread = {path: self._unread.get(path, 0) + 1 for path in unread}
+        for path in (path for path, looks in self._unread.items() if looks > LOOKS and path.suffix == ".event"):
+            put_aside(path, self.spool)
         # What was being taken when a process died is taken by itself, so that the next time tells which event it was.
         suspects = [[event] for event in events if event.path.name in self._suspects]
         rest = [event for event in events if event.path.name not in self._suspects]
@@ -253,7 +260,8 @@ class Node:
                 pieces = book(tape, self.name, known, self.state.accounts, told_s, until_s, self.state.idle)
                 self.state.hours = merge_hours([*self.state.hours, *(hour for one in pieces for hour in one.hours)])
                 told_s = until_s
-        self.state.booked_s = told_s
+        if told_s <= now_s:  # else nothing may be booked yet: an event could not be read
+            self.state.booked_s = told_s
         done = [
             job
             for job in known

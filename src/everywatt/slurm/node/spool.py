@@ -46,19 +46,26 @@ class Event:
         return "" if value == "(null)" else value
 
 
-def read_events(spool: Path) -> list[Event]:
-    """What lies in the spool, oldest first. A file that is no event is put into `quarantine`, of a user's removed."""
+def read_events(spool: Path, unread: list[Path] | None = None) -> list[Event]:
+    """What lies in the spool, oldest first. A file that is no event is put into `quarantine`, of a user's removed.
+
+    `unread` gets what root's hooks may have said and could not be read: the folder, or files of it.
+    """
     found = []
-    users = (spool / "tasks" / name for name in _names(spool / "tasks", MOST_FILES) if name.isdecimal())
+    unread = [] if unread is None else unread
+    users = (spool / "tasks" / name for name in _names(spool / "tasks", MOST_FILES, []) if name.isdecimal())
     for folder in (spool / "events", *users):
         tasks = folder.name != "events"
-        for name in _names(folder, MOST_OF_USER if tasks else MOST_FILES):
+        for name in _names(folder, MOST_OF_USER if tasks else MOST_FILES, [] if tasks else unread):
             path = folder / name
             try:
                 event = _read(path, tasks) if name.endswith(".event") else None
+            except FileNotFoundError:
+                continue
             except OSError as error:
                 if error.errno != errno.ELOOP:
-                    continue  # gone meanwhile, or not ours to read
+                    unread += [] if tasks else [path]
+                    continue
                 event = None  # a link
             if event is not None:
                 found.append(event)
@@ -69,18 +76,24 @@ def read_events(spool: Path) -> list[Event]:
     return sorted(found, key=lambda event: (event.at_s, event.path.name))
 
 
-def _names(folder: Path, most: int) -> list[str]:
-    """Names in a folder, at most so many, and of more than that those which come first."""
+def _names(folder: Path, most: int, unread: list[Path]) -> list[str]:
+    """Names in a folder, at most so many."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entry.name for entry in islice(entries, most))
+    except FileNotFoundError:
+        return []
     except OSError:
+        unread.append(folder)
         return []
 
 
 def forget(event: Event) -> None:
     """Take an event out of the spool, once what it said is kept elsewhere."""
-    event.path.unlink(missing_ok=True)
+    try:
+        event.path.unlink(missing_ok=True)
+    except OSError:
+        pass  # it is taken again, which changes nothing
 
 
 def _read(path: Path, tasks: bool) -> Event | None:
@@ -118,4 +131,4 @@ def put_aside(path: Path, spool: Path) -> None:
 
 def quarantined(spool: Path) -> list[str]:
     """Names of files that were put aside, at most a hundred."""
-    return _names(spool / QUARANTINE, 100)
+    return _names(spool / QUARANTINE, 100, [])
