@@ -60,8 +60,10 @@ def test_what_is_no_answer(answer, why):
         jobs_of_series("prometheus:9090", WANTED)
 
 
-@pytest.mark.xfail(strict=True, reason="the agent keeps the counter of a job that has ended")
-@pytest.mark.parametrize(("told", "end_s", "state"), [([], 2000.0, "UNKNOWN"), ([1000, 1800], 1800.0, "UNKNOWN")])
+@pytest.mark.parametrize(
+    ("told", "end_s", "state"),
+    [([], 2000.0, "UNKNOWN"), ([1000, 1800], 1800.0, "UNKNOWN"), ([1000, 4600], 4600.0, "RUNNING")],
+)
 def test_a_counter_that_stays_is_no_job_that_runs(told, end_s, state):
     """Energy is told on and on after a job's end; that the job is here is told while it is."""
 

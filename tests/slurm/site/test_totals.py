@@ -22,7 +22,6 @@ def store(tmp_path: Path) -> Store:
     return known_site.make(tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="a sum of refused figures is 0 J")
 def test_a_group_of_refused_jobs_has_no_energy(store: Store) -> None:
     store.append([known_site.job(8, "dan", 3, 1, None, state="TIMEOUT", refused="too short")], "n1")
     rows = {row["group"]: row for row in sums(store, DAY, "state")}
@@ -32,14 +31,12 @@ def test_a_group_of_refused_jobs_has_no_energy(store: Store) -> None:
     assert list(rows)[-1] == "TIMEOUT"
 
 
-@pytest.mark.xfail(strict=True, reason="several states are taken for the name of one")
 @pytest.mark.parametrize("state", ["FAILED,COMPLETED", "failed, compl", "FAILED,COMPLETED,"])
 def test_several_states(store: Store, state: str) -> None:
     found = {row["state"] for row in jobs(store, replace(DAY, state=state))}
     assert found == {"FAILED", "COMPLETED"}
 
 
-@pytest.mark.xfail(strict=True, reason="nodes without a meter count nothing")
 def test_the_wall_of_a_job_is_that_of_all_its_nodes(store: Store) -> None:
     _, first, second, *_ = known_site.jobs()
     store.append([replace(first, wall_uj=4 * MJ, written_s=2e9)], "n1")
@@ -48,7 +45,6 @@ def test_the_wall_of_a_job_is_that_of_all_its_nodes(store: Store) -> None:
     assert next(row for row in jobs(store, DAY) if row["job_id"] == 2)["wall_uj"] == 6 * MJ
 
 
-@pytest.mark.xfail(strict=True, reason="without a curve every record is outside of it, and nodes are counted as jobs")
 def test_what_a_curve_does_not_cover_is_counted_in_jobs(store: Store) -> None:
     def uncovered(curve: object) -> dict[str, int]:
         factors = SimpleNamespace(intensity=None, curve=curve, pue=None, price_per_kwh=None)
