@@ -63,7 +63,7 @@ def test_waste_has_a_known_answer(said: Any, site: Path) -> None:
 def test_by_account_has_a_known_answer(said: Any, site: Path) -> None:
     found = data(said, "slurm", "jobs", "--by", "account", "--waste", "--store", site, *SINCE)
     told = [(row["group"], row["jobs"], row["energy"]["joules"], row["waste_j"]) for row in found["groups"]]
-    assert told[:2] == [("phys", 2, 7.6e6, 950_000), ("chem", 2, 5e5, 0)]
+    assert told[:2] == [("phys", 2, 7.6e6, 950_000), ("chem", 2, 5e5, None)]
     nodes = found["nodes"]
     assert nodes["total_j"] == pytest.approx(nodes["jobs_j"] + nodes["idle_j"] + nodes["system_j"], abs=1e-6)
 

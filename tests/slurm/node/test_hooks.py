@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hung import can_mount_fuse, hung_mount
 
 from everywatt.core.errors import UsageError
 from everywatt.slurm.node.hooks import EVENTS, Site, hook, make_spool, slurm_conf_lines
@@ -66,6 +67,7 @@ def test_what_a_hook_says_is_read_back(site: Site) -> None:
 
 def test_a_task_tells_its_array_and_nothing_that_it_could_lie_about(site: Site) -> None:
     name = "x\nuser=root\njob_id=99\nuid=0"
+    (site.spool / "tasks" / str(os.getuid())).mkdir()
     check_silent(call(site, "task", SLURM_ARRAY_JOB_ID="1", SLURM_ARRAY_TASK_ID="4", SLURM_JOB_NAME=name))
     (event,) = read_events(site.spool)
     assert (event.job_id, event.number("array_job_id"), event.number("array_task_id")) == (3, 1, 4)
@@ -141,7 +143,7 @@ def test_what_is_started_outlives_the_end_of_the_hooks_group(site: Site) -> None
     site.command.write_text("#!/bin/sh\nsleep 0.2\necho $$ >> " + str(site.spool.parent / "alive") + "\n")
     site.command.chmod(0o755)
     path = site.spool.parent / "start.sh"
-    path.write_text(hook("start", site))
+    path.write_text(hook("start", site).replace(" && ! alive starting", ""))
     for _ in range(20):
         started = subprocess.Popen(["/bin/sh", str(path)], env=JOB, process_group=0)
         os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
@@ -179,9 +181,10 @@ def test_a_user_drops_a_task_and_sees_no_others(site: Site) -> None:
     script = site.spool.parent / "task.sh"
     script.write_text(hook("task", site))
     as_nobody = {"user": 65534, "group": 65534, "extra_groups": ()}
+    check_silent(call(site, "start", SLURM_JOB_UID="65534"))
     done = subprocess.run(["/bin/sh", str(script)], env=JOB, capture_output=True, timeout=20, **as_nobody)
     check_silent(done)
-    (event,) = read_events(site.spool)
+    (event,) = (event for event in read_events(site.spool) if event.kind == "task")
     assert event.uid == 65534
     listing = subprocess.run(["ls", str(site.spool / "tasks")], capture_output=True, **as_nobody)
     assert listing.returncode != 0
@@ -196,7 +199,8 @@ def test_what_is_no_event_is_put_aside(site: Site) -> None:
     (folder / "link.event").symlink_to("/etc/passwd")
     os.mkfifo(folder / "pipe.event")
     assert read_events(site.spool) == []
-    assert {path.name for path in folder.glob("*.bad")} >= {"torn.bad", "big.bad", "wrong.bad", "task.bad", "pipe.bad"}
+    names = {"torn.event", "big.event", "wrong.event", "task.event", "link.event", "pipe.event"}
+    assert {path.name for path in (site.spool / "quarantine").iterdir()} == names
 
 
 def test_lines_of_slurm_conf(site: Site) -> None:
@@ -291,3 +295,77 @@ def test_a_disk_that_is_really_full_harms_nobody(site: Site) -> None:
         assert len(read_events(site.spool)) == 1
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.skipif(not can_mount_fuse(), reason="FUSE cannot be mounted here")
+def test_a_program_on_a_mount_that_never_answers_holds_nobody_up(site: Site, tmp_path: Path) -> None:
+    with hung_mount(tmp_path / "hung") as hung:
+        there = Site(site.spool, site.folder, site.store, hung / "venv/bin/everywatt")
+        for _ in range(3):
+            check_silent(call(there, "start", timeout=5))
+        assert len(read_events(site.spool)) == 3
+        assert len(waiting_on(hung)) == 1, "one process waits, however many jobs start"
+
+
+def waiting_on(path: Path) -> list[int]:
+    """Processes with this path among their words."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(path) in entry.read_bytes() and int(entry.parent.name) != os.getpid():
+                found.append(int(entry.parent.name))
+    return found
+
+
+def test_what_the_prolog_starts_writes_files_that_others_may_read(site: Site) -> None:
+    started = site.spool.parent / "started"
+    site.command.write_text(f"#!/bin/sh\numask > {started}.part && mv {started}.part {started}\n")
+    site.command.chmod(0o755)
+    check_silent(call(site, "start"))
+    deadline = time.monotonic() + 20
+    while not started.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert started.read_text() == "0022\n"
+
+
+def planted(site: Site, name: str) -> Path:
+    """A link that another user has put where a task writes; gives what it points to."""
+    folder = next(iter((site.spool / "tasks").glob("[0-9]*")), site.spool / "tasks")
+    victim = site.spool.parent / "victim"
+    victim.write_text("precious")
+    (folder / name).symlink_to(victim)
+    return victim
+
+
+@pytest.mark.parametrize("name", [".task-3-77", "task-3-0-77.event"])
+def test_a_task_writes_through_no_link(site: Site, name: str) -> None:
+    call(site, "start")
+    victim = planted(site, name)
+    script = site.spool.parent / "task.sh"
+    script.write_text(hook("task", site).replace("$$", "77"))
+    check_silent(subprocess.run(["/bin/sh", str(script)], env=JOB, capture_output=True, timeout=20))
+    assert victim.read_text() == "precious"
+    assert (victim.parent / "spo ol" / "tasks").stat().st_mode & 0o777 == 0o711
+    assert not [event for event in read_events(site.spool) if event.kind == "task"]
+
+
+def test_a_user_with_many_files_starves_nobody(site: Site) -> None:
+    tasks = site.spool / "tasks"
+    for uid, count in (("1000", 3000), ("2000", 1)):
+        (tasks / uid).mkdir()
+        for number in range(count):
+            (tasks / uid / f"!{number:05}.event").write_text("event=task\njob_id=7\nwhole=yes\n")
+    seen: dict[str, int] = {}
+    for event in read_events(site.spool):
+        seen[event.path.parent.name] = seen.get(event.path.parent.name, 0) + 1
+    assert seen["2000"] == 1 and 0 < seen["1000"] <= 500
+
+
+def test_what_users_leave_that_is_no_event_is_removed(site: Site) -> None:
+    own = site.spool / "tasks" / "1000"
+    own.mkdir()
+    (own / "!big.event").write_bytes(b"x" * 100_000)
+    (own / "!link.event").symlink_to("/etc/passwd")
+    os.mkfifo(own / "!pipe.event")
+    assert read_events(site.spool) == []
+    assert list(own.iterdir()) == []

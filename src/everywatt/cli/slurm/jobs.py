@@ -17,7 +17,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_joules
 from everywatt.core.tables import Table
-from everywatt.slurm.site.figures import amount, energy_of, job_of, percent, short, time_of
+from everywatt.slurm.site.figures import amount, energy_of, job_of, joules, percent, short, time_of
 from everywatt.slurm.site.from_series import jobs_of_series
 from everywatt.slurm.site.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
 
@@ -28,7 +28,7 @@ HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE S
 @click.command(cls=Verb)
 @click.option("--user", help="Only jobs of this user.")
 @click.option("--account", help="Only jobs of this account.")
-@click.option("--state", help="Only jobs in this state, as COMPLETED or the beginning of it.")
+@click.option("--state", help="Only jobs in these states: COMPLETED or the beginning of it, or FAILED,TIMEOUT.")
 @click.option("--partition", help="Only jobs of this partition.")
 @click.option("--node", help="Only what ran on this node.")
 @click.option("--since", type=TIME, help="Only jobs that ended after this time (a week ago).")
@@ -98,7 +98,7 @@ def _proof(nodes: Mapping[str, int]) -> dict[str, Any]:
 
 def _group(row: Mapping[str, Any]) -> dict[str, Any]:
     plain = {name: row[name] for name in ("group", "jobs", "refused", "elapsed_s", "cpu_s", "gpu_s")}
-    return {**plain, "energy": energy_of(row), "idle_j": row["idle_uj"] / UJ, "waste_j": row["waste_uj"] / UJ}
+    return {**plain, "energy": energy_of(row), "idle_j": joules(row, "idle_uj"), "waste_j": joules(row, "waste_uj")}
 
 
 def _print_jobs(rows: Sequence[Mapping[str, Any]], waste: bool, output: Output) -> None:

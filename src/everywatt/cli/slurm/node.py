@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import threading
@@ -26,6 +27,7 @@ from everywatt.slurm.node.state import STATE, State
 from everywatt.slurm.site.store import Store
 
 IDLE_S = 10.0
+MEMORY_BYTES = 1 << 30  # beyond what it has when it starts; resident memory of the unit is limited to half of it
 
 
 @click.command(cls=Verb)
@@ -62,6 +64,7 @@ def command(
     """
     if once and tape is None:
         raise UsageError("--once needs a tape to read.", cure="--tape STATE/tape of the agent")
+    _limit_memory()
     folder = spool_of(spool)
     make_spool(folder)
     with alone(folder) as mine:
@@ -109,6 +112,14 @@ def _record(
     output.json("slurm-node", {"node": node.name, "recorded": recorded, "running": node.running})
     output.text(f"{node.name}: {recorded} jobs recorded, {node.running} are running.")
     return 0
+
+
+def _limit_memory() -> None:
+    """Fail by MemoryError long before the node does: what a Prolog starts is under no limit of systemd's."""
+    used_bytes = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    limit = used_bytes + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
 def short_name(host: str) -> str:

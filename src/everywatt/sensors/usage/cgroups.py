@@ -64,17 +64,20 @@ def parse_place(data: bytes) -> Place:
 
 @lru_cache(maxsize=1024)
 def _telling(paths: frozenset[str]) -> str:
-    """Hierarchies may differ: the path that names a container, a job or a unit, else the deepest one."""
+    """Hierarchies may differ: the path that names a job, a container or a unit, else the deepest one.
+
+    A job comes first: only root can make its path, while a user may make groups of any name in other hierarchies.
+    """
     if len(paths) < 2:
         return next(iter(paths), "/")
     return max(paths, key=lambda text: (_tells(text), text.count("/"), text))
 
 
 def _tells(path: str) -> int:
-    from everywatt.core.cgroup_names import PlaceKind, place
+    from everywatt.core.cgroup_names import PlaceKind, places
 
-    found = place(path)
-    return 0 if found is None else 1 if found.kind is PlaceKind.UNIT else 2
+    found = places(path)
+    return max(({PlaceKind.JOB: 3, PlaceKind.CONTAINER: 2, PlaceKind.UNIT: 1}[kind] for kind in found), default=0)
 
 
 def without_made(path: str) -> str:

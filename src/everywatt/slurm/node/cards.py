@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from everywatt.slurm.node.scontrol import expand
+from everywatt.slurm.lists import expand
 
 PROC: Final = Path("/proc")
 DEFAULT_CONF: Final = Path("/etc/slurm/slurm.conf")

@@ -20,7 +20,7 @@ DEFAULT_SPOOL: Final = Path("/var/spool/everywatt/slurm")
 DEFAULT_FOLDER: Final = Path("/etc/everywatt/slurm")
 DEFAULT_STORE: Final = Path("/var/lib/everywatt/slurm")
 EVENTS_MODE: Final = 0o700
-TASKS_MODE: Final = 0o1733  # a task runs as its user: it may drop a file, and neither list nor take those of others
+TASKS_MODE: Final = 0o711  # a task runs as its user, whose own folder in there the Prolog makes
 
 
 @dataclass(frozen=True, slots=True)

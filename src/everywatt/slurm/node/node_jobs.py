@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from everywatt.core.errors import UsageError
 from everywatt.core.units import parse_duration_s
+from everywatt.slurm.lists import cpus_of, indices
 from everywatt.slurm.node.spool import Event
 
 DEFAULT_PERIOD_S: Final = 2.0
@@ -144,7 +145,8 @@ class NodeJobs:
 
 def _describe(job: NodeJob, event: Event) -> None:
     job.tell({name: event.text(name) for name in ("node", "cluster", "user", "account", "partition", "sluid", "conf")})
-    job.tell({"uid": event.number("uid"), "nodes": event.number("nodes"), "cpus": event.number("cpus")})
+    cpus = cpus_of(event.text("cpus"), event.text("nodelist"), event.text("node"))
+    job.tell({"uid": event.number("uid"), "nodes": event.number("nodes"), "cpus": cpus})
     job.tell({"gpus": indices(event.text("gpus")), **_numbers(event)})
     job.tell({"slices": [name for name in event.text("visible").split(",") if name.startswith("MIG-")]})
     if job.slices:
@@ -157,20 +159,6 @@ def _describe(job: NodeJob, event: Event) -> None:
 
 def _numbers(event: Event) -> dict[str, int | None]:
     return {name: event.number(name) for name in ("array_job_id", "array_task_id", "het_job_id", "het_offset")}
-
-
-def indices(text: str) -> list[int]:
-    """The GPUs of `0,2-3`, as SLURM_JOB_GPUS and scontrol write them; what is no number is left out.
-
-    >>> indices("0,2-3")
-    [0, 2, 3]
-    """
-    found: list[int] = []
-    for part in text.split(","):
-        low, _, high = part.strip().partition("-")
-        if low.isdecimal() and (high or low).isdecimal() and int(high or low) - int(low) < 1024:
-            found += range(int(low), int(high or low) + 1)
-    return found
 
 
 def _state(exit_code: str | None) -> str:

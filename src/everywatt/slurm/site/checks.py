@@ -12,7 +12,7 @@ from everywatt.slurm.site.store import Store, broken_files
 from everywatt.slurm.site.totals import shown_id
 
 COVERED: Final = 0.9
-KINDS: Final = ("unreadable", "no-end", "missing-nodes", "refused", "coverage", "does-not-add-up")
+KINDS: Final = ("unreadable", "quarantined", "no-end", "missing-nodes", "refused", "coverage", "does-not-add-up")
 
 _TORN: Final = """
 SELECT cluster, job_id, restart, array_job_id, array_task_id, het_job_id, het_offset, "user", node, state, end_s,
@@ -54,6 +54,8 @@ def flaws(store: Store, since_s: float, until_s: float) -> list[Flaw]:
     broken = dict(broken_files(store.path))
     rest = Store(store.path, leave_out=list(broken))
     found = [Flaw("unreadable", "", "", "", f"cannot be read: {why}", path) for path, why in broken.items()]
+    for node, names in store.quarantined().items():
+        found += [Flaw("quarantined", "", "", node, f"{name} is in the quarantine of its spool") for name in names]
     bounds = [since_s, until_s]
     for row in rest.query(_TORN, [*bounds, COVERED], since_s, until_s).to_pylist():
         found += _record_flaws(row)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.foreign import text_lines
-from everywatt.slurm.node.scontrol import expand
+from everywatt.slurm.lists import expand
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
 
