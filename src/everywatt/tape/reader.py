@@ -271,11 +271,13 @@ class Tape:
         known = [bound for bound in bounds if bound is not None] or [a.monotonic_ns for a in self._anchors]
         if not known:
             raise self._nothing()
+        if not all(isinstance(bound, int) for bound in known):
+            raise TapeDamaged(f"{self.path} is damaged: a time in it is no number.")
         return self._bounded(min(known), max(known))
 
     def _bounded(self, first_ns: int, last_ns: int) -> tuple[int, int]:
         """What of that is this segment's, where it shares rows with those before and after it (`meta` `bounds_ns`)."""
-        low_ns, high_ns = self.meta.get("bounds_ns") or (None, None)
+        low_ns, high_ns = (*(self.meta.get("bounds_ns") or ()), None, None)[:2]
         low_ns = first_ns if low_ns is None else min(max(first_ns, low_ns), last_ns)
         high_ns = last_ns if high_ns is None else max(min(last_ns, high_ns), low_ns)
         return low_ns, high_ns
