@@ -19,6 +19,7 @@ from everywatt.tape.accumulate import energy_channels, unpack_cum
 from everywatt.tape.edge_index import EdgeIndex
 
 _MOST_TABLE_BYTES: Final = 64 << 20
+_LONGEST_NS: Final = 10 * 366 * 86400 * 10**9  # of one tape
 _EVER: Final = (-(2**63), 2**63 - 1)
 
 
@@ -271,8 +272,8 @@ class Tape:
         known = [bound for bound in bounds if bound is not None] or [a.monotonic_ns for a in self._anchors]
         if not known:
             raise self._nothing()
-        if not all(isinstance(bound, int) for bound in known):
-            raise TapeDamaged(f"{self.path} is damaged: a time in it is no number.")
+        if not all(isinstance(bound, int) for bound in known) or max(known) - min(known) > _LONGEST_NS:
+            raise TapeDamaged(f"{self.path} is damaged: a time in it is impossible.")
         return self._bounded(min(known), max(known))
 
     def _bounded(self, first_ns: int, last_ns: int) -> tuple[int, int]:
