@@ -98,9 +98,8 @@ def groups_file(out: Path) -> Path:
 
 
 def host_of(tape: Tape) -> str:
-    """The host that a tape says it is of, else the one in its file's name."""
-    host = tape.meta.get("host")
-    return host if isinstance(host, str) and host else tape.path.stem.rpartition("-")[0] or tape.path.stem
+    """The host in the name of a tape's file."""
+    return tape.path.stem.rpartition("-")[0] or tape.path.stem
 
 
 def _utc_ns(tape: Tape, at_ns: int | None) -> int | None:

@@ -167,6 +167,8 @@ class Tape:
     def _read_meta(self) -> None:
         for key, text in self._rows("meta"):
             self.meta[str(key)] = checking.parsed(self.path, "meta", key, text)
+        if not isinstance(self.meta.get("host", {}), dict):  # some imports know its name only
+            self.meta["host"] = {"name": self.meta["host"] or ""}
 
     def _read_groups(self) -> Iterator[StoredGroup]:
         for number, text in self._rows("grp"):

@@ -36,7 +36,7 @@ META: Final[dict[str, Any]] = {
     "description": _TEXT,
     "everywatt": _TEXT,
     "git": (_NONE, {"commit": str, "branch": str, "dirty": bool}),
-    "host": _HOST,
+    "host": (_HOST, str, _NONE),
     "meter": (dict, _NONE),
     "note": _TEXT,
     "period_s": (*_NUMBER, _NONE),
