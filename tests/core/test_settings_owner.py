@@ -10,7 +10,6 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a f
 
 
 @needs_root
-@pytest.mark.xfail(strict=True, reason="whose a file is is not looked at")
 @pytest.mark.parametrize("name", ["everywatt.toml", "pyproject.toml"])
 def test_a_project_file_of_another_user_is_not_obeyed(tmp_path, name):
     text = 'home = "/elsewhere"\nperiod = "7s"\n'
@@ -29,7 +28,6 @@ def test_a_project_file_of_another_user_is_not_obeyed(tmp_path, name):
 
 
 @needs_root
-@pytest.mark.xfail(strict=True, reason="whose a file is is not looked at")
 def test_a_user_file_of_another_user_is_not_obeyed(tmp_path):
     file = tmp_path / "everywatt" / "config.toml"
     file.parent.mkdir()
