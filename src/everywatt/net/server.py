@@ -65,9 +65,9 @@ class ServerLimits:
     graceful_s    at the end, for responses that are on their way
     """
 
-    connections: int = 160  # with TLS, 50 KB each
-    waiting: int = 240
-    in_flight: int = 160
+    connections: int = 128  # with TLS, 60 KB each
+    waiting: int = 256
+    in_flight: int = 128
     handshake_s: float = 5.0
     head_s: float = 5.0
     idle_s: int = 75
@@ -220,8 +220,8 @@ class HttpServer:
                 return
             except OSError as error:
                 LOG.warning("cannot accept connections: %s", error.strerror)
-                if not self._evict(self.silent, self.ready, self.idle):
-                    self._evict(self.opening)
+                if len(self.connections) > ADMITS_AT_ONCE:  # else it is not they who take the descriptors
+                    self._evict(self.silent, self.ready, self.idle)
                 self._loop.remove_reader(self._sock)
                 self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
                 return
@@ -254,11 +254,13 @@ class HttpServer:
         for _ in range(ADMITS_AT_ONCE):
             if not len(self.ready):
                 return
-            if len(self.opening) + len(self.busy) + len(self.idle) >= self._most and not (
-                self._evict(self.idle) or self._evict(self.opening)
-            ):
-                return  # until a request ends
-            self.ready.newest(self._inside).begin()
+            one = self.ready.newest(self._inside)
+            if len(self.opening) + len(self.busy) + len(self.idle) >= self._most:
+                oldest = next((crowd.oldest() for crowd in (self.idle, self.opening) if len(crowd)), None)
+                if oldest is None or self._inside(one.address) > self._inside(oldest.address):
+                    return  # until a request ends
+                oldest.abort()
+            one.begin()
         self.admit()
 
     def _inside(self, address: str) -> int:
@@ -293,7 +295,8 @@ class _Connection(asyncio.Transport):
     def __init__(self, server: HttpServer, loop: asyncio.AbstractEventLoop, sock: socket.socket, address: str) -> None:
         super().__init__()
         self.address, self.since_s = address, loop.time()
-        self._server, self._loop, self._sock, self._crowd = server, loop, sock, server.silent
+        self._server, self._loop, self._crowd = server, loop, server.silent
+        self._sock: Any = sock
         self._inner: Any = None
         self._unsent: deque[memoryview] = deque()
         self._look_again_s = LOOK_AGAIN_S
@@ -372,7 +375,7 @@ class _Connection(asyncio.Transport):
 
     def _handshake(self) -> None:
         try:
-            self._sock.do_handshake()  # type: ignore[attr-defined]
+            self._sock.do_handshake()
         except AGAIN:
             return  # for the client: what the server says fits into an empty socket
         except OSError as error:
@@ -410,7 +413,7 @@ class _Connection(asyncio.Transport):
             self.move(self._server.opening)
             self._within(self._server.limits.head_s)
         self._inner.data_received(data)
-        if self._server.tls is not None and not self._closed and self._sock.pending():  # type: ignore[attr-defined]
+        if self._server.tls is not None and not self._closed and self._sock.pending():
             self._loop.call_soon(self._readable)  # it has been read from the socket already
 
     def pause_reading(self) -> None:
@@ -484,7 +487,7 @@ class _Connection(asyncio.Transport):
     def _end(self) -> None:
         if self._server.tls is not None and self._inner is not None:
             with contextlib.suppress(OSError, ValueError):
-                self._sock.unwrap()  # type: ignore[attr-defined]  # says goodbye, and does not wait for an answer
+                self._sock.unwrap()  # says goodbye, and does not wait for an answer
         self.abort()
 
     def abort(self) -> None:
@@ -500,6 +503,8 @@ class _Connection(asyncio.Transport):
         self._sock.close()
         if self._inner is not None:
             self._loop.call_soon(self._inner.connection_lost, None)
+        # uvicorn's objects hold each other, and this one, until garbage is collected: at least without TLS's memory.
+        self._sock = self._inner = None
         self._server.admit()
 
 
