@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -54,6 +55,50 @@ def test_two_plugs_are_two_devices():
     with Server({"/shelly": {"gen": 2}, "/rpc/Shelly.GetStatus": PLUG}) as one:
         report = make(Shelly, [one.url, one.url]).probe()
         assert [device["device"] for device in report.devices] == ["wall.shelly", "wall.shelly-1"]
+
+
+class DigestPlug:
+    """A Shelly of the second generation with a password: digest with SHA-256, a nonce that is replaced now and then."""
+
+    def __init__(self, password="s3cret", per_nonce=3):
+        self.password, self.per_nonce, self.served, self.counts = password, per_nonce, 0, []
+
+    def answer(self, method, path, headers, body):
+        if path == "/shelly":
+            return 200, {}, {"gen": 2, "auth_en": True}
+        nonce = f"n{self.served // self.per_nonce}"
+        challenge = f'Digest qop="auth", realm="plug-1", nonce="{nonce}", algorithm=SHA-256'
+        kind, _, rest = headers.get("authorization", "").partition(" ")
+        told = {key.strip(): value.strip('" ') for key, _, value in (part.partition("=") for part in rest.split(","))}
+        if kind != "Digest" or told.get("nonce") != nonce or told.get("uri") != path:
+            return 401, {"WWW-Authenticate": challenge}, {}
+
+        def digest(*parts):
+            return hashlib.sha256(":".join(parts).encode()).hexdigest()
+
+        secret, asked = digest("admin", "plug-1", self.password), digest(method, path)
+        if told["response"] != digest(secret, nonce, told["nc"], told["cnonce"], "auth", asked):
+            return 401, {"WWW-Authenticate": challenge}, {}
+        self.served += 1
+        self.counts.append((nonce, told["nc"], told["cnonce"]))
+        return 200, {}, PLUG
+
+
+@pytest.mark.xfail(strict=True, reason="only basic credentials are sent")
+def test_a_shelly_with_a_password():
+    plug = DigestPlug()
+    with Server(plug.answer) as server:
+        environ = {"EVERYWATT_SHELLY_USER": "admin", "EVERYWATT_SHELLY_PASSWORD": "s3cret"}
+        sensor = make(Shelly, server.url, environ)
+        assert sensor.probe().samples["wall.shelly.power"] == 10.7
+        (group,) = sensor.groups()
+        for _ in range(8):
+            assert group.read()
+        assert len(plug.counts) == len(set(plug.counts)) >= 8, "no count is used twice with a nonce"
+        assert not any("Basic" in seen[2].get("authorization", "") for seen in server.seen[1:]), "sent in clear"
+        wrong = make(Shelly, server.url, {**environ, "EVERYWATT_SHELLY_PASSWORD": "no"}).probe()
+        assert wrong.state is State.UNUSABLE and "401" in wrong.why
+        assert "401" in make(Shelly, server.url).probe().why
 
 
 def test_tasmota_now_and_in_2018():
