@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from everywatt.core.machine import Machine
 
 
-@pytest.mark.xfail(strict=True, reason="relative roots are kept")
 def test_relative_roots_mean_the_same_for_the_recorder_which_works_elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = Machine.here({"EVERYWATT_SYS": "sys", "EVERYWATT_PROC": "./proc", "EVERYWATT_DEV": "/dev"})
