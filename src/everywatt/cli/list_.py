@@ -12,7 +12,7 @@ from everywatt.api.run import Run, load
 from everywatt.cli.common.options import TAG, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.core.energy import Energy
-from everywatt.core.errors import EverywattError
+from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_energy
 from everywatt.core.tables import Column, Table
 from everywatt.energy.combine import combine
@@ -83,6 +83,9 @@ def _meant(tags: list[dict[str, Any]], wanted: str) -> str:
 
 def _sums(runs: list[Run], wanted: str, output: Output) -> None:
     """One row for each value of the tag and for each scope and pedigree: those are never added."""
+    name, given, wished = wanted.partition("=")
+    if not name.strip() or (given and not wished.strip()):
+        raise UsageError(f"'{wanted}' is not a tag to add up by.", cure="--sum project, or --sum project=alpha")
     key, equals, value = _meant([run.meta.get("tags", {}) for run in runs], wanted).partition("=")
     sums: dict[tuple[str, str, str], list[Run]] = {}
     figures: dict[str, Energy] = {}
