@@ -180,6 +180,8 @@ class RunningAgent:
                 agent.finish()
             except Exception as error:
                 self.error = error
+                for end in self.process.on_kill:  # as the kernel does when a process ends
+                    end()
 
         self.task = world.time.start(self.process, serve)
         world.time.wait(lambda: self.agent is not None or self.task.done, 60.0)

@@ -160,14 +160,20 @@ def refusal(result: Result) -> int:
 
 
 def _runs(commands: Sequence[str], settings: Settings) -> list[Run]:
-    """The runs that all the arguments name; none where one of them is a command."""
-    found = []
+    """The runs that all the arguments name; none where all of them are commands. UsageError for some of each."""
+    found, others = [], []
     for text in commands:
         try:
             found.append(load(text, home=None if "/" in text else settings.home))
         except (RunNotFound, UsageError):
-            return []
-    return found if len(found) > 1 else []
+            others.append(text)
+    if found and (others or len(found) == 1):
+        wrong = f"'{others[0]}' is no run, and {found[0].name} is one" if others else f"{found[0].name} is a run"
+        raise UsageError(
+            f"{wrong}: runs are compared with runs, commands with commands.",
+            cure="everywatt list for the runs; for a command that is called like a run, its path",
+        )
+    return found
 
 
 def compare(

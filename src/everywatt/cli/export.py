@@ -17,9 +17,10 @@ from everywatt.tape.exporting import KINDS, export
 @click.command(cls=Verb)
 @click.argument("run", type=RUN, default="last")
 @click.option("--to", "kind", type=click.Choice([*KINDS, *registered(EXPORTERS)]), required=True, help="The format.")
+@click.option("--neutral", is_flag=True, help="In a CSV, put an apostrophe before what a spreadsheet would execute.")
 @out_option
 @output_options
-def command(run: str, kind: str, out: Path | None, output: Output) -> None:
+def command(run: str, kind: str, neutral: bool, out: Path | None, output: Output) -> None:
     """Write all ticks, spans and points of a run as files of another format.
 
     --out is the file of the ticks; without it, `NAME.KIND` in the working folder. Spans, points and what is known of
@@ -34,7 +35,7 @@ def command(run: str, kind: str, out: Path | None, output: Output) -> None:
     if kind in KINDS:
         with task(output, "export") as tell:
             target = out or Path(f"{opened.name}.{kind}")
-            files = export([tape.path for tape in opened.tapes], kind, target, tell)
+            files = export([tape.path for tape in opened.tapes], kind, target, tell, neutral=neutral)
     else:
         files = load_plugin(EXPORTERS, kind)(opened, out)
     output.json("export", {"name": opened.name, "to": kind, "files": [str(file) for file in files]})

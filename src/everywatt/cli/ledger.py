@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.common.options import RUN, Verb, output_options
+from everywatt.cli.common.options import RUN, Verb, between_option, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_watts
@@ -24,9 +24,7 @@ from everywatt.report.ledger_text import ledger_table
 @click.option("--idle-policy", type=click.Choice(POLICIES), default="separate", help="Who is charged for idling.")
 @click.option("--baseline", metavar="W", help="Idle power, as 35W in all or as cpu.0=35W,gpu.0=12W.")
 @click.option("--span", default=None, help="Only this span, by name or id.")
-@click.option(
-    "--between", nargs=2, type=float, default=None, metavar="A B", help="Only from A to B seconds after the start."
-)
+@between_option
 @click.option("--top", type=click.IntRange(min=1), default=20, help="Print so many owners, the rest together.")
 @output_options
 def command(

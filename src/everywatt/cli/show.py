@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.common.options import RUN, Verb, carbon_options, output_options
+from everywatt.cli.common.options import RUN, Verb, between_option, carbon_options, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.format import format_duration
@@ -20,9 +20,7 @@ from everywatt.report.text import summary
 @click.command(cls=Verb)
 @click.argument("run", type=RUN, default="last")
 @click.option("--span", default=None, help="Only this span, by name or id.")
-@click.option(
-    "--between", nargs=2, type=float, default=None, metavar="A B", help="Only from A to B seconds after the start."
-)
+@between_option
 @carbon_options
 @output_options
 def command(

@@ -10,7 +10,7 @@ from everywatt.api.run import load
 from everywatt.cli.common.options import RUN, Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused
-from everywatt.core.tables import Column, Table
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.report.why import causes
 
 
@@ -39,10 +39,13 @@ def command(run: str, span: str | None, device: str | None, net: bool, output: O
     if output.json_to is not None:
         return
     output.text(str(energy))
-    rows = [
-        [c.source, c.half_width_j, None if c.percent is None else c.percent / 100, c.meaning, c.cure] for c in found
-    ]
+    rows = [[c.source, c.half_width_j, _share(c.percent), c.meaning, c.cure] for c in found]
     columns = ("SOURCE", Column("± (95 %)", "J"), Column("OF FIGURE", "%"), "WHAT IT IS", "WHAT WOULD NARROW IT")
     output.table(Table.of(*columns, rows=rows))
     for note in energy.notes:
         output.text(f"! {note}")
+
+
+def _share(percent: float | None) -> Cell:
+    """Of the figure; what does not matter is not printed to its ninth digit."""
+    return None if percent is None else "< 0.01 %" if 0 < percent < 0.01 else percent / 100

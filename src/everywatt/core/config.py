@@ -3,7 +3,7 @@
 The project file is `everywatt.toml`, or the table `[tool.everywatt]` of `pyproject.toml`: the nearest one from the
 working folder upwards, as far as the root of the git repository or the home folder. The user file is
 `$XDG_CONFIG_HOME/everywatt/config.toml`. Files are data: nothing in them is executed, and a path in a file is taken
-relative to that file.
+relative to that file. A file that belongs to another user than this one and root is left alone.
 """
 
 from __future__ import annotations
@@ -270,6 +270,7 @@ VARIABLES: Mapping[str, str] = {
     "EVERYWATT_RUNTIME_DIR": "Folder of the recorder's socket.",
     "EVERYWATT_RECORDER_IDLE_S": "Seconds without a tape after which the recorder leaves; 10 unless set.",
     "EVERYWATT_RECORDER_PATH": "Where the recorder imports from; set by the program that starts it.",
+    "EVERYWATT_SAFE_SETTINGS": "Settings files of other users, or their folders, that are obeyed; separated by colons.",
     "EVERYWATT_SYS": "Folder that stands in for /sys.",
     "EVERYWATT_PROC": "Folder that stands in for /proc.",
     "EVERYWATT_DEV": "Folder that stands in for /dev.",
@@ -380,12 +381,24 @@ def _layers(
     given = {name: environ[variable] for name, variable in variables.items() if environ.get(variable)}
     yield _Layer("environment", variables.__getitem__, cwd, given)
     warnings += _odd_variables(environ)
-    project = find_project_file(cwd, home)
-    if project is not None:
-        yield _file_layer("project", project, warnings)
-    user = user_file(environ, home)
-    if user.is_file():
-        yield _file_layer("user", user, warnings)
+    project, user = find_project_file(cwd, home), user_file(environ, home)
+    for source, path in (("project", project), ("user", user if user.is_file() else None)):
+        if path is not None and _is_safe(path, environ):
+            yield _file_layer(source, path, warnings)
+        elif path is not None:
+            warnings.append(
+                f"{path} belongs to another user and is not obeyed; EVERYWATT_SAFE_SETTINGS={path} obeys it."
+            )
+
+
+def _is_safe(path: Path, environ: Mapping[str, str]) -> bool:
+    """Whether settings are this user's, root's, those of whoever called sudo, or named as safe."""
+    ours = {0, os.geteuid(), int(environ.get("SUDO_UID", "0")) if environ.get("SUDO_UID", "0").isdecimal() else 0}
+    named = [Path(part) for part in environ.get("EVERYWATT_SAFE_SETTINGS", "").split(":") if part]
+    try:
+        return path.stat().st_uid in ours or not {path, path.parent}.isdisjoint(named)
+    except OSError:
+        return False
 
 
 def _file_layer(source: str, path: Path, warnings: list[str]) -> _Layer:

@@ -159,7 +159,7 @@ class Guard:
         if headers.get("transfer-encoding") or any(
             length.strip() != "0" for length in headers.get("content-length", ())
         ):
-            return Refusal(413, "A request has no body here.", (("connection", "close"),))
+            return Refusal(413, "A request has no body here.")
         return None
 
     def _known(self, host: str, scope: Message) -> bool:
@@ -243,7 +243,8 @@ async def refuse(refusal: Refusal, scope: Message, send: Send) -> None:
     api = scope.get("path", "").startswith("/api/")
     body = (dumps({"error": refusal.text}) if api else refusal.text + "\n").encode()
     kind = "application/json" if api else "text/plain; charset=utf-8"
-    headers = [("content-type", kind), ("content-length", str(len(body))), *refusal.headers]
+    # Whoever is refused holds no connection: it is needed by others.
+    headers = [("content-type", kind), ("content-length", str(len(body))), ("connection", "close"), *refusal.headers]
     plain = with_headers((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
     await send({"type": "http.response.start", "status": refusal.status, "headers": plain})
     await send({"type": "http.response.body", "body": body})

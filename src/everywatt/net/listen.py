@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from everywatt.core.errors import UsageError
 
 DEFAULT = "127.0.0.1:8765"
-BACKLOG = 128
+BACKLOG = 4096  # or what the kernel allows: who finds it full tries again after a whole second
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 

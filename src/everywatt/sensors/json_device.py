@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from everywatt.core.errors import NetworkError, SensorError, UsageError
 from everywatt.core.foreign import parse_json
 from everywatt.net.client import Client, Limits
+from everywatt.net.digest import Digest
 from everywatt.net.tls import ClientTls
 from everywatt.net.url import Login, Url
 
@@ -55,9 +56,20 @@ class JsonDevice:
     ca_file    certificates (PEM) to trust for https instead of the system's
     timeout_s  for the connection, and for each wait for data
     keep       whether its connection is kept for the next question; small plugs serve one client at a time
+    login      credentials, sent where the device asks for them: as a digest where it can check one, else in clear
     """
 
-    def __init__(self, url: str, *, ca_file: str | None = None, timeout_s: float = 5.0, keep: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        ca_file: str | None = None,
+        timeout_s: float = 5.0,
+        keep: bool = False,
+        login: Login | None = None,
+    ) -> None:
+        self._login = login
+        self._authorization: Callable[[str, str], str] | None = None
         limits = Limits(
             connect_s=timeout_s,
             silence_s=timeout_s,
@@ -89,6 +101,23 @@ class JsonDevice:
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
         """Any request. SensorError where there is no response."""
+        answer = self._request(method, path, body, headers or {})
+        if answer.status == 401 and self._login is not None:
+            asked = answer.headers.get("www-authenticate")
+            digest = Digest.of(self._login, asked)
+            if digest is not None:
+                self._authorization = digest.answer
+            elif (asked or "").lower().startswith("basic"):
+                basic = self._login.basic
+                self._authorization = lambda method, path: basic
+            else:
+                return answer
+            answer = self._request(method, path, body, headers or {})
+        return answer
+
+    def _request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+        if self._authorization is not None:
+            headers = {"Authorization": self._authorization(method, path), **headers}
         try:
             response = self._client.request(method, path, body=body, headers=headers)
         except NetworkError as error:

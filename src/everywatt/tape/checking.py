@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.errors import TapeDamaged
-from everywatt.tape import schema
+from everywatt.tape import schema, shapes
 from everywatt.tape.opening import Opened
 from everywatt.tape.sealing import Tally
 
@@ -21,15 +22,21 @@ def checked(path: Path, table: str, row: tuple[Any, ...] | None) -> tuple[Any, .
         raise TapeDamaged(f"{path}: table {table} lost a row.")
     if schema.checksum(table, row[:-1]) != row[-1]:
         raise TapeDamaged(f"{path}: table {table}, row {row[0]}: the checksum does not match.")
+    if column := shapes.odd_column(table, row[:-1]):
+        raise TapeDamaged(f"{path}: table {table}, row {row[0]}: its {column} is of a type that it never has.")
     return row[:-1]
 
 
 def parsed(path: Path, table: str, row: Any, text: Any) -> Any:
-    """JSON of a column."""
+    """JSON of a column, of the shape that its table has."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, TypeError, RecursionError):
         raise TapeDamaged(f"{path}: table {table}, row {row} holds no JSON.") from None
+    shape = shapes.META.get(row, object) if table == "meta" else shapes.JSON[table]
+    if not shapes.fits(value, shape):
+        raise TapeDamaged(f"{path}: table {table}, row {row} holds {reprlib.repr(value)}, which it never does.")
+    return value
 
 
 def has_log(path: Path) -> bool:

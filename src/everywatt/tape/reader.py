@@ -19,6 +19,7 @@ from everywatt.tape.accumulate import energy_channels, unpack_cum
 from everywatt.tape.edge_index import EdgeIndex
 
 _MOST_TABLE_BYTES: Final = 64 << 20
+_LONGEST_NS: Final = 10 * 366 * 86400 * 10**9  # of one tape
 _EVER: Final = (-(2**63), 2**63 - 1)
 
 
@@ -166,6 +167,8 @@ class Tape:
     def _read_meta(self) -> None:
         for key, text in self._rows("meta"):
             self.meta[str(key)] = checking.parsed(self.path, "meta", key, text)
+        if not isinstance(self.meta.get("host", {}), dict):  # some imports know its name only
+            self.meta["host"] = {"name": self.meta["host"] or ""}
 
     def _read_groups(self) -> Iterator[StoredGroup]:
         for number, text in self._rows("grp"):
@@ -271,11 +274,13 @@ class Tape:
         known = [bound for bound in bounds if bound is not None] or [a.monotonic_ns for a in self._anchors]
         if not known:
             raise self._nothing()
+        if not all(isinstance(bound, int) for bound in known) or max(known) - min(known) > _LONGEST_NS:
+            raise TapeDamaged(f"{self.path} is damaged: a time in it is impossible.")
         return self._bounded(min(known), max(known))
 
     def _bounded(self, first_ns: int, last_ns: int) -> tuple[int, int]:
         """What of that is this segment's, where it shares rows with those before and after it (`meta` `bounds_ns`)."""
-        low_ns, high_ns = self.meta.get("bounds_ns") or (None, None)
+        low_ns, high_ns = (*(self.meta.get("bounds_ns") or ()), None, None)[:2]
         low_ns = first_ns if low_ns is None else min(max(first_ns, low_ns), last_ns)
         high_ns = last_ns if high_ns is None else max(min(last_ns, high_ns), low_ns)
         return low_ns, high_ns

@@ -177,6 +177,25 @@ PAIR = Pair()
 
 run_argument = click.argument("run", type=RUN)
 out_option = click.option("-o", "--out", type=click.Path(path_type=Path), help="Write to this file or folder.")
+
+
+def _window(
+    ctx: click.Context, param: click.Parameter, value: tuple[float, float] | None
+) -> tuple[float, float] | None:
+    if value is not None and not value[0] < value[1]:
+        raise click.BadParameter(f"a window ends after it begins: {value[1]:g} does not come after {value[0]:g}.")
+    return value
+
+
+between_option = click.option(
+    "--between",
+    nargs=2,
+    type=float,
+    default=None,
+    callback=_window,
+    metavar="A B",
+    help="Only from A to B seconds after the start.",
+)
 json_option = click.option(
     "--json",
     "json_to",

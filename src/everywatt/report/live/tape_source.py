@@ -20,6 +20,7 @@ from everywatt.tape.run_store import segments
 
 LOOK_FOR_MORE_S = 3.0
 SILENT_S = 15.0
+QUIET_S = 30.0  # a recorder writes every few seconds
 
 
 class TapeSource:
@@ -96,7 +97,7 @@ class TapeSource:
     def _snapshot(self) -> Snapshot:
         gatherer, tape = self._gatherer, self.tape
         here = _this_boot(tape)
-        live = not self.seekable
+        live = not self.seekable and not self._left()
         now_ns = time.monotonic_ns() if here and live else gatherer.last_ns
         devices = tuple(d for d in gatherer.devices(now_ns) if shown(d.name, self._gpus))
         power_w, averages_w, history_w = sum_of(devices)
@@ -123,6 +124,14 @@ class TapeSource:
             live=live,
             notes=tuple(dict.fromkeys(notes)),
         )
+
+    def _left(self) -> bool:
+        """Whether nothing was written for so long that its recorder must have been killed."""
+        newest_s = 0.0
+        for side in ("", "-wal"):
+            with contextlib.suppress(OSError):
+                newest_s = max(newest_s, Path(f"{self.tape.path}{side}").stat().st_mtime)
+        return time.time() - newest_s > QUIET_S
 
     def _owner_window(self) -> tuple[int, int]:
         """All of a finished run (as far as it was moved to), else up to now."""

@@ -21,12 +21,12 @@ from everywatt.api.run import Run
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
 from everywatt.core.format import format_duration, format_energy
 from everywatt.core.jsonio import plain
+from everywatt.report.live.tape_source import QUIET_S
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import list_runs, segments
 
 Signature = tuple[tuple[str, int, int, int], ...]
 
-QUIET_S = 30.0  # a recorder writes every few seconds
 LOOK_AGAIN_S = 0.5
 SPARK_POINTS = 40
 SPARK_BELOW_BYTES = 4 << 20  # the line of a longer run takes longer to read than a list should

@@ -63,9 +63,8 @@ class Shelly(SlowMeters):
         return [self._meter(url, f"wall.shelly{f'-{n}' if n else ''}", login) for n, url in enumerate(urls)]
 
     def _meter(self, url: str, device: str, login: Login | None) -> Meter:
-        site = JsonDevice(url, timeout_s=self.timeout_s)
-        headers = {"Authorization": login.basic} if login else {}
-        told = site.get("/shelly", headers)
+        site = JsonDevice(url, timeout_s=self.timeout_s, login=login)
+        told = site.get("/shelly")
         if not isinstance(told, Mapping):
             raise SensorError(f"{site.host} is no Shelly.")
         later = "gen" in told
@@ -73,7 +72,7 @@ class Shelly(SlowMeters):
         wanted = self.options.get("channel")
 
         def ask() -> tuple[float, ...]:
-            found = channels_of(site.get(path, headers))
+            found = channels_of(site.get(path))
             watts, joules = _one(found, wanted, site.host)
             return (watts, float("nan") if joules is None else joules)
 
