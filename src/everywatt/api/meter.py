@@ -17,6 +17,7 @@ from everywatt.api.provenance import provenance
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError, MeasurementRefused, RunNotFound, TapeError, UsageError
+from everywatt.core.jsonio import text
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
 from everywatt.recorder.request import RecordRequest
@@ -79,7 +80,7 @@ class Meter:
         request: RecordRequest | None = None,
     ) -> None:
         chosen = resolve()
-        self.name = name
+        self.name = text(name)
         self._tags = dict(tags or {})
         self._note = note
         self._profile = chosen.profile

@@ -49,7 +49,7 @@ class Remote:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Hand over a message. Raises OSError where the recorder is gone."""
-        data = encode({"tape": self.tape, **message}).encode() + b"\n"
+        data = encode({"tape": self.tape, **message})
         if self._backlog:
             if len(self._backlog) > MOST_BACKLOG:
                 raise BrokenPipeError("the recorder takes nothing any more")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.errors import EverywattError, RecorderError, RunExists, TapeError, UsageError
-from everywatt.core.jsonio import plain
+from everywatt.core.jsonio import plain, text
 from everywatt.core.machine import Machine
 from everywatt.core.spans import Span
 from everywatt.recorder.channel import Local, Remote
@@ -31,6 +31,7 @@ from everywatt.sensors.base import Request
 _REFUSALS: dict[str, type[EverywattError]] = {"RunExists": RunExists, "TapeError": TapeError, "UsageError": UsageError}
 MOST_REVIVALS = 20
 MOST_TOP_SPANS = 1000
+MOST_CHARS = 1 << 18  # of what a program says at once (32,000 numbers): more would take noticeable time
 OPEN_TIMEOUTS = 4  # probing sensors takes longer than starting a process
 
 _live: weakref.WeakSet[Recording] = weakref.WeakSet()
@@ -75,7 +76,7 @@ class Order:
         return {
             "op": "open",
             "tape": str(self.path),
-            "meta": plain(self.meta),
+            "meta": plain(self.meta, MOST_CHARS),
             "targets": dict(self.targets),
             **self.asked.to_dict(),
             "path": import_path(),
@@ -198,10 +199,9 @@ class Recording:
         self.reports = [plain(report) for report in choice.reports]
         self._inline.close()
         self._inline = Inline.of(kept, order.request)
-        text = (
+        self.notes.append(
             f"There is no recorder process, so counters are read where spans start and end, and nothing else is. {why}"
         )
-        self.notes.append(text)
         return Local(order.path, {**order.meta, "in_process": True}, self.groups, self._clock, self.notes)
 
     # Spans and points.
@@ -227,9 +227,10 @@ class Recording:
         """
         with self._lock:
             uid = uid or self.span_id()
-            message: dict[str, Any] = {"op": "span_open", "uid": uid, "name": str(name), "parent": parent}
+            name = text(name, MOST_CHARS)
+            message: dict[str, Any] = {"op": "span_open", "uid": uid, "name": name, "parent": parent}
             if attributes:
-                message["attributes"] = plain(attributes)
+                message["attributes"] = plain(attributes, MOST_CHARS)
             if self._idle():
                 return uid
             edges = self._inline.read() if at_ns is None else ()
@@ -238,7 +239,7 @@ class Recording:
             )
             self._spans[uid] = message
             if parent is None and len(self.top_spans) < MOST_TOP_SPANS:
-                self.top_spans[uid] = Span(uid, str(name), message["at_ns"], attributes=message.get("attributes") or {})
+                self.top_spans[uid] = Span(uid, name, message["at_ns"], attributes=message.get("attributes") or {})
             self._send(message, edges)
         return uid
 
@@ -268,7 +269,7 @@ class Recording:
             if uid in self.top_spans:
                 self.top_spans[uid] = replace(self.top_spans[uid], end_ns=end_ns)
             if attributes:
-                message["attributes"] = plain(attributes)
+                message["attributes"] = plain(attributes, MOST_CHARS)
             # Known until the message is out: a recorder that takes the place of a dead one has to open it first.
             self._send(message, edges)
             self._spans.pop(uid, None)
@@ -279,12 +280,19 @@ class Recording:
         at_ns = self._clock.monotonic_ns() if at_ns is None else at_ns
         with self._lock:
             for name, value in values.items():
-                self._send({"op": "point", "at_ns": at_ns, "name": str(name), "value": plain(value), "span": span})
+                point = {
+                    "op": "point",
+                    "at_ns": at_ns,
+                    "name": text(name, MOST_CHARS),
+                    "value": plain(value, MOST_CHARS),
+                }
+                self._send({**point, "span": span})
 
-    def note(self, kind: str, text: str) -> None:
+    def note(self, kind: str, sentence: str) -> None:
         """Store a remark; `kind` is a word."""
+        said = {"kind": kind, "text": text(sentence, MOST_CHARS)}
         with self._lock:
-            self._send({"op": "note", "at_ns": self._clock.monotonic_ns(), "kind": kind, "text": text})
+            self._send({"op": "note", "at_ns": self._clock.monotonic_ns(), **said})
 
     def follow(self, pids: Sequence[int], *, cgroup: str | None = None) -> None:
         """Follow these root processes too; `cgroup` is the folder of a group that was made for them."""
@@ -387,11 +395,11 @@ class Recording:
             self._closed = Closed(self.path, {}, tuple(self.notes))
             return
         now_ns = self._clock.monotonic_ns()
-        text = f"The recorder ended unexpectedly; nothing was recorded for up to {(now_ns - died_ns) / 1e9:.1f} s."
-        self.notes.append(text)
+        said = f"The recorder ended unexpectedly; nothing was recorded for up to {(now_ns - died_ns) / 1e9:.1f} s."
+        self.notes.append(said)
         data = {"start_ns": died_ns, "end_ns": now_ns}
         with contextlib.suppress(OSError):  # dead again: the next message will find out
-            self._channel.send({"op": "note", "at_ns": now_ns, "kind": "gap", "text": text, "data": data})
+            self._channel.send({"op": "note", "at_ns": now_ns, "kind": "gap", "text": said, "data": data})
             for message in self._spans.values():
                 self._channel.send(message)
 

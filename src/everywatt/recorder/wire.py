@@ -23,7 +23,12 @@ CHUNK = 1 << 16
 LONGEST = 64 << 20
 _LONGEST_PATH = 100  # sun_path holds 108 bytes
 
-encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """A message as a line. Paths that are no text arrive as they are, which is what `json.loads` of bytes expects."""
+    return _to_json(message).encode("utf-8", "surrogatepass") + b"\n"
 
 
 class Connection:
@@ -68,7 +73,7 @@ class Connection:
 
     def put(self, reply: Mapping[str, Any]) -> None:
         """Send a reply as soon as the client takes it."""
-        self._out += encode(reply).encode() + b"\n"
+        self._out += encode(reply)
         self.push()
 
     def push(self) -> None:
