@@ -112,9 +112,10 @@ class Run:
                 energy = self._asked(found, windows, device)
                 figures.append((str(tape.meta.get("host", {}).get("name", "")), energy))
                 length_ns = sum(end - start for start, end in windows)
+                unseen_ns = self._before_it_began(tape, windows)
                 asked_ns += length_ns
-                observed_ns += energy.coverage * length_ns if energy.joules is not None else 0.0
-                lost = lost or (energy.joules is None and self._before(tape) is not None)
+                observed_ns += energy.coverage * (length_ns - unseen_ns) if energy.joules is not None else 0.0
+                lost = lost or unseen_ns > 0 or (energy.joules is None and len(self._recording_of(tape)) > 1)
         if not figures:
             return Energy.refuse("nothing was recorded in that window")
         combined = combine(figures)
@@ -123,13 +124,27 @@ class Run:
             combined = replace(combined, coverage=min(combined.coverage, observed_ns / asked_ns))
         return combined
 
+    def _before_it_began(self, tape: Tape, windows: Sequence[tuple[int, int]]) -> int:
+        """Nanoseconds of windows before a tape that was written without a recorder, and goes on from another, began.
+
+        Its rows may lie an hour apart, so the time before the first of them is not told from that between two.
+        """
+        if not tape.meta.get("in_process") or self._before(tape) is None:
+            return 0
+        began_ns = min((anchor.monotonic_ns for anchor in tape.anchors()), default=0)
+        return sum(max(0, min(end, began_ns) - start) for start, end in windows)
+
     def _asked(self, found: list[Source], windows: Sequence[tuple[int, int]], device: str | None) -> Energy:
         if device is None:
             return windows_energy(found, windows, notes=self.trouble)
         chosen = [source for source in found if source.label == device]
         if not chosen:
-            known = ", ".join(sorted(source.label for source in found)) or "none"
-            raise UsageError(f"This run has no device '{device}' that measures energy; it has: {known}.")
+            known = sorted({source.label for tape in self.tapes for source in sources(tape)})
+            if device in known:  # a segment that was recorded without it
+                return Energy.refuse(f"{device} was not recorded")
+            raise UsageError(
+                f"This run has no device '{device}' that measures energy; it has: {', '.join(known) or 'none'}."
+            )
         return together([source_energy(chosen[0], start_ns, end_ns) for start_ns, end_ns in windows], windows)
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
@@ -429,6 +444,9 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
             failures.append(error)
     if not tapes:
         raise failures[0]
+    # A tape that its recorder opened when the program had gone on without it is not the program's.
+    replaced = {tape.meta.get("replaces") for tape in tapes}
+    tapes = [tape for tape in tapes if tape.path.name not in replaced]
     return Run(path, tapes, [str(error) for error in failures])
 
 

@@ -21,6 +21,7 @@ LOCK = f"recorder-{PROTOCOL}.lock"
 LOG = "recorder.log"
 CHUNK = 1 << 16
 LONGEST = 64 << 20
+SEALING = "sealing"  # all that the client has sent is in the tape
 _LONGEST_PATH = 100  # sun_path holds 108 bytes
 
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -75,6 +76,11 @@ class Connection:
         """Send a reply as soon as the client takes it."""
         self._out += encode(reply)
         self.push()
+
+    def sign(self, doing: str) -> None:
+        """Show a client that waits for a reply that the recorder is at work."""
+        if self.open and not self._out:
+            self.put({"sign": doing})
 
     def push(self) -> None:
         """Send what is pending, as far as it goes."""
