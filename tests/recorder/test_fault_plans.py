@@ -123,7 +123,7 @@ def test_a_stopped_recorder_delays_a_program_by_two_seconds_in_all(
         truth = world.machine.total_j(began_ns, ended_ns)
         for energy in (meter.energy, load(meter.run.path).energy()):  # also as another process sees it
             assert energy.low <= truth * 1.001 and energy.high + (1 - energy.coverage) * truth >= truth * 0.999
-            assert energy.coverage >= (0.999 if when in ("start", "open") else 0.4)
+            assert energy.coverage >= 0.999
 
 
 def never_ready(patience: Patience) -> None:

@@ -125,13 +125,14 @@ class Run:
         return combined
 
     def _before_it_began(self, tape: Tape, windows: Sequence[tuple[int, int]]) -> int:
-        """Nanoseconds of windows before a tape that was written without a recorder, and goes on from another, began.
+        """Nanoseconds of windows before the first row of a tape without a recorder that goes on from another tape.
 
         Its rows may lie an hour apart, so the time before the first of them is not told from that between two.
         """
         if not tape.meta.get("in_process") or self._before(tape) is None:
             return 0
-        began_ns = min((anchor.monotonic_ns for anchor in tape.anchors()), default=0)
+        firsts = [frame.first_ns for group in tape.groups for frame in tape.frames(group.id)]
+        began_ns = min(firsts, default=windows[-1][1])
         return sum(max(0, min(end, began_ns) - start) for start, end in windows)
 
     def _asked(self, found: list[Source], windows: Sequence[tuple[int, int]], device: str | None) -> Energy:

@@ -144,6 +144,7 @@ class Recording:
         self._patience = Patience(self._clock)
         self._late: Remote | None = None  # a recorder that was given up for its silence, and may answer later
         self._looks = 0
+        self._edges: tuple[list[Any], list[Any]] = [], []  # the first and the last that were sent
         self._prefix = f"{self._pid:x}-{self._clock.monotonic_ns():x}"
         self._inline = Inline((), order.targets, order.request)
         self._channel: Remote | Local = self._connect(order)
@@ -382,6 +383,7 @@ class Recording:
             return
         if edges:
             message = {**message, "edges": [(name, *row) for name, row in edges]}
+            self._edges = self._edges[0] or message["edges"], message["edges"]
         self._return_to_recorder()
         try:
             self._channel.send(message)
@@ -441,18 +443,20 @@ class Recording:
             self._closed = Closed(self.path, {}, tuple(self.notes))
             return
         now_ns = self._clock.monotonic_ns()
-        said = f"{silent or said}; nothing was recorded for up to {(now_ns - died_ns) / 1e9:.1f} s."
+        said = f"{(silent or said).rstrip('.')}; nothing was recorded for up to {(now_ns - died_ns) / 1e9:.1f} s."
         self.notes.append(said)
-        note = self._now("gap", said)
+        messages = list(self._spans.values())
+        if silent:  # it may never write what it was sent: how spans ended, and the counters there
+            for span in self.top_spans.values():
+                if span.end_ns is not None:
+                    messages += [span_message(span), {"op": "span_close", "uid": span.id, "at_ns": span.end_ns}]
+            if messages:
+                messages[0] = {**messages[0], "edges": self._edges[0]}
+                messages[-1] = {**messages[-1], "edges": [*messages[-1].get("edges", ()), *self._edges[1]]}
+        messages.append({**self._now("gap", said), "data": {"start_ns": died_ns, "end_ns": now_ns}})
         with contextlib.suppress(OSError):  # dead again: the next message will find out
-            self._channel.send({**note, "data": {"start_ns": died_ns, "end_ns": now_ns}})
-            for message in self._spans.values():
+            for message in messages:
                 self._channel.send(message)
-            if silent:  # it may never write how these ended
-                for span in self.top_spans.values():
-                    if span.end_ns is not None:
-                        self._channel.send(span_message(span))
-                        self._channel.send({"op": "span_close", "uid": span.id, "at_ns": span.end_ns})
 
     def _now(self, kind: str, said: str) -> dict[str, Any]:
         """A note with the cheap counters as they are."""
