@@ -160,7 +160,6 @@ def test_a_tape_that_its_recorder_opened_too_late_is_no_part_of_the_figure(tmp_p
             assert run.energy().joules == pytest.approx(300, rel=0.01)
 
 
-@pytest.mark.xfail(strict=True, reason="all but one program find the name of their segment taken")
 def test_programs_that_append_to_a_run_at_once_each_get_a_segment(tmp_path: Path) -> None:
     with VirtualWorld(tmp_path, seed=3, cpu="constant:100W") as world:
         with Meter("work", sensors=["virtual"], estimate=False) as meter:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from everywatt.ledger.owners import Ledger
 
 IDLE_ROLE = "idle"
+SAME_CLOCK_NS = 5 * NS  # clocks that were zero at instants so close are one; UTC may have been set a little
 LEDGER_OWNERS = 50  # in a run's JSON; the rest of them are one sum
 
 
@@ -239,12 +240,26 @@ class Run:
         if between is not None:
             if span is not None:
                 raise UsageError("Ask for a span or for a window, not both.")
-            return [self._between(tape, *between) for tape in self.tapes]
-        found = [self._spans_of(tape, span) for tape in self.tapes]
+            return self._counted_once([self._between(tape, *between) for tape in self.tapes])
+        found = self._counted_once([self._spans_of(tape, span) for tape in self.tapes])
         if span is not None and not any(found):
             name = span.name if isinstance(span, Span) else span
             known = ", ".join(sorted({s.name for s in self.spans})) or "none"
             raise UsageError(f"This run has no span '{name}'; it has: {known}.")
+        return found
+
+    def _counted_once(self, windows: list[list[tuple[int, int]]]) -> list[list[tuple[int, int]]]:
+        """The windows without time that another tape of the same devices answers for already.
+
+        Several programs may have appended to a run at once.
+        """
+        found: list[list[tuple[int, int]]] = []
+        for tape, own in zip(self.tapes, windows, strict=True):
+            left = own
+            for other, taken in zip(self.tapes, found, strict=False):
+                if taken and left and taken[0][0] < left[-1][1] and left[0][0] < taken[-1][1] and _alike(tape, other):
+                    left = without(left, taken)
+            found.append(left)
         return found
 
     def _between(self, tape: Tape, start_s: float, end_s: float) -> list[tuple[int, int]]:
@@ -416,6 +431,28 @@ def union(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((start, end))
     return merged
+
+
+def without(windows: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is left of windows when disjoint others, in order, are taken away."""
+    left = list(windows)
+    for low, high in taken:
+        left = [
+            (start, end)
+            for first, last in left
+            for start, end in ((first, min(last, low)), (max(first, high), last))
+            if end > start
+        ]
+    return left
+
+
+def _alike(tape: Tape, other: Tape) -> bool:
+    """Whether two tapes have the same devices of the same host, since the same boot."""
+    if tape.meta.get("host", {}).get("name") != other.meta.get("host", {}).get("name"):
+        return False
+    starts_ns = [one.to_utc_ns(0) for one in (tape, other)]
+    devices = [{source.label for source in sources(one)} for one in (tape, other)]
+    return abs(starts_ns[0] - starts_ns[1]) < SAME_CLOCK_NS and devices[0] == devices[1]
 
 
 def _is_path(run: str | Path) -> bool:
