@@ -401,3 +401,21 @@ def test_only_visible_gpus_are_measured(tmp_path, sim_machine, mask, devices) ->
     assert energy["joules"] / json.loads(done.stdout)["duration_s"] == pytest.approx(
         70 if mask == "2,3" else 20, rel=0.05
     )
+
+
+def test_bytes_that_are_no_text_reach_the_command_and_the_run_is_kept(place) -> None:
+    odd = b"caf\xe9"
+    done = place.run("--tag", b"label=" + odd, "--note", odd, "--", "printf", "%s", b"\xff" + odd, check=0)
+    assert done.stdout == b"\xff" + odd
+    (tape,) = place.tapes()
+    with Tape.open(tape) as opened:
+        assert opened.meta["command"] == ["printf", "%s", "\\xffcaf\\xe9"]
+        assert opened.meta["note"] == opened.meta["tags"]["label"] == "caf\\xe9"
+
+
+def test_runs_may_be_kept_in_a_folder_whose_name_is_no_text(place) -> None:
+    folder = os.fsdecode(os.fsencode(place.folder) + b"/caf\xe9")
+    Path(folder).mkdir()
+    for words in (["run", "--", "true"], ["show"], ["show", "--json"], ["list"], ["list", "--json"]):
+        done = subprocess.run(place.words(*words), cwd=folder, env=place.environ, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,3 +139,30 @@ def recorders(folder: bytes) -> list[int]:
             if b"recorder/__main__" in words and folder in (entry / "environ").read_bytes():
                 found.append(int(entry.name))
     return found
+
+
+def limited(most: int) -> list[str]:
+    """Words before a command that may have so many processes. Root has no such limit, so it becomes another user."""
+    words = ["prlimit", f"--nproc={most}:{most}"]
+    if os.getuid():
+        return words
+    may_read = "+dac_override,+dac_read_search"
+    return [
+        "setpriv",
+        "--reuid=54321",
+        "--clear-groups",
+        f"--inh-caps={may_read}",
+        f"--ambient-caps={may_read}",
+        *words,
+    ]
+
+
+@pytest.mark.skipif(not shutil.which("setpriv") or not shutil.which("prlimit"), reason="needs util-linux")
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_where_no_more_processes_may_be_started_the_command_runs_all_the_same(tmp_path, most):
+    env = {**os.environ, "HOME": str(tmp_path), "EVERYWATT_RUNTIME_DIR": str(tmp_path / "rt")}
+    env.pop("OPENBLAS_NUM_THREADS", None)
+    command = [sys.executable, "-m", "everywatt", "run", "--", "sh", "-c", "echo it runs; exit 7"]
+    done = subprocess.run([*limited(most), *command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (7, "it runs\n"), done.stderr
+    assert "Traceback" not in done.stderr and "OpenBLAS" not in done.stderr

@@ -51,8 +51,8 @@ GROUPS = {
 DEVICES = {"cpu.0": "cpu", "gpu.0": "gpu", "gpu.1": "board"}
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EACCES)
 LASTING = 10**9
-# Waiting for a recorder that hangs: to be started 5 s, to open a tape 20 s, to close it 30 s (`recorder.client`).
-MOST_BLOCKED_S = 31.0
+# Two seconds for recorders that hang; the rest is starting one, finding the phases of cards, the last publications.
+MOST_BLOCKED_S = 5.0
 EDGE_S = 0.005  # between an instant that a program knows and the edge of its span
 SLACK = 0.002  # of a figure: an interval is of 95 %
 COUNTERS = ("everywatt_energy_joules_total", "everywatt_owner_energy_joules_total")

@@ -16,7 +16,8 @@ from everywatt.api.missed import missed
 from everywatt.api.provenance import provenance
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
-from everywatt.core.errors import EverywattError, MeasurementRefused, RunNotFound, TapeError, UsageError
+from everywatt.core.errors import EverywattError, MeasurementRefused, RunExists, RunNotFound, TapeError, UsageError
+from everywatt.core.jsonio import text
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
 from everywatt.recorder.request import RecordRequest
@@ -79,7 +80,7 @@ class Meter:
         request: RecordRequest | None = None,
     ) -> None:
         chosen = resolve()
-        self.name = name
+        self.name = text(name)
         self._tags = dict(tags or {})
         self._note = note
         self._profile = chosen.profile
@@ -129,18 +130,19 @@ class Meter:
         try:
             path = self._segment()
             pids = (os.getpid(),) if self._pids is None else self._pids
-            self._recording = record(
-                path,
-                replace(self._asked, pids=pids, reaper=reaper),
-                meta=provenance(
-                    command,
-                    tags=self._tags,
-                    note=self._note,
-                    run=path.parent.name,
-                    period_s=self._asked.period_s,
-                    profile=self._profile,
-                ),
+            meta = provenance(
+                command,
+                tags=self._tags,
+                note=self._note,
+                run=path.parent.name,
+                period_s=self._asked.period_s,
+                profile=self._profile,
             )
+            while self._recording is None:
+                try:
+                    self._recording = record(path, replace(self._asked, pids=pids, reaper=reaper), meta=meta)
+                except RunExists:  # another program that appends was faster: the next number
+                    path = next_segment(path.parent, socket.gethostname())
         except (UsageError, RunNotFound):
             self._remove_scratch()
             raise  # a mistake of the caller, not of a sensor

@@ -92,7 +92,8 @@ def _git(folder: Path, *words: str) -> str | None:
         done = subprocess.run(
             ["git", "-C", str(folder), *words],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="surrogateescape",
             timeout=GIT_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
@@ -104,7 +105,7 @@ def _git(folder: Path, *words: str) -> str | None:
 
 def _cpu_model() -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text().split("\n"):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").split("\n"):
             if line.startswith(("model name", "Model", "Hardware")):
                 return line.partition(":")[2].strip()
     except OSError:

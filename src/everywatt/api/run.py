@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from everywatt.ledger.owners import Ledger
 
 IDLE_ROLE = "idle"
+SAME_CLOCK_NS = 5 * NS  # clocks that were zero at instants so close are one; UTC may have been set a little
 LEDGER_OWNERS = 50  # in a run's JSON; the rest of them are one sum
 
 
@@ -112,9 +113,10 @@ class Run:
                 energy = self._asked(found, windows, device)
                 figures.append((str(tape.meta.get("host", {}).get("name", "")), energy))
                 length_ns = sum(end - start for start, end in windows)
+                unseen_ns = self._before_it_began(tape, windows)
                 asked_ns += length_ns
-                observed_ns += energy.coverage * length_ns if energy.joules is not None else 0.0
-                lost = lost or (energy.joules is None and self._before(tape) is not None)
+                observed_ns += energy.coverage * (length_ns - unseen_ns) if energy.joules is not None else 0.0
+                lost = lost or unseen_ns > 0 or (energy.joules is None and len(self._recording_of(tape)) > 1)
         if not figures:
             return Energy.refuse("nothing was recorded in that window")
         combined = combine(figures)
@@ -123,13 +125,28 @@ class Run:
             combined = replace(combined, coverage=min(combined.coverage, observed_ns / asked_ns))
         return combined
 
+    def _before_it_began(self, tape: Tape, windows: Sequence[tuple[int, int]]) -> int:
+        """Nanoseconds of windows before the first row of a tape without a recorder that goes on from another tape.
+
+        Its rows may lie an hour apart, so the time before the first of them is not told from that between two.
+        """
+        if not tape.meta.get("in_process") or self._before(tape) is None:
+            return 0
+        firsts = [frame.first_ns for group in tape.groups for frame in tape.frames(group.id)]
+        began_ns = min(firsts, default=windows[-1][1])
+        return sum(max(0, min(end, began_ns) - start) for start, end in windows)
+
     def _asked(self, found: list[Source], windows: Sequence[tuple[int, int]], device: str | None) -> Energy:
         if device is None:
             return windows_energy(found, windows, notes=self.trouble)
         chosen = [source for source in found if source.label == device]
         if not chosen:
-            known = ", ".join(sorted(source.label for source in found)) or "none"
-            raise UsageError(f"This run has no device '{device}' that measures energy; it has: {known}.")
+            known = sorted({source.label for tape in self.tapes for source in sources(tape)})
+            if device in known:  # a segment that was recorded without it
+                return Energy.refuse(f"{device} was not recorded")
+            raise UsageError(
+                f"This run has no device '{device}' that measures energy; it has: {', '.join(known) or 'none'}."
+            )
         return together([source_energy(chosen[0], start_ns, end_ns) for start_ns, end_ns in windows], windows)
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
@@ -223,12 +240,26 @@ class Run:
         if between is not None:
             if span is not None:
                 raise UsageError("Ask for a span or for a window, not both.")
-            return [self._between(tape, *between) for tape in self.tapes]
-        found = [self._spans_of(tape, span) for tape in self.tapes]
+            return self._counted_once([self._between(tape, *between) for tape in self.tapes])
+        found = self._counted_once([self._spans_of(tape, span) for tape in self.tapes])
         if span is not None and not any(found):
             name = span.name if isinstance(span, Span) else span
             known = ", ".join(sorted({s.name for s in self.spans})) or "none"
             raise UsageError(f"This run has no span '{name}'; it has: {known}.")
+        return found
+
+    def _counted_once(self, windows: list[list[tuple[int, int]]]) -> list[list[tuple[int, int]]]:
+        """The windows without time that another tape of the same devices answers for already.
+
+        Several programs may have appended to a run at once.
+        """
+        found: list[list[tuple[int, int]]] = []
+        for tape, own in zip(self.tapes, windows, strict=True):
+            left = own
+            for other, taken in zip(self.tapes, found, strict=False):
+                if taken and left and taken[0][0] < left[-1][1] and left[0][0] < taken[-1][1] and _alike(tape, other):
+                    left = without(left, taken)
+            found.append(left)
         return found
 
     def _between(self, tape: Tape, start_s: float, end_s: float) -> list[tuple[int, int]]:
@@ -402,6 +433,28 @@ def union(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
+def without(windows: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is left of windows when disjoint others, in order, are taken away."""
+    left = list(windows)
+    for low, high in taken:
+        left = [
+            (start, end)
+            for first, last in left
+            for start, end in ((first, min(last, low)), (max(first, high), last))
+            if end > start
+        ]
+    return left
+
+
+def _alike(tape: Tape, other: Tape) -> bool:
+    """Whether two tapes have the same devices of the same host, since the same boot."""
+    if tape.meta.get("host", {}).get("name") != other.meta.get("host", {}).get("name"):
+        return False
+    starts_ns = [one.to_utc_ns(0) for one in (tape, other)]
+    devices = [{source.label for source in sources(one)} for one in (tape, other)]
+    return abs(starts_ns[0] - starts_ns[1]) < SAME_CLOCK_NS and devices[0] == devices[1]
+
+
 def _is_path(run: str | Path) -> bool:
     return "/" in str(run) and Path(run).exists()
 
@@ -429,6 +482,9 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
             failures.append(error)
     if not tapes:
         raise failures[0]
+    # A tape that its recorder opened when the program had gone on without it is not the program's.
+    replaced = {tape.meta.get("replaces") for tape in tapes}
+    tapes = [tape for tape in tapes if tape.path.name not in replaced]
     return Run(path, tapes, [str(error) for error in failures])
 
 

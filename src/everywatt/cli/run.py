@@ -80,14 +80,33 @@ def command(
             uid = meter.recording.span_open("idle", attributes={"role": "idle"})
             time.sleep(idle_s)
             meter.recording.span_close(uid)
-    code = _measured(meter, words, output)
-    if meter.recording is not None:
-        _load_figures()
     try:
+        code = _measured(meter, words, output)
+    except BlockingIOError as error:
+        return _in_place(meter, words, error, output)
+    try:
+        if meter.recording is not None:
+            _load_figures()
         finish(meter, meter.stop(), output, settings, exit_code=code)
     except EverywattError as error:
         output.error(error)  # the command has ended: its code is what counts
+    except Exception as error:  # noqa: BLE001 - a defect of ours must not become the command's failure
+        output.error(f"The run cannot be shown: {type(error).__name__}: {error}")
     return code
+
+
+def _in_place(meter: Meter, words: Sequence[str], error: OSError, output: Output) -> int:
+    """No process can be started: the command takes the place of this one, unmeasured. Returns where it cannot."""
+    from everywatt.core.energy import Energy
+
+    why = f"no process could be started ({error.strerror}), so the command ran in place of everywatt"
+    meter.discard()
+    output.warn(f"no measurement: {why}")
+    output.json("run", {"energy": Energy.refuse(why).to_dict(), "name": None, "exit_code": None})
+    try:
+        child.become(words, to_stderr=output.json_to == STDOUT)
+    except OSError as unable:
+        return _not_started(words[0], unable, output)
 
 
 def _meter(settings: Settings, append: str | None, note: str | None) -> Meter:
@@ -106,7 +125,10 @@ def _load_figures() -> None:
             import everywatt.ledger.build
             import everywatt.report.text  # noqa: F401 - only to have it
 
-    threading.Thread(target=load, daemon=True).start()
+    # A library for matrices would start threads, and interrupt this process where it may not.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with suppress(RuntimeError):  # no thread can be started: it is imported when it is needed
+        threading.Thread(target=load, daemon=True).start()
 
 
 def note_disturbances(recording: Recording, load: preflight.CpuLoad) -> None:
@@ -130,6 +152,8 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
                 pid = child.spawn(
                     words, before, to_stderr=output.json_to == STDOUT, join=group.join if group is not None else None
                 )
+            except BlockingIOError:
+                raise  # not the command's fault
             except OSError as error:
                 code = _not_started(words[0], error, output)
                 if recording is not None and uid is not None:
@@ -181,12 +205,14 @@ def progress(meter: Meter, output: Output) -> Iterator[None]:
         return
     done = threading.Event()
     thread = threading.Thread(target=_report_every, args=(meter, output, done), daemon=True)
-    thread.start()
+    with suppress(RuntimeError):  # no thread can be started
+        thread.start()
     try:
         yield
     finally:
         done.set()
-        thread.join(timeout=1.0)
+        if thread.is_alive():
+            thread.join(timeout=1.0)
 
 
 def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: float = 10.0) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +203,8 @@ class Session:
         """How long the rows of fed groups may take to come: two of their periods."""
         return round(2 * NS * max((source.fed_s or 0.0 for source in self.sources), default=0.0))
 
-    def finish(self, meter: Mapping[str, Any]) -> str | None:
-        """Seal the tape; gives why it could not be sealed, or None."""
+    def finish(self, meter: Mapping[str, Any], written: Callable[[], None] = lambda: None) -> str | None:
+        """Seal the tape; gives why it could not be sealed, or None. `written` is called when only sealing is left."""
         now_ns = self.clock.monotonic_ns()
         seen = {source.info.name: source.seen() for source in self.sources}
         for source in self.sources:
@@ -218,6 +218,8 @@ class Session:
         self._safely(self.writer.set_meta, "quality", quality)
         self._safely(self.writer.set_meta, "meter", dict(meter))
         try:
+            self.writer.flush()
+            written()
             self.writer.seal()
         except Exception as error:  # noqa: BLE001 - the disk may do anything; what was flushed stays
             self._safely(self.writer.abandon)

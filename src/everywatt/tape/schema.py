@@ -8,6 +8,9 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from everywatt.core.errors import TapeError
+from everywatt.core.jsonio import text
+
 APPLICATION_ID: Final = 0x45574154
 VERSION: Final = 1
 VERIFY_BELOW_BYTES: Final = 64 << 20
@@ -97,5 +100,9 @@ def checksum(table: str, values: Iterable[Any]) -> int:
 
 
 def sealed_row(table: str, values: Sequence[Any]) -> tuple[Any, ...]:
-    """The row with its checksum at the end, ready for INSERT."""
-    return (*values, checksum(table, values))
+    """The row with its checksum at the end, ready for INSERT; TapeError for a number that SQLite cannot hold."""
+    clean = [text(value) if isinstance(value, str) else value for value in values]
+    for value in clean:
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise TapeError(f"A tape holds no number like {value:#x}.")
+    return (*clean, checksum(table, clean))

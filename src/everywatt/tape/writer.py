@@ -281,10 +281,9 @@ class TapeWriter:
 def _table_json(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Rows as JSON; looked at one by one only where they hold what JSON cannot."""
     try:
-        text = json.dumps(rows, ensure_ascii=False, allow_nan=False)
+        return json.dumps(rows, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError):
-        text = dumps(list(rows))
-    return text.encode()
+        return dumps(list(rows)).encode()
 
 
 def _span_columns(span: Span) -> tuple[Any, ...]:

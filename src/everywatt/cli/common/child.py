@@ -7,10 +7,12 @@ import os
 import resource
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from everywatt.core.memory import own_peak_bytes
 
@@ -49,12 +51,12 @@ def held_signals() -> Iterator[tuple[set[int], set[int]]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def adopt_orphans() -> bool:
+def adopt_orphans(adopt: bool = True) -> bool:
     """Keep processes whose parents end below this one, so that they can be waited for. False where it is refused."""
     import ctypes
 
     try:
-        return bool(ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+        return bool(ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
 
@@ -91,6 +93,18 @@ def spawn(words: Sequence[str], mask: set[int], *, to_stderr: bool, join: Callab
     child = subprocess.Popen(list(words), stdout=2 if to_stderr else None, close_fds=False, preexec_fn=prepare)
     child.returncode = 0  # it is waited for here, not by its object
     return child.pid
+
+
+def become(words: Sequence[str], *, to_stderr: bool) -> NoReturn:
+    """Let the command take the place of this process. OSError where it cannot be started."""
+    adopt_orphans(False)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if to_stderr:
+        os.dup2(2, 1)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.execvp(words[0], list(words))
 
 
 @dataclass
