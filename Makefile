@@ -63,8 +63,8 @@ test-ml: ml-venv ## the tests that need torch, transformers, Keras, Lightning or
 	KERAS_BACKEND=torch $(PYTEST) --timeout 300 -m "ml and not long"
 
 .PHONY: bench
-bench: $(VENV)/.stamp-dev bench-venv ## all benchmarks beside other tools; NAME=start (or list), AGAINST=base, DATA=FOLDER
-	BENCH_PYTHON='$(BENCH)/bin/python' '$(VENV)/bin/python' -m benchmarks $(NAME) $(if $(AGAINST),--against $(AGAINST)) \
+bench: $(VENV)/.stamp-dev bench-venv ## all benchmarks beside other tools; NAME=start (or list), AGAINST=base, DATA=FOLDER, FIGURES=docs/figures.json
+	$(if $(FIGURES),BENCH_FIGURES='$(FIGURES)') BENCH_PYTHON='$(BENCH)/bin/python' '$(VENV)/bin/python' -m benchmarks $(NAME) $(if $(AGAINST),--against $(AGAINST)) \
 		$(if $(DATA),--data '$(DATA)')
 
 .PHONY: lint

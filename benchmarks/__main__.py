@@ -22,7 +22,6 @@ from benchmarks.common import OUT, say
 ORDER = (
     "accuracy",
     "honesty",
-    "sim_honesty",
     "weight",
     "start",
     "use_cost",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -46,6 +47,30 @@ def data_folder() -> Path | None:
     """The folder of recordings that `--data` (`make bench DATA=FOLDER`) named, None where it named none."""
     path = os.environ.get("BENCH_DATA")
     return Path(path) if path else None
+
+
+def keep_figure(benchmark: str, name: str, value: str, what: str, kind: str) -> None:
+    """Write a measured figure into the file that BENCH_FIGURES names (docs/figures.json), from which pages take it."""
+    path = os.environ.get("BENCH_FIGURES")
+    if not path:
+        return
+    file = Path(path)
+    figures = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    asked = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], cwd=HERE, capture_output=True, text=True)
+    figures[name] = {
+        "value": value,
+        "what": what,
+        "command": f"python -m benchmarks {benchmark}",
+        "commit": os.environ.get("BENCH_COMMIT") or asked.stdout.strip(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "kind": kind,
+    }
+    file.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def as_block(headers: Sequence[str], rows: Sequence[Sequence[Cell]], right: Sequence[int], title: str = "") -> str:
+    """A table as a block of a page."""
+    return f"\n```text\n{Table.of(*headers, rows=rows, right=right, title=title).text().rstrip()}\n```\n"
 
 
 def verdict(value: float, most: float) -> str:

@@ -2,24 +2,35 @@
 
 Simulated loads have a closed form. A simulated sensor publishes what it would of such a load, and its publications are
 written to a tape as the recorder or an importer writes them; real recordings go through `everywatt import`. Figures are
-then asked of the product: `Run.energy`, a span's energy, `Run.ledger(by="span")`.
+then asked of the product: `Run.energy`, a span's energy, the ledger by span, items of a batch, queries, jobs.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import NormalDist
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.api.run import Run, load
+from everywatt.batch.figures import figures
+from everywatt.batch.items import Item
+from everywatt.batch.journal import DONE, Attempt, Journal, read_journal
+from everywatt.bench.llm.energy import bill
+from everywatt.bench.llm.records import Record
+from everywatt.bench.llm.values import OK, Answer
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.energy import Energy
 from everywatt.core.spans import Span
+from everywatt.sensors.nvidia import gpu_known
 from everywatt.tape.importing import Recording, import_files, write_tape
 
 Array = npt.NDArray[np.float64]
@@ -33,6 +44,7 @@ DRIVER_WINDOW_S = 0.2  # over which a driver averages utilisation
 DRIVER_READ_S = 0.16
 RECORDINGS = ("A100_step", "A100_square", "RTX3090_step", "RTX3090_square")
 RECORDED_CARDS = {"A100": "NVIDIA A100-PCIE-40GB", "RTX3090": "NVIDIA GeForce RTX 3090"}
+ROOT = "root"
 LOG_ZONE_H = 1  # the logs' clocks were UTC+1
 
 
@@ -52,6 +64,10 @@ class Load:
         """Seconds of them that were busy."""
         flags = self.watts > self.watts.min() + 1e-9 if self.busy is None else self.busy
         return self._integral(flags.astype(np.float64), b) - self._integral(flags.astype(np.float64), a)
+
+    def times(self, share: float) -> Load:
+        """The same load of a smaller or larger board."""
+        return replace(self, watts=self.watts * share)
 
     def _integral(self, values: Array, at: npt.ArrayLike) -> Array:
         knots = np.append(self.t_s, SECONDS + 60.0)
@@ -134,6 +150,7 @@ class Sensor:
     window_s     what a gauge averages before its publication; a counter ignores it
     known        the averaging window stands in the channel's facts
     utilisation  the driver reports it
+    seen_s       what the sensor behind a counter sees of each period; None: all of it
     drift        the clock of the sensor is this share fast
     noise_w      sd of the noise of a gauge's reading
     stall_s      it stops publishing from the 20th second on for this long; polls then repeat the last value
@@ -145,6 +162,7 @@ class Sensor:
     window_s: float = 0.1
     known: bool = True
     utilisation: bool = True
+    seen_s: float | None = None
     jitter_s: float = 0.0
     drift: float = 0.0
     quantum: float = 0.001
@@ -158,6 +176,7 @@ class Sensor:
     gain_pct: float | None = 0.0
     offset_within_w: float | None = 0.0
     model: str | None = None
+    facts: Facts | None = None  # what is known of a card by its name; instead of `known` and the tolerances above
 
 
 SENSORS: dict[str, Sensor] = {
@@ -171,6 +190,109 @@ SENSORS: dict[str, Sensor] = {
 }
 
 
+# What is known of real cards (`gpu_known`): a name that the product knows, driver, reading, and the range of what such
+# cards really average. The last two are in no table.
+KNOWN_CARDS: tuple[tuple[str, str, gpu_known.Reading, tuple[float, float]], ...] = (
+    ("NVIDIA A100-PCIE-40GB", "525.60", "draw", (0.018, 0.025)),
+    ("NVIDIA H100 PCIe", "535.54", "instant", (0.022, 0.025)),
+    ("NVIDIA GeForce RTX 3090", "535.54", "instant", (0.1, 0.1)),
+    ("NVIDIA GeForce RTX 3090", "535.54", "draw", (1.0, 1.05)),
+    ("NVIDIA RTX A5000", "535.54", "instant", (0.08, 0.08)),
+    ("Quadro RTX 8000", "525.60", "draw", (0.02, 0.02)),
+    ("Tesla V100-SXM2-16GB", "525.60", "draw", (0.01, 0.01)),
+    ("NVIDIA GeForce GTX 1080 Ti", "525.60", "draw", (0.01, 0.01)),
+    ("Tesla M40", "525.60", "draw", (0.014, 0.014)),
+    ("NVIDIA GeForce RTX 4090", "535.54", "counter", (0.1, 0.1)),
+    ("NVIDIA GeForce RTX 3090", "535.54", "counter", (0.1, 0.1)),
+)
+UNKNOWN_CARDS: tuple[tuple[str, str, gpu_known.Reading, tuple[float, float]], ...] = (
+    ("NVIDIA Z900", "600.10", "draw", (0.025, 0.1)),
+    ("NVIDIA Z900", "600.10", "draw", (1.0, 1.0)),
+)
+
+
+def drawn_card(rng: np.random.Generator, known: bool = True) -> Sensor:
+    """A card as real ones are: its window and period of one of `KNOWN_CARDS`, gain and offset near a measured card's.
+
+    What the product knows of it is what it knows of that name, without the measured cards of the model that gain and
+    offset were drawn from.
+    """
+    cards = KNOWN_CARDS if known else UNKNOWN_CARDS
+    name, driver, reading, windows = cards[rng.integers(len(cards))]
+    real = gpu_known.CARDS[rng.integers(len(gpu_known.CARDS))]
+    limit_w = gpu_known.board_limit_w(name) or 300.0
+    facts = gpu_known.facts_for(name, driver, limit_w, reading, leave_out=(real.model,))
+    period_s = facts.period_s or (0.1 if known else float(rng.choice([0.02, 0.05, 0.1])))
+    return Sensor(
+        counter=reading == "counter",
+        period_s=period_s,
+        window_s=float(rng.uniform(*windows)),
+        gain=1 + (real.gradient_pct + rng.normal(0, 0.5)) / 100,
+        offset_w=limit_w * (real.offset_w / real.limit_w + rng.normal(0, 0.003)),
+        max_w=limit_w,
+        facts=facts,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A load, or what happens to a sensor: `make` gives the loads of all cards, `changes` are of the sensor."""
+
+    make: Callable[[np.random.Generator, Sensor], Sequence[Load]]
+    changes: Callable[[Sensor], dict[str, object]] = lambda sensor: {}
+    in_phase: bool = False
+
+
+def _one(name: str) -> Callable[[np.random.Generator, Sensor], Sequence[Load]]:
+    return lambda rng, sensor: [LOADS[name](rng)]
+
+
+def _locked(periods: float) -> Callable[[np.random.Generator, Sensor], Sequence[Load]]:
+    def make(rng: np.random.Generator, sensor: Sensor) -> Sequence[Load]:
+        return [pulses(sensor.period_s * periods / 2, sensor.period_s * periods, 90.0, 330.0)(rng)]
+
+    return make
+
+
+def _antiphase(rng: np.random.Generator, sensor: Sensor) -> Sequence[Load]:
+    one = pulses(0.35, 0.7, 90.0, 330.0)(rng)
+    return [one, replace(one, watts=420.0 - one.watts, busy=(one.watts < 200.0).astype(np.float64))]
+
+
+def _lock_step(rng: np.random.Generator, sensor: Sensor) -> Sequence[Load]:
+    return [pulses(0.05, 0.13, 90.0, 330.0)(rng)] * 8
+
+
+CASES: dict[str, Case] = {
+    **{name: Case(_one(name)) for name in LOADS if not name.startswith("on/off")},
+    "on/off at the period": Case(_locked(1.0)),
+    "on/off at half the period": Case(_locked(0.5)),
+    "antiphase": Case(_antiphase),
+    "lock-step of 8": Case(_lock_step, in_phase=True),
+    "drift 0.2 %": Case(_one("telegraph 400 ms"), lambda sensor: {"drift": 0.002}),
+    "drift 3 %": Case(_one("telegraph 400 ms"), lambda sensor: {"drift": 0.03}),
+    "jitter": Case(_one("square 0.7 s"), lambda sensor: {"jitter_s": 0.2 * sensor.period_s}),
+    "stall of 2 s": Case(_one("telegraph 400 ms"), lambda sensor: {"stall_s": 2.0, "noise_w": 0.5, "quantum": 0.01}),
+    "quantum of 1 J": Case(_one("square 0.7 s"), lambda sensor: {"quantum": 1.0}),
+    "wrap in a gap of 3 s": Case(
+        _one("telegraph 400 ms"), lambda sensor: {"gap_s": 3.0, "wrap_j": 1500.0 if sensor.counter else None}
+    ),
+}
+
+
+def recorded_case(
+    case: str, sensor: Sensor, out: Path, rng: np.random.Generator, spans: Sequence[tuple[float, float]] = ()
+) -> Recorded:
+    """One case recorded by a card, and by others of its kind where it needs several."""
+    about = CASES[case]
+    loads = [load.times((sensor.max_w or 350.0) / 350.0) for load in about.make(rng, sensor)]
+    sensors = [replace(sensor, **about.changes(sensor))]  # type: ignore[arg-type]
+    for _ in loads[1:]:
+        other = drawn_card(rng)
+        sensors.append(replace(sensors[0], gain=other.gain, offset_w=other.offset_w * (sensor.max_w or 350.0) / 350.0))
+    return record(loads, sensors, out, rng, spans=spans, in_phase=about.in_phase, root=True)
+
+
 @dataclass(frozen=True)
 class Recorded:
     """A run and the truth of each of its devices; times in seconds after the run's start."""
@@ -182,27 +304,34 @@ class Recorded:
 
 def record(
     made: Load | Sequence[Load],
-    sensor: Sensor,
+    sensor: Sensor | Sequence[Sensor],
     out: Path,
     rng: np.random.Generator,
     *,
     seconds: float = SECONDS,
     spans: Sequence[tuple[float, float]] = (),
     in_phase: bool = False,
+    root: bool = False,
 ) -> Recorded:
-    """A tape of one card for each load. Cards publish at phases of their own unless `in_phase`."""
+    """A tape of one card for each load. Cards publish at phases of their own unless `in_phase`.
+
+    `root` puts a span around all others, as a run that everywatt records has it.
+    """
     loads = [made] if isinstance(made, Load) else list(made)
-    phase = rng.uniform(0, sensor.period_s)
+    sensors = [sensor] * len(loads) if isinstance(sensor, Sensor) else list(sensor)
+    phase = rng.uniform(0, sensors[0].period_s)
     recordings = []
-    for number, one in enumerate(loads):
-        own = phase if in_phase else rng.uniform(0, sensor.period_s)
-        recordings += _card(f"gpu.{number}", one, sensor, own, seconds, rng)
+    for number, (one, its) in enumerate(zip(loads, sensors, strict=True)):
+        own = phase if in_phase else rng.uniform(0, its.period_s)
+        recordings += _card(f"gpu.{number}", one, its, own, seconds, rng)
     last_ns = ORIGIN_NS + round(seconds * NS)
     anchors = [Anchor(at, UTC_NS + at, at, 0) for at in (ORIGIN_NS, last_ns)]
     opened = [
-        Span(f"s{number}", f"step {number}", ORIGIN_NS + round(a * NS), ORIGIN_NS + round(b * NS))
+        Span(f"s{number}", f"step {number}", _ns(a), _ns(b), ROOT if root else None)
         for number, (a, b) in enumerate(spans)
     ]
+    if root:
+        opened.insert(0, Span(ROOT, "run", ORIGIN_NS, last_ns, None, {"role": "run"}))
     write_tape(out, recordings, meta={"host": {"name": "box"}}, anchors=anchors, spans=opened)
     run = load(out)
     begin_s = (run.tapes[0].extent_ns()[0] - ORIGIN_NS) / NS
@@ -225,7 +354,10 @@ def _card(
     else:
         source = at
     if sensor.counter:
-        joules = sensor.gain * one.energy(-4.0, source) + sensor.offset_w * (source + 4.0)
+        counted = one.energy(-4.0, source)
+        if sensor.seen_s is not None:
+            counted = np.cumsum(one.energy(source - sensor.seen_s, source) / sensor.seen_s * np.diff(source, prepend=0))
+        joules = sensor.gain * counted + sensor.offset_w * (source + 4.0)
         values = np.floor(joules / sensor.quantum) * sensor.quantum
         if sensor.wrap_j is not None:
             values = values % sensor.wrap_j
@@ -251,6 +383,8 @@ def _card(
         offset_w=sensor.offset_within_w,
         cards=sensor.model,
     )
+    if sensor.facts is not None:
+        facts = replace(sensor.facts, quantum=sensor.quantum, wrap=sensor.wrap_j)
     name, unit, kind = ("energy", "J", Kind.COUNTER) if sensor.counter else ("power", "W", Kind.GAUGE)
     pedigree = Pedigree.COUNTER if sensor.counter else Pedigree.INTEGRATED
     channel = Channel(f"{device}.{name}", unit, kind, device, Domain.GPU, pedigree=pedigree, facts=facts)
@@ -275,20 +409,46 @@ def _ns(at_s: float) -> int:
     return ORIGIN_NS + round(float(at_s) * NS)
 
 
+def card_of(folder: Path) -> tuple[str, tuple[str, ...]]:
+    """A recording's card by the name of its folder (MODEL_load), and the models of the table that it is one of."""
+    short = folder.name.split("_")[0]
+    number = re.sub(r"^(RTX|GTX)", "", short)
+    mine = tuple({card.model for card in gpu_known.CARDS if number in card.model.replace(" ", "")})
+    return RECORDED_CARDS.get(short, "NVIDIA " + re.sub(r"^(RTX|GTX)(?=\d)", r"\1 ", short)), mine
+
+
+@contextmanager
+def left_out(models: Sequence[str]) -> Iterator[None]:
+    """The measured cards of these models say nothing of how far a card may be off: a model is not scored by itself."""
+    spread = gpu_known.spread
+    with mock.patch.object(gpu_known, "spread", lambda *words: spread(*words, *models)):
+        yield
+
+
 def imported(folder: Path, out: Path, **options: object) -> Recorded:
     """A recording of a real card beside a meter, through `everywatt import nvidia-smi`."""
     log = next(path for path in (folder / "nvidia_smi.csv", folder / "nvidia_smi.csv.gz") if path.exists())
     import_files("nvidia-smi", [log], out, {"zone_h": LOG_ZONE_H, **options})
     run = load(out)
     origin_s = run.tapes[0].to_utc_ns(run.tapes[0].extent_ns()[0]) / NS
+    t_s, watts = metered(folder)
+    return Recorded(run, *truth_of(t_s - origin_s, watts))
+
+
+def metered(folder: Path) -> tuple[Array, Array]:
+    """Unix times and watts of the meter beside a card."""
     with gzip.open(folder / "meter.csv.gz", "rt") as file:
         meter = np.loadtxt(file, delimiter=",", skiprows=1)
-    total = np.concatenate(([0.0], np.cumsum((meter[1:, 1] + meter[:-1, 1]) / 2 * np.diff(meter[:, 0]))))
+    return meter[:, 0], meter[:, 1]
 
-    def truth(a: Array, b: Array) -> Array:
-        return np.asarray(np.interp(b + origin_s, meter[:, 0], total) - np.interp(a + origin_s, meter[:, 0], total))
 
-    return Recorded(run, truth, (meter[0, 0] + 0.01 - origin_s, meter[-1, 0] - 0.01 - origin_s))
+def truth_of(t_s: Array, watts: Array) -> tuple[Callable[[Array, Array], Array], tuple[float, float]]:
+    """What a meter says of windows, and from when to when it says something."""
+    total = np.concatenate(([0.0], np.cumsum((watts[1:] + watts[:-1]) / 2 * np.diff(t_s))))
+    return (
+        lambda a, b: np.asarray(np.interp(b, t_s, total) - np.interp(a, t_s, total)),
+        (t_s[0] + 0.01, t_s[-1] - 0.01),
+    )
 
 
 @dataclass(frozen=True)
@@ -322,6 +482,10 @@ class Answers:
         high = self.joules + share * (self.high - self.joules) + rounding
         return float(np.mean((low <= self.truth) & (self.truth <= high)))
 
+    def within(self, share: float) -> float:
+        """Share of figures that are no more than so far off: what a fixed percentage would hold."""
+        return float(np.mean(np.abs(self.joules - self.truth) <= share * self.joules))
+
     @property
     def width_pct(self) -> float:
         """Median half-width in percent of the figure."""
@@ -349,8 +513,6 @@ class Answers:
 
 
 def _normal_quantile(level: float) -> float:
-    from statistics import NormalDist
-
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
@@ -374,9 +536,14 @@ def spans_of(
     return [(float(a), float(a + length_s)) for a in np.arange(first_s, seconds - length_s - 1, every_s)]
 
 
+def spans_in(run: Run) -> list[Span]:
+    """The spans that are asked for."""
+    return [span for span in run.spans if span.id != ROOT]
+
+
 def by_spans(recorded: Recorded) -> Answers:
     """`Run.energy(span)` of every span."""
-    spans = recorded.run.spans
+    spans = spans_in(recorded.run)
     return Answers.of(_span_truth(recorded, spans), [recorded.run.energy(span) for span in spans])
 
 
@@ -384,7 +551,7 @@ def by_ledger(recorded: Recorded) -> Answers:
     """`Run.ledger(by="span")`: the entry of every span."""
     low, high = recorded.run.tapes[0].extent_ns()
     entries = {e.owner.id: e.energy for e in recorded.run.ledger(by="span", between=(0.0, (high - low) / NS)).entries}
-    spans = recorded.run.spans
+    spans = spans_in(recorded.run)
     return Answers.of(_span_truth(recorded, spans), [entries[span.id] for span in spans])
 
 
@@ -393,3 +560,37 @@ def _span_truth(recorded: Recorded, spans: Sequence[Span]) -> Array:
     starts = np.array([(span.start_ns - origin) / NS for span in spans])
     ends = np.array([((span.end_ns or 0) - origin) / NS for span in spans])
     return recorded.truth(starts, ends)
+
+
+def by_items(recorded: Recorded) -> Answers:
+    """Items of `everywatt batch`: one for each span."""
+    spans = spans_in(recorded.run)
+    items = [Item(number, span.id, span.name) for number, span in enumerate(spans)]
+    folder = recorded.run.tapes[0].path.parent
+    journal = Journal(folder)
+    journal.batch(["work"], items, [{"device": "gpu.0", "name": "Card", "uuid": None, "memory_bytes": None}])
+    for item, span in zip(items, spans, strict=True):
+        journal.start(item, Attempt(1, "gpu.0", 0, span.id, at="2026-01-01T00:00:00"))
+        journal.end(item, 1, DONE, {"exit_code": 0, "runtime_s": 1.0}, final=True)
+    journal.close()
+    found = figures(recorded.run, read_journal(folder))
+    return Answers.of(_span_truth(recorded, spans), [one.energy for one in found.items])
+
+
+def by_queries(recorded: Recorded) -> Answers:
+    """Queries of `bench llm`, one after another, of a server whose processes are not known."""
+    spans = spans_in(recorded.run)
+    asked = []
+    for span in spans:
+        pieces = tuple(int(at) for at in np.linspace(span.start_ns, span.end_ns or 0, 12)[1:])
+        answer = Answer(
+            OK,
+            began_ns=span.start_ns,
+            sent_ns=span.start_ns,
+            ended_ns=span.end_ns or 0,
+            piece_ns=pieces,
+            output_tokens=11,
+        )
+        asked.append(Record(span.id, "1", span.id, answer))
+    found = bill(recorded.run, asked).queries
+    return Answers.of(_span_truth(recorded, spans), [found[span.id].energy for span in spans])

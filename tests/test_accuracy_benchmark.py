@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -72,10 +71,3 @@ def test_a_row_names_the_targets_that_it_misses(module) -> None:  # type: ignore
     assert replace(row, ours=6.7).misses() == ["bound"]
     assert replace(row, peers={"peer": 4.0}).misses() == ["lowest"]
     assert replace(row, load="constant", length_s=1.0, ours=0.6, bound=0.0).misses() == ["0.5 %"]
-
-
-def test_the_interval_score_punishes_width_and_misses(module) -> None:  # type: ignore[no-untyped-def]
-    score = module("sim_honesty").score
-    assert score(98.0, 103.0) == pytest.approx(5.0)
-    assert score(101.0, 103.0) == pytest.approx(2.0 + 40.0)
-    assert np.isclose(score(90.0, 99.0), 9.0 + 40.0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from everywatt.bench.candidates import candidates
-from everywatt.bench.fail_if import failing, parse_rule
+from everywatt.bench.fail_if import failing, parse_rule, unjudged
 from everywatt.bench.figures import decided, figures, narrow
 from everywatt.bench.tables import far_off
 from everywatt.bench.trials import Trial
@@ -127,3 +127,30 @@ def test_an_undecided_comparison_does_not_fail_a_gate():
 def test_a_wrong_rule_is_refused(text):
     with pytest.raises(UsageError):
         parse_rule(text)
+
+
+def net_series(a, b):
+    """Trials of 10 J each that used so much above idle."""
+    return [
+        trial(which, block, joules(10.0), net=replace(joules(value), signed=True))
+        for which, values in ((0, a), (1, b))
+        for block, value in enumerate(values)
+    ]
+
+
+# Noise around nothing: where both are positive, the second happens to use more.
+NEAR_IDLE = net_series([0.10, -0.20, 0.11, 0.05, 0.10, -0.15, 0.10], [0.19, 0.20, 0.20, -0.12, 0.18, 0.1, 0.19])
+
+
+def test_no_verdict_above_idle_from_the_pairs_that_happen_to_be_positive():
+    one = figures(TWO, NEAR_IDLE)[1]
+    assert one.above_idle is None
+    assert one.notes == ("no ratio above idle: 3 of 7 pairs have a trial that used no more than idle",)
+    assert one.gross is not None
+
+
+def test_a_gate_on_a_ratio_that_does_not_exist_is_not_judged():
+    rule = parse_rule("net > baseline * 1.05")
+    found = figures(TWO, NEAR_IDLE)
+    assert failing(rule, found) == []
+    assert unjudged(rule, found) == ["B: net > baseline * 1.05 cannot be judged: there is no ratio of net"]

@@ -2,10 +2,12 @@
 
 import pytest
 
-from everywatt.api.run import load
+from everywatt.api.run import Run, load
 from everywatt.bench.runs import compare_runs
+from everywatt.core.budget import Budget, Term
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.clocks import NS
+from everywatt.core.energy import Energy
 from everywatt.core.errors import ScopeError
 from everywatt.meters.series import Part, Table, group, write_part
 
@@ -40,3 +42,14 @@ def test_runs_of_one_scope_have_a_ratio(tmp_path):
     assert two.gross.value == pytest.approx(0.5, rel=1e-6)
     assert two.gross.low <= 0.5 <= two.gross.high
     assert "less energy" in two.verdict
+
+
+def test_no_ratio_to_a_net_energy_that_may_be_zero(monkeypatch, tmp_path):
+    first, second = (run_of(tmp_path / name, "gpu.0", Domain.GPU, watts) for name, watts in (("a", 100), ("b", 50)))
+    near_zero = {
+        first.name: Energy(0.002, Budget((Term("baseline", "idle", 0.01),)), "gpu", "counter", signed=True),
+        second.name: Energy(0.004, Budget((Term("baseline", "idle", 0.001),)), "gpu", "counter", signed=True),
+    }
+    monkeypatch.setattr(Run, "energy_net", lambda run: near_zero[run.name])
+    _, two = compare_runs([first, second])
+    assert two.above_idle is None and two.gross is not None

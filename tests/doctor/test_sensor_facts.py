@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from recorded import DATA, marks, polls
 
 from everywatt.doctor.sensor_facts import characterise, switches
 
 
-def _recorded(recordings, name, column):
-    t, columns = recordings.polls(recordings.DATA / name / "nvidia_smi.csv.gz")
-    return characterise(t, columns[column], recordings.marks(name))
+def _recorded(name, column):
+    t, columns = polls(DATA / name / "nvidia_smi.csv.gz")
+    return characterise(t, columns[column], marks(name))
 
 
 @pytest.mark.parametrize(
@@ -23,8 +24,8 @@ def _recorded(recordings, name, column):
         ("RTX3090_step", "power.draw", 0.1, 1.0, 0.15),
     ],
 )
-def test_recorded_windows(recordings, name, column, period, window, within):
-    found = _recorded(recordings, name, column)
+def test_recorded_windows(name, column, period, window, within):
+    found = _recorded(name, column)
     assert found.period_s == pytest.approx(period, rel=0.02)
     assert found.window_s == pytest.approx(window, rel=within)
     assert found.window_low_s <= found.window_s <= found.window_high_s
@@ -32,15 +33,15 @@ def test_recorded_windows(recordings, name, column, period, window, within):
     assert found.quantum == pytest.approx(0.01)
 
 
-def test_one_step_does_not_tell_a_window_inside_the_period(recordings):
-    found = _recorded(recordings, "A100_step", "power.draw")
+def test_one_step_does_not_tell_a_window_inside_the_period():
+    found = _recorded("A100_step", "power.draw")
     assert found.window_s is None
     assert "toggles about once a period" in found.notes[0]
 
 
 @pytest.mark.parametrize(("card", "period"), [("A100", 0.1), ("V100", 0.02)])
-def test_recorded_periods(recordings, card, period):
-    t, columns = recordings.polls(recordings.DATA / "update_period" / f"{card}_nvidia_smi.csv.gz")
+def test_recorded_periods(card, period):
+    t, columns = polls(DATA / "update_period" / f"{card}_nvidia_smi.csv.gz")
     found = characterise(t, columns["power.draw"])
     assert found.period_s == pytest.approx(period, rel=0.02)
     assert found.window_s is None
@@ -48,11 +49,12 @@ def test_recorded_periods(recordings, card, period):
 
 
 @pytest.mark.parametrize(("period", "window"), [(0.1, 0.1), (0.1, 0.05), (0.02, 0.01), (0.1, 0.5), (0.05, 0.05)])
-def test_simulated_windows(lab, period, window):
+def test_simulated_windows(product, period, window):
     """Polls every millisecond of a load that is switched at known times, as `doctor` makes it."""
     rng = np.random.default_rng(3)
     marks = 1 + np.cumsum(rng.uniform(0.05, 0.6, 40))
-    power = lab.two_levels(marks, 60.0, 250.0)
+    t_s = np.concatenate(([-5.0], marks))
+    power = product.Load(t_s, np.where(np.arange(len(t_s)) % 2 == 0, 60.0, 250.0))
     at = 0.0137 + np.arange(0, 18, period)
     value = np.round(power.energy(at - window, at) / window + rng.normal(0, 0.3, len(at)), 2)
     polls = np.arange(0.1, 16, 0.001)

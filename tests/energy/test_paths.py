@@ -141,16 +141,3 @@ def test_the_mean_of_pulses_shorter_than_the_averaging_window_is_not_too_low(pro
     recorded = product.record(made, product.SENSORS["gauge 25 of 100 ms"], tmp_path / "run.tape", rng)
     energy, truth = recorded.run.energy(between=(6.0, 26.0)), recorded.truth(6.0, 26.0)
     assert energy.joules == pytest.approx(truth, rel=0.05)
-
-
-def test_the_benchmark_by_path_asks_imports_windows_spans_and_ledgers(honesty):
-    found = honesty.by_path(count=6, runs=1, sensors=("gauge 100 of 100 ms",), loads=("steady", "telegraph 400 ms"))
-    assert {name.split(":")[0] for name in found} == {
-        "import, named",
-        "import, not named",
-        "import, unknown card",
-        "Run.energy",
-        "span",
-        "ledger by span",
-    }
-    assert all(len(answers) for answers in found.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from recorded import DATA, polls
 
 from everywatt.energy.publications import find_period, publications
 
@@ -64,6 +65,6 @@ def test_noise_without_a_clock_has_no_period():
 
 
 @pytest.mark.parametrize(("card", "period"), [("A100", 0.101), ("V100", 0.020)])
-def test_periods_of_recorded_cards(recordings, card, period):
-    t, columns = recordings.polls(recordings.DATA / "update_period" / f"{card}_nvidia_smi.csv.gz")
+def test_periods_of_recorded_cards(card, period):
+    t, columns = polls(DATA / "update_period" / f"{card}_nvidia_smi.csv.gz")
     assert publications(t, columns["power.draw"]).period_s == pytest.approx(period, rel=0.01)

@@ -8,12 +8,12 @@ import sqlite3
 import pytest
 from agents import told_on
 
+from everywatt.api.power import power_line
 from everywatt.api.run import load
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.core.clocks import NS, FakeClock
 from everywatt.core.machine import Machine
 from everywatt.energy.sources import sources
-from everywatt.energy.statistics import power_samples
 from everywatt.energy.window import source_energy
 from everywatt.fleet import segments, state
 from everywatt.fleet.agent import Agent
@@ -170,7 +170,8 @@ def test_segments_join_without_overlap_and_add_up(tmp_path):
         for source in sources(tape):
             found = source_energy(source, start_ns, end_ns)
             assert found.joules == pytest.approx(WATTS * (end_ns - start_ns) / NS, rel=1e-6)
-            assert power_samples(source, start_ns, end_ns) == pytest.approx(WATTS, rel=1e-6)
+            line = power_line(source)
+            assert line.inside([(start_ns, end_ns)]) == pytest.approx(WATTS, rel=1e-6)
     told = {line.key: line.settled_uj for line in lab.agent.watcher.lines.all}
     assert state.recover(state.State(), tmp_path / "tape").devices == told, "rows that two segments share count once"
 

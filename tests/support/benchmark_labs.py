@@ -25,15 +25,5 @@ def honesty():
 
 
 @pytest.fixture(scope="session")
-def recordings():
-    return _module("recordings")
-
-
-@pytest.fixture(scope="session")
-def lab():
-    return _module("sensor_lab")
-
-
-@pytest.fixture(scope="session")
 def product():
     return _module("product_lab")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.api.power import device_table
 from everywatt.core.clocks import NS
 from everywatt.core.config import resolve
 from everywatt.core.energy import Energy
@@ -25,7 +26,6 @@ from everywatt.energy.combine import combine
 from everywatt.energy.loading import load_line
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, sources
-from everywatt.energy.statistics import device_table
 from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_energy, together, windows_energy
 from everywatt.ledger.use.series import busy_share

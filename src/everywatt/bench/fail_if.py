@@ -64,24 +64,35 @@ def failing(rule: Rule, found: Sequence[Figures]) -> list[str]:
 def unjudged(rule: Rule, found: Sequence[Figures]) -> list[str]:
     """Sentences about the candidates for which the condition cannot be judged, as they lack the figure."""
     about = found[1:] if rule.factor is not None else found
-    needed = [(one, [one, found[0]] if rule.factor is not None else [one]) for one in about]
+    lacking = [(one, _lacking(rule, one, found[0])) for one in about]
     return [
-        f"{one.candidate.label}: {rule.text} cannot be judged: there is no figure of {rule.metric}"
-        for one, parts in needed
-        if any(_point(rule.metric, part) is None for part in parts)
+        f"{one.candidate.label}: {rule.text} cannot be judged: there is no {what} of {rule.metric}"
+        for one, what in lacking
+        if what
     ]
+
+
+def _lacking(rule: Rule, one: Figures, first: Figures) -> str:
+    if _point(rule.metric, one) is None or (rule.factor is not None and _point(rule.metric, first) is None):
+        return "figure"
+    return "ratio" if rule.factor is not None and _ratio(rule.metric, one, first) is None else ""
+
+
+def _ratio(metric: str, one: Figures, first: Figures) -> tuple[float, float] | None:
+    """The ends of the ratio to the first candidate: of paired trials, or of two numbers that have no interval."""
+    if metric in ("energy", "net", "time"):
+        found = {"energy": one.gross, "net": one.above_idle, "time": one.time}[metric]
+        return None if found is None else (found.low, found.high)
+    mine, base = _point(metric, one), _point(metric, first)
+    return None if mine is None or not base else (mine / base, mine / base)
 
 
 def _fails(rule: Rule, one: Figures, first: Figures) -> str | None:
     if rule.factor is not None:
-        comparison = {"energy": one.gross, "net": one.above_idle, "time": one.time}.get(rule.metric)
-        if comparison is None:
-            mine, base = _point(rule.metric, one), _point(rule.metric, first)
-            if mine is None or not base:
-                return None
-            low = high = mine / base
-        else:
-            low, high = comparison.low, comparison.high
+        ends = _ratio(rule.metric, one, first)
+        if ends is None:
+            return None
+        low, high = ends
         limit, shown = rule.factor, f"{low:.3f} … {high:.3f} of the first"
     else:
         assert rule.amount is not None

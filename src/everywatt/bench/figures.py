@@ -169,6 +169,10 @@ def _beside(one: Figures, first: Sequence[Trial], target: float, ignore_failure:
     failures = one.failures + sum(trial.failed for trial in first)
     gross = _paired(first, one.trials, lambda t: t.energy, target)
     above_idle = _paired(first, one.trials, lambda t: t.net, target)
+    if above_idle is None and (nets := _pairs(first, one.trials, lambda t: t.net)):
+        idle = sum(not _positive(pair) for pair in nets)
+        note = f"no ratio above idle: {idle} of {len(nets)} pairs have a trial that used no more than idle"
+        one = replace(one, notes=(*one.notes, note))
     time = _paired_numbers(first, one.trials, lambda t: t.seconds, target)
     if failures and not ignore_failure:
         count = f"{failures} trial{'s' if failures > 1 else ''} failed"
@@ -184,15 +188,21 @@ def _beside(one: Figures, first: Sequence[Trial], target: float, ignore_failure:
 Pick = Callable[[Trial], "Energy | None"]
 
 
-def _paired(first: Sequence[Trial], other: Sequence[Trial], pick: Pick, target: float) -> Comparison | None:
-    """Trials of one block belong together. None where there is no pair with two positive figures."""
+def _pairs(first: Sequence[Trial], other: Sequence[Trial], pick: Pick) -> list[tuple[Energy, Energy]]:
+    """Figures of trials of one block, which belong together."""
     mine = {trial.block: pick(trial) for trial in first}
-    pairs = []
-    for trial in other:
-        a, b = mine.get(trial.block), pick(trial)
-        if a is not None and b is not None and (a.joules or 0) > 0 and (b.joules or 0) > 0:
-            pairs.append((a, b))
-    if not pairs:
+    found = [(mine.get(trial.block), pick(trial)) for trial in other]
+    return [(a, b) for a, b in found if a is not None and b is not None and None not in (a.joules, b.joules)]
+
+
+def _positive(pair: tuple[Energy, Energy]) -> bool:
+    return min(energy.value for energy in pair) > 0
+
+
+def _paired(first: Sequence[Trial], other: Sequence[Trial], pick: Pick, target: float) -> Comparison | None:
+    """None without pairs, and where one has no ratio: those that are left would be a sample selected by its result."""
+    pairs = _pairs(first, other, pick)
+    if not pairs or not all(map(_positive, pairs)):
         return None
     return compare(
         [a.value for a, _ in pairs], [b.value for _, b in pairs], target=target, systematic=_systematic(pairs)

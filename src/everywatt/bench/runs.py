@@ -86,11 +86,16 @@ def compare_runs(runs: Sequence[Run], *, target: float = 0.02, force: bool = Fal
             note = ""
         gross, above_idle = _ratio(one.energy, first.energy), _ratio(one.net, first.net)
         words = _verdict(one.name, gross, target)
+        if gross is None and None not in (one.energy.joules, first.energy.joules):
+            words = f"no verdict: the interval of {first.name} holds zero"
         found[place] = replace(one, gross=gross, above_idle=above_idle, verdict="; ".join(filter(None, (words, note))))
     return found
 
 
 def _ratio(one: Energy, first: Energy) -> Ratio | None:
+    """None where there is no figure for both, and where the first may be zero: such a ratio has no finite end."""
+    if first.low is None or first.low <= 0:
+        return None
     try:
         return one.ratio(replace(first, scope=one.scope))
     except EverywattError:

@@ -18,7 +18,7 @@ from everywatt.tape.reader import StoredGroup
 
 STALE_PERIODS = 5
 STALE_S = 5.0
-UNEVEN = 0.2  # as in `energy.statistics`: instants are compared where their doubts differ by so much of the distance
+UNEVEN = 0.2  # as in `api.power`: instants are compared where their doubts differ by so much of the distance
 
 
 def pedigree_word(channel: Channel) -> str:

@@ -5,6 +5,7 @@ import pytest
 from reports import CPU_W, EVIL, HIGH_W, LOW_W, write_other_scope, write_run
 
 import everywatt
+from everywatt.core.format import format_watts
 from everywatt.core.jsonio import dumps
 from everywatt.core.spans import Span
 from everywatt.footprint.carbon import Factors
@@ -105,7 +106,7 @@ def test_a_gap_of_a_gauge_is_a_hole_and_not_a_line(tmp_path):
     hole = int(np.flatnonzero(np.isnan(line.series.values))[0])
     assert line.series.t_us[hole - 1] == pytest.approx(1e6, abs=2)
     assert line.series.t_us[hole] == pytest.approx(2.9e6, abs=2)
-    assert line.statistics["samples"] == 22
+    assert len(line.watts) == 21
 
 
 def test_a_counter_that_wraps_is_drawn_as_it_counted(tmp_path):
@@ -130,7 +131,7 @@ def test_ticks_before_a_cards_phase_was_found_draw_no_wild_slope(tmp_path):
     ticks = [*first, *rows(lambda t: 50.0 + 100.0 * t, 0.2, 4, 0.1)]
     (line,) = lines_of(everywatt.load(write_tape(tmp_path / "phase.tape", [(group, 0.1, ticks)])))
     assert len(line.series) >= 39 and line.series.values == pytest.approx(np.full(len(line.series), 100.0), rel=1e-6)
-    assert line.statistics["max"] == pytest.approx(100.0)
+    assert line.watts.max() == pytest.approx(100.0)
 
     # Where the phase is never found there is nothing better, and all are drawn.
     blunt = [Row(at(k / 10), at(k / 10 - 0.1), at(k / 10), (10.0 * k,)) for k in range(12)]
@@ -210,3 +211,65 @@ def test_phases_that_ran_at_the_same_time_are_told_of(view):
     spans = [Span("p", "batch", 0, 100), Span("a", "a", 0, 50, "p"), Span("b", "b", 50, 90, "p")]
     assert not view["phases"]["overlap"] and not overlap(spans)
     assert overlap([*spans, Span("c", "c", 60, 95, "p")])
+
+
+@pytest.fixture
+def spanned(tmp_path):
+    """60 spans of 37 ms, whose ends read the counter too, over a package at a constant 50 W."""
+    from virtual_world import VirtualWorld
+
+    from everywatt.api.meter import Meter
+
+    with VirtualWorld(tmp_path, cpu="constant:50W") as world:
+        with Meter("work", sensors=["virtual"]) as meter:
+            world.sleep(1.0)
+            for number in range(60):
+                with meter.span(f"s{number}"):
+                    world.sleep(0.037)
+                world.sleep(0.011)
+            world.sleep(1.0)
+        yield everywatt.load(meter.run.path)
+
+
+def test_reads_at_the_ends_of_spans_draw_no_drops(spanned):
+    (line,) = (line for line in lines_of(spanned) if line.chart == "power")
+    assert line.series.values == pytest.approx(np.full(len(line.series), 50.0), rel=0.04)  # 2 × 1 ms in 50 ms
+
+
+def test_a_device_has_one_mean_and_one_highest_reading(spanned):
+    view = report_document([spanned])["runs"][0]
+    (device,), (asked,) = view["devices"], spanned.devices().values()
+    energy = spanned.energy()
+    assert device["power"] == asked["power"]
+    assert device["power"]["mean"] == pytest.approx(energy.joules / spanned.duration_s, rel=1e-9)
+    drawn = unpack(view["charts"][0]["lines"][0]["data"])["v"]
+    assert device["power"]["max"] == pytest.approx(drawn.max(), rel=1e-5)
+    shown = {figure["label"]: figure["value"] for figure in view["figures"]}
+    assert shown["Highest reading"] == format_watts(device["power"]["max"])
+    assert shown["Mean power"].startswith(f"{device['power']['mean']:.2f}")
+
+
+def noisy_gauge(tmp_path, lost):
+    """A card at about 100 W of which `lost` readings (2.0 to 4.0 s) are something else."""
+    from tapes import gauge_group, rows, write_tape
+
+    def watts(t):
+        return lost if 2.0 < t <= 4.0 else 100.0 + 0.01 * (round(t * 7919) % 101)
+
+    group = gauge_group(period_s=0.1, window_s=0.1, quantum=0.01, max_w=300.0)
+    return everywatt.load(write_tape(tmp_path / "lost.tape", [(group, 0.1, rows(watts, 0, 10, 0.1))]))
+
+
+@pytest.mark.parametrize("lost", [float("nan"), 100.33], ids=["no value", "stalled"])
+def test_what_was_not_observed_is_a_hole(tmp_path, lost):
+    run = noisy_gauge(tmp_path, lost)
+    (line,) = lines_of(run)
+    seconds, values = line.series.t_us / 1e6, line.series.values
+    ends = np.flatnonzero(np.isnan(values))
+    assert len(ends) == 1
+    assert seconds[ends[0] - 1] == pytest.approx(2.0, abs=0.15) and seconds[ends[0]] == pytest.approx(4.0, abs=0.05)
+    energy, (device,) = run.energy(), run.devices().values()
+    assert energy.coverage == pytest.approx(0.8, abs=0.02)
+    assert device["power"]["mean"] == pytest.approx(100.5, abs=0.1)
+    mean = next(figure for figure in report_document([run])["runs"][0]["figures"] if figure["label"] == "Mean power")
+    assert mean["value"].startswith("100.5")

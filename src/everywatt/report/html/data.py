@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from everywatt.api.power import mean_w, power_statistics
 from everywatt.api.run import Run
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, ScopeError
@@ -113,12 +114,13 @@ def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Seq
     """The small figures beside the large one."""
     duration_s = run.duration_s
     figures = [{"label": "Duration", "value": format_duration(duration_s), "about": f"from {run.started:%H:%M:%S} UTC"}]
-    if energy.joules is not None and duration_s > 0:
-        below, above = energy.sides()
-        mean = format_watts(energy.joules / duration_s, below / duration_s, above / duration_s)
-        figures.append({"label": "Mean power", "value": mean, "about": "energy over duration"})
-    peaks = [(line.statistics["max"], line.label) for line in lines if line.in_total and line.statistics]
-    peaks = [peak for peak in peaks if peak[0] is not None]
+    mean = mean_w(energy, duration_s)
+    if energy.joules and mean is not None:
+        # The interval of the energy has what gaps may hide, of which the mean of the observed time knows nothing.
+        sides = [side / energy.joules * mean for side in energy.sides()] if energy.coverage == 1.0 else []
+        shown = format_watts(mean, *sides)
+        figures.append({"label": "Mean power", "value": shown, "about": "energy over the time that was observed"})
+    peaks = [(float(line.watts.max()), line.label) for line in lines if line.in_total and len(line.watts)]
     if peaks:
         watts, label = max(peaks)
         figures.append({"label": "Highest reading", "value": format_watts(watts), "about": f"of {label}"})
@@ -137,7 +139,7 @@ def _devices(run: Run, energy: Energy, lines: Sequence[Line]) -> list[dict[str, 
                 labels.setdefault(group.info.device, (group.info.label, group.info.sensor))
     rows = []
     for line in lines:
-        if line.chart != "power" or line.statistics is None:
+        if line.chart != "power":
             continue
         part = parts.get(line.label)
         if part is None:
@@ -157,7 +159,7 @@ def _devices(run: Run, energy: Energy, lines: Sequence[Line]) -> list[dict[str, 
                 "energy": shown_energy(replace(part, parts=())),
                 "share": share,
                 "in_total": line.in_total,
-                "power": line.statistics,
+                "power": power_statistics(line.watts, part, line.seconds),
             }
         )
     return rows
@@ -294,7 +296,7 @@ def comparison(runs: Sequence[Run]) -> dict[str, Any]:
             "name": run.name,
             "energy": shown_energy(replace(energy, parts=())),
             "duration_s": run.duration_s,
-            "mean_w": energy.joules / run.duration_s if energy.joules is not None and run.duration_s > 0 else None,
+            "mean_w": mean_w(energy, run.duration_s),
             "ratio": None,
             "why": "",
         }

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from everywatt.api.power import PowerLine, held_line, power_line
 from everywatt.api.run import Run
 from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
-from everywatt.energy.building import repeated
-from everywatt.energy.median import median
-from everywatt.energy.publication_times import retime
 from everywatt.energy.sources import Source, addable, sources
-from everywatt.energy.statistics import UNEVEN, power_statistics
-from everywatt.energy.ticks import WHOLE_ROWS
 from everywatt.report.html.pyramid import Floats, Ints, Series
-from everywatt.tape.accumulate import GAP_PERIODS
 from everywatt.tape.columns import load_columns, ticks_by_frame
 from everywatt.tape.reader import StoredGroup, Tape
 
@@ -37,12 +30,14 @@ CHARTS = {
 _BY_UNIT = {"%": "utilisation", "°C": "temperature", "C": "temperature", "MHz": "clocks", "B": "memory"}
 _FIRST = (".utilisation", ".temperature", ".clock_sm", ".memory")
 Tell = Callable[[float, str], None]
-Widths = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of one chart: `shown` unless a reader has to ask for it, `in_total` where it is a part of the sum."""
+    """One line of one chart: `shown` unless a reader has to ask for it, `in_total` where it is a part of the sum.
+
+    `watts` are the values of a line of power inside of the run's windows, which last `seconds`.
+    """
 
     chart: str
     label: str
@@ -50,7 +45,8 @@ class Line:
     series: Series
     shown: bool = True
     in_total: bool = False
-    statistics: dict[str, Any] | None = None
+    watts: Floats = field(default_factory=lambda: np.empty(0))
+    seconds: float = 0.0
     device: str = ""
 
 
@@ -63,6 +59,7 @@ class _Wanted:
     channel: Channel
     shown: bool
     in_total: bool = False
+    source: Source | None = None
 
 
 def lines_of(run: Run, tell: Tell = lambda share, text: None) -> list[Line]:
@@ -109,61 +106,37 @@ def extent_s(run: Run) -> list[float]:
 
 def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], offset_ns: int) -> Iterator[Line]:
     wanted = list(_wanted(tape, group))
-    if not wanted:
-        return
-    names = [one.channel.name for one in wanted]
+    seconds = sum(end_ns - start_ns for start_ns, end_ns in windows) / NS
+    rest = [one.channel.name for one in wanted if one.source is None]
     known = {channel.name for channel in group.info.channels}
-    at_ns, width_ns, columns = _ticks(tape, group, [*names, *([IDLE] if BUSY in names and IDLE in known else [])])
-    if len(at_ns) < 2:
-        return
-    if group.info.tracked:
-        at_ns, width_ns = _retimed(tape, group, at_ns, width_ns)
+    ticks = _ticks(tape, group, [*rest, *([IDLE] if BUSY in rest and IDLE in known else [])]) if rest else None
     for one in wanted:
-        if group.info.tracked and one.channel.kind is Kind.COUNTER:
-            values = columns[one.channel.name]
-            placed = _placed(values, width_ns, group.expected_period_s)
-            series = _series(one, at_ns[placed], {one.channel.name: values[placed]}, offset_ns, tape)
+        channel = one.channel
+        if one.source is not None:
+            found = power_line(one.source)
+            plain = channel.kind is Kind.GAUGE and (channel.facts.gain, channel.facts.bias_w) == (1.0, 0.0)
+            series = None if found is None else _drawn(found, offset_ns, channel.scale if plain else None)
+            watts = np.empty(0) if found is None else found.inside(windows)
         else:
-            series = _series(one, at_ns, columns, offset_ns, tape)
-        if series is None or not np.isfinite(series.values).any():
-            continue
-        statistics = None
-        if one.chart == "power":
-            statistics = power_statistics(_inside(series, windows, offset_ns))
-        series = _with_holes(series, one.channel, group.expected_period_s)
-        yield Line(
-            one.chart, one.label, one.channel.name, series, one.shown, one.in_total, statistics, one.channel.device
-        )
+            assert ticks is not None
+            series, watts = _series(one, group, *ticks, offset_ns, tape), np.empty(0)
+        if series is not None and np.isfinite(series.values).any():
+            yield Line(
+                one.chart, one.label, channel.name, series, one.shown, one.in_total, watts, seconds, channel.device
+            )
 
 
-def _retimed(tape: Tape, group: StoredGroup, at_ns: Ints, width_ns: Widths) -> tuple[Ints, Widths]:
-    """When a tracked group published, with hindsight, as the figures have it; of very many rows as it was recorded."""
-    if len(at_ns) > WHOLE_ROWS:
-        return at_ns, width_ns
-    rows = load_columns(tape, group.id, ())
-    at_ns, half_ns = retime(rows.read, rows.early, rows.late)
-    return at_ns, 2 * half_ns
+def _drawn(line: PowerLine, offset_ns: int, step: float | None = None) -> Series:
+    """The line as a chart has it: each value at the end of its stretch, and a start before the first."""
+    return Series(*_times(line.at_ns, offset_ns, np.concatenate((line.watts[:1], line.watts))), step=step)
 
 
-def _placed(counts: Floats, width_ns: Widths, period_s: float) -> npt.NDArray[np.bool_]:
-    """Of a tracked counter the ticks to take slopes between: news, and known about as well as most.
-
-    Until it has been found when a card publishes, a count may be a whole period old, and a slope from it to the next
-    one is wild. Where none is known any better, each is as good as the next.
-    """
-    return (width_ns <= median(width_ns) + UNEVEN * period_s * NS) & ~repeated(counts)
-
-
-def _ticks(tape: Tape, group: StoredGroup, names: Sequence[str]) -> tuple[Ints, Widths, dict[str, Floats]]:
-    """Publications, to how many nanoseconds they are known, and raw values; of energy counters what they had
-    accumulated."""
+def _ticks(tape: Tape, group: StoredGroup, names: Sequence[str]) -> tuple[Ints, dict[str, Floats]]:
     found = ticks_by_frame(tape, group, names)
     if found is not None:
-        return found
+        return found[0], found[2]
     columns = load_columns(tape, group.id, names)
-    counters = {channel.name for channel in group.info.channels if channel.kind is Kind.COUNTER}
-    accumulated = {name: values for name, values in columns.accumulated.items() if name in counters}
-    return columns.published, (columns.late - columns.early).astype(np.float64), {**columns.values, **accumulated}
+    return columns.published, columns.values
 
 
 def _wanted(tape: Tape, group: StoredGroup) -> Iterator[_Wanted]:
@@ -173,7 +146,7 @@ def _wanted(tape: Tape, group: StoredGroup) -> Iterator[_Wanted]:
         source: Source | None = speaking.get(channel.name)
         if source is not None:
             inside = channel.name in summed
-            yield _Wanted("power", source.label, channel, inside or len(summed) == 0, inside)
+            yield _Wanted("power", source.label, channel, inside or len(summed) == 0, inside, source)
         elif channel.name == BUSY:
             yield _Wanted("utilisation", "CPUs", channel, True)
         elif channel.kind is Kind.GAUGE and not channel.carries_energy and channel.unit in _BY_UNIT:
@@ -188,23 +161,18 @@ def _label(channel: Channel) -> str:
     return channel.device if channel.name.endswith(_FIRST) or not what else f"{channel.device} {what}"
 
 
-def _series(one: _Wanted, at_ns: Ints, columns: dict[str, Floats], offset_ns: int, tape: Tape) -> Series | None:
-    channel, name = one.channel, one.channel.name
-    values = columns[name]
-    if name == BUSY:
+def _series(
+    one: _Wanted, group: StoredGroup, at_ns: Ints, columns: dict[str, Floats], offset_ns: int, tape: Tape
+) -> Series | None:
+    """Readings of something that carries no energy, with holes where it was not read."""
+    values, scale = columns[one.channel.name], one.channel.scale
+    if len(at_ns) < 2:
+        return None
+    if one.channel.name == BUSY:
         busy = _busy(at_ns, columns, tape)
-        return None if busy is None else Series(*_times(at_ns[1:], offset_ns, busy))
-    scale, facts = channel.scale, channel.facts
-    if channel.kind is Kind.COUNTER and channel.carries_energy:
-        seconds = np.diff(at_ns) / NS
-        with np.errstate(invalid="ignore", divide="ignore"):
-            watts = np.diff(values) * (scale * facts.gain) / seconds + facts.bias_w
-        return Series(*_times(at_ns[1:], offset_ns, np.where(seconds > 0, watts, np.nan)))
-    if one.chart == "memory":
-        return Series(*_times(at_ns, offset_ns, values * (scale / GIB)), step=scale / GIB)
-    plain = facts.gain == 1.0 and facts.bias_w == 0.0
-    adjusted = values * scale if plain else values * (scale * facts.gain) + facts.bias_w
-    return Series(*_times(at_ns, offset_ns, adjusted), step=scale if plain else None)
+        return None if busy is None else Series(*_times(at_ns, offset_ns, np.concatenate((busy[:1], busy))))
+    step = scale / GIB if one.chart == "memory" else scale
+    return _drawn(held_line(at_ns, values * step, group.expected_period_s), offset_ns, step)
 
 
 def _times(at_ns: Ints, offset_ns: int, values: Floats) -> tuple[Ints, Floats]:
@@ -229,30 +197,6 @@ def _busy(at_ns: Ints, columns: dict[str, Floats], tape: Tape) -> Floats | None:
         return np.where(whole > 0, np.clip(100.0 * busy / whole, 0.0, 100.0), np.nan)
 
 
-def _inside(series: Series, windows: Sequence[tuple[int, int]], offset_ns: int) -> npt.NDArray[np.float64]:
-    """Finite values of ticks in the run's own windows."""
-    parts = []
-    for start_ns, end_ns in windows:
-        low, high = np.searchsorted(series.t_us, [(start_ns - offset_ns) // US, (end_ns - offset_ns) // US + 1])
-        parts.append(series.values[low:high])
-    values = np.concatenate(parts) if parts else np.empty(0)
-    return values if np.isfinite(values).all() else values[np.isfinite(values)]
-
-
-def _with_holes(series: Series, channel: Channel, period_s: float) -> Series:
-    """With a start for the first tick's stretch, and holes where a gauge was not observed. A counter counts across."""
-    period_us = max(1, int(period_s * 1e6))
-    steps = np.diff(series.t_us)
-    first = min(period_us, int(np.median(steps))) if len(steps) else period_us
-    places, times, values = [0], [int(series.t_us[0]) - first], [float(series.values[0])]
-    if channel.kind is Kind.GAUGE:
-        late = np.flatnonzero(steps > GAP_PERIODS * period_us) + 1
-        places += late.tolist()
-        times += (series.t_us[late] - period_us).tolist()
-        values += [float("nan")] * len(late)
-    return replace(series, t_us=np.insert(series.t_us, places, times), values=np.insert(series.values, places, values))
-
-
 def _joined(one: Line, other: Line) -> Line:
     """A line that goes on in a further segment, after a hole."""
     before, after = (
@@ -262,10 +206,9 @@ def _joined(one: Line, other: Line) -> Line:
     keep = after.t_us >= start
     t_us = np.concatenate((before.t_us, [start - 1], after.t_us[keep]))
     values = np.concatenate((before.values, [np.nan], after.values[keep]))
-    statistics = None
-    if one.chart == "power":
-        statistics = power_statistics(values[np.isfinite(values)])
-    return replace(one, series=replace(before, t_us=t_us, values=values), statistics=statistics)
+    watts = np.concatenate((one.watts, other.watts))
+    series = replace(before, t_us=t_us, values=values)
+    return replace(one, series=series, watts=watts, seconds=one.seconds + other.seconds)
 
 
 def total_line(lines: Sequence[Line]) -> Line | None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from everywatt.api.power import _comparable
 from everywatt.energy.sampling import GaugeCurve
-from everywatt.energy.statistics import _comparable
 
 NS = 1_000_000_000
 
