@@ -16,7 +16,7 @@ TARGETS = {"demo", "test", "test-long", "test-ml", "bench", "lint", "format", "c
 
 
 def call(script: str, *words: str, **settings):
-    return subprocess.run([SCRIPTS / script, *words], capture_output=True, text=True, timeout=60, **settings)
+    return subprocess.run([SCRIPTS / script, *words], capture_output=True, text=True, timeout=240, **settings)
 
 
 @pytest.fixture

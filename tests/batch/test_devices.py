@@ -25,7 +25,7 @@ except EverywattError as error:
 def lanes(inside, mask=None, **wanted):
     kept = {k: v for k, v in inside.items() if k != "CUDA_VISIBLE_DEVICES"} | (mask or {})
     done = subprocess.run(
-        [sys.executable, "-c", PRINT, json.dumps(wanted)], env=kept, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PRINT, json.dumps(wanted)], env=kept, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

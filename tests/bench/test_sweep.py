@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import figures
@@ -140,16 +140,10 @@ def test_the_limit_is_restored_when_the_sweep_is_ended(place, number):
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    deadline = time.monotonic() + 30
-    while limit_mw(place) == 300_000 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert limit_mw(place) < 300_000
+    until(lambda: limit_mw(place) < 300_000)
     os.kill(started.pid, number)
     started.wait(timeout=240)
-    deadline = time.monotonic() + 30
-    while limit_mw(place) != 300_000 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert limit_mw(place) == 300_000
+    until(lambda: limit_mw(place) == 300_000)
 
 
 @pytest.mark.parametrize(

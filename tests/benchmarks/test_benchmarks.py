@@ -139,6 +139,7 @@ def test_batch_cost_in_short():
 
 
 @pytest.mark.ml
+@pytest.mark.long  # three processes with GPT-2; what it shows is in tests/bench/precision/test_torch.py for one
 def test_layer_pass_in_short():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

@@ -7,12 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import pytest
 from answering import answering, models, sse
 from sse_server import running
+from truths import holds
+from waiting import until
 
 from everywatt.bench.llm.datasets import load_dataset
 from everywatt.sim.machine import SimMachine
@@ -65,8 +66,9 @@ def test_accuracy_and_joules_of_a_run(place, tmp_path):
         assert (found["accuracy"]["n"], found["verdicts"]) == (14, {"right": 2, "unparsed": 12})
         assert found["output_tokens"] == 14 * 6 and found["input_tokens"] == 14 * 7
         # 50 W, all of which is idle or the server's or somebody else's.
-        whole = found["energy"]["joules"] + found["energy_others"]["joules"]
-        assert whole == pytest.approx(50 * found["duration_s"], rel=0.05)
+        parts = found["energy"], found["energy_others"]
+        whole = {name: sum(part[name] for part in parts) for name in ("joules", "low", "high")}
+        assert holds(whole, 50 * found["duration_s"])
         token = found["energy_per_output_token"]
         assert token["value"] == pytest.approx(found["energy"]["joules"] / 84, rel=1e-9)
         assert token["low"] < token["value"] < token["high"]
@@ -96,9 +98,7 @@ def test_a_killed_run_keeps_what_is_finished_and_resume_does_the_rest(place, tmp
         more = to(server, "--max-queries", "30", "--concurrency", "3")
         child = subprocess.Popen(words(*more), env=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            deadline = time.monotonic() + 60
-            while sum(asked(server).values()) < 12 and time.monotonic() < deadline:
-                time.sleep(0.02)
+            until(lambda: sum(asked(server).values()) >= 12, "twelve queries")
         finally:
             os.kill(child.pid, signal.SIGKILL)
             child.wait()
@@ -380,7 +380,7 @@ def test_a_profile_of_our_own_comes_back(place, tmp_path):
 
     def everywatt(*words):
         done = subprocess.run(
-            [sys.executable, "-m", "everywatt", *words], env=place, capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "everywatt", *words], env=place, capture_output=True, text=True, timeout=240
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

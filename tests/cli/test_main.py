@@ -140,7 +140,7 @@ def test_a_full_disk_is_an_error():
 @pytest.mark.parametrize("words", ["completion bash", "config show", "config show --json", "--help"])
 def test_a_closed_stdout_is_no_error(words):
     result = subprocess.run(
-        ["sh", "-c", f'"{sys.executable}" -m everywatt {words} >&-'], capture_output=True, text=True, timeout=60
+        ["sh", "-c", f'"{sys.executable}" -m everywatt {words} >&-'], capture_output=True, text=True, timeout=240
     )
     assert (result.returncode, result.stderr) == (0, "")
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from everywatt.api import own_cgroup
 from everywatt.sim.machine import SimMachine
@@ -113,18 +114,16 @@ def test_no_library_with_threads_is_loaded_before_signals_are_held():
 
 def test_a_dead_recorder_does_not_hold_up_the_end(machine, tmp_path):
     env = machine.environment() | {"HOME": str(tmp_path), "EVERYWATT_RUNTIME_DIR": str(tmp_path / "rt")}
-    code = "import time, sys; time.sleep(1.0); open(sys.argv[1], 'w').write(str(time.time())); sys.exit(5)"
-    command = [sys.executable, "-m", "everywatt", "run", "--quiet", "--", sys.executable, "-c", code, "ended"]
+    script = "until [ -e go ]; do sleep 0.05; done; : > ended; exit 5"
+    command = [sys.executable, "-m", "everywatt", "run", "--quiet", "--", "sh", "-c", script]
     process = subprocess.Popen(command, cwd=tmp_path, env=env)
-    deadline = time.monotonic() + 20
-    while not list(tmp_path.glob("everywatt-runs/*/*.tape")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: list(tmp_path.glob("everywatt-runs/*/*.tape")))
     (recorder,) = recorders(os.fsencode(str(tmp_path / "rt")))
     os.kill(recorder, signal.SIGSTOP)  # it answers nothing any more
     try:
-        while not (tmp_path / "ended").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.5)
+        (tmp_path / "go").touch()
+        until((tmp_path / "ended").exists)
+        time.sleep(0.5)  # for the end of the run to begin
     finally:
         os.kill(recorder, signal.SIGCONT)
     assert process.wait(timeout=240) == 5

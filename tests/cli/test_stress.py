@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from loads import gone, workers_below
+from waiting import until
 
 from everywatt.api.run import load
 from everywatt.cli.stress_table import duty, duty_line
+from everywatt.core.errors import TapeError
 from everywatt.sim.machine import SimMachine
 from everywatt.stress.program import Cpu, Step
 from everywatt.stress.results import StepResult
@@ -157,7 +159,8 @@ def test_after_ctrl_c_nothing_is_left(place, number):
     process = place.start(*words, "--time", "300")
     try:
         found = started(process, 5)
-        time.sleep(0.5)
+        until(lambda: begun(place), "the first step")
+        time.sleep(1)  # of it, in which something is reached
         os.killpg(process.pid, number)  # as a terminal does
         out, err = process.communicate(timeout=240)
     finally:
@@ -183,12 +186,20 @@ def test_after_a_kill_nothing_is_left(place):
 
 
 def started(process, count):
-    deadline = time.monotonic() + 60
-    while len(found := workers_below(process.pid)) < count:
-        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    time.sleep(1.5)  # until they are ready and have started
-    return found
+    def workers():
+        assert process.poll() is None, process.communicate()
+        found = workers_below(process.pid)
+        return found if len(found) >= count else []
+
+    return until(workers, f"{count} workers")
+
+
+def begun(place):
+    """Whether the first step is on the tape that is being written."""
+    try:
+        return any(span.name == "step" for folder in place.runs() for span in load(folder).spans)
+    except TapeError:  # it has no rows yet
+        return False
 
 
 def test_too_hot_ends_it_with_1(place):

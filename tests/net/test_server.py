@@ -105,7 +105,7 @@ def test_a_kept_connection_answers_without_delay():
 
 
 def test_too_many_connections_push_out_the_one_that_waits_longest():
-    with serving(waiting=8, head_s=30) as (_, url, port):
+    with serving(waiting=8, head_s=300) as (_, url, port):
         held = [connect(port) for _ in range(8)]
         time.sleep(0.2)
         for _ in range(5):
@@ -123,7 +123,7 @@ def test_idle_connections_do_not_keep_others_out():
 
 
 def test_a_connection_with_a_request_is_never_pushed_out():
-    with serving(connections=4, head_s=30) as (_, url, port):
+    with serving(connections=4, head_s=300) as (_, url, port):
         streams = [connect(port, get(port, "/stream")) for _ in range(4)]
         time.sleep(0.2)
         waiting = connect(port, get(port, close=True))
@@ -165,7 +165,7 @@ def test_it_goes_on_where_accepting_fails(number, caplog):
 
 
 def test_an_address_with_many_connections_waits_for_one_with_few():
-    with serving(connections=8, waiting=64, head_s=30) as (_, _url, port):
+    with serving(connections=8, waiting=64, head_s=300) as (_, _url, port):
         held = [connect(port, get(port, "/stream")) for _ in range(7)]
         held += [connect(port, b"GET / HT") for _ in range(20)]
         time.sleep(0.3)

@@ -15,6 +15,8 @@ from everywatt.batch.orphans import end_batch
 from everywatt.batch.plan import Pace
 from everywatt.batch.runner import Event, Progress, Runner, Settings
 from everywatt.batch.worker import describe_file
+from everywatt.batch.worker_handle import Lane
+from everywatt.core.clocks import Clock
 from everywatt.core.errors import EverywattError, UsageError
 
 Watcher = Callable[[Event, Progress], None]
@@ -98,6 +100,8 @@ def work_off(
     watch: Watcher | None = None,
     ready: Callable[[Runner], None] | None = None,
     environ: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+    lane: Callable[[int, Device, Mapping[str, str]], Lane] = Lane,
 ) -> Outcome:
     """Run what is left, in a recording of its own. `meter` has been started; `folder` gives a place without a tape.
 
@@ -116,7 +120,8 @@ def work_off(
         journal.batch(settings.command, work.new, _described(devices))
         pace = Pace.of(history.states) if history is not None else None
         runner = Runner(
-            states, devices, settings, journal, meter.recording, environ=environ, watch=watch, pace=pace
+            states, devices, settings, journal, meter.recording,
+            environ=environ, watch=watch, pace=pace, clock=clock, lane=lane,
         )  # fmt: skip
         if ready is not None:
             ready(runner)

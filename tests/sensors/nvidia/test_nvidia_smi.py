@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.clocks import NS
@@ -398,10 +399,7 @@ def test_the_child_does_not_outlive_a_parent_that_was_killed(smi, tmp_path):
     os.kill(host.pid, signal.SIGKILL)
     host.wait()
     host.stdout.close()
-    end = time.monotonic() + 20
-    while _runs(pid) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not _runs(pid)
+    until(lambda: not _runs(pid), "the end of the child")
 
 
 def _runs(pid):

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hung import can_mount_fuse, hung_mount
+from waiting import until
 
 from everywatt.core.errors import UsageError
 from everywatt.slurm.node.hooks import EVENTS, Site, hook, make_spool, slurm_conf_lines
@@ -32,18 +34,19 @@ JOB = {
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> Iterator[Site]:
     places = {"spool": tmp_path / "spo ol", "folder": tmp_path / "etc", "store": Path("/srv/jobs")}
     made = Site(**places, command=tmp_path / "missing", period="2s")
     make_spool(made.spool)
-    return made
+    yield made
+    (tmp_path / "started.end").touch()  # for the command of `started_file`
 
 
-def call(site: Site, event: str, timeout: float = 20, **more: str) -> subprocess.CompletedProcess[bytes]:
+def call(site: Site, event: str, **more: str) -> subprocess.CompletedProcess[bytes]:
     """As slurmd calls it: without PATH and HOME."""
     path = site.spool.parent / f"{event}.sh"
     path.write_text(hook(event, site))
-    return subprocess.run(["/bin/sh", str(path)], env={**JOB, **more}, capture_output=True, timeout=timeout)
+    return subprocess.run(["/bin/sh", str(path)], env={**JOB, **more}, capture_output=True, timeout=60)
 
 
 def check_silent(done: subprocess.CompletedProcess[bytes]) -> None:
@@ -115,9 +118,9 @@ def test_an_agent_that_is_stopped_is_not_waited_for(site: Site) -> None:
 
 
 def started_file(site: Site) -> Path:
-    """A command in the place of everywatt that says that it was called."""
+    """A command in the place of everywatt that says that it was called, and runs until the test is over."""
     started = site.spool.parent / "started"
-    site.command.write_text(f'#!/bin/sh\necho "$@" > {started}\nsleep 2\n')
+    site.command.write_text(f'#!/bin/sh\necho "$@" > {started}\nuntil [ -e {started}.end ]; do sleep 0.1; done\n')
     site.command.chmod(0o755)
     return started
 
@@ -127,10 +130,8 @@ def test_without_an_agent_a_recorder_is_started_and_not_waited_for(site: Site, w
     if written is not None:
         (site.spool / "agent.pid").write_text(written)
     started = started_file(site)
-    check_silent(call(site, "start", timeout=1.8))
-    deadline = time.monotonic() + 20
-    while not (started.exists() and started.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    check_silent(call(site, "start"))
+    until(lambda: started.exists() and started.read_text())
     words = ["slurm", "node", "--until-idle", "--node", "n1", "--spool", *str(site.spool).split()]
     assert started.read_text().split() == [*words, "--store", "/srv/jobs", "--period", "2s"]
     started.unlink()
@@ -150,10 +151,8 @@ def test_what_is_started_outlives_the_end_of_the_hooks_group(site: Site) -> None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
         started.wait()
-    deadline, alive = time.monotonic() + 10, site.spool.parent / "alive"
-    while time.monotonic() < deadline and not (alive.exists() and len(alive.read_text().split()) == 20):
-        time.sleep(0.05)
-    assert len(alive.read_text().split()) == 20
+    alive = site.spool.parent / "alive"
+    until(lambda: alive.exists() and len(alive.read_text().split()) == 20, "twenty recorders")
 
 
 def test_an_agent_that_died_and_was_not_waited_for_is_dead(site: Site) -> None:
@@ -166,10 +165,7 @@ def test_an_agent_that_died_and_was_not_waited_for_is_dead(site: Site) -> None:
     assert holder(site.spool) is None
     started = started_file(site)
     check_silent(call(site, "start"))
-    deadline = time.monotonic() + 20
-    while not started.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert started.exists()
+    until(started.exists)
     agent.wait()
 
 
@@ -242,7 +238,7 @@ def install(folder: Path, *more: str) -> dict[str, list[str]]:
     conf.write_text("ClusterName=x\nPrologFlags=X11\n")
     words = [sys.executable, "-m", "everywatt", "slurm", "install", *places, f"--slurm-conf={conf}", "--json", *more]
     env = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "EVERYWATT_HOME": str(folder / "home")}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert conf.read_text() == "ClusterName=x\nPrologFlags=X11\n", "slurm.conf is the site's"
     found: dict[str, list[str]] = json.loads(done.stdout)
@@ -274,7 +270,7 @@ def test_installing_may_print_and_write_nothing(tmp_path: Path) -> None:
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     install(tmp_path)
     units = sorted((tmp_path / "units").iterdir())
-    done = subprocess.run(["systemd-analyze", "verify", *map(str, units)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["systemd-analyze", "verify", *map(str, units)], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
 
 
