@@ -321,7 +321,7 @@ def test_a_probe_that_is_interrupted_says_what_fits(place):
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=240)
     assert child.returncode == 130
-    assert "interrupted: 2 fits\n" in out and "nothing fits" not in out
+    assert "interrupted: 2 fits\n" in out and "no size fits" not in out
     assert next(line for line in out.splitlines() if line.split()[0] == "4").endswith("interrupted")
 
 

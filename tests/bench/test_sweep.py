@@ -210,4 +210,4 @@ def test_a_sweep_whose_every_trial_fails_ends_with_3(tmp_path):
         done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=240)
     assert done.returncode == 3, done.stderr
     assert json.loads(done.stdout)["choice"]["why"] == "the command failed at every setting"
-    assert "n=3: ended with 3; --show-output lets its messages through" in done.stderr
+    assert "n=3: ended with 3; --show-output shows its messages" in done.stderr

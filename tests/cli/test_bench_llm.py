@@ -134,8 +134,8 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ((), "Which questions?"),
-        (("--dataset", "arithmetic"), "Which model?"),
+        ((), "No data set was given."),
+        (("--dataset", "arithmetic"), "No model was given."),
         (("--dataset", "arithmetic", "--model", "m"), "needs --base-url"),
         (("--dataset", "nowhere.jsonl", "--model", "m", "--base-url", "http://h"), "no data set and no file"),
         (("--dataset", "arithmetic", "--rate", "2", "--sweep", "1,2"), "exclude each other"),
@@ -146,7 +146,7 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
             "sets it itself",
         ),
         (("--dataset", "arithmetic", "--goodput", "speed=3"), "is not a bound"),
-        (("--dataset", "arithmetic", "-o", "x.txt"), "x.txt ends with none of .json, .csv, .md"),
+        (("--dataset", "arithmetic", "-o", "x.txt"), "x.txt must end in one of .json, .csv, .md"),
         (
             ("--dataset", "arithmetic", "--model", "m", "--base-url", "http://h", "--set", "api_key=sk-1"),
             "can be seen by everybody",

@@ -32,7 +32,7 @@ def test_fit_show_explain_evaluate_predict(table, tmp_path, capsys):
     printed = capsys.readouterr().out
     for name in ("mean", "linear in CPU", "linear", "boosted, rising", "both with past"):
         assert f"\n{name} " in printed
-    assert "BLOCKED" in printed and "ONE LOAD OUT" in printed and "← chosen" in printed
+    assert "BLOCKED" in printed and "HELD-OUT LOAD" in printed and "← chosen" in printed
     assert (tmp_path / "m.svg").read_text().startswith("<svg")
     assert main(["model", "show", str(out)]) == 0
     assert "cpu_util" in capsys.readouterr().out

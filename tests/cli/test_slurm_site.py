@@ -146,7 +146,7 @@ def test_validate_lists_and_ends_with_1(said: Any, site: Path, tmp_path: Path) -
     ]
     assert said("slurm", "validate", "--store", site, "--until", "2026-11-15T12:00Z") == (
         0,
-        "Everything is in order.\n",
+        "No problems found.\n",
     )
 
 
@@ -185,7 +185,7 @@ def test_a_second_daily_leaves_at_once(said: Any, own_site: Path) -> None:
         assert other.stdout is not None and other.stdout.readline()
         assert said("slurm", "daily", "--no-sacct", "--store", own_site) == (
             0,
-            "Another one is at work on this store.\n",
+            "Another process is working on this store.\n",
         )
     finally:
         other.communicate()

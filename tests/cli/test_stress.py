@@ -140,7 +140,7 @@ def test_a_file_is_the_same_program_as_its_options(place):
         (["--disk", "1MB/s", "--disk-folder", "/no/such"], "not a folder"),
         (["--cpu", "1", "--shape", "replay:no-such-run"], "no-such-run"),
         (["none.toml"], "none.toml"),
-        (["p.toml", "--cpu", "2"], "says what to do, and so does --cpu"),
+        (["p.toml", "--cpu", "2"], "and --cpu both describe the load."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -222,17 +222,17 @@ def result_of(asked, reached, waited_s=0.0):
 @pytest.mark.parametrize(
     ("results", "says"),
     [
-        ([(10, 10.2), (90, 88.5)], "CPU: every step within 3 points of what was asked (worst 1.5)"),
-        ([(10, 10.25)], "CPU: the step within 3 points of what was asked (worst 0.2)"),
-        ([(10, 10), (90, 80)], "CPU: every step NOT within 3 points of what was asked (worst 10.0)"),
+        ([(10, 10.2), (90, 88.5)], "CPU: every step within 3 points of the request (worst 1.5)"),
+        ([(10, 10.25)], "CPU: the step within 3 points of the request (worst 0.2)"),
+        ([(10, 10), (90, 80)], "CPU: every step NOT within 3 points of the request (worst 10.0)"),
         (
             [(10, 9), (90, 20, 0.8)],
-            "CPU: 1 of 2 steps within 3 points of what was asked (worst 1.0); "
-            "in 1 of 2 steps the machine did not give the CPU that was asked for",
+            "CPU: 1 of 2 steps within 3 points of the request (worst 1.0); "
+            "in 1 of 2 steps the machine did not provide the CPU time requested",
         ),
         (
             [(90, 20, 0.8)],
-            "CPU: in 1 of 1 steps the machine did not give the CPU that was asked for; "
+            "CPU: in 1 of 1 steps the machine did not provide the CPU time requested; "
             "how near the duty cycle comes cannot be told",
         ),
     ],

@@ -134,7 +134,7 @@ def submit(part: Path) -> str:
 
 
 def job_of(part: Path) -> str | None:
-    """The array's job id; None where it was not submitted yet."""
+    """The array's job id; None where it has not been submitted yet."""
     try:
         return (part / JOB).read_text(encoding="utf-8").strip() or None
     except OSError:

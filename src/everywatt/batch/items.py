@@ -192,7 +192,7 @@ def _number(row: Mapping[str, str], name: str) -> _Size:
 def check_words(words: Sequence[str], items: Sequence[Item]) -> None:
     """UsageError where a placeholder of the command is no column of all items."""
     if not words:
-        raise UsageError("There is no command to run.", cure="everywatt batch ITEMS -- CMD {input}")
+        raise UsageError("No command was given.", cure="everywatt batch ITEMS -- CMD {input}")
     columns = {name for item in items for name in item.row}
     for name in (name for word in words for name in _PLACEHOLDER.findall(word)):
         if name in _RESERVED:

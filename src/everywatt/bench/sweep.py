@@ -1,4 +1,4 @@
-"""Energy against time over settings: which are worth choosing, and which is the cheapest."""
+"""Energy against time over settings: which are Pareto-optimal, and which is the cheapest."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ class Comparison:
     """The ratio of a candidate to the baseline with its 95 % interval, and what follows from it.
 
     The interval holds for all numbers of trials together, so that stopping when it is narrow enough is allowed.
-    `floor` is the smallest difference that these trials could have shown. `more_trials` is None where it is decided or
-    cannot be said.
+    `floor` is the smallest difference that these trials could have detected. `more_trials` is None if the question is
+    decided or the number cannot be estimated.
     """
 
     ratio: float

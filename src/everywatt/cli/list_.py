@@ -19,12 +19,14 @@ from everywatt.tape.run_store import existing_home, list_runs
 
 
 @click.command(cls=Verb)
-@click.option("--sum", "sum_tag", default=None, metavar="TAG", help="Add up runs: tag=value, or a tag for each value.")
-@click.option("--tag", "tags", type=TAG, multiple=True, help="Only runs with this tag.")
-@click.option("--limit", type=int, default=50, show_default=True, help="At most this many, the newest.")
+@click.option(
+    "--sum", "sum_tag", default=None, metavar="TAG", help="Add up runs: tag=value, or a tag for one sum per value."
+)
+@click.option("--tag", "tags", type=TAG, multiple=True, help="List only runs with this tag.")
+@click.option("--limit", type=int, default=50, show_default=True, help="List at most this many, newest first.")
 @output_options
 def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, output: Output) -> None:
-    """List the runs, or add them up: `list --sum project=alpha`, `list --sum project` (or `--sum tag=project`)."""
+    """List runs, or add them up: `list --sum project=alpha`, `list --sum project` (or `--sum tag=project`)."""
     empty_spool()
     home = existing_home(settings_here(quiet=output.quiet).home)
     runs, broken = _open(list_runs(home))

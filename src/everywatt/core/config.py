@@ -233,7 +233,7 @@ SETTINGS: tuple[Setting, ...] = (
         _memory,
         "rss",
         "rss|pss",
-        "How memory of processes is told; pss adds proportional and unique set sizes, at 77 µs a process.",
+        "Metric of process memory; pss adds proportional and unique set sizes, at 77 µs per process.",
         "EVERYWATT_MEMORY",
     ),
     Setting(
@@ -252,7 +252,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "intensity-file", _path, None, "CSV", "Grid intensity over time: time, g_per_kwh.", "EVERYWATT_INTENSITY_FILE"
     ),
-    Setting("pue", _pue, None, "RATIO", "What the room draws over what its computers draw.", "EVERYWATT_PUE"),
+    Setting(
+        "pue",
+        _pue,
+        None,
+        "RATIO",
+        "Power usage effectiveness: power of the room divided by power of its computers.",
+        "EVERYWATT_PUE",
+    ),
     Setting("price", _price, None, "AMOUNT", "Price of a kWh, such as 0.25 or '0.25 EUR'.", "EVERYWATT_PRICE"),
     Setting(
         "slurm-spool",

@@ -67,7 +67,7 @@ class Energy:
     def value(self) -> float:
         """Joules, or MeasurementRefused where there is no figure."""
         if self.joules is None:
-            raise MeasurementRefused(self.refused or "There is no energy figure.")
+            raise MeasurementRefused(self.refused or "No energy was measured.")
         return self.joules
 
     def part(self, name: str) -> Energy:

@@ -82,7 +82,7 @@ class MeasurementRefused(EverywattError):
 
 
 class NoSensor(EverywattError):
-    """Nothing on this machine measures power, and estimates were turned off."""
+    """No sensor on this machine measures power, and estimates are disabled."""
 
     exit_code = 4
 

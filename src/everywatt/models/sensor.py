@@ -133,7 +133,9 @@ class ModelSensor:
             raise UsageError("[sensor.model] names no file.", cure="everywatt model install MODEL")
         model = load_model(self._file)
         if model.form.kind == "plugin":
-            raise UsageError("A model of a plug-in cannot be a sensor: it needs more than the recorder loads.")
+            raise UsageError(
+                "A model from a plug-in cannot be a sensor: the recorder does not load plug-ins for models."
+            )
         return model
 
     def _sources(self, model: Model) -> list[Group]:

@@ -177,7 +177,7 @@ class Bench:
         elsewhere = self._about.get("server_tape") or self._about.get("no_energy")
         if not carries and not elsewhere and self._client.where != "nowhere":
             self._meter.discard()
-            raise NoSensor("Nothing on this machine measures power, and --no-estimate forbids a model.")
+            raise NoSensor("No sensor on this machine measures power, and --no-estimate rules out a model.")
         return recording
 
     async def _idle(self, recording: Recording) -> None:

@@ -116,7 +116,7 @@ class Ended:
         """`max_rss_bytes` of the command; where it cannot be told None, with the reason."""
         if self.peak_bytes > self.floor_bytes:
             return {"max_rss_bytes": self.peak_bytes}
-        reason = f"at most {self.floor_bytes} bytes: a smaller peak than everywatt's own cannot be told from it"
+        reason = f"at most {self.floor_bytes} bytes: a peak below everywatt's own cannot be distinguished from it"
         return {"max_rss_bytes": None, "max_rss_reason": reason}
 
 

@@ -91,7 +91,7 @@ def _remarks(result: Result) -> list[str]:
     lines += [f"{one.candidate.label}: {far_off(one)}" for one in result.found if one.outliers]
     floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
     if floors:
-        lines.append(f"smallest difference that these trials could show: {format_percent(max(floors))}")
+        lines.append(f"smallest detectable difference: {format_percent(max(floors))}")
     return [*lines, *result.notes]
 
 

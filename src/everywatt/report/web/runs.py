@@ -154,7 +154,7 @@ def read_row(path: Path) -> dict[str, Any]:
     except EverywattError as error:
         return {"name": _name(path), "trouble": error.message}
     except Exception as error:  # noqa: BLE001 - a file from anywhere: one that breaks the reader must not hide the others
-        return {"name": _name(path), "trouble": f"It cannot be read: {type(error).__name__}."}
+        return {"name": _name(path), "trouble": f"The file cannot be read: {type(error).__name__}."}
     finally:
         if run is not None:
             close_run(run)
