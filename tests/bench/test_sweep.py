@@ -65,7 +65,10 @@ def test_an_undecided_choice_says_so():
         [noisy[0], replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))]
     )
     assert choice.best == "s1"
-    assert choice.why == "the lowest mean, but undecided: about 9 more trials to tell it from s0, and is 10.0 % slower"
+    assert (
+        choice.why
+        == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0, and is 10.0 % slower"
+    )
     same = choose(measured([(100, 1.0), (99.95, 1.1)])).why
     assert same == "no difference in energy larger than 2.0 % beside s0, and is 10.0 % slower"
 
@@ -74,8 +77,11 @@ def test_the_first_setting_may_be_the_best():
     assert choose(measured([(50, 1.0), (90, 1.1), (80, 1.2)])).why.startswith("s2 uses 60")
     noisy = measured([(50, 1.0), (80, 1.2)])
     open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))
-    assert choose([noisy[0], open_]).why == "the lowest mean, but undecided: about 9 more trials to tell it from s1"
-    assert choose(noisy[:1]).why == "the only setting with a figure"
+    assert (
+        choose([noisy[0], open_]).why
+        == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s1"
+    )
+    assert choose(noisy[:1]).why == "the only setting with an energy"
 
 
 @pytest.fixture(scope="module")

@@ -251,7 +251,7 @@ def test_other_clients(place, tmp_path):
     assert found["energy"]["joules"] > 0
     found = json.loads(bench(place, "--client", "command", "--client-param", "run=echo 42", *data, "--json").stdout)
     assert (found["accuracy"]["value"], found["output_tokens"]) == (0.5, None)
-    assert found["energy_per_output_token"]["refused"] == "output tokens are not known"
+    assert found["energy_per_output_token"]["refused"] == "output tokens are unknown"
     run = sorted((tmp_path / "runs").iterdir())[-1]
     again = ("--client", "transcript", "--client-param", f"file={run / 'queries.jsonl'}")
     found = json.loads(bench(place, *again, *data, "--json").stdout)

@@ -66,7 +66,7 @@ def unjudged(rule: Rule, found: Sequence[Figures]) -> list[str]:
     about = found[1:] if rule.factor is not None else found
     needed = [(one, [one, found[0]] if rule.factor is not None else [one]) for one in about]
     return [
-        f"{one.candidate.label}: {rule.text} cannot be judged: there is no figure of {rule.metric}"
+        f"{one.candidate.label}: {rule.text} cannot be decided: no figure for {rule.metric}"
         for one, parts in needed
         if any(_point(rule.metric, part) is None for part in parts)
     ]
@@ -82,7 +82,7 @@ def _fails(rule: Rule, one: Figures, first: Figures) -> str | None:
             low = high = mine / base
         else:
             low, high = comparison.low, comparison.high
-        limit, shown = rule.factor, f"{low:.3f} … {high:.3f} of the first"
+        limit, shown = rule.factor, f"{low:.3f} … {high:.3f} times the first"
     else:
         assert rule.amount is not None
         mean = {"energy": one.energy, "net": one.net, "time": one.seconds}.get(rule.metric)

@@ -54,7 +54,7 @@ class Comparison:
         if self.answer is Answer.UNDECIDED:
             if self.more_trials is None:
                 return "undecided: too few trials"
-            return f"undecided: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''}"
+            return f"undecided: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''} needed"
         return f"{name} uses {change(self.ratio, self.low, self.high)} {self.answer.value} {what}"
 
     def to_dict(self) -> dict[str, Any]:

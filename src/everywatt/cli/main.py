@@ -56,7 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("everywatt.cli.demo", "Measure a small workload on this machine."),
     "sim": ("everywatt.cli.sim", "Run a command on a simulated machine whose energy is known."),
 }
-"Each command with the module that holds its `command`, and one line of help."
+"""Each command with the module that holds its `command`, and one line of help."""
 
 OPTIONS = {"--version": "Print the version and exit.", "-h, --help": "Print this help and exit."}
 

@@ -33,7 +33,7 @@ SETTLE_S = 4.0
 STEP_S = 0.1
 ONCE_S = 2.2  # by then the first interval of the energy is known
 OWNERS_S = 3.8
-"`--once --by`: CPU time is read once a second, and two intervals of it are needed."
+"""`--once --by`: CPU time is read once a second, and two intervals of it are needed."""
 
 
 @dataclass(frozen=True, slots=True)

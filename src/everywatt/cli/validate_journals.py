@@ -41,7 +41,7 @@ KINDS: Mapping[str, Mapping[str, Fields]] = {
     QUERIES: {ANY_KIND: _QUERY},
     SCORES: {ANY_KIND: {"id": str, "level": str, "score": dict}},
 }
-"For each file the kinds of line, and the required fields of each; a dot leads into a nested object."
+"""For each file the kinds of line, and the required fields of each; a dot leads into a nested object."""
 
 
 def journal_findings(path: Path) -> list[Finding]:

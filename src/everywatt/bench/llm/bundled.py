@@ -41,7 +41,7 @@ def _different(n: int, make: Callable[[int], Item]) -> Iterator[Item]:
             if item.prompt not in seen:
                 break
         else:
-            raise UsageError(f"There are no {n} different items of this set.", cure=f"--dataset-param n={number}")
+            raise UsageError(f"This data set cannot provide {n} different items.", cure=f"--dataset-param n={number}")
         seen.add(item.prompt)
         yield item
 

@@ -81,13 +81,16 @@ def _with_skew(owed: Bill, asked: Sequence[Asked], skew_s: float) -> Bill:
         span: replace(query, energy=_wider(query.energy, each[span], f"{SKEW}:{span}"))
         for span, query in owed.queries.items()
     }
-    note = f"measured on the server's own tape; its clock and this host's are taken to be within {skew_s * 1000:g} ms"
+    note = (
+        "measured on the server's own tape, assuming that its clock and this host's differ by at most "
+        f"{skew_s * 1000:g} ms"
+    )
     gross = _wider(owed.gross, whole, SKEW)
     return replace(
         owed,
         gross=replace(gross, notes=(*gross.notes, note)),
         net=_wider(owed.net, whole, SKEW),
-        about=f"{owed.about}; on the server's host, by its own tape",
+        about=f"{owed.about}; on the server's host, from its own tape",
         queries=queries,
     )
 

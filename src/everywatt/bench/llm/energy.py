@@ -109,7 +109,7 @@ def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] 
         return refused("no query has a span on the tape", boundary)
     book = ledger([one.tape for one in asked], windows, "process", notes=notes)
     if book.total.joules is None:
-        return refused(book.total.refused or "there is no energy", boundary, seconds)
+        return refused(book.total.refused or "no energy was measured", boundary, seconds)
     if boundary == SERVER and not any(entry.owner.kind is OwnerKind.PROCESS for entry in book.entries):
         boundary = MACHINE
     accounts = _accounts(book, boundary)
@@ -133,7 +133,10 @@ def about(boundary: str) -> str:
     """A boundary in words."""
     when = "while at least one query was open"
     if boundary == SERVER:
-        return f"the server's processes and the idle of the devices, {when}; not other processes, not everywatt itself"
+        return (
+            f"the server's processes and the idle energy of the devices, {when}; without other processes and "
+            "everywatt itself"
+        )
     return f"the whole machine, {when}"
 
 

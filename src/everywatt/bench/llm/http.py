@@ -119,7 +119,7 @@ class Refused(Exception):
 
     def __init__(self, head: Head, text: str) -> None:
         code, where = head.status, head.headers.get("location")
-        text = f"it points to {where}" if where and code < 400 else text
+        text = f"redirected to {where}" if where and code < 400 else text
         super().__init__(f"HTTP {code}: {text}" if text else f"HTTP {code}")
         self.again = code in AGAIN
         self.status = "failed" if code >= 500 or code == 429 else "refused"
@@ -149,7 +149,7 @@ class Reply(Sink):
         try:
             return json.loads(self.text)
         except RecursionError:
-            raise ValueError("it is nested too deeply") from None
+            raise ValueError("the response is nested too deeply") from None
 
     def sent(self, at_ns: int) -> None:
         """The request goes out."""
@@ -265,7 +265,7 @@ class Http:
         if got.error is not None:
             return "broken" if got.piece_ns else "failed", got.error, not got.piece_ns, None
         if not got.done and got.finish is None:
-            return "broken", "the stream ended before the answer did", not got.piece_ns, None
+            return "broken", "the stream ended before the answer was complete", not got.piece_ns, None
         return OK, None, False, None
 
     async def _exchange(self, method: str, path: str, data: bytes | None, sink: Sink) -> None:
@@ -283,4 +283,4 @@ def _trouble(error: Exception, got: Stream, total_s: float) -> tuple[str, str, b
     if isinstance(error, TimeoutError):
         return "timeout", f"no complete answer within {total_s:g} s", False
     why = error.reason if isinstance(error, NetworkError) else error
-    return "broken", f"what the server sent cannot be read: {why}", False
+    return "broken", f"the response of the server cannot be read: {why}", False

@@ -67,9 +67,9 @@ class Sandbox:
 
     @property
     def about(self) -> str:
-        """For the record: `no network, own processes, sees no others, as nobody`."""
-        words = ["no network, own processes" if self.before else "the network is open"]
-        words += ["sees no others"] if MOUNT_PROC in self.before else []
+        """For the record: `no network, own processes, no other processes visible, as nobody`."""
+        words = ["no network, own processes" if self.before else "network not isolated"]
+        words += ["no other processes visible"] if MOUNT_PROC in self.before else []
         words += ["as nobody"] if self.user else []
         words += [f"by {self.python}"] if self.python != sys.executable else []
         return ", ".join(words)
@@ -85,10 +85,10 @@ class Sandbox:
                     return one
         if root:
             raise MeasurementRefused(
-                "Code of a model would run as root: there is no Python here that the user 'nobody' can read.",
-                cure="run everywatt as another user, or install a python3 that everybody can read",
+                "Code written by a model would run as root: the user 'nobody' can read no Python on this machine.",
+                cure="run everywatt as another user, or install a python3 that all users can read",
             )
-        raise MeasurementRefused("Python does not start in a process of its own here, so code cannot be judged.")
+        raise MeasurementRefused("Python cannot be started in a process of its own, so code cannot be scored.")
 
     def run(self, text: str, *, seconds: float = MOST_SECONDS) -> Ending:
         """Run a Python program; it and all that it started are gone afterwards."""

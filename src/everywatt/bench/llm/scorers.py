@@ -93,7 +93,7 @@ def numeric(text: str, item: Item) -> Score:
     """
     wanted = number(item.answer or "")
     if wanted is None:
-        raise UsageError(f"Item {item.id} has no number as its answer: {item.answer!r}.")
+        raise UsageError(f"The answer of item {item.id} is not a number: {item.answer!r}.")
     value, how = find_number(text)
     if value is None:
         return Score(UNPARSED)

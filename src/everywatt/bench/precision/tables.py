@@ -17,8 +17,8 @@ COST = (
     Column("samples / s", ""), Column("samples / J", ""),
 )  # fmt: skip
 WORTH = (
-    "precision", Column("quality", ""), Column("beside the baseline", ""), Column("same answers", "%"),
-    Column("on disk", "B"), Column("in memory", "B"), Column("right / J", ""), Column("Pareto", align="right"),
+    "precision", Column("quality", ""), Column("vs baseline", ""), Column("agreement", "%"),
+    Column("on disk", "B"), Column("in memory", "B"), Column("correct / J", ""), Column("Pareto", align="right"),
 )  # fmt: skip
 SHARES = {
     "energy / sample": "energy_per_sample",
@@ -32,7 +32,7 @@ SHARES = {
     "on disk": "disk",
     "in memory": "memory",
     "samples / J": "samples_per_joule",
-    "right / J": "accuracy_per_joule",
+    "correct / J": "accuracy_per_joule",
 }
 
 
@@ -144,7 +144,7 @@ def sensitivity_table(result: Result, most: int = 12) -> Table:
         for one in told["layers"][:most]
     ]
     return Table.of(
-        "what to quantise first",
+        "layer, in order of sensitivity",
         Column("share", "%"),
         Column("saves", "%"),
         Column("divergence", ""),

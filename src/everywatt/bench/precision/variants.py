@@ -13,7 +13,7 @@ from everywatt.bench.precision.workers import Worker
 from everywatt.bench.trials import Trial
 
 SPARE = 1.5
-"""Memory that must be free for another worker, as a multiple of what the largest one took so far."""
+"""Free memory required for another worker, as a multiple of the largest worker so far."""
 
 
 @dataclass(slots=True)
