@@ -25,9 +25,9 @@ GRACE_S = 5.0  # between being asked to end and being ended
 LINGER_S = 0.2  # for output of processes that outlive their command
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 ORDINARY = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that we, or Python, ignore; a command gets them as any program does."""
+"""Signals that we, or Python, ignore; they are restored for a command."""
 PROMPT_S = 0.02
-"""A command that has ended by then is told of once, unless prompt news is asked for: each message wakes the parent."""
+"""A command that has ended by then is reported once, unless prompt notice is requested: each message wakes the parent."""
 
 
 class Tail:
@@ -87,7 +87,7 @@ def peak_of(usage_bytes: int, floor_bytes: int) -> dict[str, Any]:
     """`max_rss_bytes` of a command; None with the reason where it is no more than what its starter handed down."""
     if usage_bytes > floor_bytes:
         return {"max_rss_bytes": usage_bytes}
-    reason = f"at most {floor_bytes} bytes: a smaller peak than that of the worker cannot be told from it"
+    reason = f"at most {floor_bytes} bytes: a peak below that of the worker cannot be distinguished from it"
     return {"max_rss_bytes": None, "max_rss_reason": reason}
 
 
