@@ -64,7 +64,7 @@ def _rows(run: Run) -> Rows:
     rows = [row for one in found for item in one.items if (row := _row(item)) is not None]
     if len(rows) < 3:
         raise MeasurementRefused(
-            f"{run.name} has {len(rows)} queries with tokens and energy: too few to draw.{_why(found)}"
+            f"{run.name} has {len(rows)} queries with tokens and energy: too few to plot.{_why(found)}"
         )
     return rows[:: -(-len(rows) // MOST_POINTS)]
 
@@ -94,7 +94,7 @@ def _panel(altair: Any, rows: Rows, name: str, title: str) -> Any:
     dots = altair.Chart(altair.Data(values=rows)).mark_circle(color=COLOUR, opacity=0.5, size=28).encode(x=x, y=y)
     fit = regression({"tokens": [row["total"] for row in rows]}, [row[name] for row in rows])
     if fit is None:
-        return dots.properties(width=WIDTH, height=HEIGHT, title="all queries have as many tokens: no slope")
+        return dots.properties(width=WIDTH, height=HEIGHT, title="all queries have the same number of tokens: no slope")
     slope, constant = fit["tokens"], fit["constant"]
     ends = [min(row["total"] for row in rows), max(row["total"] for row in rows)]
     line = [{"total": at, name: constant["value"] + slope["value"] * at} for at in ends]

@@ -24,8 +24,13 @@ MOST_POINTS = 400
 MOST_ROWS = 25
 DEVICE_COLUMNS = (
     *("device", Column("done", ""), Column("failed", ""), Column("retries", ""), Column("items/s", "")),
-    *(Column("busy", "%"), Column("waited", "s"), Column("use min/mean/max", align="right"), Column("memory", "B")),
-    *(Column("power", "W"), Column("energy", "J"), Column("J an item", ""), Column("while it waited", "J")),
+    *(
+        Column("busy", "%"),
+        Column("waited", "s"),
+        Column("util min/mean/max", align="right"),
+        Column("memory", "B"),
+    ),
+    *(Column("power", "W"), Column("energy", "J"), Column("J/item", ""), Column("while waiting", "J")),
 )
 
 

@@ -218,7 +218,7 @@ def refuse_missing_cards(recording: Recording, gpus: str | None) -> None:
     missing = [w for w in words if not w.upper().startswith(("GPU-", "MIG-")) and f"gpu.{w}" not in found]
     if missing:
         recording.close(linger=False)
-        raise UsageError(f"There is no card {missing[0]} here.", cure="everywatt sensors")
+        raise UsageError(f"There is no card {missing[0]} on this machine.", cure="everywatt sensors")
 
 
 def refuse_without_power(recording: Recording) -> None:
@@ -227,7 +227,7 @@ def refuse_without_power(recording: Recording) -> None:
         return
     why = [str(report.get("why")) for report in recording.reports if report.get("power") and report.get("why")]
     recording.close(linger=False)
-    raise NoSensor(f"Nothing on this machine measures power. {' '.join(why)}".strip(), cure="everywatt doctor")
+    raise NoSensor(f"No sensor on this machine measures power. {' '.join(why)}".strip(), cure="everywatt doctor")
 
 
 def publishes_more_often(recording: Recording, period_s: float) -> bool:

@@ -43,7 +43,7 @@ LEVELS_SHARE = 0.0005  # of one core, for finding idle levels again
 LEVELS_MOST_S = 120.0
 SILENT_NS = 5 * NS
 MOST = 500
-NOT_YET = "not enough time has passed yet"
+NOT_YET = "too little time has passed"
 
 
 class OwnersAsker(Protocol):

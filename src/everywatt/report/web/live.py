@@ -123,7 +123,7 @@ class Hub:
         except EverywattError as error:
             self._dismiss("trouble", {"error": error.message, "cure": error.cure})
         except Exception as error:  # noqa: BLE001 - sensors and tapes of any kind: viewers are told, others go on
-            self._dismiss("trouble", {"error": f"The live view broke: {type(error).__name__}: {error}", "cure": None})
+            self._dismiss("trouble", {"error": f"The live view failed: {type(error).__name__}: {error}", "cure": None})
         finally:
             self._seed, self._latest = None, None
             self._points.clear()

@@ -135,7 +135,7 @@ def open_run(path: Path, *, verify: bool | None = None) -> Run:
         except TapeError as error:
             failures.append(error)
     if not tapes:
-        raise failures[0] if failures else RunNotFound(f"{path.name} holds no tape.")
+        raise failures[0] if failures else RunNotFound(f"{path.name} contains no tape.")
     return Run(path, tapes, [str(error) for error in failures])
 
 
