@@ -72,7 +72,8 @@ def _one(run: Run, source: Source, meter: Run, truth: list[Source], window_s: fl
     starts = np.arange(start, end - window_s, window_s / 2)
     if len(starts) < LEAST_WINDOWS:
         raise MeasurementRefused(
-            f"{source.label} and the meter have {max(end - start, 0):.1f} s in common: too little.", cure="--set zone_h"
+            f"{source.label} and the meter overlap for only {max(end - start, 0):.1f} s: too little.",
+            cure="correct the time zone with --set zone_h",
         )
     reading, width = _windows(source, starts, window_s)
     begin, finish = (np.interp(starts + shift_s + more_s, line.t_s, line.joules) for more_s in (0.0, window_s))
@@ -82,11 +83,13 @@ def _one(run: Run, source: Source, meter: Run, truth: list[Source], window_s: fl
     try:
         correction = fit(reading, watts, width)
     except ValueError as error:
-        raise MeasurementRefused(f"{source.label}: {error}.", cure="a load that is switched on and off") from None
+        raise MeasurementRefused(
+            f"{source.label}: {error}.", cure="record a load that is switched on and off"
+        ) from None
     if np.ptp(watts) < 0.1 * float(np.max(watts)) or not 0.5 < correction.gain < 2:
         raise MeasurementRefused(
-            f"{source.label}: the load moved by {np.ptp(watts):.1f} W only, or the meter is of something else.",
-            cure="two or more levels of load that differ by far",
+            f"{source.label}: the load varied by only {np.ptp(watts):.1f} W, or the meter measures something else.",
+            cure="use two or more load levels that are far apart",
         )
     gain = 1 / correction.gain
     slope, level = _errors(reading, width, watts, correction)
@@ -101,7 +104,7 @@ def _windows(source: Source, starts_s: Floats, window_s: float) -> tuple[Floats,
     low, high = source.tape.extent_ns()
     ticks = load_ticks(source.tape, source.group, channel, low, high, whole=True)
     if ticks is None:
-        raise MeasurementRefused(f"{source.label} gave nothing.")
+        raise MeasurementRefused(f"{source.label} delivered no readings.")
     edges = [
         (source.tape.from_utc_ns(round(t * NS)), source.tape.from_utc_ns(round((t + window_s) * NS))) for t in starts_s
     ]

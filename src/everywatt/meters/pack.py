@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
         for path in pack(archive, meter, journal, zip_turn):
             print(path, flush=True)
     except (EverywattError, OSError) as error:
-        print(f"{journal} is kept: {error}", file=sys.stderr)
+        print(f"{journal} was kept: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -51,7 +51,7 @@ def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[s
     """One sealed tape. Channels that never had a value are left out. UsageError where there are no rows at all."""
     tables = [table for table in map(_told, part.tables) if table is not None]
     if not tables:
-        raise UsageError(f"{source[0]} holds nothing that was measured.")
+        raise UsageError(f"{source[0]} contains no measurements.")
     instants = [at for table in tables for at in (table.rows[0][0], table.rows[-1][0])]
     instants += [at for _, start, end, _ in part.spans for at in (start, end)]
     first, last = min(instants) - NS, max(instants)
@@ -77,7 +77,7 @@ def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[s
 def write_parts(out: Path, parts: Sequence[Part], source: Sequence[Path], options: Mapping[str, Any]) -> Path:
     """One tape for one part; for several a run of as many segments, in the folder of `out`."""
     if not parts:
-        raise UsageError(f"{source[0]} holds nothing that was measured.")
+        raise UsageError(f"{source[0]} contains no measurements.")
     if len(parts) == 1:
         return write_part(out, parts[0], source, options)
     if out.name == SEGMENT:

@@ -23,7 +23,7 @@ from everywatt.stress.weighing import weighed
 
 LOOK_S = 0.2
 LATE_S = 3.0
-"""How long after a step's end its workers' reports are waited for, before the step is told without them."""
+"""How long after the end of a step to wait for its workers' reports."""
 
 Stop = Callable[[], object]
 

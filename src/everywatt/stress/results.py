@@ -9,7 +9,7 @@ from typing import Any
 from everywatt.stress.program import Step
 
 SHORT_POINTS = 3.0
-"""A share that is missed by more than this many points gets a note; so does an amount missed by this many percent."""
+"""A share missed by more than this many points gets a note; so does an amount missed by this many percent."""
 
 
 @dataclass(frozen=True, slots=True)
