@@ -217,6 +217,6 @@ def _list(output: Output) -> None:
             [one.uuid, one.name, 1 / one.gain, format_quantity(-one.bias_w / one.gain, "W", signed=True), made, state]
         )
     output.json("calibrations", {"path": str(path_of()), "calibrations": [asdict(one) for one in stored.values()]})
-    output.table(Table.of("UUID", "NAME", Column("GAIN", ""), Column("OFFSET", "W"), "MADE", "STATE", rows=rows))
+    output.table(Table.of("UUID", "NAME", Column("GAIN", ""), Column("OFFSET", "W"), "DATE", "STATE", rows=rows))
     if not rows:
         output.say("No calibrations are stored.")

@@ -63,10 +63,10 @@ def command(
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     if output.json_to is None:
         rows = [[check.verdict, check.name, check.seen, check.cure] for check in diagnosis.checks]
-        output.table(Table.of("", "CHECK", "SEEN", "TRY", rows=rows))
+        output.table(Table.of("", "CHECK", "RESULT", "FIX", rows=rows))
         output.text()
         output.table(
-            Table.of("SENSOR", "STATE", "A VALUE", "WHY", rows=[_sensor_row(report) for report in diagnosis.reports])
+            Table.of("SENSOR", "STATE", "VALUE", "REASON", rows=[_sensor_row(report) for report in diagnosis.reports])
         )
     return 1 if diagnosis.failed else 0
 

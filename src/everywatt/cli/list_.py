@@ -39,7 +39,7 @@ def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, 
     rows = [_row(run) for run in (chosen[-limit:] if limit > 0 else chosen)]
     output.json("runs", {"home": str(home), "runs": rows})
     if output.json_to is None:
-        columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", "SCOPE", "PEDIGREE", "TAGS")
+        columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE", "TAGS")
         names = ("name", "started", "duration_s", "shown", "scope", "pedigree", "tags")
         shown = [[row[name] if name != "started" else row[name][:19] for name in names] for row in rows]
         output.table(Table.of(*columns, rows=shown))
@@ -112,5 +112,5 @@ def _sums(runs: list[Run], wanted: str, output: Output) -> None:
             [r["tag"], r["runs"], r["duration_s"], r["shown"], r["scope"], r["pedigree"]] for r in rows
         ]
         output.table(
-            Table.of("TAG", Column("RUNS", ""), Column("TIME", "s"), "ENERGY", "SCOPE", "PEDIGREE", rows=shown)
+            Table.of("TAG", Column("RUNS", ""), Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE", rows=shown)
         )

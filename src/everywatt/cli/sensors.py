@@ -83,7 +83,7 @@ def report_row(report: Report) -> dict[str, Any]:
 def show(reports: Sequence[Report], output: Output) -> None:
     """Tables for a person: the sensors, the cards, then the channels of those that work."""
     rows = [[r.sensor, r.state, len(r.samples) or None, r.why or None, r.cure] for r in reports]
-    output.table(Table.of("SENSOR", "STATE", "CHANNELS", "WHY", "TRY", rows=rows, right=[2]))
+    output.table(Table.of("SENSOR", "STATE", "CHANNELS", "REASON", "FIX", rows=rows, right=[2]))
     cards = {str(device["uuid"]): device for report in reports for device in report.devices if device.get("uuid")}
     if cards:
         output.text()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_NOTES = 12
 
 
-_HEAD = (Column("step", ""), Column("from", "s"), Column("for", "s"))
+_HEAD = (Column("step", ""), Column("start", "s"), Column("duration", "s"))
 _COLUMNS = {
     "cpu_percent": Column("cpu %", ""),
     "memory_bytes": Column("ram", "B"),

@@ -171,7 +171,7 @@ def _show(found: Sequence[Trained], beside: Sequence[Figures], output: Output) -
         output.say("One training run each: these intervals do not include the variation from run to run.")
         return
     means = [[one.candidate.label, len(one.trials), quantity(one.energy, "J"), time_of(one.seconds)] for one in beside]
-    columns = ("precision", Column("trainings", ""), Column("mean energy", "J"), Column("time", "s"))
+    columns = ("precision", Column("runs", ""), Column("mean energy", "J"), Column("time", "s"))
     output.table(Table.of(*columns, rows=means))
     output.text()
     for one_beside in beside[1:]:

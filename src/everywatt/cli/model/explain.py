@@ -27,7 +27,7 @@ def command(model: Path, output: Output) -> None:
     rows: list[list[Cell]] = [
         [one.name, one.low_w, one.middle_w, one.high_w, format_quantity(one.swing_w, "W", signed=True)] for one in found
     ]
-    output.table(Table.of("COLUMN", *(Column(name, "W") for name in ("LOWEST", "MEDIAN", "HIGH", "SWING")), rows=rows))
+    output.table(Table.of("COLUMN", *(Column(name, "W") for name in ("LOW", "MEDIAN", "HIGH", "RANGE")), rows=rows))
     share = fitted.about.get("importance", {})
     if isinstance(share, dict) and share:
         output.text()

@@ -30,13 +30,13 @@ def command(model: Path, output: Output) -> None:
     rows: list[list[Cell]] = [
         [name, fitted.units.get(name) or "-", r.low, r.middle, r.high] for name, r in fitted.columns.items()
     ]
-    output.table(Table.of("NEEDS", "UNIT", *(Column(name, "") for name in ("LOW", "MEDIAN", "HIGH")), rows=rows))
+    output.table(Table.of("INPUT", "UNIT", *(Column(name, "") for name in ("LOW", "MEDIAN", "HIGH")), rows=rows))
     tried = [
         [str(e.get("model", "")), percent(e.get("blocked_pct")), percent(e.get("load_out_pct"))] for e in fitted.errors
     ]
     if tried:
         output.text()
-        output.table(Table.of("TRIED", "BLOCKED", "HELD-OUT LOAD", rows=tried, right=(1, 2)))
+        output.table(Table.of("MODEL", "BLOCKED", "HELD-OUT LOAD", rows=tried, right=(1, 2)))
     if about.get("validated"):
         output.text(f"Validated by {about['validated']}.")
     if isinstance(about.get("coverage_in_blocks"), int | float):
