@@ -27,7 +27,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 ORDINARY = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that we, or Python, ignore; they are restored for a command."""
 PROMPT_S = 0.02
-"""A command that has ended by then is reported once, unless prompt notice is requested: each message wakes the parent."""
+"""A command that ends within this is reported once, unless prompt notice is requested: a message wakes the parent."""
 
 
 class Tail:
