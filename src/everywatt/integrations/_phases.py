@@ -39,7 +39,7 @@ class Phases:
         self._meter: Meter | None = None
         self._open: list[_Open] = []
         self._ids: dict[str, list[str]] = {}
-        self._refused: str | None = "nothing was measured yet"
+        self._refused: str | None = "nothing has been measured yet"
         self.run: Run | None = None
         Meter("", **options)  # a wrong option is an error where the callback is made, not a warning in the training
 
@@ -164,7 +164,7 @@ class Phases:
             except Exception:  # noqa: BLE001 - the first error is the one that is told
                 pass
         warnings.warn(
-            f"everywatt does not measure this run, which goes on without it: {self._refused}",
+            f"everywatt cannot measure this run, which continues without it: {self._refused}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -19,7 +19,7 @@ def import_sage(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) ->
     """A run from ndjson of the Sage data API (also .gz). options: name (only series whose name contains it)."""
     parts = parts_of((line for path in paths for line in foreign.lines(path)), str(options.get("name", "")))
     if not parts:
-        raise UsageError(f"{paths[0]} holds no records of Sage.", cure="lines with timestamp, name, value and meta")
+        raise UsageError(f"{paths[0]} contains no Sage records.", cure="lines with timestamp, name, value and meta")
     return write_parts(out, parts, paths, options)
 
 
