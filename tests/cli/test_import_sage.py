@@ -68,7 +68,7 @@ def test_without_http_it_is_corrected(run, tmp_path):
         ((200, {}, records()), (), 2, "No start time was given."),
         ((200, {}, records()), ("--start", "-1h", "--head", "1", "--tail", "1"), 2, "not both"),
         ((200, {}, records()), ("--start", "-1h", "--end", "-2h"), 2, "not after the start"),
-        ((400, {}, b"bad filter"), ("--start", "-1h"), 3, "refuses the query: bad filter"),
+        ((400, {}, b"bad filter"), ("--start", "-1h"), 3, "rejected the query: bad filter"),
         ((401, {}, b""), ("--start", "-1h"), 3, "--token-file"),
     ],
 )

@@ -37,7 +37,7 @@ def compiler(environ: Mapping[str, str] | None = None) -> list[str]:
     if importlib.util.find_spec("ziglang"):
         return zig()
     raise SimError(
-        "The simulated libraries need a C compiler and there is none.",
+        "The simulated libraries need a C compiler, and none was found.",
         cure="pip install 'everywatt[sim]' (brings ziglang), or install gcc",
     )
 
@@ -63,7 +63,10 @@ def libraries(environ: Mapping[str, str] | None = None, command: Sequence[str] |
         except OSError:
             continue
         return _fill(fresh, folder, list(command or compiler(environ)))
-    raise SimError("There is no folder to compile into.", cure="set XDG_CACHE_HOME to a folder that can be written")
+    raise SimError(
+        "No writable cache directory was found for the compiled libraries.",
+        cure="set XDG_CACHE_HOME to a writable folder",
+    )
 
 
 def _caches(env: Mapping[str, str]) -> list[Path]:
