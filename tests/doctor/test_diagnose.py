@@ -187,7 +187,7 @@ def jetson(place, rails: bool) -> None:
 @pytest.mark.parametrize("rails", [True, False])
 def test_a_jetson_is_measured_by_its_rails_and_not_by_nvml(place, monkeypatch, rails) -> None:
     jetson(place, rails)
-    refused = Report("nvml", State.UNUSABLE, "NVML starts, but no GPU gives energy or power: Not Supported.")
+    refused = Report("nvml", State.UNUSABLE, "NVML starts, but no GPU reports energy or power: Not Supported.")
     real = module.choose
 
     def choose(targets, request):

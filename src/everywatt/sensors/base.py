@@ -141,9 +141,9 @@ def checked(row: Any, info: GroupInfo) -> Row:
         clean = tuple(NAN if value is None or not math.isfinite(value) else float(value) for value in values)
         times = int(read_ns), int(early_ns), int(late_ns)
     except (TypeError, ValueError) as error:
-        raise SensorError(f"a row makes no sense: {error}") from None
+        raise SensorError(f"invalid row: {error}") from None
     if len(clean) != len(info.channels):
         raise SensorError(f"{len(clean)} values for {len(info.channels)} channels")
     if times[1] > times[2]:
-        raise SensorError("a value was published before it was published")
+        raise SensorError("invalid row: early_ns > late_ns")
     return Row(*times, clean)

@@ -101,7 +101,7 @@ class NumberFile:
             return self._fail(f"not a count: {text[:24].decode('ascii', 'replace')!r}")
         value = float(text)
         if self._most is not None and value > self._most:
-            return self._fail(f"{value:.0f} is beyond its range of {self._most:.0f}")
+            return self._fail(f"{value:.0f} is outside its range of {self._most:.0f}")
         self.trouble, self.denied = None, False
         return value
 

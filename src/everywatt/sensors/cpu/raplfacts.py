@@ -77,7 +77,7 @@ class Cpu:
         """A processor from `FAMILY/MODEL`, e.g. `6/106`; ValueError where it is not of this form."""
         family, slash, model = text.partition("/")
         if not (slash and family.strip().isdigit() and model.strip().isdigit()):
-            raise ValueError(f"a processor is FAMILY/MODEL as in /proc/cpuinfo, e.g. 6/106, and not '{text}'")
+            raise ValueError(f"a processor is FAMILY/MODEL as in /proc/cpuinfo, such as 6/106, not '{text}'")
         # Intel stayed with family 6; AMD's processors that have RAPL are of family 23 and later.
         return cls("GenuineIntel" if int(family) < _AMD_FAMILY else "AuthenticAMD", int(family), int(model))
 

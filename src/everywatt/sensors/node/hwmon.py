@@ -150,7 +150,7 @@ class Hwmon:
             if b != b:
                 missing[f"{value.device}/{value.file}"] = str(file.trouble)
             elif value.quantity == "energy" and a == b == 0:
-                missing[f"{value.device}/{value.file}"] = "the counter stands still at 0 J"
+                missing[f"{value.device}/{value.file}"] = "the counter is stuck at 0 J"
             else:
                 alive.append((value, file, b))
         if not alive:
@@ -240,7 +240,7 @@ class Hwmon:
     def _unusable(self, files: Sequence[NumberFile], missing: dict[str, str]) -> Report:
         reasons = "; ".join(f"{name}: {why}" for name, why in list(missing.items())[:4])
         why = f"hwmon chips exist but deliver nothing: {reasons}."
-        cure = "run as root, or let one group read the files" if any(file.denied for file in files) else None
+        cure = "run as root, or make the files readable for one group" if any(file.denied for file in files) else None
         return Report(self.name, State.UNUSABLE, why=why, cure=cure, missing=missing)
 
 

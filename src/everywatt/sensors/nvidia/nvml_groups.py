@@ -228,7 +228,7 @@ class PowerGroup:
         lost = next((code for code in codes if is_lost(code)), None)
         if lost is not None:
             raise self._device.nvml.NVMLError(lost)
-        raise SensorError(words_for(codes.pop()) if codes else "none of its power readings answers")
+        raise SensorError(words_for(codes.pop()) if codes else "none of its power readings works")
 
 
 class StateGroup:
@@ -283,7 +283,7 @@ class StateGroup:
             values[place] = self._value(self._sources[place], handle, now_ns, changed)
         values += self._gpm.read(handle) if self._gpm else []
         if all(value != value for value in values):
-            raise SensorError("none of its state readings answers")
+            raise SensorError("none of its state readings works")
         return values
 
     def _value(self, source: Source, handle: Any, now_ns: int, changed: set[str]) -> float:

@@ -114,7 +114,7 @@ class Counted:
         """
         place = self._place
         if self._outside:
-            return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside of this cgroup namespace"}
+            return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside this cgroup namespace"}
         reasons: dict[str, str] = {}
         if place.version == 2:
             cpu_s = self._value("cpu", place.cpu, "cpu.stat", _usage_usec, reasons)
@@ -170,7 +170,7 @@ class Counted:
                 raise FileNotFoundError(folder)
             return folder
         if place is None:
-            reasons[name] = f"the {name} controller does not follow this group"
+            reasons[name] = f"the {name} controller is not enabled for this group"
             return None
         controllers, _, path = place.partition("/")
         # A joint hierarchy is mounted under its joint name, usually with links from each single one.

@@ -129,7 +129,7 @@ class ExitRecords:
         _, cpu_ns, _, _, pid, _, group, _ = _RECORD.unpack_from(reply, at)
         # The record is about the first thread; the process may have others.
         if pid != os.getpid() or group != pid or not 0 < cpu_ns <= time.process_time_ns():
-            raise ValueError("the kernel's task statistics have a layout that is not known")
+            raise ValueError("the kernel's task statistics have an unknown layout")
         self._at = at
 
     def _ask(self, family: int, command: int, attributes: bytes) -> bytes:

@@ -216,7 +216,7 @@ class Reader:
         try:
             return procfs.parse_rollup(procfs.slurp(f"{self.proc}/{member.pid}/smaps_rollup", 2048))._asdict()
         except PermissionError:
-            why = "PSS of processes of other users needs CAP_SYS_PTRACE; their RSS stands in"
+            why = "PSS of other users' processes requires CAP_SYS_PTRACE; RSS is used instead"
         except (OSError, ValueError):
             why = "no memory of its own"
         return {"pss_bytes": None, "uss_bytes": None, "memory_why": why}

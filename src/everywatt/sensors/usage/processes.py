@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FEW = 256  # numbers given out since the last read, besides one for each member, that are tried one by one
 LOOK_EVERYWHERE_S = 30.0  # a number may be given out of order (a restored container)
-LOST = "exit records were lost: more processes ended at once than the kernel keeps"
+LOST = "exit records were lost: too many processes ended at once"
 
 
 class Trees:

@@ -258,7 +258,7 @@ class Use:
         samples = {
             channel.name: None if value != value else value for channel, value in zip(_CHANNELS, values, strict=True)
         }
-        missing = {name: "/proc/meminfo does not say" for name, value in samples.items() if value is None}
+        missing = {name: "/proc/meminfo does not report it" for name, value in samples.items() if value is None}
         if self._request.options.get(self.name, {}).get("features"):
             from everywatt.sensors.usage.activity import HostActivity
 
