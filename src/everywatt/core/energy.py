@@ -107,7 +107,7 @@ class Energy:
     def _same_scope(self, other: Energy, verb: str) -> None:
         if self.scope != other.scope:
             raise ScopeError(
-                f"Cannot {verb} energy of '{self.scope}' with energy of '{other.scope}': they cover different things."
+                f"Cannot {verb} energy of '{self.scope}' with energy of '{other.scope}': they cover different scopes."
             )
 
     def _combine(self, other: Energy, sign: float) -> Energy:
@@ -143,7 +143,7 @@ class Energy:
         import html
 
         if self.joules is None:
-            return f"<b>no energy figure</b>: {html.escape(self.refused or '')}"
+            return f"<b>no energy</b>: {html.escape(self.refused or '')}"
         head = f"<b>{html.escape(str(self))}</b>"
         rows = "".join(
             f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(part))}</td></tr>" for name, part in self.parts

@@ -68,7 +68,7 @@ def export(
     between early_ns and late_ns. `tell` is called with the share that is done and what is being written.
     """
     if kind not in KINDS:
-        raise UsageError(f"'{kind}' is not something to export to.", cure=f"one of: {', '.join(KINDS)}")
+        raise UsageError(f"'{kind}' is not an export format.", cure=f"one of: {', '.join(KINDS)}")
     if not segments:
         raise UsageError("There is no tape to export.")
     out = Path(out)

@@ -40,7 +40,7 @@ def import_files(kind: str, paths: Sequence[Path], out: Path, options: Mapping[s
         raise UsageError(f"'{kind}' cannot be imported.", cure=f"one of: {', '.join(sorted(targets))}")
     missing = [path for path in paths if not Path(path).is_file() and not (kind in FOLDERS and Path(path).is_dir())]
     if missing and Path(missing[0]).is_dir():
-        raise UsageError(f"{missing[0]} is a folder; {kind} is read from files.")
+        raise UsageError(f"{missing[0]} is a folder, and {kind} is read from files.")
     if missing or not paths:
         raise UsageError(f"There is no file {missing[0]}." if missing else "No file was given to import.")
     importer: Importer = load(targets[kind])

@@ -116,5 +116,5 @@ def _say_so(db: sqlite3.Connection, last_ns: int, clock: Clock) -> None:
     when = iso(clock.utc_ns())
     db.execute(schema.REPLACE["meta"], schema.sealed_row("meta", ("sealed_later", dumps(when))))
     number = db.execute("SELECT ifnull(max(id), 0) + 1 FROM note").fetchone()[0]
-    text = "The recorder ended without sealing the tape: what it had not yet written at its end is missing."
+    text = "The recorder ended without sealing the tape: rows that it had not written yet are missing."
     db.execute(schema.INSERT["note"], schema.sealed_row("note", (number, last_ns, KIND, text, dumps({"sealed": when}))))

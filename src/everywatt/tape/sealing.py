@@ -40,7 +40,7 @@ def seal(db: sqlite3.Connection, path: Path, sealed_ns: int) -> None:
         busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         if busy:
             raise TapeError(
-                f"{path} is held open by a reader and could not be sealed.", cure="close the reader, seal again"
+                f"{path} is open in a reader and could not be sealed.", cure="close the reader and seal it again"
             )
         db.close()
         part.replace(path)
@@ -49,7 +49,7 @@ def seal(db: sqlite3.Connection, path: Path, sealed_ns: int) -> None:
                 Path(f"{path}{side}").unlink()
         places.sync_file(path.parent)
     except (sqlite3.Error, OSError) as error:
-        raise TapeError(f"{path} could not be sealed: {error}. What was recorded is in it.") from None
+        raise TapeError(f"{path} could not be sealed: {error}. The recording in it is intact.") from None
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
