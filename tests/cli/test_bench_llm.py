@@ -347,7 +347,7 @@ def test_a_port_that_is_only_passed_on_is_not_charged(place, tmp_path, name):
         done = bench(place, *to(server, "--max-queries", "2", "--json"))
     found = json.loads(done.stdout)
     if name == "ssh":
-        assert "passes it on to another host" in found["energy"]["refused"]
+        assert "forwards it to another host" in found["energy"]["refused"]
         assert found["accuracy"]["n"] == 2
     else:
         assert found["boundary"]["name"] == "machine"

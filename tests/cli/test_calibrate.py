@@ -29,4 +29,4 @@ def test_a_machine_without_a_card_has_nothing_to_calibrate(tmp_path):
     with SimMachine.of(packages=["constant:50W"]).start() as lab:
         place = lab.environment() | {"HOME": str(tmp_path), "EVERYWATT_HOME": str(tmp_path / "runs")}
         done = calibrate(place, "--against", "cpu.0")
-        assert done.returncode == 3 and "no card here to calibrate" in done.stderr
+        assert done.returncode == 3 and "No card was found to calibrate" in done.stderr

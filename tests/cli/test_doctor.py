@@ -169,7 +169,7 @@ def test_fix_without_counters_changes_nothing(environ) -> None:
 )
 def test_options_that_go_with_others(environ, words) -> None:
     done = run(environ, *words)
-    assert done.returncode == 2 and "go" in done.stderr
+    assert done.returncode == 2 and "require" in done.stderr
 
 
 def test_a_load_that_cannot_be_made_is_said(environ) -> None:

@@ -90,7 +90,7 @@ def test_a_summary_for_a_login(said: Any, site: Path, monkeypatch: pytest.Monkey
     assert last.split()[:2] == ["2", "COMPLETED"]
     found = data(said, *words)
     assert found["carbon_g"] == pytest.approx(7.6 / 3.6 * 52 * 1.36)
-    assert "nobody has no job" in said("slurm", "summary", "--user", "nobody", "--store", site)[1]
+    assert "no job of nobody ended" in said("slurm", "summary", "--user", "nobody", "--store", site)[1]
 
 
 def test_a_month_as_a_page_and_a_table(said: Any, site: Path, tmp_path: Path) -> None:

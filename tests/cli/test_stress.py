@@ -128,7 +128,7 @@ def test_a_file_is_the_same_program_as_its_options(place):
         (["--cpu", "0"], "0 is not in the range"),
         (["--cpu", "2", "--shape", "zigzag"], "There is no shape 'zigzag'"),
         (["--cpu", "2", "--shape", "ramp:0..200"], "200 % in the shape"),
-        (["--cpu", "2", "--shape", "50", "--shape", "60"], "two shapes for all resources"),
+        (["--cpu", "2", "--shape", "50", "--shape", "60"], "Two shapes were given for all resources"),
         (["--cpu", "2", "--shape", "gpu=50"], "shape for gpu"),
         (["--cpu", "2", "--shape", "tpu=50"], "no resource 'tpu'"),
         (["--cpu", "2", "--time", "-5"], "cannot be"),
@@ -165,7 +165,7 @@ def test_after_ctrl_c_nothing_is_left(place, number):
     assert process.returncode == 128 + number
     assert gone(found, 0.0), "they were waited for"
     assert list((place.folder / "tmp").iterdir()) == []
-    assert number.name in out and "ended in step 1" in err, "what was reached until then is told"
+    assert number.name in out and "stopped in step 1" in err, "what was reached until then is told"
     (folder,) = place.runs()
     step = next(span for span in load(folder).spans if span.name == "step")
     assert step.attributes["complete"] is False and "cpu_percent" in step.attributes["reached"]
@@ -233,7 +233,7 @@ def result_of(asked, reached, waited_s=0.0):
         (
             [(90, 20, 0.8)],
             "CPU: in 1 of 1 steps the machine did not provide the CPU time requested; "
-            "how near the duty cycle comes cannot be told",
+            "the accuracy of the duty cycle cannot be determined",
         ),
     ],
 )

@@ -16,7 +16,7 @@ Fields = Mapping[str, type | tuple[type, ...]]
 ANY_KIND = "*"
 NUMBER = (int, float)
 WORDS: Mapping[type | tuple[type, ...], str] = {
-    str: "text",
+    str: "string",
     int: "whole number",
     dict: "object",
     list: "list",
