@@ -52,7 +52,7 @@ class Remote:
         data = encode({"tape": self.tape, **message}).encode() + b"\n"
         if self._backlog:
             if len(self._backlog) > MOST_BACKLOG:
-                raise BrokenPipeError("the recorder takes nothing any more")
+                raise BrokenPipeError("the recorder closed the connection")
             self._backlog += data
             self._push()
             return
@@ -84,7 +84,7 @@ class Remote:
                 return reply
             left_ns = deadline_ns - self._clock.monotonic_ns()
             if left_ns <= 0:
-                raise TimeoutError("no answer in time")
+                raise TimeoutError("no response in time")
             self._clock.poll(self._sock.fileno(), write=bool(self._backlog), timeout_s=left_ns / NS)
             self._push()
             self._receive()
@@ -95,7 +95,7 @@ class Remote:
         except (BlockingIOError, InterruptedError):
             return
         if not data:
-            raise EOFError("the recorder is gone")
+            raise EOFError("the recorder has exited")
         self.heard_ns = self._clock.monotonic_ns()
         self._replies += data
 

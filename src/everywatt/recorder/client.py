@@ -158,7 +158,7 @@ class Recording:
                 reply = remote.request(order.message(), OPEN_TIMEOUTS * order.timeout_s)
             except (OSError, EOFError) as error:
                 remote.close()
-                why = f"The recorder did not answer: {error or type(error).__name__}."
+                why = f"The recorder did not respond: {error or type(error).__name__}."
                 if os.path.lexists(order.path):  # it got as far as that
                     order = self._move_on(order)
                 if isinstance(error, TimeoutError):  # it hangs; EOF: it was just leaving
@@ -198,9 +198,7 @@ class Recording:
         self.reports = [plain(report) for report in choice.reports]
         self._inline.close()
         self._inline = Inline.of(kept, order.request)
-        text = (
-            f"There is no recorder process, so counters are read where spans start and end, and nothing else is. {why}"
-        )
+        text = f"There is no recorder process, so only counters are read, where spans start and end. {why}"
         self.notes.append(text)
         return Local(order.path, {**order.meta, "in_process": True}, self.groups, self._clock, self.notes)
 
@@ -366,10 +364,10 @@ class Recording:
             try:
                 return self._channel.request(message, timeout_s)
             except TimeoutError:
-                return {"ok": False, "error": "The recorder did not answer in time; it seals the tape by itself."}
+                return {"ok": False, "error": "The recorder did not respond in time; it will seal the tape by itself."}
             except (OSError, EOFError):
                 self._revive()
-        return {"ok": False, "error": "The recorder ended again and again."}
+        return {"ok": False, "error": "The recorder died repeatedly."}
 
     def _revive(self) -> None:
         """Go on in a further segment with another recorder; spans that are open are opened there again."""
@@ -379,15 +377,17 @@ class Recording:
         self._move_on(self._order)
         try:
             if self._revivals > MOST_REVIVALS:
-                self._channel = self._here(self._order, "The recorder ended again and again.")
+                self._channel = self._here(self._order, "The recorder died repeatedly.")
             else:
                 self._channel = self._connect(self._order)
         except EverywattError as error:  # the folder is gone, say: the program goes on without its tape
-            self.notes.append(f"The recording could not go on: {error}")
+            self.notes.append(f"The recording could not continue: {error}")
             self._closed = Closed(self.path, {}, tuple(self.notes))
             return
         now_ns = self._clock.monotonic_ns()
-        text = f"The recorder ended unexpectedly; nothing was recorded for up to {(now_ns - died_ns) / 1e9:.1f} s."
+        text = (
+            f"The recorder died unexpectedly; nothing was recorded for up to {(now_ns - died_ns) / 1000000000.0:.1f} s."
+        )
         self.notes.append(text)
         data = {"start_ns": died_ns, "end_ns": now_ns}
         with contextlib.suppress(OSError):  # dead again: the next message will find out

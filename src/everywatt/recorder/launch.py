@@ -42,7 +42,7 @@ def reach(timeout_s: float, clock: Clock) -> socket.socket:
     finally:
         os.close(lock)
     if sock is None:
-        raise RecorderError("The recorder was started and cannot be reached.")
+        raise RecorderError("The recorder was started but cannot be reached.")
     return sock
 
 
@@ -55,7 +55,7 @@ def _lock(fd: int, deadline_ns: int, clock: Clock) -> None:
         except BlockingIOError:
             now_ns = clock.monotonic_ns()
             if now_ns > deadline_ns:
-                raise RecorderError("Another program has been starting the recorder for too long.") from None
+                raise RecorderError("Another process has been starting the recorder for too long.") from None
             clock.sleep_until(now_ns + LOCK_NS)
 
 
@@ -81,7 +81,7 @@ def import_path() -> list[str]:
 def start(deadline_ns: int, clock: Clock) -> None:
     """Start a recorder and wait until it listens."""
     if not sys.executable:
-        raise RecorderError("This program does not know its Python interpreter, so no recorder can be started.")
+        raise RecorderError("This process does not know its Python interpreter, so the recorder cannot be started.")
     import subprocess  # only the program that starts the recorder needs it
 
     ready, write = os.pipe2(os.O_CLOEXEC)
@@ -115,8 +115,8 @@ def start(deadline_ns: int, clock: Clock) -> None:
 
 def _await(fd: int, deadline_ns: int, clock: Clock) -> str:
     if not clock.poll(fd, write=False, timeout_s=max(0, deadline_ns - clock.monotonic_ns()) / NS):
-        return "no answer in time."
-    return os.read(fd, 2000).decode(errors="replace").strip() or "it ended at once."
+        return "no response in time."
+    return os.read(fd, 2000).decode(errors="replace").strip() or "it exited at once."
 
 
 def _reap(child: subprocess.Popen[bytes]) -> None:
