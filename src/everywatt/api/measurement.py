@@ -79,7 +79,7 @@ class Measurement:
 
         if self._outer is not None and self._span is not None:
             if self._outer.recording is not None:
-                return Energy.refuse("known when the enclosing measurement has ended")
+                return Energy.refuse("known once the enclosing measurement has ended")
             if self._span.id is None:
                 return self._outer.energy
             return self._outer.run.energy(span=self._span.id)

@@ -168,7 +168,7 @@ class Meter:
         if recording is None:
             return self._run
         if self._pid != os.getpid():
-            self._refused = "the recording belongs to the process that this one was forked from"
+            self._refused = "the recording belongs to the parent process"
             return None
         cuda, self._cuda = self._cuda, None
         try:
@@ -198,7 +198,7 @@ class Meter:
         if recording is None:
             return
         path = recording.close(linger=False).path
-        self._refused = "the recording was given up"
+        self._refused = "the recording was abandoned"
         if self._append is None:
             _remove(path.parent)
         self._remove_scratch()

@@ -148,7 +148,7 @@ class Run:
                 return gross if gross.joules is None else idle
             net = gross - idle
             if baseline.restless:
-                note = f"idle is {baseline.where}: what is above idle is more than this; record idle with --idle 10s"
+                note = f"idle is {baseline.where}, so net energy is underestimated; record idle with --idle 10s"
                 net = replace(net, notes=(*net.notes, note))
             figures.append((str(tape.meta.get("host", {}).get("name", "")), net))
         return combine(figures) if figures else Energy.refuse("nothing was recorded in that window")
@@ -191,7 +191,7 @@ class Run:
     ) -> npt.NDArray[np.float64]:
         """Joules of many windows at once (seconds after the start), without intervals: fast, for analysis."""
         if len(self.tapes) != 1:
-            raise UsageError("energies() asks one tape; load the segment's file.")
+            raise UsageError("energies() works on one tape; load the file of a segment.")
         tape = self.tapes[0]
         origin = tape.extent_ns()[0]
         starts = origin + (np.asarray(starts_s, dtype=np.float64) * NS).astype(np.int64)
@@ -222,7 +222,7 @@ class Run:
         """For each tape, the disjoint windows that are asked for."""
         if between is not None:
             if span is not None:
-                raise UsageError("Ask for a span or for a window, not both.")
+                raise UsageError("A span and a window exclude each other.")
             return [self._between(tape, *between) for tape in self.tapes]
         found = [self._spans_of(tape, span) for tape in self.tapes]
         if span is not None and not any(found):
@@ -233,7 +233,7 @@ class Run:
 
     def _between(self, tape: Tape, start_s: float, end_s: float) -> list[tuple[int, int]]:
         if not (math.isfinite(start_s) and math.isfinite(end_s)):
-            raise UsageError(f"A window is two times in seconds, not {start_s} and {end_s}.")
+            raise UsageError(f"A window must be two times in seconds, not {start_s} and {end_s}.")
         origin_utc = self.tapes[0].to_utc_ns(self.tapes[0].extent_ns()[0])
         start = tape.from_utc_ns(origin_utc + round(start_s * NS))
         end = tape.from_utc_ns(origin_utc + round(end_s * NS))
@@ -418,7 +418,7 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
     path = find_run(run, existing_home(home))
     files = segments(path)
     if not files:
-        raise RunNotFound(f"{path} holds no tape.", cure="everywatt list")
+        raise RunNotFound(f"{path} contains no tape.", cure="everywatt list")
     tapes, failures = [], []
     for file in files:
         try:
