@@ -104,7 +104,7 @@ def test_warnings_and_partial_answers_are_kept():
         return ok({"result": []}, warnings=["a store is away"], isPartial=True)
 
     found, _ = asked_of(answer)
-    assert found.series == [] and found.warnings == ["a store is away", "the answer is partial"]
+    assert found.series == [] and found.warnings == ["a store is away", "the response is partial"]
 
 
 def test_marks_of_an_end_and_samples_from_outside_are_left_out():
