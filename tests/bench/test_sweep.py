@@ -70,7 +70,7 @@ def test_an_undecided_choice_says_so():
         == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0, and is 10.0 % slower"
     )
     same = choose(measured([(100, 1.0), (99.95, 1.1)])).why
-    assert same == "no difference in energy larger than 2.0 % beside s0, and is 10.0 % slower"
+    assert same == "no difference in energy larger than 2.0 % compared with s0, and is 10.0 % slower"
 
 
 def test_the_first_setting_may_be_the_best():

@@ -77,7 +77,7 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
     if best.gross.answer is Answer.UNDECIDED:
         words = f"lowest mean, but {words} to distinguish it from {first.candidate.label}"
     elif best.gross.answer is Answer.SAME:
-        words = f"{words} beside {first.candidate.label}"
+        words = f"{words} compared with {first.candidate.label}"
     else:
         words = f"{words} than {first.candidate.label}"
     return Choice(pareto, best.candidate.label, f"{words}, and is {pace}")
@@ -94,7 +94,7 @@ def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
     if gross.answer is Answer.UNDECIDED:
         return f"lowest mean, but {gross.text(label)} to distinguish it from {label}"
     if gross.answer is Answer.SAME:
-        return f"{gross.text(label)} beside {label}"
+        return f"{gross.text(label)} compared with {label}"
     return gross.text(label)
 
 

@@ -230,7 +230,7 @@ def _no(client: ApiClient, wanted: Wanted, error: NotTaken) -> MeasurementRefuse
         text = str(json.loads(text)["error"])
     except (ValueError, KeyError, TypeError):
         pass
-    return MeasurementRefused(f"{client.shown} refuses {wanted.promql}: {text.rstrip('.')}.")
+    return MeasurementRefused(f"{client.shown} rejects {wanted.promql}: {text.rstrip('.')}.")
 
 
 def _take(answer: Mapping[str, Any], piece: Piece, found: Found) -> None:

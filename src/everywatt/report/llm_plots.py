@@ -100,5 +100,5 @@ def _panel(altair: Any, rows: Rows, name: str, title: str) -> Any:
     line = [{"total": at, name: constant["value"] + slope["value"] * at} for at in ends]
     drawn = altair.Chart(altair.Data(values=line)).mark_line(color=LINE).encode(x=x, y=y)
     r2 = "" if fit["r2"] is None else f", R² {fit['r2']:.3f}"
-    told = f"{slope['value']:.3g} ± {slope['se']:.2g} (s.e.) a token{r2}"
+    told = f"{slope['value']:.3g} ± {slope['se']:.2g} (s.e.) per token{r2}"
     return altair.layer(dots, drawn).properties(width=WIDTH, height=HEIGHT, title=told)

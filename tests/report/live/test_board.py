@@ -22,7 +22,7 @@ def test_it_fits_and_shows_every_device(cards, width, height, ascii_only):
     for name in ("cpu.0", *(f"gpu.{number}" for number in range(cards))):
         assert sum(line.split()[:1] == [name] for line in text.splitlines()) == 1
     assert "python train.py" in text and "idle" in text
-    for head in ("POWER", "ENERGY", "OWNER", *(["USE", "MEMORY", "TEMP"] if cards else [])):
+    for head in ("POWER", "ENERGY", "OWNER", *(["UTIL", "MEMORY", "TEMP"] if cards else [])):
         assert head in text
 
 

@@ -26,7 +26,7 @@ HEADERS = (
     "J/TOKEN",
     "J/REQUEST",
     "TOKENS/S",
-    "PEDIGREE",
+    "PROVENANCE",
     "RUN",
 )
 

@@ -147,7 +147,7 @@ def _show(nodes: list[Node], output: Output, plot: Path | None) -> None:
     if plot is not None:
         from everywatt.report.wall_plot import plot_wall
 
-        output.say(f"Drawn: {plot_wall(nodes, plot)}.")
+        output.say(f"Plot: {plot_wall(nodes, plot)}.")
 
     def mean(values: object) -> float:
         known = np.asarray(values, dtype=np.float64)

@@ -23,7 +23,7 @@ def command(model: Path, output: Output) -> None:
 
     fitted = load_model(model)
     about = fitted.about
-    output.text(f"{fitted.target}: {about.get('model', fitted.form.kind)}, learnt {_where(fitted)}")
+    output.text(f"{fitted.target}: {about.get('model', fitted.form.kind)}, trained {_where(fitted)}")
     if fitted.gain != 1.0 or fitted.offset_w:
         offset = format_quantity(fitted.offset_w, "W", signed=True)
         output.text(f"Transferred to {fitted.host or 'another machine'}: × {format_number(fitted.gain)} {offset}")

@@ -110,7 +110,7 @@ def _sacct(store: Store, day: date, file: Path | None, off: bool, output: Output
 def _print(done: Done, joined: dict[str, int] | None, output: Output) -> None:
     total = done.summary["total"]
     energy = "no energy" if total["energy_j"] is None else format_quantity(total["energy_j"] / 3600, "Wh")
-    output.text(f"{done.day}: {total['jobs']} jobs, {energy}, {total['refused']} records without a figure")
+    output.text(f"{done.day}: {total['jobs']} jobs, {energy}, {total['refused']} records without energy")
     if joined is not None:
         output.text(f"sacct: {joined['jobs']} jobs, {joined['changed']} records changed, {joined['added']} jobs added")
     for name, count in done.compacted.items():

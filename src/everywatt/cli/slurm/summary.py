@@ -80,7 +80,7 @@ def facts(total: dict[str, Any], settings: Settings) -> list[str]:
     if total["waste_uj"]:
         told.append(f"{format_joules(total['waste_uj'] / UJ)} for allocated but unused hardware")
     if total["refused"]:
-        told.append(f"{total['refused']} without a figure")
+        told.append(f"{total['refused']} without energy")
     return told
 
 

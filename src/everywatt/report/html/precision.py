@@ -55,7 +55,7 @@ def _alone(result: Result) -> str:
     if base is None:
         return "no precision has an energy"
     each = base.energy_per_sample(result.job.batch_size)
-    return f"{base.precision}: no energy" if each is None else f"{base.precision}: {each.quantity('J')} a sample"
+    return f"{base.precision}: no energy" if each is None else f"{base.precision}: {each.quantity('J')} per sample"
 
 
 def _candidate(place: int, row: Row, result: Result) -> dict[str, Any]:

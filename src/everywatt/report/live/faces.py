@@ -113,7 +113,7 @@ def _cell(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) and abs(value) < 1e6 else f"{value}"
 
 
-DEVICE_HEADS = ["DEVICE", "POWER", "1 S", "5 S", "15 S", "ENERGY", "USE", "MEMORY", "TEMP", "CLOCK", "LIMIT", "STATE"]
+DEVICE_HEADS = ["DEVICE", "POWER", "1 S", "5 S", "15 S", "ENERGY", "UTIL", "MEMORY", "TEMP", "CLOCK", "LIMIT", "STATE"]
 MOST_OWNERS = 25
 LONGEST_LABEL = 48
 OWNER_HEADS = ["OWNER", "KIND", "POWER", "ENERGY", "CPU", "GPU", "MEMORY", "BY"]
@@ -170,10 +170,10 @@ WORK_HEADS = [
     "RETRIES",
     "MEAN",
     "MEMORY",
-    "USE %",
-    "USE",
+    "UTIL %",
+    "UTIL",
     "VRAM",
-    "AGAIN",
+    "RETRY",
     "POWER",
     "ENERGY",
     "LAST",

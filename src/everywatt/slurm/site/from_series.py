@@ -148,7 +148,7 @@ def _ask(client: Client, kind: str, values: Mapping[str, str]) -> list[dict[str,
     except NetworkError as error:
         raise EverywattError(f"{address} does not respond: {error.reason}.") from None
     if response.status != 200:
-        raise EverywattError(f"{address} answered {response.status}: {response.text[:300]}")
+        raise EverywattError(f"{address} responded with {response.status}: {response.text[:300]}")
     try:
         data = response.json()
     except ValueError:
