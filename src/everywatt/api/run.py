@@ -41,7 +41,7 @@ LEDGER_OWNERS = 50  # in a run's JSON; the rest of them are one sum
 
 
 class Run:
-    """One run: its tapes, opened read-only. Every figure is a query, so ask again with another window.
+    """One run: its tapes, opened read-only. Every figure is a query and can be repeated with another window.
 
     >>> run = everywatt.load("last")                         # doctest: +SKIP
     >>> run.energy(), run.energy(span="epoch"), run.energy(between=(0.0, 2.5))   # doctest: +SKIP
@@ -69,7 +69,7 @@ class Run:
         return list(self._known_spans(self.tapes).values())
 
     def know_spans(self, spans: Sequence[Span], tapes: Sequence[Path]) -> None:
-        """Say what the program knows of its spans on `tapes`: one on a full disk may lack them, or their ends."""
+        """Add the spans that the program knows: those on `tapes` may lack some, or their ends, after a full disk."""
         self._known |= dict.fromkeys(tapes, tuple(spans))
 
     def _known_spans(self, tapes: Sequence[Tape]) -> dict[str, Span]:
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def points(self) -> list[Point]:
-        """What the program logged beside its energy."""
+        """Values that the program logged."""
         return [point for tape in self.tapes for point in tape.points()]
 
     @property
@@ -133,7 +133,7 @@ class Run:
         return together([source_energy(chosen[0], start_ns, end_ns) for start_ns, end_ns in windows], windows)
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
-        """Energy above idle: gross minus the idle baseline over the same time. Refused where there is no baseline."""
+        """Energy above idle: gross minus the idle baseline over the same time. Refused if there is no baseline."""
         figures = []
         for tape, windows in zip(self.tapes, self._windows(span, between), strict=True):
             found = sources(tape)
@@ -211,7 +211,7 @@ class Run:
 
     @property
     def duration_s(self) -> float:
-        """Seconds that the run's own windows last; the gap between appended segments is not in it."""
+        """Total duration of the run's own windows, in seconds, without gaps between appended segments."""
         return sum(end - start for windows in self.windows() for start, end in windows) / NS
 
     def windows(self) -> list[list[tuple[int, int]]]:
@@ -296,11 +296,11 @@ class Run:
         return device_table(self.tapes, self._windows(None, None))
 
     def quality(self) -> dict[str, Any]:
-        """Requested and achieved rates, gaps, late ticks, throttling, and what the meter itself cost."""
+        """Requested and achieved rates, gaps, late ticks, throttling, and the overhead of measuring."""
         return quality(self.tapes)
 
     def frame(self, channels: Sequence[str] | None = None, *, library: str = "arrow") -> Any:
-        """All ticks as a table: `arrow` (pyarrow), `pandas` or `polars`, whichever is installed and asked for."""
+        """All ticks as a table: `arrow` (pyarrow), `pandas` or `polars`, as requested and installed."""
         from everywatt.tape.exporting import ticks_table
 
         table = ticks_table(self.tapes, channels)
@@ -407,7 +407,7 @@ def _is_path(run: str | Path) -> bool:
 
 
 def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
-    """Open a run by name, path or `last`. What is missing of it is in `Run.trouble`.
+    """Open a run by name, path or `last`. `Run.trouble` lists what is missing.
 
     A tape whose recorder was killed is sealed first, and one that it left in the spool is moved to its run.
     """

@@ -59,7 +59,7 @@ class Settings:
     sensors   the only sensors to use; None: all that work
     estimate  whether the modelled sensor may stand in where nothing measures power
     profile   "normal", or "small" for devices with little memory and slow storage
-    memory    how memory of processes is told: "rss", or "pss" (proportional and unique set size as well)
+    memory    metric of process memory: "rss", or "pss" (adds proportional and unique set size)
     tags      labels that every run gets
     country, intensity, intensity_file, pue, price   factors for carbon and cost; None: not asked for. `price` is an
               amount per kWh and its currency
