@@ -38,7 +38,7 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """Read a condition. UsageError, with an example, where it is none."""
+    """Read a condition. UsageError with an example if it is not valid."""
     found = _RULE.match(text)
     if found is None:
         raise UsageError(
@@ -53,7 +53,7 @@ def parse_rule(text: str) -> Rule:
 
 
 def failing(rule: Rule, found: Sequence[Figures]) -> list[str]:
-    """Sentences about the candidates for which the condition holds; none where it holds for nobody, or is open.
+    """Sentences about the candidates for which the condition holds; empty if it holds for none of them, or is open.
 
     A limit that is a multiple of the baseline is about all but the first candidate.
     """

@@ -146,7 +146,7 @@ def _more(sample: Sample, target: float, alpha: float, systematic: float) -> int
 
 
 def outliers(values: Sequence[float], limit: float = 3.5) -> list[int]:
-    """Places of values that lie far off by the median absolute deviation. They are told, never dropped."""
+    """Places of values that lie far off by the median absolute deviation. They are reported, never dropped."""
     if len(values) < 4:
         return []
     middle = median(values)

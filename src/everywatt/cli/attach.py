@@ -98,7 +98,7 @@ def wait(
     clock: Callable[[], float] = time.monotonic,
     look: Callable[[], None] = lambda: None,
 ) -> str:
-    """Until nobody is left ("gone"), the time is over ("time") or somebody ends it ("signal").
+    """Until no process is left ("gone"), the time is over ("time") or a signal arrives ("signal").
 
     `look` is called each time that the processes have been looked at.
     """

@@ -156,7 +156,7 @@ def command(
 
 
 def _judged(gate: Sequence[Rule], result: Result, output: Output) -> tuple[bool, bool]:
-    """Whether a condition holds, and whether one cannot be judged; both are told."""
+    """Whether a condition holds, and whether one cannot be decided; both are reported."""
     failed = [sentence for rule in gate for sentence in failing(rule, result.found)]
     unknown = [sentence for rule in gate for sentence in unjudged(rule, result.found)]
     for sentence in failed:

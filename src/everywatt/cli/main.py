@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _stdout_failed(error: OSError) -> int:
-    """The exit code where nobody reads stdout any more (head, less), or its disk is full. Other errors go on."""
+    """The exit code if stdout was closed by its reader (head, less), or its disk is full. Other errors propagate."""
     if error.errno not in (errno.EPIPE, errno.ENOSPC) or error.filename is not None:
         raise error
     # Python would complain once more when it flushes stdout at its end.

@@ -136,7 +136,7 @@ def _check(source: str | None, once: bool, interval_s: float, record: bool, for_
 
 
 def _face(plan: Plan, record: bool, output: Output) -> str:
-    """screen, once, stream (JSON lines or CSV), or quiet: a recording that nobody looks at."""
+    """screen, once, stream (JSON lines or CSV), or quiet: a recording without a view."""
     if plan.once:
         return "once"
     if output.json_to is not None and not record:
@@ -275,7 +275,7 @@ def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[flo
     began_s = time.monotonic()
     wanted_s = plan.for_s or max(plan.interval_s, OWNERS_S if plan.by else ONCE_S)
     if plan.once and not plan.here:
-        wanted_s = 0.0  # what there is has been written already
+        wanted_s = 0.0  # everything has been written already
     first_s = wanted_s if plan.once else plan.interval_s
     end_s = None if plan.for_s is None else began_s + plan.for_s
     due_s = began_s + first_s
@@ -308,7 +308,7 @@ def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[flo
 
 
 def _settle(source: LiveSource, ended: Callable[[float], bool], most_s: float) -> None:
-    """Wait until every device of the total has a power, which takes two readings, but not for ever."""
+    """Wait until every device of the total has a power, which takes two readings, but with a time limit."""
     deadline_s = time.monotonic() + most_s
     while time.monotonic() < deadline_s:
         snapshot = source.poll()

@@ -66,7 +66,7 @@ def command(
 
 
 def _asked(entry: Mapping[str, Any]) -> str:
-    """How often it was to be read; nothing of what was imported, which nobody asked for."""
+    """The requested period; empty for imports, which have none."""
     period_s = entry["requested_period_s"]
     return f"requested {format_duration(period_s)}, " if period_s else ""
 

@@ -1,4 +1,4 @@
-"""`everywatt stress --cpu 2 --shape ramp:0..100 --time 20`: load on purpose, with what was asked and reached."""
+"""`everywatt stress --cpu 2 --shape ramp:0..100 --time 20`: load, with what was requested and reached."""
 
 from __future__ import annotations
 

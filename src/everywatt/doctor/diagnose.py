@@ -165,7 +165,7 @@ def _cpu(reports: Mapping[str, Report], around: Surroundings) -> list[Check]:
         why = f"{why} Perf: {perf.why}"
     cures = [report.cure for report in (rapl, perf) if report is not None and report.cure]
     broken = any(report is not None and report.state is State.UNUSABLE for report in (rapl, perf))
-    # Counters of a guest that stand still, and a Jetson without any, are how things are: nobody can mend them.
+    # Counters of a guest that stand still, and a Jetson without any, are normal there and cannot be fixed.
     verdict = Verdict.FAIL if broken and cures else Verdict.WARN
     if around.jetson and not broken:
         return []

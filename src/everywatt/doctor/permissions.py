@@ -1,4 +1,4 @@
-"""`doctor --fix`: rules that let one group, and nobody else, read the RAPL counters.
+"""`doctor --fix`: rules that make the RAPL counters readable for one group only.
 
 Readable counters leak secrets (CVE-2020-8694), so they are never opened to everyone.
 """

@@ -25,7 +25,7 @@ WINDOWS_S = np.concatenate(([0.002, 0.005], np.geomspace(0.01, 1.6, 75)))
 LAGS_S = np.arange(-0.012, 0.0601, 0.004)
 # Clocks take up to this long to rise when load arrives.
 WARM_UP_S = 0.3
-# A window is told where readings of the best one leave less than this share of the variance unexplained.
+# A window is reported if readings of the best one leave less than this share of the variance unexplained.
 EXPLAINED = 0.25
 # Averaging over the whole period is the simplest sensor: another window must explain this much more of the variance.
 SIMPLER = 0.005

@@ -22,7 +22,7 @@ QUANTUM_W: Final = 0.1
 
 
 def plug_numbers(value: Any) -> list[int]:
-    """`1,5`, `[1, 5]` or `1-6` as numbers from 1. UsageError where it is none of these."""
+    """`1,5`, `[1, 5]` or `1-6` as numbers from 1. UsageError for anything else."""
     words = value if isinstance(value, list | tuple) else str(value).split(",")
     found: list[int] = []
     for word in words:

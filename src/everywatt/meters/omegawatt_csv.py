@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def plugs(self) -> int:
-        """How many plugs the file tells of."""
+        """Number of plugs in the file."""
         return len(self.watts)
 
     @property
@@ -63,7 +63,7 @@ class Layout:
 
 
 def layout_of(header: bytes, where: str = "the file") -> Layout:
-    """The layout that a header line tells, whatever log text is glued before it. UsageError where it is none."""
+    """The layout from a header line, even with log text glued before it. UsageError if it is not one."""
     found = HEADER.search(header)
     if found is None:
         raise UsageError(

@@ -21,7 +21,7 @@ from everywatt.tape.places import sync_file
 
 
 def pack(archive: Path, meter: str, journal: Path, zip_turn: tuple[int, int] | None = None) -> list[Path]:
-    """Store a journal's rows and take the journal away; gives the new files. Nothing where somebody else has it.
+    """Store a journal's rows and take the journal away; gives the new files. Nothing if another process has it.
 
     zip_turn  the hour and minute at which a day turns, where zips in Lab-IA's layout are wanted too
     """

@@ -39,7 +39,7 @@ class Table:
 
 @dataclass
 class Part:
-    """What becomes one tape: tables, spans (UTC ns), the host and what is told of it."""
+    """What becomes one tape: tables, spans (UTC ns), the host and its metadata."""
 
     tables: list[Table]
     host: str = ""
@@ -122,7 +122,7 @@ def calibrated_card(
 ) -> tuple[Facts, str | None]:
     """A card's facts with its stored calibration, and why there is one that is not used.
 
-    Recordings that name no cards are told which they were: `uuid` where there is one card, else `uuid.0`, `uuid.1` …
+    Recordings that name no cards get them from options: `uuid` where there is one card, else `uuid.0`, `uuid.1` …
     """
     alone = options.get("uuid", "") if set(cards) == {card} else ""
     return calibrated(facts, str(options.get(f"uuid.{card}", alone)), host="")

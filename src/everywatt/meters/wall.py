@@ -94,12 +94,12 @@ def _plain(value: float) -> float | None:
 
 
 def from_saved(path: Path) -> list[Node]:
-    """A comparison that was saved, by us or by Lab-IA. UsageError where it is none."""
+    """A comparison saved by everywatt or by Lab-IA. UsageError if it is not one."""
     return nodes_of(foreign.read_json(path), path)
 
 
 def nodes_of(data: Any, path: Path) -> list[Node]:
-    """The nodes of a saved comparison. UsageError where it is none."""
+    """The nodes of a saved comparison. UsageError if it is not one."""
     if not isinstance(data, Mapping) or not data or not all(isinstance(cells, Mapping) for cells in data.values()):
         raise UsageError(
             f"{path} is not a comparison of chips and wall.", cure="a file written by meter compare --out FILE.json"

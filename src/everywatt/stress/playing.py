@@ -176,7 +176,7 @@ class _Player:
         self._told(result)
 
     def _stolen_s(self) -> float | None:
-        """Seconds that the hypervisor has run somebody else, over all CPUs; None where the kernel does not say."""
+        """Seconds that the hypervisor has run another guest, over all CPUs; None if the kernel does not report it."""
         try:
             return parse_host_times(self._stat.read_bytes()).steal_s
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""CPU load by stress-ng: started anew for each step with whole seconds, and ended by us, since its own timer may not.
+"""CPU load by stress-ng: restarted for each step with whole seconds, and ended by us, since its own timer may not.
 
 Timeouts below a second never end in versions that are widely installed, so it always gets more time than the step has.
 """

@@ -60,7 +60,7 @@ class Thermometer:
 class TooHot:
     """A `stop` for `play`: a sentence as soon as something is hotter than the limit, else None.
 
-    UsageError where nothing here tells a temperature: a limit that nobody watches is none.
+    UsageError if no sensor reports a temperature: a limit that is not monitored is none.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ def weighed(
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """What was reached in the `seconds` of this step, by the names of `Step.asked`, and why it was less.
 
-    `stolen_s` is how long the hypervisor ran somebody else meanwhile, over all CPUs.
+    `stolen_s` is how long the hypervisor ran another guest meanwhile, over all CPUs.
     """
     by_role: dict[str, list[Mapping[str, Any]]] = {}
     for worker in workers:

@@ -120,7 +120,7 @@ class AgentBill:
 
 
 def agent_bill(run: Run, otel: Path | None = None) -> AgentBill:
-    """What the GenAI spans of a run owe: those that the program made, or those of an OpenTelemetry file."""
+    """The energy of the GenAI spans of a run: those that the program made, or those of an OpenTelemetry file."""
     outer = None if otel is None else read_spans(otel)
     steps: list[Step] = []
     notes: list[str] = list(run.trouble)

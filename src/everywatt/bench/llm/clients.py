@@ -133,7 +133,7 @@ def no_secrets(names: Iterable[str]) -> None:
 
 
 def checked_url(text: str) -> str:
-    """A base URL without a slash at its end; UsageError where it is none, or holds a password."""
+    """A base URL without a slash at its end; UsageError if it is not valid or contains a password."""
     try:
         url = urlsplit(text)
         port = url.port

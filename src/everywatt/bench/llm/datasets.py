@@ -4,7 +4,7 @@
     questions.jsonl   prompt=question answer=gold   any JSON lines, CSV, Parquet, or folder of Arrow files
     gsm8k             path=test.jsonl               a published layout
 
-A data set of somebody else registers by the entry point group `everywatt.llm_datasets`: a callable that takes the
+A third-party data set registers by the entry point group `everywatt.llm_datasets`: a callable that takes the
 parameters as keywords and gives items.
 """
 

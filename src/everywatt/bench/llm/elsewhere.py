@@ -28,8 +28,8 @@ SKEW = "clock skew"
 
 
 def bill_elsewhere(run: Run, records: Sequence[Record], server_tape: Mapping[str, Any], boundary: str = SERVER) -> Bill:
-    """What queries owe by the tape of the server's host. `server_tape` has `path` and `skew_s`: how far at most the two
-    hosts' clocks are apart. Refused where the tape cannot be read, or does not cover the queries."""
+    """The energy of queries from the tape of the server's host. `server_tape` has `path` and `skew_s`: how far at most
+    the two hosts' clocks are apart. Refused where the tape cannot be read, or does not cover the queries."""
     try:
         server = load(str(server_tape["path"]))
     except EverywattError as error:

@@ -1,4 +1,4 @@
-"""A figure of a language-model run: a number with its interval, unit and formula, or why there is none."""
+"""A figure of a language-model run: a number with its interval, unit and formula, or the reason for its absence."""
 
 from __future__ import annotations
 

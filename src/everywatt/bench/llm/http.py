@@ -115,7 +115,7 @@ def _apart(text: str) -> tuple[str, str]:
 
 
 class Refused(Exception):
-    """The server answered with an error. `again` tells whether a further attempt makes sense."""
+    """The server answered with an error. `again` is True if a retry makes sense."""
 
     def __init__(self, head: Head, text: str) -> None:
         code, where = head.status, head.headers.get("location")
@@ -145,7 +145,7 @@ class Reply(Sink):
         return self.data.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """What it says, as JSON; ValueError where it is none."""
+        """The body as JSON; ValueError if it is not JSON."""
         try:
             return json.loads(self.text)
         except RecursionError:
@@ -217,7 +217,7 @@ class Http:
         return self._client
 
     async def get(self, path: str, timeout_s: float = 10.0) -> Reply:
-        """A small document; NetworkError where there is none."""
+        """A small document; NetworkError if it cannot be fetched."""
         reply = Reply()
         try:
             async with asyncio.timeout(timeout_s):

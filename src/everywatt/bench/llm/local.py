@@ -129,7 +129,7 @@ class ShellCommand:
         return []
 
     async def ask(self, ask: Ask) -> Answer:
-        """Run it once. It does not go on where nobody waits for it any more."""
+        """Run it once. It is stopped if its caller no longer waits for it."""
         got, began_ns = Stream(), time.monotonic_ns()
         status, error = OK, None
         child = await _started(self._words)

@@ -76,7 +76,7 @@ def metrics(
     bounds: Mapping[str, float] | None = None,
     facts: Facts | None = None,
 ) -> Metrics:
-    """The figures of these queries (of one load) with what they owe."""
+    """The figures of these queries (of one load) with their energy."""
     answered = [record for record in records if record.ok]
     judged = [record for record in answered if record.judged]
     right = [record for record in judged if record.right]

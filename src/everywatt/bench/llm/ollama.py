@@ -1,4 +1,4 @@
-"""Ollama by its own API, which tells what loading the model and reading the prompt took."""
+"""Ollama by its own API, which reports the time for loading the model and reading the prompt."""
 
 from __future__ import annotations
 

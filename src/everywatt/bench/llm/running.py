@@ -82,7 +82,7 @@ class Bench:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What was asked, for the record; with what the server told of itself once it was asked."""
+        """What was asked, for the record; with what the server reported about itself, once known."""
         return self._about
 
     def _learn(self) -> None:
@@ -229,7 +229,7 @@ class Bench:
             return await self._client.ask(ask)
         except EverywattError:
             raise
-        except Exception as error:  # noqa: BLE001 - a client may be somebody else's: its mistake costs one query
+        except Exception as error:  # noqa: BLE001 - a client may be third-party code: its error costs one query
             why = f"the client failed: {type(error).__name__}: {error}".rstrip(": ")
             return Answer("failed", began_ns=began_ns, sent_ns=began_ns, ended_ns=time.monotonic_ns(), error=why)
 
@@ -248,7 +248,7 @@ class Bench:
 
 
 def _attributes(answer: Answer, score: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the span on the tape tells of a query; the raw times are in the record."""
+    """Attributes of a query's span on the tape; the raw times are in the record."""
     first = answer.first_ns
     return {
         "status": answer.status,

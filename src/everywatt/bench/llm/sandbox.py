@@ -26,7 +26,7 @@ PROBE_S = 60.0  # what cannot start ends at once; what can may be held up
 NOBODY = 65534
 MOST_OF_NOBODY = 512  # processes, of all that run as nobody here
 MOUNT_PROC = "--mount-proc"
-# An interpreter in somebody's home may start for `nobody` and then find no library.
+# An interpreter in a home directory may start for `nobody` and then find no library.
 _PROBE = "import collections, json, re, socket"
 # The limits are set by the process itself, before it reads a line of what the model wrote.
 _LIMITS = f"""
@@ -101,7 +101,7 @@ class Sandbox:
 
 
 def pythons() -> tuple[str, ...]:
-    """This interpreter, and the system's: one in somebody's home is of no use to `nobody`."""
+    """This interpreter, and the system's: one in a home directory is of no use to the user `nobody`."""
     found = shutil.which("python3", path=os.defpath)
     return (sys.executable,) if found is None else (sys.executable, found)
 

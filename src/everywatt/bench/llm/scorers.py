@@ -1,6 +1,7 @@
 """Scorers: whether an answer is right.
 
-`unparsed` (no answer could be found in the text) is told apart from wrong, and so is `unevaluated`: nobody judged it.
+`unparsed` (no answer could be found in the text) is distinguished from wrong, and so is `unevaluated`: it was not
+scored.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MOST_TEXT = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`verdict` is right, wrong, unparsed or unevaluated; `found` was read out of the answer, `how` tells the rule."""
+    """`verdict` is right, wrong, unparsed or unevaluated; `found` was read out of the answer, `how` names the rule."""
 
     verdict: str
     found: str | None = None

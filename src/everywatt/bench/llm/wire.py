@@ -47,7 +47,7 @@ def words(data: Mapping[str, Any], *names: str) -> str:
 
 
 def count(value: Any) -> int | None:
-    """A number of tokens as a server told it; None for anything that is none."""
+    """A number of tokens as reported by a server; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 

@@ -76,7 +76,7 @@ class Job:
 
 
 def job_from(told: Mapping[str, Any]) -> Job:
-    """The job that `to_dict` told of."""
+    """The job that `to_dict` described."""
     return Job(**{**told, "precisions": tuple(told["precisions"])})
 
 

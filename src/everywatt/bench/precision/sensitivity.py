@@ -80,7 +80,8 @@ def plan(rows: Sequence[Sensitivity], harm_share: float = HARM_SHARE) -> list[st
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """Whether the dear layers are the harmful ones: Spearman's correlation of energy and divergence over layers."""
+    """Whether the most expensive layers are the harmful ones: Spearman's correlation of energy and divergence over
+    layers."""
 
     value: float
     layers: int

@@ -59,7 +59,7 @@ class Arm:
         return any(trial.block == block for trial in self.trials)
 
     def add(self, trial: Trial, told: dict[str, Any]) -> None:
-        """Take a timed loop in: what the worker told of it, and its trial."""
+        """Add a timed loop: the worker's report, and its trial."""
         self.latencies_s += [ns / 1e9 for ns in told["latency_ns"]]
         self.batches.append(len(told["latency_ns"]))
         self.peak_bytes = max(self.peak_bytes or 0, told["peak_bytes"])

@@ -1,4 +1,4 @@
-"""`everywatt bench llm`: ask a language model, and tell what its answers cost and whether they are right."""
+"""`everywatt bench llm`: query a language model, and report the energy and correctness of its answers."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Tag(click.ParamType):  # type: ignore[type-arg]
 
 
 class Pair(click.ParamType):  # type: ignore[type-arg]
-    """`key=value`, and nothing shorter: a bare word would be sent on under a name that nobody gave."""
+    """`key=value`, and nothing shorter: a bare word would get an invented name."""
 
     name = "k=v"
 
@@ -217,7 +217,7 @@ note_option = click.option("--note", metavar="TEXT", help="Store a sentence with
 
 
 def settings_here(flags: Mapping[str, Any] | None = None, *, quiet: bool = False) -> Settings:
-    """The settings that hold here (`core.config.resolve`); what is odd about them is told, sensors that are not there
+    """The settings that hold here (`core.config.resolve`); problems with them are reported, sensors that are not there
     too, and is in its `warnings`."""
     from everywatt.sensors.registry import odd_tables
 

@@ -20,7 +20,7 @@ MANY = 10  # a summary looks at every device of every tape, several times
 
 @contextmanager
 def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator[tuple[Path, Tell]]:
-    """Gives where to write a tape, and by what to tell how far it is; then says what the run has.
+    """Yields where to write a tape and a function to report progress; then prints what the run contains.
 
     Without `out` it is a new run of that name, in a folder `out` that is there too. Where nothing comes of it, no
     empty run is left.

@@ -32,7 +32,7 @@ def spool_of(flag: Path | None) -> Path:
 
 
 def store_of(flag: Path | None) -> Store:
-    """The store of this site; UsageError where nobody said where it is."""
+    """The store of this site; UsageError if its location is not set."""
     path = flag or resolve().slurm_store
     if path is None:
         raise UsageError("The location of the site's store is not set.", cure="--store DIR, or EVERYWATT_SLURM_STORE")

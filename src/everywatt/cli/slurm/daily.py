@@ -92,7 +92,7 @@ def _day(text: str | None) -> date:
 
 
 def _sacct(store: Store, day: date, file: Path | None, off: bool, output: Output) -> dict[str, int] | None:
-    """What sacct brought; None where nobody was asked. A daily run goes on without it."""
+    """What sacct contributed; None if it was not called. A daily run continues without it."""
     if file is None and (off or shutil.which("sacct") is None):
         return None
     try:

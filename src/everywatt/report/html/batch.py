@@ -35,7 +35,7 @@ DEVICE_COLUMNS = (
 
 
 def batch_of(run: Run) -> BatchFigures | None:
-    """The figures of a run that is a batch; None where it is none, or where it has none."""
+    """The figures of a run that is a batch; None if it is not one, or has none."""
     if not run.path.is_dir() or not (run.path / JOURNAL).is_file():
         return None
     try:
@@ -45,7 +45,7 @@ def batch_of(run: Run) -> BatchFigures | None:
 
 
 def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
-    """What the page shows of a batch; None where the run is none."""
+    """What the page shows of a batch; None if the run is not one."""
     if found is None:
         return None
     windows = _busy(run)

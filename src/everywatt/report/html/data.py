@@ -182,7 +182,7 @@ def charts_of(lines: Sequence[Line], most_bytes: float | None) -> list[dict[str,
 
 
 def ledger_of(run: Run) -> dict[str, Any]:
-    """Who owes the joules; where there is no ledger, why."""
+    """The owners of the joules, or why there is no ledger."""
     if not any(group.info.table for tape in run.tapes for group in tape.groups):
         return {"refused": "processes were not recorded"}
     try:

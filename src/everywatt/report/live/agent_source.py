@@ -208,7 +208,7 @@ class AgentSource:
         )
 
     def _owners(self) -> Owners | None:
-        """Owners by what their counters have grown since the last look, or between the ticks that were told."""
+        """Owners by what their counters have grown since the last look, or between reported ticks."""
         joules = _owner_joules(self._last)
         if not joules:
             return None

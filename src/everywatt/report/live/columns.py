@@ -63,7 +63,7 @@ def _fit(text: str, column: Column, ascii_only: bool) -> str:
 
 
 def device_style(device: DeviceNow) -> str:
-    """Hot where the card is held back or at its limit, warm where it is near; else plain."""
+    """Hot if the card is throttled or at its limit, warm where it is near; else plain."""
     if device.throttled:
         return "hot"
     if device.power_w is None or not device.power_limit_w:

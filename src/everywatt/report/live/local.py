@@ -89,7 +89,7 @@ class LocalSource:
         try:
             self._recording = self._record()
             if period_s > OFTEN_S and publishes_more_often(self._recording, period_s):
-                # Between two readings of a power sensor nobody counts: it is read as often as it publishes.
+                # Between two readings of a power sensor nothing is counted: it is read as often as it publishes.
                 self._asked = replace(self._asked, period_s=OFTEN_S)
                 self._recording.close(linger=False)
                 self._recording = self._record()
@@ -258,7 +258,7 @@ def memory_totals(reports: Sequence[Mapping[str, Any]], machine: Machine | None 
 
 
 def remove_left_behind(folder: Path | None = None) -> None:
-    """Remove tapes of views that were killed: their process is gone, so nobody else will."""
+    """Remove tapes of views that were killed: their process is gone, so nothing else will."""
     for place in (folder or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
         pid = place.name.removeprefix(PREFIX).partition("-")[0]
         with contextlib.suppress(OSError):

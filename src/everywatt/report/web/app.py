@@ -85,7 +85,7 @@ class Site:
         return Response(shell(login=True), media_type=HTML)
 
     async def login(self, request: Request) -> Response:
-        """The cookie, for somebody who showed the token in the header (the guard has looked)."""
+        """The cookie, for a client that sent the token in the header (checked by the guard)."""
         headers = {"set-cookie": self.access.cookie()} if self.access.token is not None else {}
         return Response(status_code=204, headers=headers)
 

@@ -117,7 +117,7 @@ def fingerprint(*parts: object) -> str:
 
 
 def is_live(listed: Listed) -> bool:
-    """Whether somebody is writing it: not sealed, and touched lately."""
+    """Whether it is recording: not sealed, and changed recently."""
     if listed.row is not None and listed.row.get("sealed"):
         return False
     newest_ns = max((entry[1] for entry in listed.signature), default=0)

@@ -61,7 +61,7 @@ everywatt.Page = class {
     this.redraw();
   }
 
-  // Colours come from the style, so everything is drawn anew when that changes.
+  // Colours come from the style, so everything is redrawn when that changes.
   redraw() {
     for (const chart of this.charts) { chart.draw(); if (chart.legend) chart.legend(); }
     for (const recolour of this.coloured || []) recolour();

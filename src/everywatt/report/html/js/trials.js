@@ -20,7 +20,7 @@ everywatt.TrialsPage = class extends everywatt.Page {
 
   about() { return this.report.kind; }
 
-  // A part that has colours of the theme: made anew when that changes.
+  // A part that has colours of the theme: rebuilt when that changes.
   themed(make) {
     const box = everywatt.element("div", {}, make());
     this.coloured.push(() => box.replaceChildren(make()));

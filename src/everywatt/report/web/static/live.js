@@ -1,7 +1,7 @@
 // The machine now, or a run that is being written: figures, charts that move, owners. Fed by server-sent events.
 "use strict";
 
-// Time goes on: the window follows it until somebody moves it, and again when everything is asked for.
+// Time goes on: the window follows it until a viewer moves it, and again when everything is asked for.
 everywatt.LiveWindow = class extends everywatt.Window {
   constructor(low, high, span) {
     super(low, high);

@@ -66,7 +66,7 @@ everywatt.RunList = class {
     }
   }
 
-  // Soon again while the server is still reading, else now and then, and only while somebody looks.
+  // Soon again while the server is still reading, else now and then, and only while the page is visible.
   watch() {
     setTimeout(async () => {
       if (!document.hidden) await this.load();
