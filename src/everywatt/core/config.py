@@ -411,7 +411,7 @@ def _layers(
 def _file_layer(source: str, path: Path, warnings: list[str]) -> _Layer:
     values = dict(_table(path))
     if source == "project" and values.pop("sensor", None) is not None:
-        # A folder that somebody gave us must not name commands to run, or hosts to send credentials to.
+        # A folder from elsewhere must not name commands to run, or hosts to send credentials to.
         warnings.append(f"{path}: [sensor] is only read from your own settings, not from a project.")
     known = [setting.name for setting in SETTINGS]
     warnings += [
@@ -473,7 +473,7 @@ def _upwards(cwd: Path, home: Path) -> list[Path]:
 
 
 def _has_table(path: Path) -> bool:
-    """Whether a pyproject.toml is about everywatt at all; one that is not valid TOML is somebody else's to mend."""
+    """Whether a pyproject.toml is about everywatt at all; one that is not valid TOML is not ours to report."""
     try:
         return bool(_table(path))
     except ConfigError:

@@ -87,7 +87,7 @@ class Access:
         return f"{'__Host-' if self.tls else ''}everywatt-{self.port}"
 
     def cookie(self) -> str:
-        """The Set-Cookie header of somebody who showed the token."""
+        """The Set-Cookie header for a client that presented the token."""
         secure = "; Secure" if self.tls else ""
         return f"{self.cookie_name}={self.session}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
@@ -176,7 +176,7 @@ class Guard:
         return host == f"{ip}:{server[1]}"
 
     def _foreign(self, headers: dict[str, list[str]], scope: Message) -> Refusal | None:
-        """Asked for by a page of somebody else."""
+        """Requested by a page of another origin."""
         own = f"{'https' if self._access.tls else 'http'}://{headers['host'][0].lower()}"
         if any(origin.lower() != own for origin in headers.get("origin", ())):
             return Refusal(403, "Cross-origin requests are not allowed.")
@@ -219,7 +219,7 @@ class Guard:
 
 
 def with_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """An answer's headers with the ones that every answer has; nobody is to keep a copy unless it was said."""
+    """An answer's headers with the ones that every answer has; no cache may keep a copy unless allowed."""
     kept = [(name, value) for name, value in headers if name.decode("latin-1").lower() not in HEADERS]
     if not any(name.lower() == b"cache-control" for name, _ in kept):
         kept.append((b"cache-control", b"no-store"))

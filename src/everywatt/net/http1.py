@@ -159,7 +159,7 @@ def _headers(lines: list[str]) -> dict[str, str]:
 
 
 def _length(text: str | None) -> int | None:
-    """Content-Length; None where there is none or it makes no sense. ValueError where there are two."""
+    """Content-Length; None if absent or invalid. ValueError if there are two."""
     lengths = {part.strip() for part in (text or "").split(",")}
     if len(lengths) > 1:
         raise ValueError("its response has two lengths")

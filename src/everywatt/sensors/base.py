@@ -35,7 +35,7 @@ class Request:
     options   settings of a sensor, by its name: {"replay": {"tape": "…"}}
     sensors   the sensors that the run names explicitly, None where it leaves the choice to us
     everything  whether all processes of the machine are wanted, not only the trees under `pids`
-    memory    how the memory of processes is told: "rss", or "pss" (which costs 77 µs a process)
+    memory    metric of process memory: "rss", or "pss" (which costs 77 µs per process)
     reaper    the process of the everywatt command itself: its CPU time is the meter's, its children's is not
     patience_s  how long a probe may take, because a program waits for it; None where it may take what it needs
     """

@@ -64,7 +64,7 @@ class SlowMeters:
         samples: dict[str, float | None] = {}
         missing: dict[str, str] = {}
         try:
-            _ = self.every_s, self.timeout_s  # a wrong number is told now
+            _ = self.every_s, self.timeout_s  # report an invalid number now
             for meter in self.meters():
                 self._try(meter, samples, missing)
         except (EverywattError, OSError) as error:

@@ -1,4 +1,5 @@
-"""Meters that take their time (a command, a BMC, a plug on the network): asked by a thread, so that nobody waits.
+"""Meters that take their time (a command, a BMC, a plug on the network): read by a thread, so that no other sensor
+waits.
 
 The recorder reads all sensors in turn. A meter that answers after a second, or never, must not hold up the others.
 """

@@ -25,7 +25,7 @@ ORDER = (
 LATE = ("perf", "nvidia-smi")
 LAST = "modelled"
 # What has to be there before a sensor's module is worth loading: a program, a library, a folder of /sys, or settings.
-# The recorder stays small by what it does not load, and nothing on a network is asked that nobody configured.
+# The recorder stays small by what it does not load, and nothing on a network is contacted unless configured.
 NEEDS: dict[str, str] = {
     "tegrastats": "program tegrastats",
     "rocm-smi": "program rocm-smi",

@@ -73,7 +73,7 @@ def _caches(env: Mapping[str, str]) -> list[Path]:
     home = env.get("XDG_CACHE_HOME") or (env["HOME"] + "/.cache" if env.get("HOME") else None)
     private = Path(tempfile.gettempdir()) / f"everywatt-cache-{os.getuid()}"
     if private.exists() and private.stat().st_uid != os.getuid():
-        private = Path(tempfile.mkdtemp(prefix="everywatt-cache-"))  # somebody else made that folder
+        private = Path(tempfile.mkdtemp(prefix="everywatt-cache-"))  # another user made that folder
     return [*([Path(home) / "everywatt"] if home else []), private]
 
 
@@ -84,7 +84,7 @@ def _fill(fresh: Path, folder: Path, command: list[str]) -> Path:
             compile_library(SOURCES / source, fresh / library, command)
         try:
             fresh.rename(folder)
-        except OSError:  # somebody was faster
+        except OSError:  # another process was faster
             if not (folder / NVML).exists():
                 raise
         return folder

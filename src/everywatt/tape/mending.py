@@ -1,7 +1,7 @@
-"""Tapes whose recorder was killed: sealed afterwards, and taken out of the spool, once nobody can be writing them.
+"""Tapes whose recorder was killed: sealed afterwards, and taken out of the spool, once no process can be writing them.
 
-A tape that is being written is locked by its recorder, and its log is touched at every flush. Only where both say that
-nobody is there is a tape sealed; it then says itself that its recorder ended. Nothing is ever removed that was not
+A tape that is being written is locked by its recorder, and its log is touched at every flush. Only if both show that
+no recorder is there is a tape sealed; it then records that its recorder ended. Nothing is ever removed that was not
 written whole elsewhere first, and whatever stands in the way leaves the tape as it is: readable, and not sealed.
 """
 
@@ -22,7 +22,7 @@ from everywatt.tape.reader import Tape
 
 # A recorder writes every few seconds; a file that rested for so long is not in the midst of being made either.
 QUIET_S: Final = 30.0
-# Sealing a larger one takes longer than somebody who only wants to look at it should have to wait.
+# Sealing a larger one takes longer than a reader should have to wait.
 MOST_BYTES: Final = 256 << 20
 KIND: Final = "recorder"
 

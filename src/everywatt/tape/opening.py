@@ -155,7 +155,7 @@ def _connect(path: Path, how: str, header: Header) -> sqlite3.Connection:
 
 
 def _check_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Only our tables and indexes, as we make them: a trigger or view of somebody else is not a tape's."""
+    """Only our tables and indexes, as we make them: no tape has a foreign trigger or view."""
     found = {name: (kind, sql) for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_schema")}
     expected = {name: ("table", sql) for name, sql in schema.TABLES.items()}
     for name, sql in schema.INDEXES.items():

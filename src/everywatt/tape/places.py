@@ -18,7 +18,7 @@ _NETWORK = (
 
 
 def filesystem(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """The filesystem type of the mount that holds `path` (which need not exist yet); None where it cannot be told."""
+    """The filesystem type of the mount that holds `path` (which need not exist yet); None if unknown."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:

@@ -384,7 +384,7 @@ class Tape:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Which file this is, and a number that changes when somebody else has written to it."""
+        """Which file this is, and a number that changes when another process has written to it."""
         return self._inode, 0 if self.sealed else int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     @property

@@ -56,7 +56,7 @@ def seal(db: sqlite3.Connection, path: Path, sealed_ns: int) -> None:
 
 
 def _write_compact(db: sqlite3.Connection, part: Path, sealed_ns: int, mode: int) -> None:
-    # Readable for whom the live tape was: somebody else's mask may apply by now.
+    # Readable for whom the live tape was: another process's umask may apply by now.
     fd = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode & 0o600)
     try:
         os.fchmod(fd, mode)
@@ -161,7 +161,7 @@ class _Builder:
         self.last_ns = last_ns
 
     def frame(self, number: int) -> tuple[Any, ...]:
-        """The large frame as a row; the builder starts anew."""
+        """The large frame as a row; the builder is reset."""
         self.seq += 1
         columns = [codec.encode_ints(column) for column in self.times]
         columns += [codec.encode_floats(column) for column in self.values]

@@ -62,7 +62,7 @@ class TapeWriter:
         for key, value in meta.items():
             self.set_meta(key, value)
         if self.spooled:
-            self.set_meta("place", str(self.path))  # where it belongs, should nobody be left to move it
+            self.set_meta("place", str(self.path))  # where it belongs, in case no process is left to move it
             text = "The folder is on a network filesystem: written to a local spool first."
             self.note(Note(self._checkpointed_ns, "spool", text))
         self.flush()

@@ -46,7 +46,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def rows_of(file: Iterable[str], where: str) -> list[dict[str, str]]:
-    """Rows of an `emissions.csv` by column. UsageError where it is none."""
+    """Rows of an `emissions.csv` by column. UsageError if it is not one."""
     try:
         reader = csv.DictReader(file)
         if not {"timestamp", "duration"} <= set(reader.fieldnames or ()):

@@ -141,7 +141,7 @@ def _channel(column: str, spec: Mapping[str, Any]) -> Channel:
 
 
 def _rapl_facts(spec: Mapping[str, Any], domain: Domain | None) -> Facts:
-    """What is known of a counter of RAPL; how often a log holds it is told by the log."""
+    """What is known of a counter of RAPL; its rate comes from the log."""
     facts = counter_facts(domain, Cpu.parse(str(spec["cpu"]))) if domain in RAPL_DOMAINS and domain else None
     if facts is None or spec.get("kind") != Kind.COUNTER:
         raise ValueError(f"cpu applies only to RAPL counters (kind=counter, domain one of {', '.join(RAPL_DOMAINS)})")

@@ -40,7 +40,7 @@ class Reading:
 
 
 def import_ipmi(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
-    """A tape from such logs. options: start, period_s (where no times are told), zone_h, gain_pct, offset_w."""
+    """A tape from such logs. options: start, period_s (if the log has no times), zone_h, gain_pct, offset_w."""
     readings: list[Reading] = []
     for path in paths:
         readings += parse_log(foreign.lines(path), zone_ns(options))

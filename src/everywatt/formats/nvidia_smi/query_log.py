@@ -110,7 +110,7 @@ def _recordings(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapp
 
 
 def _who(row: SmiRow, options: Mapping[str, Any]) -> tuple[str, str]:
-    """The UUID of a row's card and its slot, as far as they are told."""
+    """The UUID of a row's card and its slot, as far as they are known."""
     return str(row.texts.get("uuid") or options.get("uuid") or ""), row.texts.get("pci.bus_id") or ""
 
 

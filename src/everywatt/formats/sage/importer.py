@@ -1,4 +1,5 @@
-"""Records of Sage/Waggle (ndjson) become a run: one tape a node, one channel a series, watts where they are told."""
+"""Records of Sage/Waggle (ndjson) become a run: one tape per node, one channel per series, with watts where
+reported."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def parts_of(lines: Iterable[str | bytes], wanted: str = "") -> list[Part]:
 
 
 def take_record(line: str | bytes, series: dict[tuple[str, str], Table], wanted: str) -> bool:
-    """Add one record (a line of ndjson) to its series; False where it is none."""
+    """Add one record (a line of ndjson) to its series; False if it is not one."""
     if not line.strip():
         return True
     try:

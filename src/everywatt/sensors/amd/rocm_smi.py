@@ -17,7 +17,7 @@ from everywatt.sensors.meters import Meter, SlowMeters, power_channel
 from everywatt.sensors.node.ipmi import Run
 from everywatt.sensors.smi_child import run_once
 
-# Newer cards tell the socket's power now, older ones an average; the same thing under names that change.
+# Newer cards report the present socket power, older ones an average; the same thing under names that change.
 POWER = ("Current Socket Graphics Package Power (W)", "Average Graphics Package Power (W)")
 _NUMBER = re.compile(r"\d{1,5}(?:\.\d{1,6})?")
 _CARD = re.compile(r"card(\d{1,4})")
@@ -25,7 +25,7 @@ _CARD = re.compile(r"card(\d{1,4})")
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One card as rocm-smi prints it; `why` where it tells no power."""
+    """One card as rocm-smi prints it; `why` if it has no power."""
 
     index: int
     watts: float | None

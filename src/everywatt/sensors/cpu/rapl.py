@@ -1,7 +1,7 @@
 """RAPL by the kernel's powercap tree: energy counters of CPU packages, dies, cores, uncore, DRAM and the platform.
 
 The tree is the same for Intel and AMD. A zone is used only where its counter really counts: virtual machines and some
-boards show zones that stand at zero for ever.
+boards show zones that stay at zero.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ORDER = (Domain.PACKAGE, Domain.NODE, Domain.CORE, Domain.UNCORE, Domain.DRAM)
 
 
 def group_rule(group: str) -> str:
-    """The udev rule that lets one group, and nobody else, read RAPL counters (readable for all is CVE-2020-8694)."""
+    """The udev rule that makes RAPL counters readable for one group only (readable for all is CVE-2020-8694)."""
     return (
         'SUBSYSTEM=="powercap", ACTION=="add", KERNEL=="*rapl*:*", '
         f'RUN+="/bin/chgrp {group} /sys%p/energy_uj", RUN+="/bin/chmod 0440 /sys%p/energy_uj"'

@@ -50,7 +50,7 @@ class RailReader:
         return values[0] * self.rail.power_w if self.rail.power is not None else values[0] * values[1] * 1e-6
 
     def volts(self) -> float:
-        """The rail's voltage, or 5 V where only its power is told."""
+        """The rail's voltage, or 5 V if only its power is known."""
         read = NAN if self.rail.millivolts is None else self._files[0].read() * 1e-3
         return read if read > 0 else _USUAL_V
 

@@ -130,7 +130,7 @@ def _is_tegra(machine: Machine) -> bool:
 
 
 def _address(folder: Path) -> str:
-    """The place of a chip on its bus (`1-0040`), its folder's name where that is not told."""
+    """The place of a chip on its bus (`1-0040`), or its folder's name if unknown."""
     device = folder / "device"
     places: list[Path] = [folder.resolve(), *([device.resolve()] if device.exists() else [])]
     for path in places:

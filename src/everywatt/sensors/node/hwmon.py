@@ -283,7 +283,7 @@ def _facts(value: Value, opener: Opener) -> Facts:
     update_ms = read_count(value.folder / "update_interval", opener)
     interval_ms = count("average_interval") if value.file.endswith("_average") else None
     most_uw = count("rated_max") or count("cap_max")
-    # ACPI's meaning: 90 % accuracy is an error of up to 10 %. "100.0%" is a field that nobody filled in.
+    # ACPI's meaning: 90 % accuracy is an error of up to 10 %. "100.0%" is a field that was never filled in.
     accuracy = re.match(r"\d+(\.\d+)?", read_text(value.folder / f"power{value.index}_accuracy", opener) or "")
     error_pct = 100.0 - float(accuracy[0]) if accuracy else 0.0
     return Facts(

@@ -156,7 +156,7 @@ def _members(get: Get, path: str | None) -> list[str]:
 
 
 def find_power(get: Get, chassis: str | None = None) -> tuple[str, Callable[[], float | None]] | None:
-    """Where a BMC tells the power of its machine, and a function that asks there: the first that gives a number.
+    """Where a BMC reports the power of its machine, and a function that reads it: the first that gives a number.
 
     A chassis that is a part of the machine counts only where it is asked for by its id.
     """

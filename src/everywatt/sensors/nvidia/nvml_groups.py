@@ -236,10 +236,9 @@ class StateGroup:
 
     Each is a call into the driver. So the power limit, a setting, is asked every 10 s; memory clock and throttle
     reasons every 5 s, and every other second while the SM clock changes; temperature and use of the memory's bandwidth
-    every other second.
-    The SM clock, temperature and that use are asked ever less often while they stand still, at last every 4 s, until
-    they move, or the memory in use does, for then somebody came or left. In between their last answer stands. Memory is
-    asked every second.
+    every other second. The SM clock, temperature and that use are asked ever less often while they stand still, at last
+    every 4 s, until they move, or the memory in use does, for then a process came or left. In between their last answer
+    is kept. Memory is asked every second.
     """
 
     def __init__(self, device: Device, sources: list[Source], gpm: Gpm | None, closed: Callable[[], None]) -> None:

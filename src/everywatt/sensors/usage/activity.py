@@ -1,4 +1,4 @@
-"""What else tells of power: CPU time by mode, frequency, disk and network bytes, instructions and cache misses.
+"""Other indicators of power: CPU time by mode, frequency, disk and network bytes, instructions and cache misses.
 
     [sensor.use]
     features = true

@@ -185,7 +185,7 @@ class Counted:
         return None
 
     def _given(self) -> float | None:
-        """How many CPUs the group may use, where somebody set a limit."""
+        """How many CPUs the group may use, if a limit is set."""
         place, found = self._place, []
         with contextlib.suppress(OSError, ValueError, IndexError):
             folder = self._folder("cpu", place.quota, {})

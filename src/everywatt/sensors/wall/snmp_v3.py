@@ -1,4 +1,4 @@
-"""SNMP v3 with a user (USM): who asks is proven and, unless the PDU cannot, nobody reads along. By pysnmp."""
+"""SNMP v3 with a user (USM): authenticated and, unless the PDU cannot, encrypted. By pysnmp."""
 
 from __future__ import annotations
 
