@@ -60,7 +60,7 @@ def test_a_run_beside_a_lost_gpu_says_so(sim_machine, tmp_path) -> None:
 
 
 def test_a_mask_that_names_a_card_that_is_not_there_is_told_once():
-    note = "CUDA_VISIBLE_DEVICES=1,7: '7' is no device here, so the list ends before it."
+    note = "CUDA_VISIBLE_DEVICES=1,7: '7' is not a device here, so CUDA ignores it and the rest of the list."
     missing = {"CUDA_VISIBLE_DEVICES": note}
     assert told(Report("nvml", State.USABLE, missing=missing)) == [note]
     absent = [Report(name, State.ABSENT, note, missing=missing) for name in ("nvml", "nvidia-smi")]

@@ -152,7 +152,7 @@ def test_workers_of_the_cpu_see_no_gpu(place):
     for item in found["items"]:
         if item["device"] == "cpu":
             assert item["energy"]["joules"] is None, "an item without a GPU owes nothing that a GPU drew"
-            assert item["energy"]["refused"] == "nothing measures the device it ran on"
+            assert item["energy"]["refused"] == "no sensor measures the device it ran on"
     assert found["adds_up"]
 
 
@@ -281,7 +281,7 @@ def test_summaries_drift_and_scaling(place):
     text = here.batch("summary", slow, "--to", "md").stdout
     assert text.startswith(f"## {slow}\n\n4 items: 4 done in ") and "| total | 4 |" in text
     done = here.batch("summary", slow, "--baseline", fast, code=1).stdout
-    assert "time an item" in done and "DRIFT" in done
+    assert "time per item" in done and "DRIFT" in done
     here.batch("summary", fast, "--baseline", fast)
     rows = here.batch("summary", slow, fast).stdout.splitlines()
     assert [row.split()[1] for row in rows[1:]] == ["1", "2"]
@@ -315,7 +315,7 @@ def test_a_probe_that_is_interrupted_says_what_fits(place):
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=240)
     assert child.returncode == 130
-    assert "interrupted: 2 fits\n" in out and "nothing fits" not in out
+    assert "interrupted: 2 fits\n" in out and "no size fits" not in out
     assert next(line for line in out.splitlines() if line.split()[0] == "4").endswith("interrupted")
 
 

@@ -65,17 +65,23 @@ def test_an_undecided_choice_says_so():
         [noisy[0], replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))]
     )
     assert choice.best == "s1"
-    assert choice.why == "the lowest mean, but undecided: about 9 more trials to tell it from s0, and is 10.0 % slower"
+    assert (
+        choice.why
+        == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0, and is 10.0 % slower"
+    )
     same = choose(measured([(100, 1.0), (99.95, 1.1)])).why
-    assert same == "no difference in energy larger than 2.0 % beside s0, and is 10.0 % slower"
+    assert same == "no difference in energy larger than 2.0 % compared with s0, and is 10.0 % slower"
 
 
 def test_the_first_setting_may_be_the_best():
     assert choose(measured([(50, 1.0), (90, 1.1), (80, 1.2)])).why.startswith("s2 uses 60")
     noisy = measured([(50, 1.0), (80, 1.2)])
     open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))
-    assert choose([noisy[0], open_]).why == "the lowest mean, but undecided: about 9 more trials to tell it from s1"
-    assert choose(noisy[:1]).why == "the only setting with a figure"
+    assert (
+        choose([noisy[0], open_]).why
+        == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s1"
+    )
+    assert choose(noisy[:1]).why == "the only setting with an energy"
 
 
 @pytest.fixture(scope="module")
@@ -204,4 +210,4 @@ def test_a_sweep_whose_every_trial_fails_ends_with_3(tmp_path):
         done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=240)
     assert done.returncode == 3, done.stderr
     assert json.loads(done.stdout)["choice"]["why"] == "the command failed at every setting"
-    assert "n=3: ended with 3; --show-output lets its messages through" in done.stderr
+    assert "n=3: ended with 3; --show-output shows its messages" in done.stderr

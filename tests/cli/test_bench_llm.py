@@ -134,8 +134,8 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ((), "Which questions?"),
-        (("--dataset", "arithmetic"), "Which model?"),
+        ((), "No data set was given."),
+        (("--dataset", "arithmetic"), "No model was given."),
         (("--dataset", "arithmetic", "--model", "m"), "needs --base-url"),
         (("--dataset", "nowhere.jsonl", "--model", "m", "--base-url", "http://h"), "no data set and no file"),
         (("--dataset", "arithmetic", "--rate", "2", "--sweep", "1,2"), "exclude each other"),
@@ -146,7 +146,7 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
             "sets it itself",
         ),
         (("--dataset", "arithmetic", "--goodput", "speed=3"), "is not a bound"),
-        (("--dataset", "arithmetic", "-o", "x.txt"), "x.txt ends with none of .json, .csv, .md"),
+        (("--dataset", "arithmetic", "-o", "x.txt"), "x.txt must end in one of .json, .csv, .md"),
         (
             ("--dataset", "arithmetic", "--model", "m", "--base-url", "http://h", "--set", "api_key=sk-1"),
             "can be seen by everybody",
@@ -251,7 +251,7 @@ def test_other_clients(place, tmp_path):
     assert found["energy"]["joules"] > 0
     found = json.loads(bench(place, "--client", "command", "--client-param", "run=echo 42", *data, "--json").stdout)
     assert (found["accuracy"]["value"], found["output_tokens"]) == (0.5, None)
-    assert found["energy_per_output_token"]["refused"] == "output tokens are not known"
+    assert found["energy_per_output_token"]["refused"] == "output tokens are unknown"
     run = sorted((tmp_path / "runs").iterdir())[-1]
     again = ("--client", "transcript", "--client-param", f"file={run / 'queries.jsonl'}")
     found = json.loads(bench(place, *again, *data, "--json").stdout)
@@ -347,7 +347,7 @@ def test_a_port_that_is_only_passed_on_is_not_charged(place, tmp_path, name):
         done = bench(place, *to(server, "--max-queries", "2", "--json"))
     found = json.loads(done.stdout)
     if name == "ssh":
-        assert "passes it on to another host" in found["energy"]["refused"]
+        assert "forwards it to another host" in found["energy"]["refused"]
         assert found["accuracy"]["n"] == 2
     else:
         assert found["boundary"]["name"] == "machine"

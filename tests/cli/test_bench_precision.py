@@ -215,7 +215,7 @@ def test_what_is_finished_is_not_done_again(place, tmp_path, kind):
     more, _ = rows(bench(place, "--json", "--resume", folder.name, "--trials", "5"))
     assert len(more["order"]) == 10
     done = bench(place, "--resume", folder.name, "--batch-size", "4", code=2)
-    assert "measured something else: batch_size" in done.stderr
+    assert "used other options: batch_size" in done.stderr
 
 
 def test_only_such_a_run_is_taken_up(place, tmp_path):

@@ -55,7 +55,7 @@ def test_layers_sum_to_the_batch_and_a_plan_is_measured(place):
         assert row[name]["failure"] is None and row[name]["hooks"] == 0
         joules = [layer["joules"] for layer in row[name]["layers"]]
         assert sum(joules) == pytest.approx(row[name]["energy_per_batch"]["value"], rel=1e-9)
-        assert {layer["layer"] for layer in row[name]["layers"]} >= {"0", "1", "2", "3", "(outside of layers)"}
+        assert {layer["layer"] for layer in row[name]["layers"]} >= {"0", "1", "2", "3", "(outside layers)"}
     assert {one["layer"] for one in found["sensitivity"]["layers"]} == {"0", "2", "3"}
     assert all(one["kl"] >= 0 for one in found["sensitivity"]["layers"])
     plan = found["sensitivity"]["plan"]

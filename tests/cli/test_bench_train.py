@@ -112,4 +112,4 @@ def test_epochs_as_a_table_and_as_notes(place):
     assert (Path(place["HOME"]) / "t.md").read_text().startswith("| precision | epoch | energy |")
     words = [sys.executable, "-m", "everywatt", "bench", "train", "-o", "t.html"]
     done = subprocess.run(words, env=place, cwd=place["HOME"], capture_output=True, text=True, timeout=280)
-    assert done.returncode == 2 and "t.html ends with none of .json, .csv, .md" in done.stderr
+    assert done.returncode == 2 and "t.html must end in one of .json, .csv, .md" in done.stderr

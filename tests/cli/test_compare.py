@@ -116,7 +116,7 @@ def test_without_any_sensor_there_is_no_ratio_and_it_ends_with_4(tmp_path):
 def test_a_gate_on_a_figure_that_is_not_there_does_not_pass(place):
     few = ("--trials", "1", "--warmup", "0", "--fail-if", "memory > 1 GB")
     done = compare(place, *few, "true", code=3)  # Linux hides the peak of a program smaller than everywatt
-    assert "A: memory > 1 GB cannot be judged: there is no figure of memory" in done.stderr
+    assert "A: memory > 1 GB cannot be decided: no figure for memory" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

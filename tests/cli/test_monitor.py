@@ -282,7 +282,7 @@ def test_no_sensor_and_no_estimate_is_exit_4(place, tmp_path):
     bare = {**place.environ, "EVERYWATT_SYS": str(tmp_path / "empty"), "EVERYWATT_SENSORS": "rapl"}
     (tmp_path / "empty").mkdir()
     done = place.run("--once", "--no-estimate", check=4, env=bare)
-    assert "Nothing on this machine measures power" in done.stderr
+    assert "No sensor on this machine measures power" in done.stderr
     assert place.left_behind() == []
 
 

@@ -339,7 +339,7 @@ def test_nowhere_to_write_is_said_and_the_command_runs(place) -> None:
     (place.folder / "everywatt-runs").write_text("in the way")
     place.environ["XDG_STATE_HOME"] = str(place.folder / "everywatt-runs")
     done = place.run("--json=out.json", "--", "sh", "-c", "echo fine; exit 6", check=6)
-    assert done.stdout == b"fine\n" and b"no recording" in done.stderr
+    assert done.stdout == b"fine\n" and b"nothing recorded" in done.stderr
     assert json.loads((place.folder / "out.json").read_text())["energy"]["joules"] is None
 
 

@@ -90,7 +90,7 @@ def test_it_refuses_with_2(words, own_home, capsys):
 def test_other_addresses_are_told_what_they_want(own_home, capsys):
     assert main(["serve", "--listen", "0.0.0.0:8765"]) == 2
     err = capsys.readouterr().err
-    assert "can be reached from other machines, and that wants a token and TLS files" in err
+    assert "can be reached from other machines and therefore requires a token and TLS files" in err
     assert "--token-file FILE --cert FILE --key FILE" in err
 
 

@@ -130,7 +130,7 @@ def test_a_file_is_the_same_program_as_its_options(place):
         (["--cpu", "0"], "0 is not in the range"),
         (["--cpu", "2", "--shape", "zigzag"], "There is no shape 'zigzag'"),
         (["--cpu", "2", "--shape", "ramp:0..200"], "200 % in the shape"),
-        (["--cpu", "2", "--shape", "50", "--shape", "60"], "two shapes for all resources"),
+        (["--cpu", "2", "--shape", "50", "--shape", "60"], "Two shapes were given for all resources"),
         (["--cpu", "2", "--shape", "gpu=50"], "shape for gpu"),
         (["--cpu", "2", "--shape", "tpu=50"], "no resource 'tpu'"),
         (["--cpu", "2", "--time", "-5"], "cannot be"),
@@ -142,7 +142,7 @@ def test_a_file_is_the_same_program_as_its_options(place):
         (["--disk", "1MB/s", "--disk-folder", "/no/such"], "not a folder"),
         (["--cpu", "1", "--shape", "replay:no-such-run"], "no-such-run"),
         (["none.toml"], "none.toml"),
-        (["p.toml", "--cpu", "2"], "says what to do, and so does --cpu"),
+        (["p.toml", "--cpu", "2"], "and --cpu both describe the load."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -168,7 +168,7 @@ def test_after_ctrl_c_nothing_is_left(place, number):
     assert process.returncode == 128 + number
     assert gone(found, 0.0), "they were waited for"
     assert list((place.folder / "tmp").iterdir()) == []
-    assert number.name in out and "ended in step 1" in err, "what was reached until then is told"
+    assert number.name in out and "stopped in step 1" in err, "what was reached until then is told"
     (folder,) = place.runs()
     step = next(span for span in load(folder).spans if span.name == "step")
     assert step.attributes["complete"] is False and "cpu_percent" in step.attributes["reached"]
@@ -233,18 +233,18 @@ def result_of(asked, reached, waited_s=0.0):
 @pytest.mark.parametrize(
     ("results", "says"),
     [
-        ([(10, 10.2), (90, 88.5)], "CPU: every step within 3 points of what was asked (worst 1.5)"),
-        ([(10, 10.25)], "CPU: the step within 3 points of what was asked (worst 0.2)"),
-        ([(10, 10), (90, 80)], "CPU: every step NOT within 3 points of what was asked (worst 10.0)"),
+        ([(10, 10.2), (90, 88.5)], "CPU: every step within 3 points of the request (worst 1.5)"),
+        ([(10, 10.25)], "CPU: the step within 3 points of the request (worst 0.2)"),
+        ([(10, 10), (90, 80)], "CPU: every step NOT within 3 points of the request (worst 10.0)"),
         (
             [(10, 9), (90, 20, 0.8)],
-            "CPU: 1 of 2 steps within 3 points of what was asked (worst 1.0); "
-            "in 1 of 2 steps the machine did not give the CPU that was asked for",
+            "CPU: 1 of 2 steps within 3 points of the request (worst 1.0); "
+            "in 1 of 2 steps the machine did not provide the CPU time requested",
         ),
         (
             [(90, 20, 0.8)],
-            "CPU: in 1 of 1 steps the machine did not give the CPU that was asked for; "
-            "how near the duty cycle comes cannot be told",
+            "CPU: in 1 of 1 steps the machine did not provide the CPU time requested; "
+            "the accuracy of the duty cycle cannot be determined",
         ),
     ],
 )

@@ -204,7 +204,7 @@ def test_small_flushes_less_often_and_sends_all(world) -> None:
 
 def test_a_folder_has_one_agent(world) -> None:
     world.agent()
-    with pytest.raises(UsageError, match="Another agent uses"):
+    with pytest.raises(UsageError, match="Another agent is using"):
         world.agent()
 
 

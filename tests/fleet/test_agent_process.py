@@ -163,7 +163,7 @@ def test_nothing_measures_power(tmp_path):
     words += ["--sensors", "rapl,use", "--state", str(tmp_path / "s")]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 4
-    assert "Nothing here measures power" in done.stderr
+    assert "No sensor here measures power" in done.stderr
 
 
 def test_another_machine_may_only_ask_with_tls_and_a_token(tmp_path, lab):
@@ -202,7 +202,7 @@ def test_two_agents_do_not_share_a_folder(tmp_path, lab):
         agent.wait_for("everywatt_build_info")
         second = [sys.executable, "-m", "everywatt", "agent", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "s")]
         done = subprocess.run(second, env={**env, "PYTHONPATH": str(SRC)}, capture_output=True, text=True, timeout=240)
-        assert done.returncode == 2 and "Another agent uses" in done.stderr
+        assert done.returncode == 2 and "Another agent is using" in done.stderr
 
 
 def test_a_reload_changes_what_it_may_and_systemd_hears_all(tmp_path, lab):

@@ -305,7 +305,7 @@ def test_log_lines_are_throttled(caplog):
         log.warning("later")
     log.warning("after")
     texts = [record.getMessage() for record in caplog.records]
-    assert texts == ["line 0", "line 1", "line 2", "later (7 similar lines left out)", "after"]
+    assert texts == ["line 0", "line 1", "line 2", "later (7 similar lines omitted)", "after"]
 
 
 def test_time_limits_of_the_client_hold_for_a_stream():

@@ -119,7 +119,7 @@ def report(run, open_page):
         "SmolLM2",
         "accuracy per joule mean",
         "energy per output token",
-        "Queries that cost most",
+        "Most expensive queries",
     ):
         assert words in text
 

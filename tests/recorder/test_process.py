@@ -153,7 +153,7 @@ def test_a_killed_host_leaves_a_sealed_tape(lab) -> None:
     host.stdout.close()
     lab.wait_gone()
     assert table(lab.tape(), "select count(*) from seal") == [(1,)]
-    assert ("client", "The measured program left without closing the tape.") in notes(lab.tape())
+    assert ("client", "Recording ended early: the measured program exited without closing it.") in notes(lab.tape())
     assert table(lab.tape(), "select count(*) from span where end_ns is null")[0][0] >= 1
     assert table(lab.tape(), "select count(*) from frame where grp=1")[0][0] >= 1
 

@@ -282,7 +282,7 @@ def test_a_killed_program_leaves_a_sealed_tape(world, wait_s: float) -> None:
     world.kill(task.process)
     world.wait_gone()
     assert table(path, "select count(*) from seal") == [(1,)]
-    assert ("client", "The measured program left without closing the tape.") in notes(path)
+    assert ("client", "Recording ended early: the measured program exited without closing it.") in notes(path)
     assert table(path, "select count(*) from span where end_ns is null")[0][0] >= 1
     assert table(path, "select count(*) from frame where grp=1")[0][0] >= 1
 
@@ -350,7 +350,7 @@ def test_a_slow_sensor_is_noted_once(world) -> None:
     world.machine.slow_ns.clear()
     closed = recording.close(linger=False)
     assert [text for kind, text in notes(closed.path) if kind == "slow-read"] == [
-        "Reading virtual.package took 1.3 s; other sensors had to wait."
+        "Reading virtual.package took 1.3 s and delayed other sensors."
     ]
 
 

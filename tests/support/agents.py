@@ -36,7 +36,7 @@ class AgentProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if listen:
-            self.until(lambda: self.url, "the agent's address")
+            self.until(lambda: self.url, "check the agent's address")
 
     def _read(self) -> None:
         assert self.process.stderr is not None

@@ -146,7 +146,7 @@ class VirtualWorld:
         self.time.start(process, begin)
         self.time.wait(lambda: bool(made) or process.killed, (patience.deadline_ns() - self.now_ns) / NS)
         if not made or isinstance(made[0], str):
-            raise RecorderError(f"The recorder did not start: {made[0] if made else 'no answer in time.'}")
+            raise RecorderError(f"The recorder did not start: {made[0] if made else 'no response in time.'}")
         self.time.sleep(START_S)
 
     def agent(self, **options: Any) -> RunningAgent:

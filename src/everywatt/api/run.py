@@ -42,7 +42,7 @@ LEDGER_OWNERS = 50  # in a run's JSON; the rest of them are one sum
 
 
 class Run:
-    """One run: its tapes, opened read-only. Every figure is a query, so ask again with another window.
+    """One run: its tapes, opened read-only. Every figure is a query and can be repeated with another window.
 
     >>> run = everywatt.load("last")                         # doctest: +SKIP
     >>> run.energy(), run.energy(span="epoch"), run.energy(between=(0.0, 2.5))   # doctest: +SKIP
@@ -70,7 +70,7 @@ class Run:
         return list(self._known_spans(self.tapes).values())
 
     def know_spans(self, spans: Sequence[Span], tapes: Sequence[Path]) -> None:
-        """Say what the program knows of its spans on `tapes`: one on a full disk may lack them, or their ends."""
+        """Add the spans that the program knows: those on `tapes` may lack some, or their ends, after a full disk."""
         self._known |= dict.fromkeys(tapes, tuple(spans))
 
     def _known_spans(self, tapes: Sequence[Tape]) -> dict[str, Span]:
@@ -83,7 +83,7 @@ class Run:
 
     @property
     def points(self) -> list[Point]:
-        """What the program logged beside its energy."""
+        """Values that the program logged."""
         return [point for tape in self.tapes for point in tape.points()]
 
     @property
@@ -150,7 +150,7 @@ class Run:
         return together([source_energy(chosen[0], start_ns, end_ns) for start_ns, end_ns in windows], windows)
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
-        """Energy above idle: gross minus the idle baseline over the same time. Refused where there is no baseline."""
+        """Energy above idle: gross minus the idle baseline over the same time. Refused if there is no baseline."""
         figures = []
         for tape, windows in zip(self.tapes, self._windows(span, between), strict=True):
             found = sources(tape)
@@ -165,7 +165,7 @@ class Run:
                 return gross if gross.joules is None else idle
             net = gross - idle
             if baseline.restless:
-                note = f"idle is {baseline.where}: what is above idle is more than this; record idle with --idle 10s"
+                note = f"idle is {baseline.where}, so net energy is underestimated; record idle with --idle 10s"
                 net = replace(net, notes=(*net.notes, note))
             figures.append((str(tape.meta.get("host", {}).get("name", "")), net))
         return combine(figures) if figures else Energy.refuse("nothing was recorded in that window")
@@ -208,7 +208,7 @@ class Run:
     ) -> npt.NDArray[np.float64]:
         """Joules of many windows at once (seconds after the start), without intervals: fast, for analysis."""
         if len(self.tapes) != 1:
-            raise UsageError("energies() asks one tape; load the segment's file.")
+            raise UsageError("energies() works on one tape; load the file of a segment.")
         tape = self.tapes[0]
         origin = tape.extent_ns()[0]
         starts = origin + (np.asarray(starts_s, dtype=np.float64) * NS).astype(np.int64)
@@ -228,7 +228,7 @@ class Run:
 
     @property
     def duration_s(self) -> float:
-        """Seconds that the run's own windows last; the gap between appended segments is not in it."""
+        """Total duration of the run's own windows, in seconds, without gaps between appended segments."""
         return sum(end - start for windows in self.windows() for start, end in windows) / NS
 
     def windows(self) -> list[list[tuple[int, int]]]:
@@ -239,7 +239,7 @@ class Run:
         """For each tape, the disjoint windows that are asked for."""
         if between is not None:
             if span is not None:
-                raise UsageError("Ask for a span or for a window, not both.")
+                raise UsageError("A span and a window exclude each other.")
             return self._counted_once([self._between(tape, *between) for tape in self.tapes])
         found = self._counted_once([self._spans_of(tape, span) for tape in self.tapes])
         if span is not None and not any(found):
@@ -264,7 +264,7 @@ class Run:
 
     def _between(self, tape: Tape, start_s: float, end_s: float) -> list[tuple[int, int]]:
         if not (math.isfinite(start_s) and math.isfinite(end_s)):
-            raise UsageError(f"A window is two times in seconds, not {start_s} and {end_s}.")
+            raise UsageError(f"A window must be two times in seconds, not {start_s} and {end_s}.")
         origin_utc = self.tapes[0].to_utc_ns(self.tapes[0].extent_ns()[0])
         start = tape.from_utc_ns(origin_utc + round(start_s * NS))
         end = tape.from_utc_ns(origin_utc + round(end_s * NS))
@@ -327,11 +327,11 @@ class Run:
         return device_table(self.tapes, self._windows(None, None))
 
     def quality(self) -> dict[str, Any]:
-        """Requested and achieved rates, gaps, late ticks, throttling, and what the meter itself cost."""
+        """Requested and achieved rates, gaps, late ticks, throttling, and the overhead of measuring."""
         return quality(self.tapes)
 
     def frame(self, channels: Sequence[str] | None = None, *, library: str = "arrow") -> Any:
-        """All ticks as a table: `arrow` (pyarrow), `pandas` or `polars`, whichever is installed and asked for."""
+        """All ticks as a table: `arrow` (pyarrow), `pandas` or `polars`, as requested and installed."""
         from everywatt.tape.exporting import ticks_table
 
         table = ticks_table(self.tapes, channels)
@@ -460,7 +460,7 @@ def _is_path(run: str | Path) -> bool:
 
 
 def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
-    """Open a run by name, path or `last`. What is missing of it is in `Run.trouble`.
+    """Open a run by name, path or `last`. `Run.trouble` lists what is missing.
 
     A tape whose recorder was killed is sealed first, and one that it left in the spool is moved to its run.
     """
@@ -471,7 +471,7 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
     path = find_run(run, existing_home(home))
     files = segments(path)
     if not files:
-        raise RunNotFound(f"{path} holds no tape.", cure="everywatt list")
+        raise RunNotFound(f"{path} contains no tape.", cure="everywatt list")
     tapes, failures = [], []
     for file in files:
         try:

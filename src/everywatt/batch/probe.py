@@ -320,7 +320,7 @@ def _peak(mine: Sequence[ItemFigures], seen: float | None, device: Device) -> fl
 
 
 def _near(one: SizeFigures, best: SizeFigures) -> bool:
-    """Whether the two cannot be told apart: what they share, a card's gain, cancels in the ratio."""
+    """Whether the two are indistinguishable: what they share, a card's gain, cancels in the ratio."""
     more = (one.joules_per_unit or 0.0) - (best.joules_per_unit or 0.0)
     if more <= CERTAIN * math.hypot(one.error_j / one.size, best.error_j / best.size):
         return True

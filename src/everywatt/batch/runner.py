@@ -354,5 +354,5 @@ def _shared_devices(recording: Recording | None) -> list[str]:
     if recording is None:
         return []
     measuring = [channel.device for group in recording.groups for channel in group.channels if channel.carries_energy]
-    # An empty list would mean all devices; an item of the CPU must not owe what GPUs draw.
+    # An empty list would mean all devices; an item on the CPU must not be charged for GPUs.
     return [name for name in dict.fromkeys(measuring) if name.split(".")[0] != "gpu"] or ["host"]

@@ -45,10 +45,10 @@ def what_is_left(items: Sequence[Item], history: History | None) -> Work:
             todo.append(item)
         elif state.item.row != item.row:
             todo.append(item)
-            notes.append(f"{item.id} is done, but its row has changed: it runs again")
+            notes.append(f"{item.id} is finished, but its row has changed: running it again")
         elif file_changed(item, state):
             todo.append(item)
-            notes.append(f"{item.id} is done, but the content of {item.input} has changed: it runs again")
+            notes.append(f"{item.id} is finished, but the content of {item.input} has changed: running it again")
     cut_off = tuple(state for state in history.states.values() if state.status == RUNNING)
     return Work(tuple(todo), tuple(new), cut_off, tuple(notes))
 
@@ -115,7 +115,7 @@ def work_off(
     try:
         for state in work.cut_off:
             last = state.attempts[-1]
-            ended = {"error": "the batch was cut off"}
+            ended = {"error": "the batch was interrupted"}
             journal.end(state.item, last.number, INTERRUPTED, ended, final=False, device=last.device)
         journal.batch(settings.command, work.new, _described(devices))
         pace = Pace.of(history.states) if history is not None else None

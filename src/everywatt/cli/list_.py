@@ -24,12 +24,14 @@ _Answer = TypeVar("_Answer")
 
 
 @click.command(cls=Verb)
-@click.option("--sum", "sum_tag", default=None, metavar="TAG", help="Add up runs: tag=value, or a tag for each value.")
-@click.option("--tag", "tags", type=TAG, multiple=True, help="Only runs with this tag.")
-@click.option("--limit", type=int, default=50, show_default=True, help="At most this many, the newest.")
+@click.option(
+    "--sum", "sum_tag", default=None, metavar="TAG", help="Add up runs: tag=value, or a tag for one sum per value."
+)
+@click.option("--tag", "tags", type=TAG, multiple=True, help="List only runs with this tag.")
+@click.option("--limit", type=int, default=50, show_default=True, help="List at most this many, newest first.")
 @output_options
 def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, output: Output) -> None:
-    """List the runs, or add them up: `list --sum project=alpha`, `list --sum project` (or `--sum tag=project`)."""
+    """List runs, or add them up: `list --sum project=alpha`, `list --sum project` (or `--sum tag=project`)."""
     empty_spool()
     home = existing_home(settings_here(quiet=output.quiet).home)
     runs = [run for _, run in _each(list_runs(home), load, output)]
@@ -40,7 +42,7 @@ def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, 
     rows = [row for _, row in _each(chosen[-limit:] if limit > 0 else chosen, _row, output)]
     output.json("runs", {"home": str(home), "runs": rows})
     if output.json_to is None:
-        columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", "SCOPE", "PEDIGREE", "TAGS")
+        columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE", "TAGS")
         names = ("name", "started", "duration_s", "shown", "scope", "pedigree", "tags")
         shown = [[row[name] if name != "started" else row[name][:19] for name in names] for row in rows]
         output.table(Table.of(*columns, rows=shown))
@@ -115,5 +117,5 @@ def _sums(runs: list[Run], wanted: str, output: Output) -> None:
             [r["tag"], r["runs"], r["duration_s"], r["shown"], r["scope"], r["pedigree"]] for r in rows
         ]
         output.table(
-            Table.of("TAG", Column("RUNS", ""), Column("TIME", "s"), "ENERGY", "SCOPE", "PEDIGREE", rows=shown)
+            Table.of("TAG", Column("RUNS", ""), Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE", rows=shown)
         )

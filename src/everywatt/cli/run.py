@@ -35,9 +35,13 @@ LAST_READ_S = 0.2  # how long the recorder gets for a last look at the command b
 @click.command(cls=Verb, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
 @click.option("--idle", "idle_s", type=WAIT, default=0.0, help="Record idle power for this long first.")
-@click.option("--append", type=RUN, default=None, metavar="RUN", help="Add to an earlier run; the gap is not counted.")
 @click.option(
-    "--strict", is_flag=True, help="Refuse to start (exit 3) where nothing measures power or the machine is not quiet."
+    "--append", type=RUN, default=None, metavar="RUN", help="Append to an earlier run; the gap is not counted."
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Refuse to start (exit code 3) if no sensor measures power or the machine is not quiet.",
 )
 @settings_options
 @output_options
@@ -52,9 +56,9 @@ def command(
 ) -> int:
     """Measure the energy of a command.
 
-    The command's exit code is returned: 126 or 127 where it could not start, 128+n after signal n. The summary goes to
-    stderr, so that the command's stdout stays its own. With --json the object goes to stdout and the command's stdout
-    to stderr; --json=FILE leaves both alone.
+    The exit code is that of the command; 126 or 127 if it could not be started, 128+n after signal n. The summary goes
+    to stderr, so the command's stdout is unchanged. With --json the object goes to stdout and the command's stdout to
+    stderr; --json=FILE leaves both unchanged.
     """
     load = preflight.CpuLoad()
     unable = child.cannot_start(words[0])
@@ -168,7 +172,7 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
             _settle(recording, uid, pid, ended, group)
     finally:
         if group is not None and not group.remove():
-            output.detail(f"everywatt: processes that the command left behind still run in {group.folder}")
+            output.detail(f"everywatt: the command left processes running in {group.folder}")
     return ended.code
 
 
@@ -235,7 +239,7 @@ def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: 
 def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **more: Any) -> None:
     """Print the summary of a run that has just ended, or its JSON object; `more` goes into that too."""
     if run is None:
-        output.warn(f"no recording: {meter.energy.refused}")
+        output.warn(f"nothing recorded: {meter.energy.refused}")
         output.json("run", {"energy": meter.energy.to_dict(), "name": None, **more})
         return
     from everywatt.report.text import summary

@@ -16,12 +16,12 @@ from everywatt.report.why import causes
 
 @click.command(cls=Verb)
 @click.argument("run", type=RUN, default="last")
-@click.option("--span", default=None, help="Of this span, by name or id.")
-@click.option("--device", default=None, help="Of this device, e.g. gpu.0.")
-@click.option("--net", is_flag=True, help="Of the energy above idle.")
+@click.option("--span", default=None, help="Restrict to this span, by name or id.")
+@click.option("--device", default=None, help="Restrict to this device, such as gpu.0.")
+@click.option("--net", is_flag=True, help="Explain net energy (above idle).")
 @output_options
 def command(run: str, span: str | None, device: str | None, net: bool, output: Output) -> None:
-    """Say where the interval of a run's energy comes from, and what would narrow it and by how much."""
+    """Explain where the interval of a run's energy comes from, and what would narrow it and by how much."""
     opened = load(run)
     energy = opened.energy_net(span) if net else opened.energy(span, device=device)
     if energy.joules is None:
@@ -30,7 +30,7 @@ def command(run: str, span: str | None, device: str | None, net: bool, output: O
             if net and opened.energy(span).joules is not None
             else "everywatt doctor"
         )
-        raise MeasurementRefused(energy.refused or "There is no energy figure.", cure=cure)
+        raise MeasurementRefused(energy.refused or "No energy was measured.", cure=cure)
     chosen = (
         opened.duration_s if span is None else sum(s.duration_s or 0 for s in opened.spans if span in (s.id, s.name))
     )
@@ -40,7 +40,7 @@ def command(run: str, span: str | None, device: str | None, net: bool, output: O
         return
     output.text(str(energy))
     rows = [[c.source, c.half_width_j, _share(c.percent), c.meaning, c.cure] for c in found]
-    columns = ("SOURCE", Column("± (95 %)", "J"), Column("OF FIGURE", "%"), "WHAT IT IS", "WHAT WOULD NARROW IT")
+    columns = ("SOURCE", Column("± (95 %)", "J"), Column("OF FIGURE", "%"), "DESCRIPTION", "HOW TO NARROW IT")
     output.table(Table.of(*columns, rows=rows))
     for note in energy.notes:
         output.text(f"! {note}")

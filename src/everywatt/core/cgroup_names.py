@@ -83,7 +83,7 @@ def place(cgroup: str) -> Place | None:
 
 def places(cgroup: str) -> dict[PlaceKind, Place]:
     """Everything that a path says, at most one of a kind: the innermost container, the job, the innermost unit."""
-    # containerd may be told `SLICE:PREFIX:ID`, and where systemd does not draw the tree that is the folder's name.
+    # containerd may be given `SLICE:PREFIX:ID`; without systemd as cgroup driver that is the folder's name.
     parts = [re.sub(r"^(.+):([^:]+):([^:]+)$", r"\1/\2-\3", part) for part in cgroup.split("/") if part]
     parts = [piece for part in parts for piece in part.split("/")]
     found: dict[PlaceKind, Place] = {}
@@ -232,5 +232,5 @@ def _unit(parts: Sequence[str]) -> Place | None:
 
 
 def unescape(name: str) -> str:
-    r"""A name as systemd was told it: `\x2d` in a unit's name is a dash."""
+    r"""A name as given to systemd: `\x2d` in a unit's name is a dash."""
     return re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), name)

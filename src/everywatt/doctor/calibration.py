@@ -74,7 +74,8 @@ def _one(run: Run, source: Source, meter: Run, truth: list[Source]) -> Found:
     edges = np.arange(start, end, window_s)
     if len(edges) <= LEAST_WINDOWS:
         raise MeasurementRefused(
-            f"{source.label} and the meter have {max(end - start, 0):.1f} s in common: too little.", cure="--set zone_h"
+            f"{source.label} and the meter overlap for only {max(end - start, 0):.1f} s: too little.",
+            cure="correct the time zone with --set zone_h",
         )
     reading, covariance = _windows(source, edges, window_s)
     watts = np.diff(np.interp(edges + shift_s, line.t_s, line.joules)) / window_s
@@ -83,12 +84,14 @@ def _one(run: Run, source: Source, meter: Run, truth: list[Source]) -> Found:
     try:
         found = fit(reading, watts, covariance)
     except ValueError as error:
-        raise MeasurementRefused(f"{source.label}: {error}.", cure="a load that is switched on and off") from None
+        raise MeasurementRefused(
+            f"{source.label}: {error}.", cure="record a load that is switched on and off"
+        ) from None
     if found.tolerance.gain_pct > 100 * LEAST_KNOWN:
         raise MeasurementRefused(
-            f"{source.label}: the load moved by {np.ptp(watts):.1f} W only, which leaves the gain open by "
+            f"{source.label}: the load varied by only {np.ptp(watts):.1f} W, which leaves the gain uncertain by "
             f"± {found.tolerance.gain_pct:.0f} %.",
-            cure="two or more levels of load that differ by far",
+            cure="use two or more load levels that are far apart",
         )
     if not 0.5 < found.gain < 2:
         raise MeasurementRefused(
@@ -118,7 +121,7 @@ def _windows(source: Source, edges_s: Floats, window_s: float) -> tuple[Floats, 
     channel = replace(source.channel, facts=replace(source.channel.facts, gain=1.0, bias_w=0.0))
     ticks = load_ticks(source.tape, source.group, channel, *source.tape.extent_ns(), whole=True)
     if ticks is None:
-        raise MeasurementRefused(f"{source.label} gave nothing.")
+        raise MeasurementRefused(f"{source.label} delivered no readings.")
     at_ns = [source.tape.from_utc_ns(round(t * NS)) for t in edges_s]
     readings = [ticks.between(start, end) for start, end in pairwise(at_ns)]
     joules = np.array([np.nan if one.joules is None else one.joules for one in readings])

@@ -49,7 +49,7 @@ def together(figures: Sequence[Energy], windows: Sequence[tuple[int, int]]) -> E
     lengths = [(end - start) / NS for start, end in windows]
     seen_s = sum(length for figure, length in zip(figures, lengths, strict=True) if figure.joules is not None)
     missing = next(figure.refused for figure in figures if figure.joules is None)
-    note = f"{len(figures) - len(found)} of {len(figures)} windows have no figure: {missing}"
+    note = f"{len(figures) - len(found)} of {len(figures)} windows have no energy: {missing}"
     coverage = whole.coverage * seen_s / sum(lengths) if sum(lengths) else 0.0
     return replace(whole, coverage=coverage, notes=(*whole.notes, note))
 
@@ -105,14 +105,17 @@ def _window(source: Source, reading: Reading | None, start_ns: int, end_ns: int)
 def _figure(source: Source, reading: Reading | None, start_ns: int, end_ns: int, asked_s: float) -> Energy:
     """A reading of `asked_s` seconds between two instants, with its budget, coverage and notes."""
     if reading is None:
-        return Energy.refuse(f"{source.channel.name} gave no reading", scope=source.family)
+        return Energy.refuse(f"{source.channel.name} delivered no reading", scope=source.family)
     if reading.joules is None:
         return Energy.refuse(reading.refused, scope=source.family, coverage=reading.coverage)
     told = told_widths(source, start_ns, end_ns)
     budget = _budget(source, reading, start_ns, end_ns, asked_s * reading.coverage, told)
     bounds, notes = _gaps(source, reading, start_ns, end_ns, asked_s)
     if told is not None and told.outside > 0:
-        notes.append(f"{source.channel.device}: the model had not learnt such use as in {told.outside:.0%} of the time")
+        notes.append(
+            f"{source.channel.device}: utilisation was outside the training range of the model for "
+            f"{told.outside:.0%} of the time"
+        )
     return Energy(
         reading.joules,
         Budget(budget.terms, (*budget.bounds, *bounds)),
@@ -127,7 +130,7 @@ def _figure(source: Source, reading: Reading | None, start_ns: int, end_ns: int,
 def _unknown(channel: Channel) -> list[str]:
     if channel.facts.gain_pct is not None or channel.facts.offset_w is not None:
         return []
-    return [f"{channel.device}: nothing is known of this sensor's gain and offset; the interval is of sampling alone"]
+    return [f"{channel.device}: the gain and offset of this sensor are unknown; the interval covers sampling only"]
 
 
 def pedigree_of(channel: Channel) -> Pedigree:
@@ -209,8 +212,8 @@ def _gaps(
         bounds.append(Bound("gap", f"gap:{name}:{start_ns}", 0.0, above))
     if unseen_s > 0.001 and reading.coverage < 0.9995:
         notes.append(
-            f"{source.channel.device}: {unseen_s:.2f} s of {whole_s:.2f} s were not observed; the figure is of the "
-            f"observed part, at most {format_joules(above)} more"
+            f"{source.channel.device}: {unseen_s:.2f} s of {whole_s:.2f} s were not observed; the figure covers the "
+            f"observed part, the rest is at most {format_joules(above)}"
         )
     return bounds, notes
 
@@ -221,15 +224,13 @@ def _gap(source: Source, gap: Gap, start_ns: int, end_ns: int, most_w: float | N
     if gap.kind == "many-wraps":
         above = (most_w or 0.0) * seconds
         return [Bound("wraps", key, 0.0, above)], [
-            f"{device}: the counter may have wrapped more than once in {seconds:.1f} s without a reading; "
-            f"the figure is the least, at most {format_joules(above)} more"
+            f"{device}: the counter may have wrapped more than once in {seconds:.1f} s without a reading; the figure "
+            f"is a lower bound, the true value at most {format_joules(above)} higher"
         ]
     if gap.kind == "reset":
-        return [], [f"{device}: the counter started again; what it had counted in {seconds:.2f} s is lost"]
+        return [], [f"{device}: the counter was reset; the energy of {seconds:.2f} s is lost"]
     if gap.kind == "jump":
-        return [], [
-            f"{device}: the counter stepped by more than the device can draw, and {seconds:.2f} s of it are left out"
-        ]
+        return [], [f"{device}: the counter jumped by more than the device can draw; {seconds:.2f} s were left out"]
     return [], []
 
 
@@ -248,8 +249,8 @@ def cross_check(source: Source, joules: float, start_ns: int, end_ns: int) -> li
         largest = max(abs(joules), abs(other_j))
         if largest > 1.0 and abs(joules - other_j) > CROSS_CHECK_LIMIT * largest:
             notes.append(
-                f"{source.channel.device}: {source.channel.name} says {format_joules(joules)} and {channel.name} says "
-                f"{format_joules(other_j)} for the same window: they disagree by "
+                f"{source.channel.device}: {source.channel.name} reports {format_joules(joules)} and {channel.name} "
+                f"reports {format_joules(other_j)} for the same window: they disagree by "
                 f"{abs(joules - other_j) / largest:.0%}"
             )
     return notes

@@ -534,7 +534,7 @@ class Throttle(logging.Filter):
             self._left_out += 1
             return False
         if self._left_out:
-            record.msg, record.args = f"{record.getMessage()} ({self._left_out} similar lines left out)", None
+            record.msg, record.args = f"{record.getMessage()} ({self._left_out} similar lines omitted)", None
             self._left_out = 0
         return True
 

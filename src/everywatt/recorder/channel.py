@@ -77,7 +77,7 @@ class Remote:
         data = encode({"tape": self.tape, **message})
         if self._backlog:
             if len(self._backlog) > MOST_BACKLOG:
-                raise BrokenPipeError("the recorder takes nothing any more")
+                raise BrokenPipeError("the recorder closed the connection")
             self._backlog += data
             self._push()
             return
@@ -119,7 +119,7 @@ class Remote:
             now_ns = self._clock.monotonic_ns()
             if now_ns >= deadline_ns or now_ns - began_ns > LONGEST_S * NS:
                 self._patience.spend(since_ns)
-                raise TimeoutError(f"no sign of life for {(now_ns - since_ns) / NS:.1f} s")
+                raise TimeoutError(f"no response for {(now_ns - since_ns) / NS:.1f} s")
             self._clock.poll(self._sock.fileno(), write=bool(self._backlog), timeout_s=(deadline_ns - now_ns) / NS)
             self._push()
             if self.received():
@@ -134,7 +134,7 @@ class Remote:
         except (BlockingIOError, InterruptedError):
             return False
         if not data:
-            raise EOFError("the recorder is gone")
+            raise EOFError("the recorder has exited")
         self.heard_ns = self._clock.monotonic_ns()
         self._replies += data
         return True

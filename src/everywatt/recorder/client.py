@@ -163,7 +163,7 @@ class Recording:
             try:
                 reply = remote.request(order.message())
             except (OSError, EOFError) as error:
-                why = f"The recorder did not answer: {error or type(error).__name__}."
+                why = f"The recorder did not respond: {error or type(error).__name__}."
                 if os.path.lexists(order.path):  # it got as far as that
                     order = self._move_on(order, "replaces")
                 if isinstance(error, TimeoutError):
@@ -209,9 +209,7 @@ class Recording:
         self.reports = [plain(report) for report in choice.reports]
         self._inline.close()
         self._inline = Inline.of(kept, order.request)
-        self.notes.append(
-            f"There is no recorder process, so counters are read where spans start and end, and nothing else is. {why}"
-        )
+        self.notes.append(f"There is no recorder process, so only counters are read, where spans start and end. {why}")
         return Local(order.path, {**order.meta, "in_process": True}, self.groups, self._clock, self.notes)
 
     # Spans and points.
@@ -402,10 +400,10 @@ class Recording:
             except TimeoutError as error:
                 if isinstance(self._channel, Remote) and self._channel.sign == SEALING:
                     return {"ok": False, "error": "The recorder is still sealing the tape."}
-                self._revive(f"The recorder shows {error}.")
+                self._revive(f"The recorder gave {error}.")
             except (OSError, EOFError):
                 self._revive()
-        return {"ok": False, "error": "The recorder ended again and again."}
+        return {"ok": False, "error": "The recorder died repeatedly."}
 
     def _return_to_recorder(self) -> None:
         """Go on with the recorder that was given up, where it answers again (or has ended, so that one can start)."""
@@ -436,10 +434,10 @@ class Recording:
         self._move_on(self._order)
         try:
             if self._revivals > MOST_REVIVALS:
-                silent = "The recorder ended again and again."
+                silent = "The recorder died repeatedly."
             self._channel = self._here(self._order, silent) if silent else self._connect(self._order)
         except EverywattError as error:  # the folder is gone, say: the program goes on without its tape
-            self.notes.append(f"The recording could not go on: {error}")
+            self.notes.append(f"The recording could not continue: {error}")
             self._closed = Closed(self.path, {}, tuple(self.notes))
             return
         now_ns = self._clock.monotonic_ns()

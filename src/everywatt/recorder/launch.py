@@ -42,7 +42,7 @@ def reach(patience: Patience) -> socket.socket:
     finally:
         os.close(lock)
     if sock is None:
-        raise RecorderError("The recorder was started and cannot be reached.")
+        raise RecorderError("The recorder was started but cannot be reached.")
     return sock
 
 
@@ -58,7 +58,7 @@ def _lock(fd: int, patience: Patience) -> None:
             now_ns = clock.monotonic_ns()
             if now_ns > deadline_ns:
                 patience.spend(since_ns)
-                raise RecorderError("Another program has been starting the recorder for too long.") from None
+                raise RecorderError("Another process has been starting the recorder for too long.") from None
             clock.sleep_until(now_ns + LOCK_NS)
     patience.spend(since_ns)
 
@@ -85,7 +85,7 @@ def import_path() -> list[str]:
 def start(patience: Patience) -> None:
     """Start a recorder and wait until it listens."""
     if not sys.executable:
-        raise RecorderError("This program does not know its Python interpreter, so no recorder can be started.")
+        raise RecorderError("This process does not know its Python interpreter, so the recorder cannot be started.")
     import subprocess  # only the program that starts the recorder needs it
 
     ready, write = os.pipe2(os.O_CLOEXEC)
@@ -125,12 +125,12 @@ def _await(fd: int, patience: Patience) -> str:
         heard = patience.clock.poll(fd, write=False, timeout_s=(deadline_ns - since_ns) / NS)
         patience.spend(since_ns)
         if not heard:
-            return "no answer in time."
+            return "no response in time."
         data = os.read(fd, 2000)
         if not data:
             break
         said += data
-    return said.lstrip(b".").decode(errors="replace").strip() or "it ended at once."
+    return said.lstrip(b".").decode(errors="replace").strip() or "it exited at once."
 
 
 def _reap(child: subprocess.Popen[bytes]) -> None:

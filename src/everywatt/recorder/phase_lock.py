@@ -257,7 +257,7 @@ class Tracker:
 
     def _complain(self, period_ns: float) -> None:
         period_s, asked_s = period_ns / 1e9, self.asked_ns / 1e9
-        self.trouble = f"{self.name} changes about every {period_s:.2g} s though every {asked_s:.2g} s was asked."
+        self.trouble = f"{self.name} changes about every {period_s:.2g} s, although {asked_s:.2g} s was requested."
 
     def _consider(self, since: int, now: int) -> None:
         """A poll saw a change: enough of them far apart are a slow schedule, otherwise a burst finds the phase."""

@@ -103,7 +103,7 @@ def detach(log: Log) -> None:
     try:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     except (OSError, ValueError) as error:
-        log(f"The CPU mask stays as it was inherited: {error}")
+        log(f"The CPU mask stays as inherited: {error}")
 
 
 def _listen(folder: Path) -> tuple[socket.socket | None, int]:

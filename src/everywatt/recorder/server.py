@@ -118,9 +118,7 @@ class Server:
             self._cruise()
         now = self.clock.monotonic_ns()
         for number in list(self.tapes):
-            self.tapes[number].session.remark(
-                now, "recorder", "The recorder was told to leave before the tape was closed."
-            )
+            self.tapes[number].session.remark(now, "recorder", "The recorder was stopped before the tape was closed.")
             self._finish(number)
         self._let_go(list(self._resting))
 
@@ -274,7 +272,7 @@ class Server:
             return
         self._look_ns = now + NS // 5
         if self.gone():
-            self.log("The socket was removed: no more clients.")
+            self.log("The socket was removed: no new clients can connect.")
             self.listener.close()
             self.idle_s = 0.0
 
@@ -306,7 +304,9 @@ class Server:
         for number, tape in list(self.tapes.items()):
             if tape.owner is connection:
                 if tape.closing is None:
-                    tape.session.remark(now, "client", "The measured program left without closing the tape.")
+                    tape.session.remark(
+                        now, "client", "Recording ended early: the measured program exited without closing it."
+                    )
                 self._finish(number)
 
     def _answer(self, connection: Connection, message: dict[str, Any]) -> None:

@@ -152,7 +152,7 @@ class Session:
                 int(message["at_ns"]), str(message["kind"]), str(message["text"]), **(message.get("data") or {})
             )
         else:
-            raise ValueError(f"there is no operation '{op}'")
+            raise ValueError(f"unknown operation '{op}'")
 
     # Time passing.
 
@@ -176,7 +176,7 @@ class Session:
             self.writer.flush(energy_only=now_ns < self._others_ns)
         except Exception as error:  # noqa: BLE001 - whatever the disk does, recording goes on
             if self._trouble is None:
-                self.remark(now_ns, "tape", f"The tape could not be written: {error} It is tried again.")
+                self.remark(now_ns, "tape", f"The tape could not be written: {error} Retrying.")
             self._trouble = str(error)
         else:
             if self._trouble is not None:
@@ -190,7 +190,7 @@ class Session:
             function(*arguments)
         except Exception as error:  # noqa: BLE001 - whatever the disk does, recording goes on
             self._trouble = self._trouble or str(error)
-            self.remarks.append(f"The tape did not take something: {error}")
+            self.remarks.append(f"The tape rejected a row: {error}")
             del self.remarks[:-MOST_REMARKS]
 
     def linger(self, now_ns: int) -> None:

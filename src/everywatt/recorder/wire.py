@@ -111,7 +111,7 @@ def own_folder(environ: Mapping[str, str] | None = None) -> Path:
         raise RecorderError(f"{folder} cannot be used: {error.strerror}.", cure="set EVERYWATT_RUNTIME_DIR") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise RecorderError(
-            f"{folder} belongs to somebody else.", cure="set EVERYWATT_RUNTIME_DIR to a folder of your own"
+            f"{folder} belongs to another user.", cure="set EVERYWATT_RUNTIME_DIR to a folder that you own"
         )
     return folder
 

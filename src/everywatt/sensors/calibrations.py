@@ -46,13 +46,15 @@ class Stored:
         """Why it must not be used for a device that is here now; None where it may."""
         day = time.strftime("%Y-%m-%d", time.gmtime(self.made_s))
         if now_s - self.made_s > VALID_S:
-            return f"its calibration of {day} is more than a year old and not used: everywatt calibrate"
+            return f"calibration of {day} not used: more than a year old (everywatt calibrate)"
         if self.made_s - now_s > 86_400:
-            return f"its calibration is of {day}, which is not yet, and not used"
+            return f"calibration of {day} not used: its date is in the future"
         if self.host and host and self.host != host:
-            return f"it was calibrated in {self.host} and is in {host} now: not used until it is calibrated again"
+            return f"calibration not used: made in {self.host}, and the card is now in {host} (calibrate again)"
         if self.slot and slot and self.slot.lower()[-10:] != slot.lower()[-10:]:
-            return f"it was calibrated in slot {self.slot} and is in {slot} now: not used until it is calibrated again"
+            return (
+                f"calibration not used: made in slot {self.slot}, and the card is now in slot {slot} (calibrate again)"
+            )
         return None
 
 

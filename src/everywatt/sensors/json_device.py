@@ -86,7 +86,9 @@ class JsonDevice:
         except UsageError as error:
             raise SensorError(error.message) from None
         if self.url.login is not None:
-            raise SensorError("url holds credentials; they belong in user and password_file, or in the environment.")
+            raise SensorError(
+                "url contains credentials; put them into user and password_file, or into the environment."
+            )
 
     @property
     def host(self) -> str:
@@ -137,9 +139,9 @@ class JsonDevice:
 def good(answer: Answer, host: str) -> Any:
     """The data of a response of status 200; SensorError with the status where it is another."""
     if answer.status in (401, 403):
-        raise SensorError(f"{host} refuses: {answer.status} (credentials missing or wrong).")
+        raise SensorError(f"{host} refuses access: {answer.status} (credentials missing or wrong).")
     if answer.status != 200:
-        raise SensorError(f"{host} answers with status {answer.status}.")
+        raise SensorError(f"{host} responds with status {answer.status}.")
     return answer.data
 
 

@@ -138,7 +138,7 @@ class Tape:
         whole = bool(opened.log and not opened.log_cut) or bool(self.meta.get("abandoned"))
         self.sealable = whole and not self.sealed and not truncated
         if truncated:
-            trouble.append(f"{self.path.name} is cut off: {opened.header.left}.")
+            trouble.append(f"{self.path.name} is truncated: {opened.header.left}.")
         elif not self.sealed:
             trouble += checking.unsealed_sentences(self.path, self.meta, opened)
         verify = self._verify if self._verify is not None else opened.header.file_bytes < schema.VERIFY_BELOW_BYTES
@@ -270,7 +270,7 @@ class Tape:
                 bounds += self._db.execute(sql).fetchone()
             except schema.BROKEN:
                 if self._salvage is None:
-                    raise TapeDamaged(f"{self.path} is damaged: {sql} cannot be answered.") from None
+                    raise TapeDamaged(f"{self.path} is damaged: {sql} failed.") from None
         known = [bound for bound in bounds if bound is not None] or [a.monotonic_ns for a in self._anchors]
         if not known:
             raise self._nothing()
@@ -288,10 +288,10 @@ class Tape:
     def _nothing(self) -> TapeError:
         """Why there is nothing to be had: cut off, not yet written, lost with the log, or never recorded."""
         if self._salvage is not None:
-            return TapeDamaged(f"Nothing that was recorded is left of {self.path}: {self.trouble[0]}")
+            return TapeDamaged(f"No recorded data is left in {self.path}: {self.trouble[0]}")
         if self.sealed:
-            return TapeError(f"{self.path} holds no rows: nothing was recorded before it was sealed.")
-        return TapeError(f"{self.path} holds no rows yet: {self.trouble[0]}")
+            return TapeError(f"{self.path} contains no rows: nothing was recorded before it was sealed.")
+        return TapeError(f"{self.path} contains no rows yet: {self.trouble[0]}")
 
     def _frame_extent(self, group_id: int) -> tuple[int | None, int | None]:
         if self._directory is not None:
@@ -389,7 +389,7 @@ class Tape:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Which file this is, and a number that changes when somebody else has written to it."""
+        """Which file this is, and a number that changes when another process has written to it."""
         return self._inode, 0 if self.sealed else int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     @property
@@ -427,7 +427,7 @@ class Tape:
         except (ValueError, TypeError, RecursionError) as error:
             raise TapeDamaged(f"{self.path}: table tframe, row {row[0]} cannot be decoded: {error}.") from None
         if not isinstance(rows, list) or not all(isinstance(entry, dict) for entry in rows):
-            raise TapeDamaged(f"{self.path}: table tframe, row {row[0]} does not hold rows.")
+            raise TapeDamaged(f"{self.path}: table tframe, row {row[0]} contains no rows.")
         return rows
 
     def problems(self) -> Iterator[checking.Problem]:

@@ -689,7 +689,7 @@ def test_a_slow_controller_holds_nobody_up(tape: Path, tmp_path: Path, monkeypat
 
 def test_a_job_whose_start_was_not_told_has_what_its_processes_were_charged_with():
     """Else the hours of the node would hold joules that are in no record."""
-    job = NodeJob(66, 0, 100.0, 100.0, complete=False, note="its start was not told")
+    job = NodeJob(66, 0, 100.0, 100.0, complete=False, note="its start was not reported")
     made = record(job, Account(own_uj={"cpu.0": 687_914}), {"cpu.0": ("package", "rapl")}, "cpu")
     assert (made.energy_uj, made.refused, made.idle_uj, made.coverage) == (687_914, None, None, 0.0)
     assert record(job, Account(), {}, "cpu").refused == "nothing was recorded while it ran"

@@ -54,7 +54,7 @@ def test_what_is_no_answer(answer, why):
     server = ApiServer(lambda asked: (answer[0], dict(answer[1]), answer[2]))
     with server, pytest.raises(EverywattError, match=why):
         jobs_of_series(server.url, WANTED)
-    with pytest.raises(EverywattError, match="does not answer: Connection refused"):
+    with pytest.raises(EverywattError, match="does not respond: Connection refused"):
         jobs_of_series(server.url, WANTED)
     with pytest.raises(UsageError):
         jobs_of_series("prometheus:9090", WANTED)

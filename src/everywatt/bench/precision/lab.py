@@ -34,7 +34,7 @@ FEWEST = 3
 SENSITIVITY_ITEMS = 64
 LEAST = 2
 """Batches in a timed loop, however long they take."""
-SHORT = "memory is short: each model is loaded anew before its trials, one at a time"
+SHORT = "memory is short: each model is reloaded before its trials, one at a time"
 Show = Callable[[str], None]
 
 
@@ -238,13 +238,13 @@ class PrecisionLab:
         if arm.precision.startswith("int8") and pair is None and (note := int8_note(flags)) is not None:
             arm.notes.append(note)
         if not arm.computed.visible:
-            arm.notes.append("a plain callable: its precision is the caller's word")
+            arm.notes.append("a plain callable: its precision is as declared by the caller")
 
     def _mixed(self) -> None:
         """Try each layer alone, make a plan from that, and measure the plan beside the baseline."""
         base = next((arm for arm in self.arms if arm.usable), None)
         if base is None or base.precision != "fp32" or not base.times:
-            self._remarks.append("no sensitivity: it needs fp32 of torch as the baseline, with its layers")
+            self._remarks.append("no sensitivity: it requires torch fp32 as the baseline, with visible layers")
             return
         if self._plan_block is None:
             self._guarded(base, self._sensitivity)
@@ -407,7 +407,7 @@ class PrecisionLab:
             latency = Latency.of(arm.latencies_s)
             row = Row(
                 arm.precision,
-                arm.failure or (None if arm.trials else "not measured: interrupted before"),
+                arm.failure or (None if arm.trials else "not measured: interrupted first"),
                 arm.cure,
                 tuple(dict.fromkeys((*arm.notes, *(one.notes if one is not None else ())))),
                 arm.computed,

@@ -146,7 +146,7 @@ class TrainLab:
         """Every training with its epochs, in the order in which they ran; ratios are to the first precision's."""
         found = [self._trained(one, run) for one in self._done]
         missing = [name for name in self.job.precisions if all(one.precision != name for one in found)]
-        found += [Trained(name, (), Energy.refuse("not trained"), failure="interrupted before") for name in missing]
+        found += [Trained(name, (), Energy.refuse("not trained"), failure="interrupted first") for name in missing]
         base = next((one for one in found if one.epochs and one.energy.joules), None)
         return [_beside(one, base, found) for one in found]
 
@@ -177,7 +177,7 @@ class TrainLab:
 def _epoch(number: int, spans: tuple[str, str, dict[str, Any]], run: Run | None) -> Epoch:
     whole, part, told = spans
     if run is None:
-        energy = training = Energy.refuse("there is no recording")
+        energy = training = Energy.refuse("nothing was recorded")
         joules: Sequence[float] = ()
     else:
         energy, training = run.energy(span=whole), run.energy(span=part)

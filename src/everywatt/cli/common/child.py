@@ -36,12 +36,13 @@ def held_signals() -> Iterator[tuple[set[int], set[int]]]:
     """Signals wait until they are asked for, so that none is lost around the command's start. No handler is needed.
 
     Gives the signals to wait for, and the mask that the command is to have. What was ignored for us (nohup) stays
-    ignored for the command. What arrives after its end is dropped: there is nobody left to pass it on to. A thread that
-    existed before would not hold them, and one signal could end us: no library with threads may be loaded before this.
+    ignored for the command. What arrives after its end is dropped: there is no process left to pass it on to. A thread
+    that existed before would not hold them, and one signal could end us: no library with threads may be loaded before
+    this.
     """
     caught = {int(number) for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody could wait for the command
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise the command could not be waited for
     before = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, caught)}
     try:
         yield caught, before
@@ -112,7 +113,7 @@ class Ended:
     """How the command ended (128+n: by signal n), and what it and the orphans that were waited for have used.
 
     The kernel hands the peak of the process that starts a command down to it. So a command that stayed below ours
-    (`floor_bytes`, taken before it is started) has no peak that could be told.
+    (`floor_bytes`, taken before it is started) has no peak that could be distinguished.
     """
 
     code: int = 0
@@ -127,10 +128,10 @@ class Ended:
         self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
 
     def memory(self) -> dict[str, int | str | None]:
-        """`max_rss_bytes` of the command; where it cannot be told None, with the reason."""
+        """`max_rss_bytes` of the command; None with the reason if it cannot be determined."""
         if self.peak_bytes > self.floor_bytes:
             return {"max_rss_bytes": self.peak_bytes}
-        reason = f"at most {self.floor_bytes} bytes: a smaller peak than everywatt's own cannot be told from it"
+        reason = f"at most {self.floor_bytes} bytes: a peak below everywatt's own cannot be distinguished from it"
         return {"max_rss_bytes": None, "max_rss_reason": reason}
 
 

@@ -95,7 +95,10 @@ class _Work:
             idle_j -= float(held_j.sum())
             allocated = np.zeros(count)
             if not roll.use.memory_bytes:
-                notes.append(f"{source.label}: how much memory the machine has was not recorded; its refresh is idle")
+                notes.append(
+                    f"{source.label}: the memory size of the machine was not recorded; its refresh energy "
+                    "counts as idle"
+                )
         charged = charge_idle(self._policy, idle_j, used, allocated)
         wide = source.domain in (*WHOLE, Domain.DRAM, Domain.RAIL) and source.channel.pedigree is not Pedigree.MODELLED
         wide |= source.domain is Domain.PACKAGE and len(self._packages) > 1 and package is None
@@ -144,9 +147,11 @@ class _Work:
         allocated = share.allocated.of_owners(count) / whole_s
         notes = list(share.notes)
         if share.method == "memory":
-            notes.append(f"{source.label}: use by process is not known; active energy is shared by memory held")
+            notes.append(f"{source.label}: utilisation by process is unknown; active energy is shared by memory held")
         if done.nobody_j > 0 and not share.notes:
-            notes.append(f"{source.label}: it worked while no process was listed on it; that is unattributed")
+            notes.append(
+                f"{source.label}: it was active while no process was listed on it; that energy is unattributed"
+            )
         return DeviceShares(
             source.label,
             energy,

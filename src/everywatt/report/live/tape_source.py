@@ -44,7 +44,7 @@ class TapeSource:
         for file in segments(path):
             self._begin(file)
         if self._follower is None:
-            raise RunNotFound("; ".join(self._trouble) or f"{path} holds no tape.", cure="everywatt list")
+            raise RunNotFound("; ".join(self._trouble) or f"{path} contains no tape.", cure="everywatt list")
 
     @property
     def title(self) -> str:
@@ -104,7 +104,7 @@ class TapeSource:
         notes = [*self._trouble, *left_out(devices), *gatherer.bounds.notes]
         silent_s = (now_ns - gatherer.last_ns) / NS
         if live and silent_s > SILENT_S:
-            notes.append(f"nothing was written for {silent_s:.0f} s")
+            notes.append(f"nothing written for {silent_s:.0f} s")
         asker = self._quick if live else self._ledger
         owners = None
         if asker is not None:

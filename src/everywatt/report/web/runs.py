@@ -117,7 +117,7 @@ def fingerprint(*parts: object) -> str:
 
 
 def is_live(listed: Listed) -> bool:
-    """Whether somebody is writing it: not sealed, and touched lately."""
+    """Whether it is recording: not sealed, and changed recently."""
     if listed.row is not None and listed.row.get("sealed"):
         return False
     newest_ns = max((entry[1] for entry in listed.signature), default=0)
@@ -135,7 +135,7 @@ def open_run(path: Path, *, verify: bool | None = None) -> Run:
         except TapeError as error:
             failures.append(error)
     if not tapes:
-        raise failures[0] if failures else RunNotFound(f"{path.name} holds no tape.")
+        raise failures[0] if failures else RunNotFound(f"{path.name} contains no tape.")
     return Run(path, tapes, [str(error) for error in failures])
 
 
@@ -154,7 +154,7 @@ def read_row(path: Path) -> dict[str, Any]:
     except EverywattError as error:
         return {"name": _name(path), "trouble": error.message}
     except Exception as error:  # noqa: BLE001 - a file from anywhere: one that breaks the reader must not hide the others
-        return {"name": _name(path), "trouble": f"It cannot be read: {type(error).__name__}."}
+        return {"name": _name(path), "trouble": f"The file cannot be read: {type(error).__name__}."}
     finally:
         if run is not None:
             close_run(run)

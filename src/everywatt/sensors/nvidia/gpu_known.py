@@ -6,7 +6,7 @@ Sources
   [N]  NVML API reference, nvmlDeviceGetPowerUsage: a 1 s average on Ampere (except GA100) or newer.
   [Z]  ml.energy blog on NVML: the energy counter moves about every 100 ms (A100 and later).
 
-A reading that averages `window_s` of every `period_s` has seen window/period of the time. None: nobody has said.
+A reading that averages `window_s` of every `period_s` has seen window/period of the time. None: unknown.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Spread(NamedTuple):
 def spread(*leave_out: str) -> Spread:
     """How far the next card may be off, from the measured ones; models that contain a word of `leave_out` do not count.
 
-    A prediction interval around zero (nobody corrects by the mean of other people's cards). Leaving out any model gives
+    A prediction interval around zero (readings are not corrected by the mean of other cards). Leaving out any model gives
     gains of 6.6 to 8.8 % and offsets of 4.2 to 6.0 % of the limit. A sensor that reads too steep mostly starts too low:
     over the 19 cards gain and offset are correlated by −0.39.
     """

@@ -117,7 +117,7 @@ class Counted:
         """
         place = self._place
         if self._outside:
-            return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside of this cgroup namespace"}
+            return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside this cgroup namespace"}
         reasons: dict[str, str] = {}
         if place.version == 2:
             cpu_s = self._value("cpu", place.cpu, "cpu.stat", _usage_usec, reasons)
@@ -173,7 +173,7 @@ class Counted:
                 raise FileNotFoundError(folder)
             return folder
         if place is None:
-            reasons[name] = f"the {name} controller does not follow this group"
+            reasons[name] = f"the {name} controller is not enabled for this group"
             return None
         controllers, _, path = place.partition("/")
         # A joint hierarchy is mounted under its joint name, usually with links from each single one.
@@ -188,7 +188,7 @@ class Counted:
         return None
 
     def _given(self) -> float | None:
-        """How many CPUs the group may use, where somebody set a limit."""
+        """How many CPUs the group may use, if a limit is set."""
         place, found = self._place, []
         with contextlib.suppress(OSError, ValueError, IndexError):
             folder = self._folder("cpu", place.quota, {})

@@ -66,7 +66,7 @@ class Shelly(SlowMeters):
         site = JsonDevice(url, timeout_s=self.timeout_s, login=login)
         told = site.get("/shelly")
         if not isinstance(told, Mapping):
-            raise SensorError(f"{site.host} is no Shelly.")
+            raise SensorError(f"{site.host} is not a Shelly.")
         later = "gen" in told
         path = "/rpc/Shelly.GetStatus" if later else "/status"
         wanted = self.options.get("channel")
@@ -92,5 +92,5 @@ def _one(found: Mapping[str, tuple[float, float | None]], wanted: Any, host: str
     if wanted is not None:
         raise SensorError(f"{host} has no channel '{wanted}'; it has: {listed}.")
     if not found:
-        raise SensorError(f"{host} tells no power.")
+        raise SensorError(f"{host} reports no power.")
     raise SensorError(f"{host} has several channels: {listed}.", cure="[sensor.shelly] channel")

@@ -13,7 +13,7 @@ from everywatt.slurm.node.spool import Event
 
 DEFAULT_PERIOD_S: Final = 2.0
 REMEMBERED: Final = 1000
-SLICES: Final = "it had parts of cards (MIG), of which no idle power is charged by allocation"
+SLICES: Final = "it used parts of cards (MIG), for which no idle power is charged by allocation"
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class NodeJobs:
         if job is None:
             # Its start was not told: before everywatt was installed. Nothing is known of its beginning.
             job = NodeJob(event.job_id, event.number("restart") or 0, event.at_s, complete=False)
-            job.note = "its start was not told"
+            job.note = "its start was not reported"
             _describe(job, event)
             self.jobs[job.key] = job
         job.end_s = max(event.at_s, job.start_s)

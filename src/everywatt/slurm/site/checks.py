@@ -64,7 +64,9 @@ def flaws(store: Store, since_s: float, until_s: float) -> list[Flaw]:
         problem = f"{row['asked'] - row['found']} of {row['asked']} nodes have no record; there is {there}"
         found.append(Flaw("missing-nodes", shown_id(row), row["user"] or "", "", problem))
     for row in rest.query(_SUMS, bounds, since_s, until_s).to_pylist():
-        problem = f"hour {row['hour_s']}, {row['device']}: jobs, idle and system are {row['off']} µJ off the total"
+        problem = (
+            f"hour {row['hour_s']}, {row['device']}: jobs, idle and system differ from the total by {row['off']} µJ"
+        )
         found.append(Flaw("does-not-add-up", "", "", row["node"], problem))
     return found
 
@@ -72,7 +74,7 @@ def flaws(store: Store, since_s: float, until_s: float) -> list[Flaw]:
 def _record_flaws(row: dict[str, Any]) -> Iterator[Flaw]:
     who = shown_id(row), row["user"] or "", row["node"]
     if not row["complete"]:
-        yield Flaw("no-end", *who, row["note"] or "its end was not seen")
+        yield Flaw("no-end", *who, row["note"] or "its end was not observed")
     if row["energy_uj"] is None:
         yield Flaw("refused", *who, row["refused"] or "it has no energy")
     elif row["coverage"] < COVERED:

@@ -102,7 +102,7 @@ def protect(store: Path, group: str) -> None:
         except LookupError:
             raise UsageError(f"There is no group '{group}'.", cure="groupadd, or another --group") from None
         except PermissionError:
-            raise UsageError(f"{folder} cannot be given to the group {group}.", cure="run it as root") from None
+            raise UsageError(f"{folder} cannot be given to the group {group}.", cure="run this as root") from None
         folder.chmod(0o2750)
     store.chmod(store.stat().st_mode & 0o2000 | 0o711)
 

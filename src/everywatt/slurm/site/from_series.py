@@ -156,13 +156,13 @@ def _ask(client: Client, kind: str, values: Mapping[str, str]) -> list[dict[str,
             "POST", f"/api/v1/{kind}", body=form, content_type="application/x-www-form-urlencoded", repeatable=True
         )
     except NetworkError as error:
-        raise EverywattError(f"{address} does not answer: {error.reason}.") from None
+        raise EverywattError(f"{address} does not respond: {error.reason}.") from None
     if response.status != 200:
-        raise EverywattError(f"{address} answered {response.status}: {response.text[:300]}")
+        raise EverywattError(f"{address} responded with {response.status}: {response.text[:300]}")
     try:
         data = response.json()
     except ValueError:
         data = response.text[:200]
     if not isinstance(data, dict) or data.get("status") != "success":
-        raise EverywattError(f"{address} is no Prometheus, or refused: {str(data)[:200]}")
+        raise EverywattError(f"{address} is not a Prometheus server, or refused the query: {str(data)[:200]}")
     return list(data["data"]["result"])

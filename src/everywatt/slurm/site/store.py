@@ -181,7 +181,7 @@ def _why_broken(path: Path, schema: Any) -> str | None:
 def safe_node(node: str) -> str:
     """A node's name as a part of a file name. UsageError where it is none."""
     if not re.fullmatch(r"[\w-][\w.-]{0,200}", node):
-        raise UsageError(f"'{node}' cannot be the name of a node.", cure="letters, digits, - and .")
+        raise UsageError(f"'{node}' is not a valid node name.", cure="use letters, digits, - and .")
     return node
 
 

@@ -96,7 +96,7 @@ class Wanted:
 def jobs(store: Store, wanted: Wanted, sort: str = "end", limit: int | None = None) -> list[dict[str, Any]]:
     """The jobs as plain rows (see `_JOBS` for the columns), in an order of `SORTS`."""
     if sort not in SORTS:
-        raise UsageError(f"Jobs are not sorted by '{sort}'.", cure=f"one of: {', '.join(SORTS)}")
+        raise UsageError(f"Jobs cannot be sorted by '{sort}'.", cure=f"one of: {', '.join(SORTS)}")
     where, values = wanted.sql()
     sql = f"SELECT * FROM ({_JOBS.format(where=where)}) ORDER BY {SORTS[sort]}"
     if limit is not None:
@@ -110,7 +110,7 @@ def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
     What a job did on a node without a figure adds nothing, and is counted in `refused`; a sum of nothing is None.
     """
     if by not in GROUPS:
-        raise UsageError(f"Jobs are not added up by '{by}'.", cure=f"one of: {', '.join(GROUPS)}")
+        raise UsageError(f"Jobs cannot be added up by '{by}'.", cure=f"one of: {', '.join(GROUPS)}")
     where, values = wanted.sql()
     sums_of = ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj")
     sql = f"""
