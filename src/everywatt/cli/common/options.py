@@ -194,7 +194,7 @@ between_option = click.option(
     default=None,
     callback=_window,
     metavar="A B",
-    help="Only from A to B seconds after the start.",
+    help="Restrict to A to B seconds after the start.",
 )
 json_option = click.option(
     "--json",

@@ -147,9 +147,9 @@ class Spread(NamedTuple):
 def spread(*leave_out: str) -> Spread:
     """How far the next card may be off, from the measured ones; models that contain a word of `leave_out` do not count.
 
-    A prediction interval around zero (readings are not corrected by the mean of other cards). Leaving out any model gives
-    gains of 6.6 to 8.8 % and offsets of 4.2 to 6.0 % of the limit. A sensor that reads too steep mostly starts too low:
-    over the 19 cards gain and offset are correlated by −0.39.
+    A prediction interval around zero (readings are not corrected by the mean of other cards). Leaving out any model
+    gives gains of 6.6 to 8.8 % and offsets of 4.2 to 6.0 % of the limit. A sensor that reads too steep mostly starts
+    too low: over the 19 cards gain and offset are correlated by −0.39.
     """
     words = [word.lower() for word in leave_out]
     cards = [card for card in CARDS if not any(word in card.model.lower() for word in words)]
