@@ -104,7 +104,8 @@ class _Crowd:
 
     def oldest(self) -> _Connection:
         """Of the address that has the most."""
-        return next(iter(max(self._groups.values(), key=len)))
+        fullest = max(self._groups, key=lambda address: len(self._groups[address]))
+        return next(iter(self._groups[fullest]))
 
     def newest(self, weight: Callable[[str], int]) -> _Connection:
         """Of the address of the least weight."""

@@ -82,7 +82,11 @@ def export(
     if neutral and kind != "csv":
         raise UsageError("Only a CSV can hold formulas.", cure="--to csv --neutral")
     out = Path(out)
-    write = {"csv": partial(_write_csv, neutral=neutral), "jsonl": _write_jsonl}.get(kind) or _arrow_writer(kind)
+    writers: dict[str, Callable[[Path, dict[str, str], Rows], None]] = {
+        "csv": partial(_write_csv, neutral=neutral),
+        "jsonl": _write_jsonl,
+    }
+    write = writers.get(kind) or _arrow_writer(kind)
     with contextlib.ExitStack() as stack:
         tapes = [stack.enter_context(Tape.open(path)) for path in segments]
         try:
