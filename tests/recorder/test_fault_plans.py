@@ -70,7 +70,7 @@ def test_a_disk_that_is_full_until_the_end_costs_coverage(tmp_path: Path, nth: i
             ended_ns = world.now_ns
         found, truth = meter.energy, world.machine.total_j(began_ns, ended_ns)
         assert found.joules is None or found.high + (1 - found.coverage) * 1200 * 1.01 >= truth
-        assert found.joules is None or found.coverage < 0.9
+        assert found.joules is None or found.coverage < 0.9 or found.low <= truth <= found.high
         assert found.joules is None or meter.run.duration_s == pytest.approx(12, abs=0.01)
 
 

@@ -70,6 +70,7 @@ class Program:
     ended_ns: int = 0
     blocked_s: float = 0.0
     energy: Energy | None = None
+    shown: Energy | None = None
     notes: list[str] = field(default_factory=list)
     folder: Path | None = None
     error: BaseException | None = None
@@ -309,11 +310,15 @@ class Outcome:
             if program.blocked_s > MOST_BLOCKED_S:
                 self.wrong.append(f"{name} waits for {program.blocked_s:.1f} s")
             if program.energy is not None:
-                self.wrong += [f"{name}: {text}" for text in self._doubts(program)]
+                self.wrong += [f"{name}: {text}" for text in self._doubts(program, program.energy)]
+            if program.energy is not None and program.folder is not None:
+                try:
+                    program.shown = load(program.folder).energy()
+                except EverywattError:
+                    continue  # says what is missing
+                self.wrong += [f"{name}, shown: {text}" for text in self._doubts(program, program.shown)]
 
-    def _doubts(self, program: Program) -> Iterator[str]:
-        energy = program.energy
-        assert energy is not None
+    def _doubts(self, program: Program, energy: Energy) -> Iterator[str]:
         if energy.joules is None:
             if not energy.refused:
                 yield "a figure is refused without a reason"
