@@ -119,7 +119,7 @@ def test_idle_connections_do_not_keep_others_out():
         time.sleep(0.2)
         began = time.monotonic()
         assert Client(url).get("/").body == b"ok" and time.monotonic() - began < 1
-        assert closed(held[0])
+        assert sum(closed(one, 0.05) for one in held) >= 24, "the newest come in first: which of them stay is open"
 
 
 def test_a_connection_with_a_request_is_never_pushed_out():

@@ -2,8 +2,8 @@
 
 uvicorn parses and answers; this module accepts, and is the transport. It bounds what a stranger can hold: connections,
 requests in flight, time for the TLS handshake, for a request's head, between requests, and for reading a response. Log
-lines about strangers are throttled. asyncio's own TLS takes 300 KB a connection, which 40 strangers turn into 12 MB and
-a thousand into garbage faster than it is collected; OpenSSL's on the socket itself takes a tenth of that.
+lines about strangers are throttled. asyncio's own TLS takes 290 KB a connection, which strangers turn into garbage
+faster than it is collected; OpenSSL on the socket itself takes 23 KB.
 
 A connection waits outside, where it costs a file descriptor, until it has sent something (with TLS, a whole first
 message). Of those the newest of the address that has the fewest connections comes in first: whoever waits long is a
@@ -65,7 +65,7 @@ class ServerLimits:
     graceful_s    at the end, for responses that are on their way
     """
 
-    connections: int = 128  # with TLS, 60 KB each
+    connections: int = 128  # with TLS, 23 KB each when idle
     waiting: int = 256
     in_flight: int = 128
     handshake_s: float = 5.0

@@ -33,7 +33,6 @@ META: Final[dict[str, Any]] = {
     "command": _WORDS,
     "continues": _TEXT,
     "cwd": _TEXT,
-    "description": _TEXT,
     "everywatt": _TEXT,
     "git": (_NONE, {"commit": str, "branch": str, "dirty": bool}),
     "host": (_HOST, str, _NONE),
@@ -44,7 +43,7 @@ META: Final[dict[str, Any]] = {
     "profile": _TEXT,
     "python": _TEXT,
     "quality": (dict, _NONE),
-    "tags": {ANY: (str, int, float, bool)},
+    "tags": dict,
     "user": _TEXT,
 }
 _CHANNEL: Final = {
