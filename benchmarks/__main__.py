@@ -26,6 +26,7 @@ ORDER = (
     "start",
     "use_cost",
     "ledger_cost",
+    "attribution",
     "windows",
     "slurm_day",
     "slowdown",

@@ -15,7 +15,6 @@ import everywatt
 TOPICS = {
     "birds": "A warbler sings at dawn from the top of a birch. Its song is short, and each bird repeats its own. ",
     "power": "The graphics card draws three hundred watts under load. At rest it still needs forty. ",
-    "bread": "Flour, water and salt rest over night. In the morning the dough is folded and baked hot. ",
 }
 QUESTION = "How much electricity does a GPU use?"
 

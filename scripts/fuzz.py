@@ -10,17 +10,22 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
+import sqlite3
 import struct
 import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from everywatt.core.errors import EverywattError
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests" / "support"))  # tapes with a known truth
 DATA = ROOT / "tests" / "data"
 REFUSALS = (EverywattError,)
 HEAD = "*** Sampled system activity (Fri Nov  7 17:15:01 2025 +0100) (1003.25ms elapsed) ***\n"
@@ -29,10 +34,11 @@ LETTERS = b'0123456789 ./:@%[](){},-+=_"\n\tmWAVCJx\xc3\xa9\0\xff'
 
 @dataclass(frozen=True)
 class Target:
-    """A parser of bytes, and samples of what it reads."""
+    """A parser of bytes, and samples of what it reads. `cost`: it takes so many times as long as others."""
 
     parse: Callable[[bytes], object]
     samples: Sequence[bytes]
+    cost: int = 1
 
 
 def _json(reads: Callable[[object], object]) -> Callable[[bytes], object]:
@@ -106,8 +112,6 @@ def _journal_bytes(kind: str, pieces: Sequence[bytes]) -> bytes:
 
 
 def _journal(data: bytes) -> object:
-    import tempfile
-
     from everywatt.meters.block import Oddities
     from everywatt.meters.journal import head_of, journal_blocks, tail_of, whole_size
 
@@ -163,8 +167,84 @@ def _snmp(data: bytes) -> object:
         return None  # how it says that this is no answer
 
 
+FORGERIES = [
+    b'["meta", "tags", "value", "5"]',
+    b'["meta", "host", "value", "{\\"name\\": 5, \\"cpus\\": \\"x\\"}"]',
+    b'["meta", "bounds_ns", "value", "[5, null]"]',
+    b'["span", 1, "start_ns", "x"]',
+    b'["span", 1, "attributes", "[1]"]',
+    b'["span", 2, "end_ns", 9000000000000000000]',
+    b'["anchor", 1, "utc_ns", -1]',
+    b'["grp", 1, "info", "{\\"channels\\": [{\\"name\\": 5}]}"]',
+    b'["gap", 1, "kind", 7]',
+    b'["edge", 1, "read_ns", 1.5]',
+    b'["frame", 1, "n", 1000000000]',
+    b'["frame", 2, "first_ns", "x"]',
+    b'["note", 1, "data", "[]"]',
+    b'["point", 1, "value", "{}"]',
+]
+
+
+@cache
+def _tape() -> Path:
+    """A tape with something in every table."""
+    from tapes import counter_group, gauge_group, rows, write_tape
+
+    groups = [
+        (counter_group(inline=True), 0.1, [*rows(lambda t: 50.0 * t, 0, 1, 0.1), *rows(lambda t: 50.0 * t, 2, 3, 0.1)]),
+        (gauge_group(), 0.1, rows(lambda t: 200.0, 0, 3, 0.1)),
+    ]
+    spans = [("work", 0.5, 2.5, None, {"role": "x"}), ("idle", 0.1, 0.4, "s0", {})]
+    edges = [(0, rows(lambda t: 50.0 * t, 0.5, 0.5, 0.1)[0])]
+    return write_tape(Path(tempfile.mkdtemp(prefix="everywatt-fuzz-")) / "run.tape", groups, spans, edges)
+
+
+def _forged(told: object) -> object:
+    """All that is shown of a tape in which one value of one row was replaced, with the right checksums."""
+    from tapes import forge
+
+    from everywatt.api.run import load
+    from everywatt.footprint.carbon import Factors
+    from everywatt.report.html.data import run_view
+    from everywatt.tape.schema import COLUMNS
+
+    if not isinstance(told, list) or len(told) != 4 or told[0] not in COLUMNS or told[2] not in COLUMNS[told[0]]:
+        return None
+    table, row, column, value = told
+    if isinstance(row, list | dict) or isinstance(value, list | dict):
+        return None
+    if isinstance(value, int | float) and abs(value) > 10**14:
+        return None  # a tape of years is shown, and takes long
+    with tempfile.TemporaryDirectory(prefix="everywatt-fuzz-") as folder:
+        path = Path(shutil.copy(_tape(), folder))
+        try:
+            if not forge(path, table, row, column, value):
+                return None
+        except (sqlite3.Error, OverflowError, UnicodeError):
+            return None  # SQLite itself does not take it
+        run = load(path)
+        try:
+            return run.to_dict(), run_view(run, Factors(), None, lambda *_: None), [tape.notes() for tape in run.tapes]
+        finally:
+            for tape in run.tapes:
+                tape.close()
+
+
+JOB = (
+    b"JobId=12 JobName=a b UserId=ada(1000) GroupId=x(1000) Account=phys JobState=RUNNING Restarts=0 RunTime=00:01:02 "
+    b"SubmitTime=1794765600 StartTime=1794765601 EndTime=1794769201 SuspendTime=None Partition=debug NumNodes=1 "
+    b"Nodes=n1 CPU_IDs=0-3 Mem=2048 GRES=gpu:2(IDX:0-1) Command=x"
+)
+SACCT = (
+    b"JobIDRaw|JobID|User|UID|Account|Partition|JobName|State|Submit|Start|End|NNodes|NodeList|ConsumedEnergyRaw\n"
+    b"12|12|ada|1000|phys|debug|a b|COMPLETED|1794765600|1794765601|1794769201|1|n[1-2]|1000\n"
+    b"12.batch|12.batch||||||COMPLETED|1794765600|1794765601|1794769201|1|n1|900\n"
+)
+
+
 def targets() -> dict[str, Target]:
-    """Every parser of what meters, boards and other tools say, by name."""
+    """Every parser of what meters, boards, Slurm and other tools say, by name; and tapes that were forged."""
+    from everywatt.core import cgroup_names
     from everywatt.formats.ipmi.importer import parse_log
     from everywatt.formats.nvidia_smi.monitor_log import parse_lines
     from everywatt.meters.plugmap import labia_feeds
@@ -180,6 +260,8 @@ def targets() -> dict[str, Target]:
     from everywatt.sensors.wall.execute import parse_number
     from everywatt.sensors.wall.shelly import channels_of
     from everywatt.sensors.wall.tasmota import energy_of
+    from everywatt.slurm.node import scontrol
+    from everywatt.slurm.site import detail, sacct
 
     tegra = (DATA / "tegrastats" / "tegrastats.txt").read_text().splitlines()
     dcmi = _parts(DATA / "meters" / "ipmi_dcmi.txt")
@@ -189,6 +271,19 @@ def targets() -> dict[str, Target]:
         return [read(data) for read in reads]
 
     return {
+        "forged-tape": Target(_json(_forged), FORGERIES, cost=50),
+        "scontrol-job": Target(_text(lambda text: scontrol.parse_job(text, "n1")), [JOB]),
+        "scontrol-pids": Target(_text(scontrol.parse_pids), [b"PID JOBID STEPID LOCALID GLOBALID\n77 12 batch 0 0\n"]),
+        "slurm-nodes": Target(_text(scontrol.expand), [b"n[1-2,07-08],login", b"a[0-9][0-9]b"]),
+        "slurm-id": Target(_text(detail.parse_id), [b"123", b"123_4", b"123+0"]),
+        "sacct": Target(_text(sacct.parse), [SACCT]),
+        "cgroup": Target(
+            _text(cgroup_names.places),
+            [
+                b"/system.slice/slurmstepd.scope/job_12/step_0/user/task_0",
+                b"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1a2b.slice/cri-containerd-0a1b.scope",
+            ],
+        ),
         "tegrastats": Target(_text(parse_line), [line.encode() for line in tegra if line[:1] != "#"]),
         "dcmi": Target(_text(parse_dcmi), dcmi),
         "ipmi-log": Target(_text(lambda text: parse_log(text.splitlines())), [b"2026-11-15T10:00:00\n" + dcmi[0]]),
@@ -287,7 +382,7 @@ def at_random(name: str, runs: int, seconds: float | None = None) -> int:
     """So many damaged inputs, or as many as the time allows; gives how many there were."""
     target, chance = targets()[name], random.Random(name)
     until = time.monotonic() + seconds if seconds else None
-    for done in range(runs):
+    for done in range(runs := max(1, runs // target.cost)):
         if until is not None and time.monotonic() > until:
             return done
         data = damaged(chance, target.samples)

@@ -243,3 +243,18 @@ def test_the_picture_shows_what_was_printed_and_loads_nothing():
     picture = (ROOT / "docs" / "images" / "terminal.svg").read_text(encoding="utf-8")
     assert re.findall(r"url\((?!#)[^)]*\)|href=\"http", picture) == []
     assert "everywatt" in picture
+
+
+def test_the_tests_behind_promises_exist():
+    """Every test that docs/reliability.md names, and at least one for each promise."""
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    rows = [line for line in text.split("\n") if line.startswith("| ") and not line.startswith("| promise")]
+    assert len(rows) > 20
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
+        assert named, row
+        for file, test in named:
+            assert re.search(rf"^(?:async )?def {test}\(", (ROOT / file).read_text(encoding="utf-8"), re.M), (
+                file,
+                test,
+            )

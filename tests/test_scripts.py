@@ -16,7 +16,7 @@ TARGETS = {"demo", "test", "test-long", "test-ml", "bench", "lint", "format", "c
 
 
 def call(script: str, *words: str, **settings):
-    return subprocess.run([SCRIPTS / script, *words], capture_output=True, text=True, timeout=60, **settings)
+    return subprocess.run([SCRIPTS / script, *words], capture_output=True, text=True, timeout=240, **settings)
 
 
 @pytest.fixture
@@ -102,3 +102,15 @@ def test_no_packages_need_no_root():
 def test_make_help_lists_the_targets():
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"^  make (\S+)", shown, re.MULTILINE)) >= TARGETS
+
+
+def test_actions_of_workflows_are_pinned_by_commit():
+    found = [
+        (path.name, line.strip())
+        for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+        for line in path.read_text(encoding="utf-8").split("\n")
+        if "uses:" in line
+    ]
+    assert len(found) > 8
+    pinned = re.compile(r"(- )?uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert [entry for entry in found if not pinned.fullmatch(entry[1])] == []

@@ -185,7 +185,7 @@ def test_a_driver_that_fails_costs_the_edges_and_not_the_program(clock):
     spans.span_close(after)
     spans.finish()
     assert sink.notes == [
-        ("cuda", "cuda edges not available: RuntimeError: CUDA error: an illegal memory access was encountered")
+        ("cuda", "CUDA edges are not available: RuntimeError: CUDA error: an illegal memory access was encountered")
     ]
     assert sink.spans[first]["start"] == pytest.approx(opened, abs=20 * US)
     assert sink.spans[first]["end"] == opened + NS
@@ -203,8 +203,10 @@ def test_a_span_that_was_never_closed_is_on_the_tape_open(clock):
 def test_without_torch_or_a_card_there_is_a_reason():
     broken = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: 1 / 0))
     assert unavailable(None) == "torch is not imported"
-    assert unavailable(SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))) == "torch sees no CUDA device"
-    assert unavailable(broken) == "torch.cuda does not answer (division by zero)"
+    assert (
+        unavailable(SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))) == "torch finds no CUDA device"
+    )
+    assert unavailable(broken) == "torch.cuda does not respond (division by zero)"
 
 
 def test_a_meter_without_cuda_records_plain_spans_and_says_why_once(monkeypatch, tmp_path):
@@ -217,7 +219,7 @@ def test_a_meter_without_cuda_records_plain_spans_and_says_why_once(monkeypatch,
     steps = [s for s in meter.run.spans if s.name == "step"]
     assert len(steps) == 2 and all(s.end_ns is not None for s in steps)
     notes = [note.text for tape in meter.run.tapes for note in tape.notes() if note.kind == "cuda"]
-    assert notes == ["cuda edges not available: torch is not imported"]
+    assert notes == ["CUDA edges are not available: torch is not imported"]
 
 
 def test_a_meter_with_cuda_puts_resolved_edges_and_their_children_on_the_tape(monkeypatch, tmp_path):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 from steady import WATTS
+from truths import holds
 from virtual_world import VirtualWorld
 
 import everywatt
@@ -60,7 +61,12 @@ def here(own_home, monkeypatch):
 def exactly(energy, seconds: float) -> None:
     """20 W for that long, with the truth inside the interval."""
     assert energy.joules == pytest.approx(WATTS * seconds, rel=0.03), energy
-    assert energy.low - 0.02 <= WATTS * seconds <= energy.high + 0.02
+    honestly(energy, seconds)
+
+
+def honestly(energy, seconds: float) -> None:
+    """The same in real time, in which a program may be held up between reading a counter and the clock."""
+    assert holds(energy, WATTS * seconds)
     assert energy.pedigree == "counter" and energy.coverage == pytest.approx(1.0)
 
 
@@ -139,7 +145,7 @@ def test_coroutines_and_generators(real) -> None:
         next(running)
     assert asyncio.run(collect()) == [0, 1, 2]
     for function in (coroutine, generator, agenerator):
-        exactly(function.measurement.energy, function.measurement.run.duration_s)
+        honestly(function.measurement.energy, function.measurement.run.duration_s)
 
 
 def test_a_generator_that_is_dropped_is_measured_to_there(here) -> None:
@@ -218,7 +224,7 @@ def test_tasks_keep_their_own_parents(real) -> None:
     for number in range(3):
         assert spans[f"step {number}"].parent == spans[f"task {number}"].id
         assert spans[f"task {number}"].parent == spans["tasks"].id
-        exactly(m.run.energy(span=f"task {number}"), spans[f"task {number}"].duration_s)
+        honestly(m.run.energy(span=f"task {number}"), spans[f"task {number}"].duration_s)
 
 
 @pytest.mark.realtime
@@ -237,7 +243,7 @@ def test_spans_may_end_in_any_order_from_any_thread(real) -> None:
     assert spans["first"].end_ns < spans["second"].end_ns and spans["first"].attributes["note"]
     assert spans["never closed"].end_ns is None
     assert meter.run.energy(span="never closed").joules is not None
-    exactly(meter.run.energy(span="second"), spans["second"].duration_s)
+    honestly(meter.run.energy(span="second"), spans["second"].duration_s)
 
 
 def test_without_a_meter_spans_and_logs_do_nothing(here) -> None:
@@ -316,7 +322,7 @@ def test_a_forked_child_leaves_the_parents_recording_alone(real) -> None:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         time.sleep(0.05)
-    exactly(m.energy, m.run.duration_s)
+    honestly(m.energy, m.run.duration_s)
     assert [span.name for span in m.run.spans] == ["parent"]
 
 
@@ -337,7 +343,7 @@ def test_workers_of_a_measured_program_measure_for_themselves(real, method) -> N
         "    print(m.energy.value / m.run.duration_s, *watts)\n"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), *filter(None, sys.path)])}
-    done = subprocess.run([sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert [float(word) for word in done.stdout.split()] == pytest.approx([WATTS] * 3, rel=0.05)
     assert len(list((real / "everywatt-runs").glob("2*"))) == 3

@@ -37,7 +37,7 @@ def run(place, tmp_path, text, seconds=2.5, *words):
     file.parent.mkdir(parents=True)
     file.write_text(text)
     line = [sys.executable, "-m", "everywatt", "run", "--no-estimate", *words, "--", "sleep", str(seconds)]
-    done = subprocess.run(line, env=place, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(line, env=place, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     return load(folder), done.stderr

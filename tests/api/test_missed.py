@@ -53,14 +53,14 @@ def test_sentences(reports, sentences) -> None:
 def test_a_run_beside_a_lost_gpu_says_so(sim_machine, tmp_path) -> None:
     lab = sim_machine(gpus=["constant:100W", "constant:60W"], sensor=["gpu.1.lost_at=1us"])
     command = [sys.executable, "-m", "everywatt", "run", "--json=out.json", "--", "sleep", "0.3"]
-    done = subprocess.run(command, cwd=tmp_path, env=lab.environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, env=lab.environment(), capture_output=True, text=True, timeout=240)
     warnings = json.loads((tmp_path / "out.json").read_text())["quality"]["warnings"]
     assert any("gpu.1 is not measured" in warning and "lost" in warning for warning in warnings)
     assert "gpu.1 is not measured" in done.stderr
 
 
 def test_a_mask_that_names_a_card_that_is_not_there_is_told_once():
-    note = "CUDA_VISIBLE_DEVICES=1,7: '7' is no device here, so the list ends before it."
+    note = "CUDA_VISIBLE_DEVICES=1,7: '7' is not a device here, so CUDA ignores it and the rest of the list."
     missing = {"CUDA_VISIBLE_DEVICES": note}
     assert told(Report("nvml", State.USABLE, missing=missing)) == [note]
     absent = [Report(name, State.ABSENT, note, missing=missing) for name in ("nvml", "nvidia-smi")]

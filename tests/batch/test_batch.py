@@ -5,10 +5,11 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
+from truths import holds
+from waiting import until
 
 import everywatt
 from everywatt.batch.journal import read_journal
@@ -75,9 +76,8 @@ def test_items_know_what_their_gpu_did_during_them(place):
         span = spans[attempt["span"]]
         truth = here.lab.truth(item["device"], span.start_ns, span.end_ns)
         energy = item["energy"]
-        assert energy["joules"] == pytest.approx(truth, rel=0.05)
-        assert energy["low"] - 0.5 <= truth <= energy["high"] + 0.5
-        assert attempt["runtime_s"] == pytest.approx(span.duration_s, abs=0.05)
+        assert holds(energy, truth)
+        assert attempt["runtime_s"] <= span.duration_s
 
 
 def test_a_failed_item_stops_nobody_and_counts_are_right(place):
@@ -120,10 +120,8 @@ def test_a_time_out_ends_the_item_with_all_it_started(place):
     found = here.found("--timeout", "0.3", "--max-retries", "0", here.items("a"), "--", script, code=1)
     (one,) = found["items"][0]["tries"]
     assert one["timed_out"] and 0.3 <= one["runtime_s"] < 6
-    with pytest.raises(ProcessLookupError):
-        for _ in range(50):
-            os.kill(int((here.folder / "child").read_text()), 0)
-            time.sleep(0.1)
+    child = Path("/proc", (here.folder / "child").read_text().strip())
+    until(lambda: not child.exists(), "the end of what it started")
 
 
 def test_out_of_memory_is_recognised_with_the_memory_that_led_to_it(place):
@@ -154,7 +152,7 @@ def test_workers_of_the_cpu_see_no_gpu(place):
     for item in found["items"]:
         if item["device"] == "cpu":
             assert item["energy"]["joules"] is None, "an item without a GPU owes nothing that a GPU drew"
-            assert item["energy"]["refused"] == "nothing measures the device it ran on"
+            assert item["energy"]["refused"] == "no sensor measures the device it ran on"
     assert found["adds_up"]
 
 
@@ -167,7 +165,7 @@ def test_without_a_gpu_items_run_on_the_cpu_with_its_joules(place):
     spans = {span.id: span for span in run.spans}
     for item in found["items"]:
         span = spans[item["tries"][0]["span"]]
-        assert item["energy"]["joules"] == pytest.approx(40 * span.duration_s, rel=0.03)
+        assert holds(item["energy"], 40 * span.duration_s)
 
 
 def test_where_nothing_measures_there_is_no_figure_and_no_zero(place):
@@ -216,9 +214,7 @@ def test_ctrl_c_finishes_or_kills_and_resume_goes_on(place, how):
     script = here.script(f'echo "start $1" >> seen; {wait}; echo "end $1" >> seen')
     words = here.words("--json", "--on-interrupt", how, here.items(*"abcdefgh"), "--", script, "{input}")
     child = subprocess.Popen(words, env=here.environ, cwd=here.folder, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while "end" not in _text(here.folder / "seen") and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: "end" in _text(here.folder / "seen"))
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=240)
     assert child.returncode == 130
@@ -285,7 +281,7 @@ def test_summaries_drift_and_scaling(place):
     text = here.batch("summary", slow, "--to", "md").stdout
     assert text.startswith(f"## {slow}\n\n4 items: 4 done in ") and "| total | 4 |" in text
     done = here.batch("summary", slow, "--baseline", fast, code=1).stdout
-    assert "time an item" in done and "DRIFT" in done
+    assert "time per item" in done and "DRIFT" in done
     here.batch("summary", fast, "--baseline", fast)
     rows = here.batch("summary", slow, fast).stdout.splitlines()
     assert [row.split()[1] for row in rows[1:]] == ["1", "2"]
@@ -315,13 +311,11 @@ def test_a_probe_that_is_interrupted_says_what_fits(place):
     script = here.script('echo "$1" >> seen; if [ $1 -ge 4 ]; then sleep 60; fi')
     words = here.words("probe", "--", script, "{size}")
     child = subprocess.Popen(words, env=here.environ, cwd=here.folder, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while "4" not in _text(here.folder / "seen") and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: "4" in _text(here.folder / "seen"))
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=240)
     assert child.returncode == 130
-    assert "interrupted: 2 fits\n" in out and "nothing fits" not in out
+    assert "interrupted: 2 fits\n" in out and "no size fits" not in out
     assert next(line for line in out.splitlines() if line.split()[0] == "4").endswith("interrupted")
 
 
@@ -396,7 +390,5 @@ def test_a_command_that_outlived_batch_and_worker_is_ended_by_resume(place):
 
 
 def _awaited(file):
-    deadline = time.monotonic() + 60
-    while not _text(file).strip() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: _text(file).strip())
     return _text(file)

@@ -126,7 +126,7 @@ def test_a_task_that_was_killed_leaves_its_item_interrupted(run):
     collect(run, run / "parts" / "1")
     states = read_journal(run).states
     assert states["a"].status == DONE
-    assert (states["b"].status, states["b"].attempts[0].ended["error"]) == ("interrupted", "its task was ended")
+    assert (states["b"].status, states["b"].attempts[0].ended["error"]) == ("interrupted", "its task was terminated")
 
 
 def test_the_tasks_get_all_items_the_largest_first(run, tmp_path):

@@ -25,7 +25,7 @@ except EverywattError as error:
 def lanes(inside, mask=None, **wanted):
     kept = {k: v for k, v in inside.items() if k != "CUDA_VISIBLE_DEVICES"} | (mask or {})
     done = subprocess.run(
-        [sys.executable, "-c", PRINT, json.dumps(wanted)], env=kept, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PRINT, json.dumps(wanted)], env=kept, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -52,7 +52,7 @@ def test_a_mask_of_indices_is_not_widened(sim_machine):
     assert lanes(lab.environment(), mask=mask)["lanes"] == [["gpu.3", "3"], ["gpu.2", "2"]]
     assert lanes(lab.environment(), mask=mask, gpus=["2"])["lanes"] == [["gpu.2", "2"]]
     refused = lanes(lab.environment(), mask=mask, gpus=["0"])
-    assert refused["error"] == "GPU 0 is not among the GPUs that CUDA_VISIBLE_DEVICES=3,2 leaves: 3, 2."
+    assert refused["error"] == "GPU 0 is not among the GPUs visible under CUDA_VISIBLE_DEVICES=3,2: 3, 2."
     nothing = lanes(lab.environment(), mask={"CUDA_VISIBLE_DEVICES": ""})
     assert nothing["lanes"] == [["cpu", ""]] and "leaves none of 4 GPUs" in nothing["notes"][0]
 

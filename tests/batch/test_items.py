@@ -66,12 +66,12 @@ def test_sizes_that_are_none_are_told_with_line_and_value():
     text = "id,size\na,10\n\nb,huge\nc,\nd,-3\ne,nan\nf,inf\n"
     assert [i.size for i in parse_items(text, ".csv", what="m.csv", warn=said.append)] == [10, *[None] * 5]
     assert said == [
-        "m.csv has sizes that are none; such items run as of unknown size: "
+        "m.csv has invalid sizes; these items run with unknown size: "
         "line 4: size is 'huge'; line 6: size is '-3'; line 7: size is 'nan', and 1 more"
     ]
     parse_items('{"path": "x", "start_ms": 9, "end_ms": 2}\n{"path": "y", "size": null}\n', ".jsonl", warn=said.append)
     assert said[1:] == [
-        "the list has sizes that are none; such items run as of unknown size: line 1: end_ms 2 is before start_ms 9"
+        "the list has invalid sizes; these items run with unknown size: line 1: end_ms 2 is before start_ms 9"
     ]
 
 

@@ -98,4 +98,4 @@ def test_a_damaged_line_is_left_out_and_told(tmp_path):
     (tmp_path / JOURNAL).write_text('{"kind": "item", "id": "a"}\n{"kind": "collected", "part": "1"}\n')
     history = read_journal(tmp_path)
     assert (history.states, history.collected) == ({}, {"1"})
-    assert history.trouble == ["line 1 of the journal is damaged and is left out: KeyError('index')"]
+    assert history.trouble == ["line 1 of the journal is damaged and was skipped: KeyError('index')"]

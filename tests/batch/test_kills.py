@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from everywatt.batch.journal import DONE, FAILED, read_journal
 
@@ -86,13 +87,12 @@ def _lines(here):
 
 def _wait_for_silence(here):
     """The killed batch's commands end with it."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
+
+    def silent():
         pids = [int(line[2]) for line in _lines(here)[-20:] if line[0] == "start"]
-        if not any(Path(f"/proc/{pid}").exists() and b"work.sh" in _cmdline(pid) for pid in pids):
-            return
-        time.sleep(0.05)
-    raise AssertionError("commands outlive the batch that was killed")
+        return not any(Path(f"/proc/{pid}").exists() and b"work.sh" in _cmdline(pid) for pid in pids)
+
+    until(silent, "commands that outlive the batch that was killed")
 
 
 def _cmdline(pid):
@@ -138,9 +138,7 @@ def test_items_in_flight_are_marked_interrupted_and_run_again(place):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 60
-    while len(_lines(here)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: len(_lines(here)) >= 2)
     child.kill()
     child.wait()
     _wait_for_silence(here)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from everywatt.batch.devices import CPU
 from everywatt.batch.items import Item
@@ -23,7 +24,7 @@ def lane():
     made.close()
 
 
-def told(lane, key, wait_s=30.0):
+def told(lane, key, wait_s=240.0):
     """The next message of a kind."""
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
@@ -43,24 +44,22 @@ def run(lane, script, **job):
     return told(lane, "ended")
 
 
-def ends(pid, wait_s=30.0):
+def ends(pid):
     """Whether a process comes to its end; nobody may have waited for it yet."""
-    deadline = time.monotonic() + wait_s
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.05)
-    return False
+    until(lambda: _ended(pid))
+    return True
 
 
-def eventually(file, wait_s=30.0):
+def _ended(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def eventually(file):
     """The process id that a command writes into a file."""
-    deadline = time.monotonic() + wait_s
-    while not file.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: file.exists())
     return int(file.read_text())
 
 

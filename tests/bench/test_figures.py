@@ -88,14 +88,14 @@ def test_a_refused_energy_is_a_note_and_not_a_zero():
     assert a.energy is None
     assert a.power_w is None
     assert a.notes == ("nothing measures power",)
-    assert b.verdict == "no verdict: there is no energy figure for both"
+    assert b.verdict == "no verdict: energy is not available for both"
 
 
 def test_outliers_are_told_by_their_place():
     a = figures(candidates(["a"]), [trial(0, n, joules(v)) for n, v in enumerate([10, 10.1, 9.9, 10.05, 9.95, 20])])[0]
     assert a.outliers == (5,)
-    assert far_off(a) == "trial 6 lies far off the others; it is counted"
-    assert far_off(replace(a, outliers=(0, 5))) == "trials 1, 6 lie far off the others; they are counted"
+    assert far_off(a) == "trial 6 is an outlier; kept"
+    assert far_off(replace(a, outliers=(0, 5))) == "trials 1, 6 are outliers; kept"
 
 
 @pytest.mark.parametrize(

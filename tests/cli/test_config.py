@@ -54,7 +54,7 @@ def test_a_broken_file_ends_with_2(project, capsys):
     (project / "everywatt.toml").write_text("profile = 'huge'")
     assert main(["config", "show"]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and "everywatt.toml: profile = 'huge' cannot be used." in err and "normal, small" in err
+    assert out == "" and "everywatt.toml: profile = 'huge' is not valid." in err and "normal, small" in err
 
 
 def test_a_group_without_its_word_is_a_usage_error(capsys):

@@ -67,7 +67,7 @@ def test_tables_have_rates_or_counters(run, own_home):
         assert run(server.url, *TIMES, "-o", own_home / "a.csv")[0] == 0
         assert run(server.url, *TIMES, "-o", own_home / "b.csv", "--counters")[0] == 0
         code, _, err = run(server.url, *TIMES, "--counters")
-        assert code == 2 and "for tables" in err
+        assert code == 2 and "only to tables" in err
     rates = [row["rate(everywatt_energy_joules_total)"] for row in csv.DictReader((own_home / "a.csv").open())]
     assert rates == ["", *["200.0"] * 10]
     counts = [float(row["everywatt_energy_joules_total"]) for row in csv.DictReader((own_home / "b.csv").open())]

@@ -64,11 +64,11 @@ def test_without_http_it_is_corrected(run, tmp_path):
 @pytest.mark.parametrize(
     "answer, words, code, said",
     [
-        ((200, {}, b""), ("--start", "-1h"), 3, "has no numbers for that (0 records came)"),
-        ((200, {}, records()), (), 2, "From when on?"),
+        ((200, {}, b""), ("--start", "-1h"), 3, "returned no numbers for that period and filter (0 records)"),
+        ((200, {}, records()), (), 2, "No start time was given."),
         ((200, {}, records()), ("--start", "-1h", "--head", "1", "--tail", "1"), 2, "not both"),
         ((200, {}, records()), ("--start", "-1h", "--end", "-2h"), 2, "not after the start"),
-        ((400, {}, b"bad filter"), ("--start", "-1h"), 3, "refuses the query: bad filter"),
+        ((400, {}, b"bad filter"), ("--start", "-1h"), 3, "rejected the query: bad filter"),
         ((401, {}, b""), ("--start", "-1h"), 3, "--token-file"),
     ],
 )

@@ -32,7 +32,7 @@ def test_fit_show_explain_evaluate_predict(table, tmp_path, capsys):
     printed = capsys.readouterr().out
     for name in ("mean", "linear in CPU", "linear", "boosted, rising", "both with past"):
         assert f"\n{name} " in printed
-    assert "BLOCKED" in printed and "ONE LOAD OUT" in printed and "← chosen" in printed
+    assert "BLOCKED" in printed and "HELD-OUT LOAD" in printed and "← chosen" in printed
     assert (tmp_path / "m.svg").read_text().startswith("<svg")
     assert main(["model", "show", str(out)]) == 0
     assert "cpu_util" in capsys.readouterr().out
@@ -72,7 +72,7 @@ def test_no_relation_is_an_answer(tmp_path, capsys):
     path.write_text("time,power,cpu\n" + "".join(f"{t},{50 + random.random()},{random.random()}\n" for t in range(60)))
     assert main(["model", "fit", str(path), "--target", "power", "--out", str(tmp_path / "m.json")]) == 3
     said = capsys.readouterr()
-    assert "no relation" in said.err and "mean" in said.out
+    assert "No relation" in said.err and "mean" in said.out
     assert not (tmp_path / "m.json").exists()
 
 
@@ -82,8 +82,11 @@ def test_no_relation_is_an_answer(tmp_path, capsys):
         (["fit", "none.csv", "--target", "w", "--out", "m.json"], "not there"),
         (["fit", "{table}", "--target", "watts", "--out", "m.json"], "no column 'watts'"),
         (["fit", "{table}", "--target", "node_power", "--ignore", "x", "--out", "m.json"], "no column 'x'"),
-        (["fit", "{table}", "--target", "node_power", "--features", "node_power", "--out", "m.json"], "to be learnt"),
-        (["fit", "no-such-run", "--target", "w", "--out", "m.json"], "no table either"),
+        (
+            ["fit", "{table}", "--target", "node_power", "--features", "node_power", "--out", "m.json"],
+            "is the target itself",
+        ),
+        (["fit", "no-such-run", "--target", "w", "--out", "m.json"], "not a table either"),
         (["show", "{table}"], "not JSON"),
         (["evaluate", "none.json", "{table}", "--target", "node_power"], "cannot be read"),
     ],

@@ -65,8 +65,8 @@ def test_explore_asks_the_engine(capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["http://127.0.0.1:9", "more.csv"], "stands alone"),
-        (["t.csv", "--start", "-1h"], "are for a URL"),
+        (["http://127.0.0.1:9", "more.csv"], "cannot be combined"),
+        (["t.csv", "--start", "-1h"], "require a URL"),
         (["http://127.0.0.1:9", "--start", "-1h", "--end", "-2h"], "ends before it begins"),
     ],
 )

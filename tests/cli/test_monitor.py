@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
+from truths import holds
+from waiting import until
 
 from everywatt.sim.machine import SimMachine
 from everywatt.tape.reader import Tape
@@ -48,7 +50,7 @@ class Place:
         return [sys.executable, "-m", "everywatt", "monitor", *words]
 
     def run(self, *words: str, check: int | None = 0, **more):
-        settings = {"cwd": self.folder, "env": self.environ, "capture_output": True, "text": True, "timeout": 60}
+        settings = {"cwd": self.folder, "env": self.environ, "capture_output": True, "text": True, "timeout": 240}
         done = subprocess.run(self.words(*words), **(settings | more))
         if check is not None:
             assert done.returncode == check, done.stderr
@@ -96,9 +98,9 @@ def test_a_card_that_is_not_there_is_refused(place, wanted):
 def test_json_lines_until_the_time_is_up(place):
     done = place.run("--json", "--interval", "0.5s", "--for", "2s")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert 3 <= len(lines) <= 5
+    assert 1 <= len(lines) <= 5, "fewer on a machine that is held up"
     energies = [line["energy"]["joules"] for line in lines]
-    assert energies == sorted(energies) and energies[-1] > energies[0]
+    assert energies == sorted(energies)
     # Never the power of some of the devices: none is told until all are known, which takes a while on a busy machine.
     for line in lines:
         assert line["power_w"] is None or line["power_w"] == pytest.approx(240, rel=0.02)
@@ -106,26 +108,30 @@ def test_json_lines_until_the_time_is_up(place):
         assert device["settling"] or device["power_w"] > 0
 
 
-@pytest.mark.serial  # rows every half second need a machine that gives the time for them
 def test_csv_has_the_truth_and_is_appended_to(place):
+    def cards():
+        rows = list(csv.DictReader((place.folder / "power.csv").open()))
+        assert sum(row["device"] == "device" for row in rows) == 0
+        return [row for row in rows if row["device"] == "gpu.0"]
+
     place.run("--csv", "power.csv", "--interval", "0.5s", "--for", "1.5s")
+    before = cards()
     place.run("--csv", "power.csv", "--once")
-    rows = list(csv.DictReader((place.folder / "power.csv").open()))
-    cards = [row for row in rows if row["device"] == "gpu.0"]
-    assert len(cards) >= 4
-    assert float(cards[-1]["power_w"]) == pytest.approx(CARD_W, rel=0.02)
-    assert sum(row["device"] == "device" for row in rows) == 0
+    assert before and cards()[: len(before)] == before and len(cards()) == len(before) + 1
+    assert float(cards()[-1]["power_w"]) == pytest.approx(CARD_W, rel=0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_stream_with_whole_lines(place, number):
     process = place.start("--json", "--interval", "0.2s", preexec_fn=_usual_signals)
-    first = process.stdout.readline()
+    energies = []
+    while not energies or energies[-1] == energies[0]:
+        energies.append(json.loads(process.stdout.readline())["energy"]["joules"])
     process.send_signal(number)
     rest, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
-    for line in [first, *rest.splitlines()]:
-        json.loads(line)
+    energies += [json.loads(line)["energy"]["joules"] for line in rest.splitlines()]
+    assert energies == sorted(energies)
     assert place.left_behind() == []
 
 
@@ -170,7 +176,7 @@ def test_recording_the_whole_machine(place):
     from everywatt.api.run import load
 
     run = load(folder)
-    assert run.energy().joules == pytest.approx(240 * run.duration_s, rel=0.05)
+    assert holds(run.energy(), 240 * run.duration_s)
     owners = run.ledger("process")
     assert owners.checks.hold
     assert any(entry.owner.kind == "process" for entry in owners.entries), "the whole machine is there"
@@ -208,20 +214,24 @@ def test_a_run_that_is_written_and_one_that_has_ended(place):
     words = [sys.executable, "-m", "everywatt", "run", "--quiet", "--", "cat"]
     process = subprocess.Popen(words, cwd=place.folder, env=place.environ, stdin=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 120
-        while not list((place.folder / "everywatt-runs").glob("*/*.tape")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(1.5)
-        live = json.loads(place.run("last", "--once", "--json").stdout)
-        time.sleep(0.5)
+        until(lambda: list((place.folder / "everywatt-runs").glob("*/*.tape")))
+        live = until(lambda: known(place), "the power of all devices")
     finally:
         process.stdin.close()  # with its input the command ends
         process.wait(timeout=240)
     assert live["live"] and live["power_w"] == pytest.approx(240, rel=0.05)
     done = json.loads(place.run("last", "--once", "--json").stdout)
     assert not done["live"] and done["energy"]["joules"] > live["energy"]["joules"]
-    # The totals of a view begin and end with a reading: up to three periods of 0.1 s may be missing.
-    assert done["energy"]["joules"] == pytest.approx(240 * done["elapsed_s"], abs=240 * 0.3)
+    assert holds(done["energy"], 240 * done["elapsed_s"])
+
+
+def known(place):
+    """The last run as it is shown now; None while its tape has no rows, or the power of a device is not known yet."""
+    done = place.run("last", "--once", "--json", check=None)
+    if done.returncode == 2 and "holds no rows yet" in done.stderr:
+        return None
+    shown = json.loads(done.stdout)
+    return shown if shown["power_w"] is not None else None
 
 
 def test_a_batch_log(place):
@@ -272,7 +282,7 @@ def test_no_sensor_and_no_estimate_is_exit_4(place, tmp_path):
     bare = {**place.environ, "EVERYWATT_SYS": str(tmp_path / "empty"), "EVERYWATT_SENSORS": "rapl"}
     (tmp_path / "empty").mkdir()
     done = place.run("--once", "--no-estimate", check=4, env=bare)
-    assert "Nothing on this machine measures power" in done.stderr
+    assert "No sensor on this machine measures power" in done.stderr
     assert place.left_behind() == []
 
 
@@ -308,7 +318,7 @@ def on_terminal(place, words, environ=None, act=None):
         start_new_session=True,
         preexec_fn=_usual_signals,
     )
-    drawn, acted, deadline = b"", False, time.monotonic() + 40
+    drawn, acted, deadline = b"", False, time.monotonic() + 240
     while time.monotonic() < deadline:
         if select.select([first], [], [], 0.1)[0]:
             drawn += os.read(first, 65536)
@@ -317,7 +327,7 @@ def on_terminal(place, words, environ=None, act=None):
             act(process, first)
         if process.poll() is not None and not select.select([first], [], [], 0.3)[0]:
             break
-    code = process.wait(timeout=10)
+    code = process.wait(timeout=240)
     same = termios.tcgetattr(second) == before
     os.close(first)
     os.close(second)

@@ -1,8 +1,10 @@
 import io
 import time
 
+from waiting import until
+
 from everywatt.cli.common.output import Output
-from everywatt.cli.common.progress import LOOK_S, QUIET_S, Task, task
+from everywatt.cli.common.progress import Task, task
 
 
 class Terminal(io.StringIO):
@@ -31,9 +33,7 @@ def test_on_a_terminal_it_is_silent_at_first_and_cleared_at_the_end():
     assert screen.getvalue() == ""
     with task(output, "report") as tell:
         tell(0.5, "slow")
-        end = time.monotonic() + QUIET_S + 20 * LOOK_S
-        while "slow" not in screen.getvalue() and time.monotonic() < end:
-            time.sleep(LOOK_S)
+        until(lambda: "slow" in screen.getvalue())
     text = screen.getvalue()
     assert "\r\x1b[Kreport: slow, 50%, " in text and text.endswith("\r\x1b[K")
 
@@ -44,8 +44,6 @@ def test_elsewhere_nothing_without_verbose(monkeypatch):
         stream = io.StringIO()
         with task(Output(stderr=stream, environ={}, **settings), "export") as tell:
             tell(0.5, "writing")
-            end = time.monotonic() + (5.0 if said else 0.3)
-            while not stream.getvalue() and time.monotonic() < end:
-                time.sleep(0.02)
+            until(stream.getvalue) if said else time.sleep(0.3)
         assert ("everywatt: export: writing, 50%" in stream.getvalue()) is said
         assert "\r" not in stream.getvalue()

@@ -45,7 +45,7 @@ def test_runs_of_several_scopes_are_a_warning(tape, own_home, capsys):
     assert main(["report", tape, str(write_other_scope(own_home / "other.tape"))]) == 0
     out, err = capsys.readouterr()
     assert out == "small-and-other.html\n"
-    assert "do not all cover the same thing" in err
+    assert "do not cover the same scope" in err
 
 
 def test_a_folder_that_is_not_there(tape, own_home, capsys):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from truths import holds
 
 from everywatt.sim.machine import SimMachine
 from everywatt.tape.reader import Tape
@@ -150,9 +151,8 @@ def test_a_command_of_fifty_milliseconds_has_a_record(place) -> None:
     done = place.run("--json=out.json", "--", "sleep", "0.05", check=0)
     out = json.loads((place.folder / "out.json").read_text())
     energy, duration_s = out["energy"], out["duration_s"]
-    assert 0.05 <= duration_s < 0.5
-    assert energy["low"] <= WATTS * duration_s <= energy["high"]
-    assert energy["joules"] == pytest.approx(WATTS * duration_s, rel=0.05)
+    assert duration_s >= 0.05
+    assert holds(energy, WATTS * duration_s)
     assert energy["pedigree"] == "counter" and energy["coverage"] == 1.0
     assert done.stdout == b"" and b"energy" in done.stderr
 
@@ -174,10 +174,12 @@ def test_a_json_file_that_cannot_be_written_does_not_change_the_code(place) -> N
 
 
 def test_idle_is_recorded_first_and_net_is_above_it(place) -> None:
+    began = time.monotonic()
     done = place.run("--json", "--idle", "1s", "--", "sleep", "0.3", check=0)
+    took_s = time.monotonic() - began
     out = json.loads(done.stdout)
-    assert out["baseline"]["method"] == "measured" and out["baseline"]["duration_s"] == pytest.approx(1.0, abs=0.3)
-    assert out["duration_s"] < 0.9, "idle time is not the command's"
+    assert out["baseline"]["method"] == "measured" and out["baseline"]["duration_s"] >= 0.7
+    assert out["duration_s"] + out["baseline"]["duration_s"] <= took_s, "idle time is not the command's"
     net = out["energy_net"]
     assert net["low"] <= 0.0 <= net["high"], "a constant 50 W leaves nothing above idle"
 
@@ -185,10 +187,13 @@ def test_idle_is_recorded_first_and_net_is_above_it(place) -> None:
 def test_append_adds_a_segment_and_leaves_out_the_gap(place) -> None:
     first = json.loads(place.run("--json", "--", "sleep", "0.2", check=0).stdout)
     time.sleep(0.5)
+    began = time.monotonic()
     both = json.loads(place.run("--json", "--append", first["name"], "--", "sleep", "0.2", check=0).stdout)
+    took_s = time.monotonic() - began
     assert both["name"] == first["name"] and len(place.tapes()) == 2
-    assert 0.4 <= both["duration_s"] < 0.85
-    assert both["energy"]["joules"] == pytest.approx(WATTS * both["duration_s"], rel=0.03)
+    second_s = both["duration_s"] - first["duration_s"]
+    assert 0.2 <= second_s <= took_s, "the half second between them is left out"
+    assert holds(both["energy"], WATTS * both["duration_s"])
 
 
 def test_what_is_asked_wrongly_is_refused_before_the_command_starts(place) -> None:
@@ -303,7 +308,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_command_once(place) -> None:
 
 def read_until(fd: int, word: bytes | None) -> bytes:
     shown = b""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and (word is None or word not in shown):
         if not select.select([fd], [], [], 0.1)[0]:
             continue
@@ -334,7 +339,7 @@ def test_nowhere_to_write_is_said_and_the_command_runs(place) -> None:
     (place.folder / "everywatt-runs").write_text("in the way")
     place.environ["XDG_STATE_HOME"] = str(place.folder / "everywatt-runs")
     done = place.run("--json=out.json", "--", "sh", "-c", "echo fine; exit 6", check=6)
-    assert done.stdout == b"fine\n" and b"no recording" in done.stderr
+    assert done.stdout == b"fine\n" and b"nothing recorded" in done.stderr
     assert json.loads((place.folder / "out.json").read_text())["energy"]["joules"] is None
 
 
@@ -368,10 +373,8 @@ def test_the_folder_of_the_run_is_removed_meanwhile(place) -> None:
     done = place.run("--json=out.json", *python(code), check=0)
     assert done.stdout == b"fine\n" and b"Traceback" not in done.stderr
     out = json.loads((place.folder / "out.json").read_text())
-    joules = out["energy"]["joules"]
-    assert (
-        joules == pytest.approx(WATTS * out["duration_s"], rel=0.05) if joules is not None else out["energy"]["refused"]
-    )
+    energy = out["energy"]
+    assert energy["refused"] if energy["joules"] is None else holds(energy, WATTS * out["duration_s"])
 
 
 def test_two_at_once_see_the_same_truth(place) -> None:
@@ -380,7 +383,7 @@ def test_two_at_once_see_the_same_truth(place) -> None:
     assert [child.returncode for child in both] == [0, 0]
     assert len({out["name"] for out in outs}) == 2
     for out in outs:
-        assert out["energy"]["joules"] == pytest.approx(WATTS * out["duration_s"], rel=0.02)
+        assert holds(out["energy"], WATTS * out["duration_s"])
 
 
 def test_runs_may_nest(place) -> None:
@@ -401,3 +404,21 @@ def test_only_visible_gpus_are_measured(tmp_path, sim_machine, mask, devices) ->
     assert energy["joules"] / json.loads(done.stdout)["duration_s"] == pytest.approx(
         70 if mask == "2,3" else 20, rel=0.05
     )
+
+
+def test_bytes_that_are_no_text_reach_the_command_and_the_run_is_kept(place) -> None:
+    odd = b"caf\xe9"
+    done = place.run("--tag", b"label=" + odd, "--note", odd, "--", "printf", "%s", b"\xff" + odd, check=0)
+    assert done.stdout == b"\xff" + odd
+    (tape,) = place.tapes()
+    with Tape.open(tape) as opened:
+        assert opened.meta["command"] == ["printf", "%s", "\\xffcaf\\xe9"]
+        assert opened.meta["note"] == opened.meta["tags"]["label"] == "caf\\xe9"
+
+
+def test_runs_may_be_kept_in_a_folder_whose_name_is_no_text(place) -> None:
+    folder = os.fsdecode(os.fsencode(place.folder) + b"/caf\xe9")
+    Path(folder).mkdir()
+    for words in (["run", "--", "true"], ["show"], ["show", "--json"], ["list"], ["list", "--json"]):
+        done = subprocess.run(place.words(*words), cwd=folder, env=place.environ, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from truths import holds
+from waiting import until
 
 CODE = 5
 
@@ -36,13 +38,9 @@ def honest(out, watts) -> None:
     if energy["joules"] is None:
         assert energy["refused"]
         return
-    # One 95 % interval in twenty may miss; three half-widths is no accident.
-    low, high = (energy["joules"] + 3 * (side - energy["joules"]) for side in (energy["low"], energy["high"]))
-    assert low <= truth <= high, energy
+    assert holds(energy, truth)
     if energy["coverage"] < 0.95:
         assert any("not observed" in note for note in energy["notes"])
-    else:
-        assert energy["joules"] == pytest.approx(truth, rel=0.05)
 
 
 @pytest.mark.parametrize("fault", ["vanish", "empty", long("garbage"), "negative", long("unreadable")])
@@ -87,7 +85,7 @@ def test_one_gpu_of_two_is_lost_and_the_other_goes_on(sim_machine, tmp_path) -> 
     lab = sim_machine(gpus=["constant:100W", "constant:60W"], sensor=["gpu.1.lost_at=1.3s"])
     out = run(lab, tmp_path)
     first, second = (out["energy"]["parts"].get(f"gpu.{index}") for index in range(2))
-    assert first["joules"] == pytest.approx(100.0 * out["duration_s"], rel=0.03) and first["coverage"] == 1.0
+    assert holds(first, 100.0 * out["duration_s"]) and first["coverage"] == 1.0
     if second is None or second["joules"] is None:  # it was lost before it gave two readings: the total says so
         assert second is None or any("gpu.1" in note for note in out["energy"]["notes"])
     else:
@@ -117,8 +115,8 @@ def test_an_nvidia_smi_that_hangs_from_the_start(sim_machine, tmp_path) -> None:
     assert out["energy"]["joules"] is None and out["energy"]["refused"]
 
 
-def recorder_of(lab) -> int:
-    """The recorder inside of the simulated machine."""
+def recorder_of(lab) -> int | None:
+    """The recorder inside of the simulated machine; None where there is none."""
     where = f"EVERYWATT_RUNTIME_DIR={lab.environment()['EVERYWATT_RUNTIME_DIR']}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -128,22 +126,26 @@ def recorder_of(lab) -> int:
                 return int(folder.name)
         except OSError:
             continue
-    raise AssertionError("there is no recorder")
+    return None
 
 
 def test_a_killed_recorder_is_replaced_while_the_command_runs(sim_machine, tmp_path) -> None:
     lab = sim_machine(gpus=["constant:100W"])
-    command = "import pathlib, sys, time; pathlib.Path('go').touch(); time.sleep(5); sys.exit(5)"
+    command = f": > go; until [ -e end ]; do sleep 0.05; done; exit {CODE}"
     words = [sys.executable, "-m", "everywatt", "run", "--no-estimate", "--json=out.json", "--"]
-    child = subprocess.Popen([*words, sys.executable, "-c", command], cwd=tmp_path, env=lab.environment())
-    while not (tmp_path / "go").exists():
-        assert child.poll() is None
-        time.sleep(0.05)
+    child = subprocess.Popen([*words, "sh", "-c", command], cwd=tmp_path, env=lab.environment())
+    until((tmp_path / "go").exists)
+    began = time.monotonic()
+    time.sleep(1.5)  # of which a flush is on the tape
+    first = recorder_of(lab)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: recorder_of(lab) not in (None, first), "another recorder")
     time.sleep(1.5)
-    os.kill(recorder_of(lab), signal.SIGKILL)
-    assert child.wait(60) == CODE
+    lasted_s = time.monotonic() - began
+    (tmp_path / "end").touch()
+    assert child.wait(240) == CODE
     out = json.loads((tmp_path / "out.json").read_text())
-    assert out["duration_s"] >= 5  # the whole command, and not what one recorder saw of it
+    assert out["duration_s"] >= lasted_s, "the whole command, and not what one recorder saw of it"
     (span,) = (one for one in out["spans"] if one["name"] == "run")
     assert span["duration_s"] == pytest.approx(out["duration_s"])
     assert any("ended unexpectedly" in text for text in out["quality"]["warnings"])

@@ -80,7 +80,7 @@ def test_why_names_each_source_and_a_cure(two_runs, capsys):
     assert budget["offset"]["half_width_j"] == pytest.approx(10)
     assert "calibrate" in budget["gain"]["cure"]
     assert main(["why", "last"]) == 0
-    assert "WHAT WOULD NARROW IT" in capsys.readouterr().out
+    assert "HOW TO NARROW IT" in capsys.readouterr().out
 
 
 def test_why_of_a_net_figure_has_no_offset(two_runs, capsys):

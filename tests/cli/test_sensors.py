@@ -91,7 +91,7 @@ def test_text_shows_one_value_of_each_channel(capsys):
 )
 def test_no_power_and_no_estimate_ends_with_4(capsys, names, flags, code):
     assert main(["sensors", "--sensors", names, *flags]) == code
-    assert ("Nothing on this machine delivers power" in capsys.readouterr().err) is (code == 4)
+    assert ("No sensor on this machine delivers power" in capsys.readouterr().err) is (code == 4)
 
 
 def test_everything_known_is_probed_except_replay(capsys):

@@ -9,13 +9,13 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 from sites import tree, write_home
+from waiting import until
 
 from everywatt.cli import serve
 from everywatt.cli.main import main
@@ -90,7 +90,7 @@ def test_it_refuses_with_2(words, own_home, capsys):
 def test_other_addresses_are_told_what_they_want(own_home, capsys):
     assert main(["serve", "--listen", "0.0.0.0:8765"]) == 2
     err = capsys.readouterr().err
-    assert "can be reached from other machines, and that wants a token and TLS files" in err
+    assert "can be reached from other machines and therefore requires a token and TLS files" in err
     assert "--token-file FILE --cert FILE --key FILE" in err
 
 
@@ -114,9 +114,7 @@ def test_it_serves_reads_only_and_ends_in_order(tmp_path, number):
     assert said["kind"] == "serve" and said["home"] == str(home) and said["token"] is False
     url = said["url"]
     assert get(url)[0] == 200
-    deadline = time.monotonic() + 30
-    while json.loads(get(f"{url}api/runs")[1])["pending"] and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: not json.loads(get(f"{url}api/runs")[1])["pending"])
     assert len(json.loads(get(f"{url}api/runs")[1])["runs"]) == 6
     status, body = get(f"{url}api/report?run=whole.tape&run=20261115-000000-job")
     assert status == 200 and [run["name"] for run in json.loads(body)["runs"]] == ["whole", "20261115-000000-job"]

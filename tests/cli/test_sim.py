@@ -41,7 +41,7 @@ def test_a_signal_reaches_the_command():
     child = start("--gpu", "constant:1W", "--", "sh", "-c", "echo up; exec sleep 30", stdout=subprocess.PIPE)
     assert child.stdout.readline() == "up\n"
     child.send_signal(signal.SIGTERM)
-    assert child.wait(timeout=10) == 128 + signal.SIGTERM
+    assert child.wait(timeout=240) == 128 + signal.SIGTERM
     child.stdout.close()
 
 

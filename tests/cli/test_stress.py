@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from loads import gone, workers_below
+from waiting import until
 
 from everywatt.api.run import load
 from everywatt.cli.stress_table import duty, duty_line
+from everywatt.core.errors import TapeError
 from everywatt.sim.machine import SimMachine
 from everywatt.stress.program import Cpu, Step
 from everywatt.stress.results import StepResult
@@ -128,7 +130,7 @@ def test_a_file_is_the_same_program_as_its_options(place):
         (["--cpu", "0"], "0 is not in the range"),
         (["--cpu", "2", "--shape", "zigzag"], "There is no shape 'zigzag'"),
         (["--cpu", "2", "--shape", "ramp:0..200"], "200 % in the shape"),
-        (["--cpu", "2", "--shape", "50", "--shape", "60"], "two shapes for all resources"),
+        (["--cpu", "2", "--shape", "50", "--shape", "60"], "Two shapes were given for all resources"),
         (["--cpu", "2", "--shape", "gpu=50"], "shape for gpu"),
         (["--cpu", "2", "--shape", "tpu=50"], "no resource 'tpu'"),
         (["--cpu", "2", "--time", "-5"], "cannot be"),
@@ -140,7 +142,7 @@ def test_a_file_is_the_same_program_as_its_options(place):
         (["--disk", "1MB/s", "--disk-folder", "/no/such"], "not a folder"),
         (["--cpu", "1", "--shape", "replay:no-such-run"], "no-such-run"),
         (["none.toml"], "none.toml"),
-        (["p.toml", "--cpu", "2"], "says what to do, and so does --cpu"),
+        (["p.toml", "--cpu", "2"], "and --cpu both describe the load."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -157,7 +159,8 @@ def test_after_ctrl_c_nothing_is_left(place, number):
     process = place.start(*words, "--time", "300")
     try:
         found = started(process, 5)
-        time.sleep(0.5)
+        until(lambda: begun(place), "the first step")
+        time.sleep(1)  # of it, in which something is reached
         os.killpg(process.pid, number)  # as a terminal does
         out, err = process.communicate(timeout=240)
     finally:
@@ -165,7 +168,7 @@ def test_after_ctrl_c_nothing_is_left(place, number):
     assert process.returncode == 128 + number
     assert gone(found, 0.0), "they were waited for"
     assert list((place.folder / "tmp").iterdir()) == []
-    assert number.name in out and "ended in step 1" in err, "what was reached until then is told"
+    assert number.name in out and "stopped in step 1" in err, "what was reached until then is told"
     (folder,) = place.runs()
     step = next(span for span in load(folder).spans if span.name == "step")
     assert step.attributes["complete"] is False and "cpu_percent" in step.attributes["reached"]
@@ -183,12 +186,20 @@ def test_after_a_kill_nothing_is_left(place):
 
 
 def started(process, count):
-    deadline = time.monotonic() + 60
-    while len(found := workers_below(process.pid)) < count:
-        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    time.sleep(1.5)  # until they are ready and have started
-    return found
+    def workers():
+        assert process.poll() is None, process.communicate()
+        found = workers_below(process.pid)
+        return found if len(found) >= count else []
+
+    return until(workers, f"{count} workers")
+
+
+def begun(place):
+    """Whether the first step is on the tape that is being written."""
+    try:
+        return any(span.name == "step" for folder in place.runs() for span in load(folder).spans)
+    except TapeError:  # it has no rows yet
+        return False
 
 
 def test_too_hot_ends_it_with_1(place):
@@ -222,18 +233,18 @@ def result_of(asked, reached, waited_s=0.0):
 @pytest.mark.parametrize(
     ("results", "says"),
     [
-        ([(10, 10.2), (90, 88.5)], "CPU: every step within 3 points of what was asked (worst 1.5)"),
-        ([(10, 10.25)], "CPU: the step within 3 points of what was asked (worst 0.2)"),
-        ([(10, 10), (90, 80)], "CPU: every step NOT within 3 points of what was asked (worst 10.0)"),
+        ([(10, 10.2), (90, 88.5)], "CPU: every step within 3 points of the request (worst 1.5)"),
+        ([(10, 10.25)], "CPU: the step within 3 points of the request (worst 0.2)"),
+        ([(10, 10), (90, 80)], "CPU: every step NOT within 3 points of the request (worst 10.0)"),
         (
             [(10, 9), (90, 20, 0.8)],
-            "CPU: 1 of 2 steps within 3 points of what was asked (worst 1.0); "
-            "in 1 of 2 steps the machine did not give the CPU that was asked for",
+            "CPU: 1 of 2 steps within 3 points of the request (worst 1.0); "
+            "in 1 of 2 steps the machine did not provide the CPU time requested",
         ),
         (
             [(90, 20, 0.8)],
-            "CPU: in 1 of 1 steps the machine did not give the CPU that was asked for; "
-            "how near the duty cycle comes cannot be told",
+            "CPU: in 1 of 1 steps the machine did not provide the CPU time requested; "
+            "the accuracy of the duty cycle cannot be determined",
         ),
     ],
 )

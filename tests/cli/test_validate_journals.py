@@ -29,18 +29,18 @@ def test_each_line_and_field_that_is_wrong_is_named(tmp_path):
         ("queries.jsonl", 4, "answer.status"),
         ("queries.jsonl", 5, None),
     ]
-    assert found[0][3] == "null is no text."
-    assert found[2][3] == "7 is no text."
-    assert found[3][3].startswith("The last line is torn off, and is left out: ")
+    assert found[0][3] == "null is not a string."
+    assert found[2][3] == "7 is not a string."
+    assert found[3][3].startswith("The last line is incomplete and was skipped: ")
 
 
 @pytest.mark.parametrize(
     ("line", "field", "problem"),
     [
-        ({"kind": "item", "id": "a", "index": True, "input": "a", "row": {}}, "index", "true is no whole number."),
-        ({"kind": "start", "id": "a", "attempt": 1, "device": "cpu"}, "lane", "null is no whole number."),
-        ({"x": 1}, "kind", "None is none of batch, item, start, end, collected."),
-        ([], None, "This is no JSON object."),
+        ({"kind": "item", "id": "a", "index": True, "input": "a", "row": {}}, "index", "true is not a whole number."),
+        ({"kind": "start", "id": "a", "attempt": 1, "device": "cpu"}, "lane", "null is not a whole number."),
+        ({"x": 1}, "kind", "None is not one of batch, item, start, end, collected."),
+        ([], None, "Not a JSON object."),
     ],
 )
 def test_lines_of_a_batch_by_their_kind(tmp_path, line, field, problem):

@@ -187,6 +187,25 @@ def test_paths_that_say_nothing(path):
     assert place(path) is None
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/user.slice/user-1000.slice/user@1000.service/system.slice/slurmstepd.scope/job_999/step_0",
+        "/user.slice/slurmstepd.scope/job_999/step_0",
+        "/user.slice/user-1000.slice/user@1000.service/slurm/uid_1000/job_999/step_0",
+        f"/docker/{ID}/slurm/uid_1000/job_999/step_0",
+        f"/system.slice/docker-{ID}.scope/system.slice/slurmstepd.scope/job_999/step_0",
+        f"/machine.slice/libpod-{ID}.scope/hpc.slice/n1_slurmstepd.scope/s5K1KKYAYG5D00/step_0",
+        "/machine.slice/slurmstepd.scope/job_999/step_0",
+        "/slurmstepd.scope/job_999/step_0",
+        "/system.slice/user-1000.slice/slurmstepd.scope/job_999",
+        "/../system.slice/slurmstepd.scope/job_999/step_0",
+    ],
+)
+def test_a_job_is_one_from_the_root_of_the_hierarchy_only(path):
+    assert PlaceKind.JOB not in places(path)
+
+
 def test_the_daemon_of_slurm_is_in_no_job():
     assert places("/system.slice/slurmstepd.scope/system").keys() == {PlaceKind.UNIT}
     assert places("/system.slice/slurmstepd.scope/sILOUILOUILOU0").keys() == {PlaceKind.UNIT}

@@ -162,7 +162,7 @@ def test_unknown_keys_warn_with_a_suggestion(place):
     assert settings(place).warnings == (
         f"{path}: there is no setting 'perid', did you mean 'period'?",
         f"{path}: there is no setting 'whatever'.",
-        f"{path}: there is no setting 'agnet': [agent] is read from the file of `everywatt agent --config FILE` only.",
+        f"{path}: there is no setting 'agnet': [agent] is only read from the file of `everywatt agent --config FILE`.",
         f"{path}: there is no setting 'sensro', did you mean 'sensor'?",
     )
 

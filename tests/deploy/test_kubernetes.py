@@ -104,7 +104,7 @@ def test_the_api_server_would_take_them(folder):
 def test_kustomize_makes_the_same_of_them(folder):
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not installed")
-    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
 
     def by_name(documents):

@@ -147,7 +147,7 @@ def test_a_switched_load_shows_the_window(tmp_path, window_s: float) -> None:
 def test_the_command_characterises_a_simulated_machine(sim_machine) -> None:
     lab = sim_machine(gpus=["sine:200W,100W,1.7s"], packages=["constant:40W"], sensor=["period=50ms"])
     command = [sys.executable, "-m", "everywatt", "doctor", "--characterise", "--json", "--time", "1s"]
-    done = subprocess.run(command, env=lab.environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=lab.environment(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     found = by_sensor(json.loads(done.stdout)["sensors"])
     # A machine that is held up sees some publications late.

@@ -67,7 +67,7 @@ def test_the_checks_come_in_order_and_leave_no_recorder_behind(tmp_path) -> None
     machine = Machine(tmp_path / "sys", tmp_path / "proc", tmp_path / "dev", environ=environ)
     found = check_up(machine, cwd=tmp_path, clock_synchronised=lambda: True)
     names = [check.name for check in found.checks]
-    assert names[0] == "machine" and names[-4:] == ["clock", "recorder", "folder of runs", "disk space"]
+    assert names[0] == "machine" and names[-4:] == ["clock", "recorder", "run directory", "disk space"]
     assert list(tmp_path.iterdir()) == []
     assert found.failed, "nothing measures and nothing can be modelled here"
 

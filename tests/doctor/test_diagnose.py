@@ -51,7 +51,7 @@ def test_a_machine_with_rapl(place) -> None:
     assert found["machine"].verdict is Verdict.PASS
     cpu = found["CPU energy (RAPL)"]
     assert cpu.verdict is Verdict.PASS and "cpu.0.package.energy" in cpu.seen
-    assert found["what you will get"].verdict is Verdict.PASS
+    assert found["energy domains"].verdict is Verdict.PASS
     assert diagnosis.domains == ("cpu.0: package", "dram.0: dram")
 
 
@@ -64,14 +64,14 @@ def test_what_is_inside_another_says_so(place) -> None:
     assert set(diagnosis.domains) == {
         "cpu.0: package", "cpu.0: core (inside package)", "cpu.1: package", "psys: node (a total of its own)",
     }  # fmt: skip
-    assert "cpu.0: core (inside package)" in found["what you will get"].seen
+    assert "cpu.0: core (inside package)" in found["energy domains"].seen
 
 
 def test_no_rapl(place) -> None:
     found, diagnosis = checks(place.machine)
     cpu = found["CPU energy (RAPL)"]
     assert cpu.verdict is Verdict.WARN and "no powercap tree" in cpu.seen and cpu.cure == "sudo modprobe intel_rapl_msr"
-    gets = found["what you will get"]
+    gets = found["energy domains"]
     assert diagnosis.domains in ((), ("host: node (modelled)",))
     assert gets.verdict is (Verdict.WARN if diagnosis.domains else Verdict.FAIL)
 
@@ -187,7 +187,7 @@ def jetson(place, rails: bool) -> None:
 @pytest.mark.parametrize("rails", [True, False])
 def test_a_jetson_is_measured_by_its_rails_and_not_by_nvml(place, monkeypatch, rails) -> None:
     jetson(place, rails)
-    refused = Report("nvml", State.UNUSABLE, "NVML starts, but no GPU gives energy or power: Not Supported.")
+    refused = Report("nvml", State.UNUSABLE, "NVML starts, but no GPU reports energy or power: Not Supported.")
     real = module.choose
 
     def choose(targets, request):
@@ -200,7 +200,7 @@ def test_a_jetson_is_measured_by_its_rails_and_not_by_nvml(place, monkeypatch, r
     assert "Orin Nano" in found["Jetson"].seen
     assert found["Jetson"].verdict is (Verdict.PASS if rails else Verdict.WARN)
     if rails:
-        assert found["what you will get"].verdict is Verdict.PASS and not diagnosis.failed
+        assert found["energy domains"].verdict is Verdict.PASS and not diagnosis.failed
 
 
 def test_a_card_without_a_driver_fails(place) -> None:
@@ -233,7 +233,7 @@ def test_what_gpus_do_not_say_is_a_warning() -> None:
     assert found == {"other GPU users": Verdict.WARN, "GPU throttling": Verdict.WARN}
     hot = replace(report, samples={"gpu.0.throttle": float(0x40 + 1), "gpu.1.throttle": 4.0})
     throttling = module._gpus_now(hot, [])[1]
-    assert throttling.verdict is Verdict.WARN and throttling.seen == "gpu.0: too hot (hardware)"
+    assert throttling.verdict is Verdict.WARN and throttling.seen == "gpu.0: thermal throttling (hardware)"
 
 
 def test_a_plug_in_that_raises_is_a_warning_and_the_others_go_on(place) -> None:
@@ -290,7 +290,7 @@ def test_the_fix_twice_is_harmless(place, tmp_path) -> None:
     before = picture(etc)
     again = fix(place.machine, etc, call=Root())
     assert all(step.done for step in again) and picture(etc) == before
-    assert sum("as it should be" in step.what for step in again) == 2
+    assert sum("up to date" in step.what for step in again) == 2
 
 
 def test_a_step_that_fails_is_said_and_the_others_are_done(place, tmp_path) -> None:

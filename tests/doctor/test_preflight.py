@@ -22,7 +22,7 @@ def test_each_disturbance_is_named():
     said = sentences(0.31, rows, {"gpu.1.throttle": float(0x48), "gpu.0.throttle": None}, hot=True)
     assert said[0] == "Other programs kept 31% of the CPUs busy just before the start."
     assert "process 10 on gpu.1" in said[1] and "2 more" in said[1]
-    assert "gpu.1 is slowed down: hardware slow-down, too hot (hardware)" in said[2]
+    assert "gpu.1 is throttled: hardware slowdown, thermal throttling (hardware)" in said[2]
     assert "temperature" in said[3]
     assert Preflight(said).refusal.startswith("The machine is not quiet: Other programs kept 31%")
     assert "measures power" in Preflight(said, power=False).refusal
@@ -36,7 +36,7 @@ def test_a_busy_card_whose_processes_are_not_shown_is_a_disturbance():
         "gpu.3.utilisation": 90.0,
     }
     said = sentences(0.0, [{"pid": os.getpid(), "gpu": 3}], samples)
-    assert said == ("gpu.0 was 50% busy just before the start, and the driver does not say by whom.",)
+    assert said == ("gpu.0 was 50% busy just before the start; the driver does not report by whom.",)
 
 
 def stat(folder, busy, idle=0):

@@ -182,10 +182,14 @@ def test_a_card_that_is_lost_gives_no_power_and_an_age(world) -> None:
 
     values = world.until(without_power)
     assert values['everywatt_tick_age_seconds{device="gpu.0",domain="gpu"}'][0] > 4
+    assert values['everywatt_sensor_up{sensor="virtual"}'][0] == 0
     coverage = 'everywatt_coverage_ratio{device="gpu.0",domain="gpu"}'
     world.until(lambda: agent.values()[coverage][0] < 0.95)
     assert any("cannot be read" in line for line in agent.said)
     assert key("cpu.0", "package") in agent.values(), "the others go on"
+    del world.machine.broken["virtual.card"]
+    world.until(lambda: agent.values()['everywatt_sensor_up{sensor="virtual"}'][0] == 1)
+    agent.wait_for(power)
     agent.end()
 
 
@@ -200,7 +204,7 @@ def test_small_flushes_less_often_and_sends_all(world) -> None:
 
 def test_a_folder_has_one_agent(world) -> None:
     world.agent()
-    with pytest.raises(UsageError, match="Another agent uses"):
+    with pytest.raises(UsageError, match="Another agent is using"):
         world.agent()
 
 

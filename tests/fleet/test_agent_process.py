@@ -33,28 +33,27 @@ def lab(sim_machine):
     return sim_machine(gpus=["square:100W,300W,2s"], packages=["constant:60W"], sensor=["package.dram=0.2"])
 
 
-def utc_to_monotonic_ns(at_ms: int) -> int:
-    return at_ms * 1_000_000 - (time.time_ns() - time.monotonic_ns())
-
-
 def key(device: str, domain: str) -> str:
     return f'{ENERGY}{{device="{device}",domain="{domain}",pedigree="counter"}}'
 
 
-def test_counters_are_the_truth_and_owners_add_up(lab, tmp_path):
+def grown(agent, first, devices):
+    """What the agent tells, once every device has counted on. How exactly it counts is tested in virtual time."""
+    values = agent.values()
+    counted = (values[key(*device)][0] - first.get(key(*device), (0.0, None))[0] for device in devices)
+    return values if all(joules > 5 for joules in counted) else None
+
+
+def test_counters_go_up_and_owners_add_up(lab, tmp_path):
     with AgentProcess(
         home_of(tmp_path, lab.environment()), "--state", str(tmp_path / "s"), "--period", "0.2s"
     ) as agent:
         agent.wait_for(key("gpu.0", "gpu"))
-        time.sleep(1)
         first = agent.values()
-        time.sleep(2)
-        last = agent.values()
-        for device, domain in (("cpu.0", "package"), ("dram.0", "dram"), ("gpu.0", "gpu")):
-            (a_j, a_ms), (b_j, b_ms) = first[key(device, domain)], last[key(device, domain)]
-            truth = lab.truth(device, utc_to_monotonic_ns(a_ms), utc_to_monotonic_ns(b_ms))
-            # It may take 3 s until it is known when the card publishes: up to 0.1 s at each end.
-            assert b_j - a_j == pytest.approx(truth, rel=0.01, abs=60 if device == "gpu.0" else 3), device
+        devices = (("cpu.0", "package"), ("dram.0", "dram"), ("gpu.0", "gpu"))
+        last = agent.until(lambda: grown(agent, first, devices), "five joules more of each device")
+        for device, domain in devices:
+            b_j = last[key(device, domain)][0]
             owned = sum(
                 round(value * 1e6)
                 for name, (value, _) in last.items()
@@ -145,13 +144,26 @@ def test_killed_a_hundred_times(lab, tmp_path):
     kill_at_random(lab, tmp_path, 100, seed=2)
 
 
+def test_a_lost_card_is_a_sensor_that_is_down(sim_machine, tmp_path):
+    lab = sim_machine(gpus=["constant:100W"], packages=["constant:50W"], sensor=["fail_after=250,fail_code=15"])
+    power, up = 'everywatt_power_watts{device="gpu.0"', 'everywatt_sensor_up{sensor="nvml"}'
+    env = home_of(tmp_path, lab.environment())
+    with AgentProcess(env, "--state", str(tmp_path / "s"), "--period", "0.1s") as agent:
+        assert agent.wait_for(power)[up][0] == 1
+        agent.until(lambda: agent.values()[up][0] == 0, "the card to be lost")
+        agent.until(lambda: not any(name.startswith(power) for name in agent.values()), "the power to go")
+        assert key("cpu.0", "package") in agent.values(), "the others go on"
+        assert any("cannot be read" in line for line in agent.log)
+        assert agent.end() == 0
+
+
 def test_nothing_measures_power(tmp_path):
     env = home_of(tmp_path, {"EVERYWATT_SYS": str(tmp_path / "none"), "PATH": "/nowhere", "PYTHONPATH": str(SRC)})
     words = [sys.executable, "-m", "everywatt", "agent", "--no-estimate", "--listen", "127.0.0.1:0"]
     words += ["--sensors", "rapl,use", "--state", str(tmp_path / "s")]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 4
-    assert "Nothing here measures power" in done.stderr
+    assert "No sensor here measures power" in done.stderr
 
 
 def test_another_machine_may_only_ask_with_tls_and_a_token(tmp_path, lab):
@@ -166,7 +178,7 @@ def test_another_machine_may_only_ask_with_tls_and_a_token(tmp_path, lab):
         (["--token-file", str(token)], "TLS files"),
         (tls, "a token"),
     ):
-        done = subprocess.run([*base, *words], env=env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*base, *words], env=env, capture_output=True, text=True, timeout=240)
         assert done.returncode == 2 and f"wants {lacking}" in done.stderr, done.stderr
     import ssl
 
@@ -189,8 +201,8 @@ def test_two_agents_do_not_share_a_folder(tmp_path, lab):
     with AgentProcess(env, "--state", str(tmp_path / "s")) as agent:
         agent.wait_for("everywatt_build_info")
         second = [sys.executable, "-m", "everywatt", "agent", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "s")]
-        done = subprocess.run(second, env={**env, "PYTHONPATH": str(SRC)}, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 2 and "Another agent uses" in done.stderr
+        done = subprocess.run(second, env={**env, "PYTHONPATH": str(SRC)}, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 2 and "Another agent is using" in done.stderr
 
 
 def test_a_reload_changes_what_it_may_and_systemd_hears_all(tmp_path, lab):
@@ -268,7 +280,7 @@ print(check(folder))
     for folder in (lab.folder, *lab.folder.parents):  # as the machine's own /sys is
         if folder != Path("/") and folder.stat().st_uid == 0:
             folder.chmod(folder.stat().st_mode | 0o055)
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=90)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     _, told = done.stdout.split(f"PLAIN {nobody.pw_uid}\n")
     values = parse("\n".join(line for line in told.splitlines() if line.startswith("everywatt_")))
@@ -279,7 +291,7 @@ def test_check_prints_series_and_keeps_nothing(tmp_path, lab):
     env = {**home_of(tmp_path, lab.environment()), "PYTHONPATH": str(SRC)}
     done = subprocess.run(
         [sys.executable, "-m", "everywatt", "agent", "--check", "--compat", "kepler,dcgm,jetson"],
-        env=env, capture_output=True, text=True, timeout=60,
+        env=env, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     values = parse(done.stdout)
     assert done.returncode == 0, done.stderr

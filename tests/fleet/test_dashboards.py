@@ -102,7 +102,7 @@ def test_promtool_is_content(words):
             "promtool is not installed (make system-packages)"
         )
     done = subprocess.run(
-        ["promtool", *words.split()], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60
+        ["promtool", *words.split()], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SUCCESS" in done.stdout

@@ -75,13 +75,13 @@ def test_what_is_too_large_is_halved(status, text, step_s):
 
 
 def test_what_is_too_large_whatever_its_size_is_told():
-    with pytest.raises(MeasurementRefused, match="refuses a: it has too many series"):
+    with pytest.raises(MeasurementRefused, match="rejects a: it has too many series"):
         asked_of(lambda one: engine(one, most=0, text="it has too many series"))
 
 
 def test_a_wrong_query_is_told_in_the_servers_words():
     body = b'{"status":"error","errorType":"bad_data","error":"1:3: parse error: unexpected character"}'
-    with pytest.raises(MeasurementRefused, match=r"refuses a\{: 1:3: parse error") as caught:
+    with pytest.raises(MeasurementRefused, match=r"rejects a\{: 1:3: parse error") as caught:
         asked_of(lambda one: (400, {}, body), wanted=[Wanted("a{")], step_s=1)
     assert caught.value.exit_code == 3
 
@@ -104,7 +104,7 @@ def test_warnings_and_partial_answers_are_kept():
         return ok({"result": []}, warnings=["a store is away"], isPartial=True)
 
     found, _ = asked_of(answer)
-    assert found.series == [] and found.warnings == ["a store is away", "the answer is partial"]
+    assert found.series == [] and found.warnings == ["a store is away", "the response is partial"]
 
 
 def test_marks_of_an_end_and_samples_from_outside_are_left_out():

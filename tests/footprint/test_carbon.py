@@ -100,7 +100,7 @@ def test_a_hole_in_the_table_is_told_and_the_figure_kept(two_hours):
     curve = Curve(np.array(times), np.full(len(times), 50.0), times[-1] + 900, "grid.csv")
     found = footprint(two_hours, Factors(curve=curve))
     assert found.carbon_varying.value == pytest.approx(20.0, rel=1e-3)
-    assert "no value for 22 min 30 s of it, where the one before stands in" in found.carbon_varying.how
+    assert "no value for 22 min 30 s of the run; the previous one is used" in found.carbon_varying.how
     whole = Curve(np.array([start - 900, start, start + HOUR_S]), np.full(3, 50.0), start + 3 * HOUR_S, "grid.csv")
     assert "no value" not in footprint(two_hours, Factors(curve=whole)).carbon_varying.how
 

@@ -206,7 +206,7 @@ def test_a_line_that_was_cut_off_is_told(tmp_path, capsys):
     assert dispatch(["import", "aipowermeter", str(tmp_path), "--out", str(tmp_path / "a.tape"), "--json"]) == 0
     told = capsys.readouterr()
     assert "1 line could not be read" in told.err
-    assert json.loads(told.out)["oddities"] == ["1 line could not be read and became no reading"]
+    assert json.loads(told.out)["oddities"] == ["1 line could not be read and gave no readings"]
 
 
 def test_sage_and_its_rails(make):

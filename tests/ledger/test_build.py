@@ -152,7 +152,7 @@ def test_idle_that_was_measured_on_a_busy_machine_is_not_idle(tmp_path):
     check(ledger)
     idle = ledger.idle["cpu.0"]
     assert (idle["method"], idle["watts"]) == ("quiet", pytest.approx(20.0, rel=0.02))
-    assert "busy while idle was measured, which was not taken" in idle["note"]
+    assert "busy during the idle baseline; baseline rejected" in idle["note"]
     assert ledger.entry("mine").energy.value == pytest.approx(40.0, rel=0.05)
 
 
@@ -288,7 +288,7 @@ def test_a_made_cgroup_tells_of_what_no_process_row_did(tmp_path):
     write_machine(path, {"cpu.0": flat(50.0)}, [root], seconds=12, other=flat(0.75), cgroup_rows=rows, follow=[100])
     ledger = load(path).ledger(baseline=10.0)
     check(ledger)
-    gone = ledger.entry("processes of the command that came and went")
+    gone = ledger.entry("short-lived processes of the command")
     assert gone.use["cpu_s"] == pytest.approx(9, rel=0.01)
     assert gone.energy.value == pytest.approx(360, rel=0.01)
 

@@ -109,7 +109,7 @@ def test_spans_share_by_what_their_processes_used(tmp_path):
     adds_up(ledger)
     owed = {entry.owner.label: entry.energy.joules for entry in ledger.entries}
     assert owed == pytest.approx(
-        {"busy": 8 * (10 + 30), "lazy": 8 * (10 + 10), "later": 60.0, "outside of the spans": 180.0}, rel=1e-3
+        {"busy": 8 * (10 + 30), "lazy": 8 * (10 + 10), "later": 60.0, "outside the spans": 180.0}, rel=1e-3
     )
     assert ledger.entry("busy").owner.kind is OwnerKind.SPAN
     assert ledger.entry("busy").method == "overlap and use"
@@ -136,4 +136,4 @@ def test_spans_share_a_card_by_sm_use(tmp_path):
     adds_up(ledger)
     assert ledger.entry("a").energy.joules == pytest.approx(12 * (20 + 120), rel=1e-3)
     assert ledger.entry("b").energy.joules == pytest.approx(12 * (20 + 40), rel=1e-3)
-    assert ledger.entry("outside of the spans").energy.joules == pytest.approx(12 * 30, rel=1e-3)
+    assert ledger.entry("outside the spans").energy.joules == pytest.approx(12 * 30, rel=1e-3)

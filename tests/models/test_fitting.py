@@ -181,7 +181,7 @@ def test_a_dead_sensor_is_refused_and_a_dead_stretch_left_out():
     watts = table.columns["power"].copy()
     watts[100:180] = 61.0
     found = fit(table.with_columns({**table.columns, "power": watts}), "power", only=PLAIN)
-    assert "stood exactly still for 80 rows" in " ".join(found.warnings)
+    assert "was constant for 80 rows" in " ".join(found.warnings)
     assert found.chosen.blocked_pct < 1.5
 
 

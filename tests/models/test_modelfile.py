@@ -60,7 +60,7 @@ def test_the_file_is_small_readable_and_whole(data, tmp_path):
         (("gain",), "1"),
         (("features",), {}),
         (("features", 0, "kind"), "__import__('os').system('true')"),
-        (("features", 0, "column"), "not told"),
+        (("features", 0, "column"), "not named"),
         (("features", 0, "weight"), None),
         (("features", 0, "low"), 1e9),
         (("form", "kind"), "pickle"),

@@ -5,9 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
+from waiting import until
 
 import everywatt
 from everywatt.batch.journal import read_journal
@@ -104,9 +104,7 @@ def test_a_requeued_task_goes_on_and_what_was_in_flight_is_marked(here):
     text = 'echo "$1" >> started; if [ "$1" = i2 ] && [ ! -e free ]; then sleep 60; fi; sleep 0.1; echo "$1" >> ended'
     words = ["--executor", "slurm", "--tasks", "1", "--sbatch=--gres=gpu:1", "--json"]
     process = here.start(*words, here.items(4), "--", here.script(text), "{input}")
-    deadline = time.monotonic() + 60
-    while "i2" not in text_of(here.folder / "started") and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: "i2" in text_of(here.folder / "started"))
     (job,) = here.folder.glob("runs/*/parts/1/job")
     (here.folder / "free").touch()
     here.slurm.requeue(f"{job.read_text().strip()}_0")
@@ -128,9 +126,7 @@ def test_a_cancelled_array_is_collected_and_its_rest_is_submitted_again(here):
     assert "have not ended" in err
     (part,) = here.folder.glob("runs/*/parts/1")
     job = (part / "job").read_text().strip()
-    deadline = time.monotonic() + 60
-    while "i0" not in text_of(here.folder / "ended") and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: "i0" in text_of(here.folder / "ended"))
     here.slurm.cancel(job)
     here.slurm.wait(job)
     (here.folder / "free").touch()

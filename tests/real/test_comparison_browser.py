@@ -64,7 +64,7 @@ def test_failures_are_shown(open_page, pages, picture):
     assert "B: 1 of 8 trials failed; the command ended with 3" in page.inner_text("#failures")
     assert page.inner_text("p.verdict").startswith("B: no verdict: 1 trial failed")
     assert page.eval_on_selector_all(".order li.failed", "all => all.length") == 1
-    assert "trial 3 lies far off the others" in page.inner_text("#verdict")
+    assert "trial 3 is an outlier" in page.inner_text("#verdict")
     picture(page, "comparison-failed.png", full_page=True)
 
 

@@ -7,13 +7,13 @@ import re
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 from browsing import CHROMIUM
+from waiting import until
 
 pytestmark = pytest.mark.ml
 SERVE = """
@@ -61,14 +61,14 @@ def server(tmp_path_factory):
 
 
 def model_of(url: str) -> str:
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
+    def loaded() -> str:
         try:
             with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:
                 return json.load(answer)["data"][0]["id"]
         except (urllib.error.URLError, OSError, KeyError):
-            time.sleep(0.3)
-    raise AssertionError("the server never got ready")
+            return ""
+
+    return until(loaded, "the LLM server")
 
 
 def everywatt(*words):
@@ -119,7 +119,7 @@ def report(run, open_page):
         "SmolLM2",
         "accuracy per joule mean",
         "energy per output token",
-        "Queries that cost most",
+        "Most expensive queries",
     ):
         assert words in text
 

@@ -1,10 +1,9 @@
 """Real Prometheus and VictoriaMetrics on loopback, written to and asked: what they hold is what the tape has."""
 
-import time
-
 import pytest
 from agents import AgentProcess, home_of, told_on
 from engines import MARKS, NEEDED, Engine, free_port, prometheus, victoria
+from waiting import until
 
 from everywatt.fleet.segments import segments
 from everywatt.sim.machine import SimMachine
@@ -53,17 +52,24 @@ def test_what_is_written_is_the_tape_to_the_last_sample(engines, lab, tmp_path, 
         agent.until(lambda: len(segments(tmp_path / "s" / "tape")) >= 3, "three segments")
         assert agent.end() == 0
     told = told_on(segments(tmp_path / "s" / "tape"))
-    time.sleep(1.5)  # VictoriaMetrics shows what it took after a second
     quoted = f'n\\"o\\\\de\\n{name}'
     for metric in (ENERGY, "everywatt_owner_energy_joules_total", "everywatt_power_watts"):
-        stored = engine.raw(f'{metric}{{job="everywatt",instance="{quoted}"}}')
         mine = {labels: samples for (one, labels), samples in told.items() if one == metric}
         assert mine
-        found = {
+        holds(engine, f'{metric}{{job="everywatt",instance="{quoted}"}}', mine)
+
+
+def holds(engine, selector, mine):
+    """What an engine has is what the tape has; an engine shows what it took a second or two later."""
+
+    def stored():
+        return {
             tuple((k, v) for k, v in labels if k not in ("__name__", "instance", "job")): samples
-            for labels, samples in stored.items()
+            for labels, samples in engine.raw(selector).items()
         }
-        assert found == mine, metric
+
+    until(lambda: sum(map(len, stored().values())) >= sum(map(len, mine.values())), f"all samples of {selector}")
+    assert stored() == mine, selector
 
 
 def test_the_receiver_and_the_agent_both_go_and_come_back(lab, tmp_path):
@@ -89,17 +95,9 @@ def test_the_receiver_and_the_agent_both_go_and_come_back(lab, tmp_path):
         try:
             with AgentProcess(env, *options) as agent:
                 agent.wait_for(ENERGY)
-                time.sleep(2)
+                agent.until(lambda: engine.raw(ENERGY), "the first samples")
                 assert agent.end() == 0
-            time.sleep(1.5)
-            stored = engine.raw(ENERGY)
+            told = told_on(segments(tmp_path / "s" / "tape"))
+            holds(engine, ENERGY, {labels: samples for (one, labels), samples in told.items() if one == ENERGY})
         finally:
             engine.close()
-    told = {
-        labels: samples
-        for (one, labels), samples in told_on(segments(tmp_path / "s" / "tape")).items()
-        if one == ENERGY
-    }
-    assert {
-        tuple((k, v) for k, v in labels if k not in ("__name__", "instance", "job")): s for labels, s in stored.items()
-    } == told

@@ -8,6 +8,7 @@ import urllib.request
 
 import pytest
 from slurm_site import FREEZER, PER_CPU_S, SlurmSite, cgroups_are_ours, remove_cgroups
+from waiting import until
 
 from everywatt.slurm.node.presence import AGENT, NODE
 
@@ -49,9 +50,7 @@ def metrics(site):
 def test_jobs_are_owners_of_the_agent_and_records_of_its_tape(site, ran):
     assert len({site.recorder("node1", AGENT), site.recorder("node1", NODE), None}) == 3
     job, _ = ran
-    deadline = time.monotonic() + 120
-    while f'owner="{job}"' not in (text := metrics(site)) and time.monotonic() < deadline:
-        time.sleep(0.5)
+    text = until(lambda: text if f'owner="{job}"' in (text := metrics(site)) else "", f"job {job} as an owner")
     (info,) = [line for line in text.splitlines() if line.startswith(f'everywatt_job_info{{job="{job}"')]
     assert 'user="root"' in info and 'partition="main"' in info
     site.cluster.wait(job)

@@ -42,7 +42,7 @@ def test_paths_of_version_2_and_of_sluids(tmp_path: Path) -> None:
         run = [*words, "sim", "--package", "load:10W,50W", "--", *words, "run", "--", "sh", "-c", script]
         subprocess.run(run, env=env, check=True, capture_output=True, timeout=240)
         done = subprocess.run(
-            [*words, "ledger", "last", "--by", "step", "--json"], env=env, check=True, capture_output=True, timeout=60
+            [*words, "ledger", "last", "--by", "step", "--json"], env=env, check=True, capture_output=True, timeout=240
         )
         owners = {owner["owner"]["id"]: owner for owner in json.loads(done.stdout)["owners"]}
         for name, step in (("77", "77.0"), (SLUID, f"{SLUID}.batch")):

@@ -6,6 +6,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+from hung import can_mount_fuse, hung_mount
+from slurm_cluster import Options, SlurmCluster
+
+from everywatt.slurm.node.hooks import Site, hook, make_spool
 from everywatt.slurm.node.scontrol import show_jobs
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -90,6 +95,23 @@ def test_by_hand_and_nothing_is_left(slurm, tmp_path):
         process.terminate()
         assert process.wait(60) == 0
     assert [pid for pid in ours(str(tmp_path / "own")) if pid != os.getpid()] == []
+
+
+@pytest.mark.skipif(not can_mount_fuse(), reason="FUSE cannot be mounted here")
+def test_a_prolog_whose_program_is_on_a_hung_mount_lets_jobs_run(tmp_path, with_slurm):
+    """The program is in a virtual environment on a filesystem that has stopped answering: jobs start all the same."""
+    site = Site(tmp_path / "spool", tmp_path, tmp_path / "store", tmp_path / "hung/venv/bin/everywatt")
+    make_spool(site.spool)
+    prolog = tmp_path / "prolog.sh"
+    prolog.write_text(hook("start", site))
+    prolog.chmod(0o755)
+    with (
+        SlurmCluster(tmp_path / "slurm", Options(nodes=1, prolog=prolog)) as cluster,
+        hung_mount(tmp_path / "hung"),
+    ):
+        job = cluster.sbatch("#!/bin/sh\ntrue\n")
+        cluster.until(lambda: cluster.states(job) == {str(job): "COMPLETED"}, "the job has run", 20)
+        assert cluster.node_state("node1") in ("IDLE", "COMPLETING", "ALLOCATED", "MIXED")
 
 
 def ours(folder: str) -> list[int]:

@@ -5,13 +5,13 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from everywatt.cli.main import main
 from everywatt.slurm.site.from_series import jobs_of_series
@@ -40,18 +40,20 @@ def free_port() -> int:
 def serving(command: list[str], url: str) -> Iterator[None]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(f"{url}/api/v1/query?query=1", timeout=2).close()
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < until, "it did not start"
-                time.sleep(0.2)
+        until(lambda: answers(process, url), "the engine to start")
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(240)
+
+
+def answers(process: subprocess.Popen, url: str) -> bool:
+    assert process.poll() is None, "it did not start"
+    try:
+        urllib.request.urlopen(f"{url}/api/v1/query?query=1", timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 def lines() -> list[tuple[str, float, int]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 HERE = Path(__file__).parent
 
@@ -48,11 +48,8 @@ class Lab:
                     found.append(int(entry.name))
         return found
 
-    def wait_gone(self, seconds: float = 8.0) -> None:
-        deadline = time.monotonic() + seconds
-        while self.recorders() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert self.recorders() == []
+    def wait_gone(self) -> None:
+        until(lambda: not self.recorders(), "the recorder to leave")
 
 
 @pytest.fixture

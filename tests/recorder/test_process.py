@@ -74,7 +74,7 @@ def test_clients_that_start_at_once_get_one_recorder(lab) -> None:
         )
         for n in range(4)
     ]
-    pids = {program.communicate(timeout=30)[0].strip() for program in programs}
+    pids = {program.communicate(timeout=240)[0].strip() for program in programs}
     assert [program.returncode for program in programs] == [0] * 4
     assert len(pids) == 1
 
@@ -153,7 +153,7 @@ def test_a_killed_host_leaves_a_sealed_tape(lab) -> None:
     host.stdout.close()
     lab.wait_gone()
     assert table(lab.tape(), "select count(*) from seal") == [(1,)]
-    assert ("client", "The measured program left without closing the tape.") in notes(lab.tape())
+    assert ("client", "Recording ended early: the measured program exited without closing it.") in notes(lab.tape())
     assert table(lab.tape(), "select count(*) from span where end_ns is null")[0][0] >= 1
     assert table(lab.tape(), "select count(*) from frame where grp=1")[0][0] >= 1
 
@@ -230,7 +230,7 @@ def test_a_removed_socket_makes_the_recorder_leave_when_its_tapes_are_closed(lab
     time.sleep(0.3)
     closed = recording.close(linger=False)
     assert table(closed.path, "select count(*) from span") == [(1,)]
-    lab.wait_gone(3.0)
+    lab.wait_gone()
 
 
 def test_a_recorder_that_may_not_idle_serves_its_client_and_leaves(lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,14 +240,13 @@ def test_a_recorder_that_may_not_idle_serves_its_client_and_leaves(lab, monkeypa
     closed = recording.close(linger=False)
     assert table(closed.path, "select name from span") == [("served",)]
     assert table(closed.path, "select count(*) from note where kind = 'recorder'") == [(0,)]
-    lab.wait_gone(5.0)
+    lab.wait_gone()
 
 
 def test_a_runtime_folder_of_a_very_long_name(lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERYWATT_RUNTIME_DIR", str(lab.runtime / ("x" * 120)))
     closed = start(lab).close(linger=False)
     assert "pid" in closed.cost
-    time.sleep(0.5)
 
 
 def test_the_recorder_inherits_no_mask_no_session_and_never_imports_main(lab) -> None:
@@ -261,7 +260,7 @@ def test_the_recorder_inherits_no_mask_no_session_and_never_imports_main(lab) ->
         "r.close(linger=False)\n"
     )
     done = subprocess.run(
-        [sys.executable, str(main), str(lab.tape())], capture_output=True, text=True, env=environ(lab), timeout=30
+        [sys.executable, str(main), str(lab.tape())], capture_output=True, text=True, env=environ(lab), timeout=240
     )
     assert done.stdout.splitlines() == ["main", f"{os.cpu_count()} True /"], done.stderr
     assert done.stderr == ""

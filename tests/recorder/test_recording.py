@@ -99,6 +99,36 @@ def test_publications_are_bracketed(world) -> None:
     assert len(reads) <= 1.1 * len(late)
 
 
+@pytest.mark.parametrize("most_s", [0.03, 0.4, 1.0])
+def test_publications_are_bracketed_by_a_recorder_that_is_held_up(world, most_s: float) -> None:
+    """As on a busy machine: now and then it has no turn for a while. What it then reads was published some time ago."""
+    chance = random.Random(0)
+    recording = start(world)
+    world.sleep(3.0)
+    for _ in range(200):
+        world.sleep(chance.expovariate(1 / 0.15))
+        held_s = chance.uniform(0.0, most_s)
+        world.time.stop(world.recorder, held_s)
+        world.sleep(held_s)
+    found = joules_and_brackets(recording.close().path, "virtual.card")
+    assert len(found) > 150
+    assert [row for row in found if not holds_its_publication(world.machine, *row)] == []
+
+
+def joules_and_brackets(path: Path, group: str) -> list[tuple[int, int, int, float]]:
+    with Tape.open(path) as tape:
+        number = next(g.id for g in tape.groups if g.info.name == group)
+        return [(*row[:3], row.values[0] * 1e-6) for frame in tape.frames(number) for row in frame.rows()]
+
+
+def holds_its_publication(machine, read_ns: int, early_ns: int, late_ns: int, joules: float) -> bool:
+    """Whether the bracket of a row holds the instant at which the card published its value."""
+    at_ns = (read_ns - CARD_PHASE_NS) // CARD_NS * CARD_NS + CARD_PHASE_NS
+    while machine.energy_j("gpu", machine.origin_ns, at_ns) > joules + 1e-5:
+        at_ns -= CARD_NS
+    return early_ns - 1e5 <= at_ns <= late_ns + 1e5
+
+
 def test_processes_are_followed_for_each_tape_apart(world) -> None:
     first, second = start(world, "a/h-0001.tape", pids=[11]), start(world, "b/h-0001.tape", pids=[22])
     first.follow([33])
@@ -249,7 +279,7 @@ def test_a_killed_program_leaves_a_sealed_tape(world, wait_s: float) -> None:
     world.kill(task.process)
     world.wait_gone()
     assert table(path, "select count(*) from seal") == [(1,)]
-    assert ("client", "The measured program left without closing the tape.") in notes(path)
+    assert ("client", "Recording ended early: the measured program exited without closing it.") in notes(path)
     assert table(path, "select count(*) from span where end_ns is null")[0][0] >= 1
     assert table(path, "select count(*) from frame where grp=1")[0][0] >= 1
 
@@ -317,7 +347,7 @@ def test_a_slow_sensor_is_noted_once(world) -> None:
     world.machine.slow_ns.clear()
     closed = recording.close(linger=False)
     assert [text for kind, text in notes(closed.path) if kind == "slow-read"] == [
-        "Reading virtual.package took 1.3 s; other sensors had to wait."
+        "Reading virtual.package took 1.3 s and delayed other sensors."
     ]
 
 

@@ -159,7 +159,7 @@ def test_quality_and_anchors_are_on_the_tape(tmp_path: Path, clock: FakeClock) -
     assert select(path, "select value from meta where key='meter'") == [('{"cpu_s": 0.5}',)]
     assert select(path, "select count(*) from anchor") == [(1 + 4 + 1,)]
     assert select(path, "select text from note where kind='rate'") == [
-        ("c: 10 rows a second were expected and 5 came.",)
+        ("c: 10 rows/s were expected and 5 rows/s were recorded.",)
     ]
 
 

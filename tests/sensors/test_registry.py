@@ -46,7 +46,7 @@ def test_settings_or_a_name_have_it_asked(tmp_path, tree):
     assert choice.reports[0].usable and len(choice.groups) == 1
     assert choose(targets, request_with(tmp_path / "bin", "ipmi"), ["ipmi"]).reports[0].usable
     request = request_with(tmp_path / "bin", "rocm-smi", machine=tree.machine)
-    assert probe("rocm-smi", BUILT_IN["rocm-smi"], request)[1].why == "There is no rocm-smi on the path."
+    assert probe("rocm-smi", BUILT_IN["rocm-smi"], request)[1].why == "rocm-smi was not found on the PATH."
 
 
 def test_jetson_stands_before_tegrastats(tmp_path, tree):

@@ -15,7 +15,12 @@ def inside():
 
     def run(lab, code: str):
         done = subprocess.run(
-            [sys.executable, "-c", code], env=lab.environment(), capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", code],
+            env=lab.environment(),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

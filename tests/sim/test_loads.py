@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from waiting import until
 
 from everywatt.sim.curves import Load
 from everywatt.sim.events import EventLog
@@ -82,10 +83,7 @@ def test_a_process_that_dies_stops_drawing(sim_machine):
     lab = sim_machine(gpus=["load:50W,250W"])
     code = "import os, time\nfrom everywatt.testing import use_gpu\nuse_gpu(1.0).__enter__(); os._exit(3)"
     assert subprocess.run([sys.executable, "-c", code], env=lab.environment()).returncode == 3
-    deadline = time.monotonic() + 5
-    while lab.events("gpu.0")[-1].raw_w != 50.0 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert lab.events("gpu.0")[-1].raw_w == 50.0
+    until(lambda: lab.events("gpu.0")[-1].raw_w == 50.0)
 
 
 def test_work_takes_longer_under_a_limit(sim_machine, inside):

@@ -6,7 +6,7 @@ import time
 import pytest
 
 
-def smi(lab, *args, timeout=20):
+def smi(lab, *args, timeout=240):
     return subprocess.run(
         ["nvidia-smi", *args], env=lab.environment(), capture_output=True, text=True, timeout=timeout, check=False
     )

@@ -56,7 +56,7 @@ def test_parts_follow_one_another_and_share_what_is_outside(tmp_path):
     ("text", "says"),
     [
         ("cpu = ", "is not TOML"),
-        ("cpus = 2", "'cpus' means nothing in a load program"),
+        ("cpus = 2", "Unknown key 'cpus' in a load program"),
         ("cpu = 'two'", "cpu = 'two' cannot be"),
         ("cpu = true", "cpu = True cannot be"),
         ("cpu = 2\ntime = 'soon'", "'soon' is not a duration"),

@@ -37,7 +37,7 @@ def test_products_on_an_opencl_device(opencl):
 
 
 def test_a_device_that_is_not_there_is_told(opencl):
-    with pytest.raises(UsageError, match="nothing can load GPU 99 here") as caught:
+    with pytest.raises(UsageError, match="GPU 99 cannot be loaded here") as caught:
         play(gpu("50", 1.0, (99,)))
     assert "everywatt[opencl]" in caught.value.cure
 

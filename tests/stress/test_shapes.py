@@ -76,7 +76,7 @@ def test_latin_takes_each_part_of_the_range_once():
         ("steps:1,,2", "'' in the shape"),
         ("sine:0..100,0s", "period of 0s"),
         ("sine:0..100,often", "not a duration"),
-        ("random:0..100,7", "'7' means nothing"),
+        ("random:0..100,7", "'7' is not valid"),
         ("replay:", "names no run"),
         ("", "no shape ''"),
     ],

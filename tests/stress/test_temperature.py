@@ -49,11 +49,11 @@ def test_it_stops_above_the_limit_and_looks_once_a_second(tmp_path):
     assert hot() == "coretemp Package id 0 is at 83 °C, above 80 °C"
     (tmp_path / "class/hwmon/hwmon0/temp1_input").unlink()
     now[0] = 3.0
-    assert hot() == "nothing tells the temperature any more", "a limit that nobody watches is none"
+    assert hot() == "no sensor reports a temperature any more", "a limit that nobody watches is none"
 
 
 def test_a_limit_that_nobody_could_keep_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="Nothing on this machine tells a temperature"):
+    with pytest.raises(UsageError, match="No sensor on this machine reports a temperature"):
         TooHot(80.0, Thermometer(tree(tmp_path)))
 
 
@@ -61,6 +61,6 @@ def test_cards_tell_theirs_through_our_sensors():
     code = "from everywatt.stress.temperature import Thermometer; print(Thermometer().read()['gpu.0.temperature'])"
     with SimMachine.of(gpus=["constant:100W"]).start() as lab:
         done = subprocess.run(
-            [sys.executable, "-c", code], env=lab.environment(), capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code], env=lab.environment(), capture_output=True, text=True, timeout=240
         )
     assert 0 < float(done.stdout) < 120, done.stderr

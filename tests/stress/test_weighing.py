@@ -27,7 +27,7 @@ def test_cpu_time_of_all_workers_over_wall_time():
 def test_a_busy_machine_is_named():
     reached, notes = weighed(Step(2.0, Cpu(2, 100.0)), 0, [cpu(1.6, 0.3), cpu(1.68, 0.3)], 2.0)
     assert reached["cpu_percent"] == pytest.approx(82.0)
-    assert notes == ("reached 82 of 100: the machine was busy, workers waited 0.60 s for a core",)
+    assert notes == ("reached 82 of 100: the machine was busy: workers waited 0.60 s for a core",)
 
 
 def test_a_hypervisor_that_ran_others_is_named():

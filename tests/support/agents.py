@@ -36,7 +36,7 @@ class AgentProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if listen:
-            self.until(lambda: self.url, "the agent's address")
+            self.until(lambda: self.url, "check the agent's address")
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -45,7 +45,7 @@ class AgentProcess:
             if line.rstrip().endswith("/metrics"):
                 self.url = line.strip()
 
-    def until(self, ready, what: str, seconds: float = 120.0):
+    def until(self, ready, what: str, seconds: float = 240.0):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found = ready()
@@ -57,13 +57,13 @@ class AgentProcess:
 
     def text(self, accept: str = "text/plain") -> str:
         request = urllib.request.Request(self.url, headers={"Accept": accept})
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.read().decode()
 
     def values(self) -> dict[str, tuple[float, int | None]]:
         return parse(self.text())
 
-    def wait_for(self, head: str, seconds: float = 120.0) -> dict[str, tuple[float, int | None]]:
+    def wait_for(self, head: str, seconds: float = 240.0) -> dict[str, tuple[float, int | None]]:
         """Values, once a series that begins like this is told."""
 
         def look():
@@ -75,7 +75,7 @@ class AgentProcess:
 
         return self.until(look, head, seconds)
 
-    def end(self, number: int = signal.SIGTERM, seconds: float = 20.0) -> int:
+    def end(self, number: int = signal.SIGTERM, seconds: float = 240.0) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(seconds)

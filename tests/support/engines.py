@@ -37,7 +37,7 @@ class Engine:
     def __init__(self, words: list[str], port: int, ready: str, log) -> None:
         self.base = f"http://127.0.0.1:{port}"
         self.process = subprocess.Popen(words, stdout=log, stderr=log)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while True:
             try:
                 if urllib.request.urlopen(f"{self.base}{ready}", timeout=2).status == 200:

@@ -51,8 +51,8 @@ GROUPS = {
 DEVICES = {"cpu.0": "cpu", "gpu.0": "gpu", "gpu.1": "board"}
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EACCES)
 LASTING = 10**9
-# Waiting for a recorder that hangs: to be started 5 s, to open a tape 20 s, to close it 30 s (`recorder.client`).
-MOST_BLOCKED_S = 31.0
+# Two seconds for recorders that hang; the rest is starting one, finding the phases of cards, the last publications.
+MOST_BLOCKED_S = 5.0
 EDGE_S = 0.005  # between an instant that a program knows and the edge of its span
 SLACK = 0.002  # of a figure: an interval is of 95 %
 COUNTERS = ("everywatt_energy_joules_total", "everywatt_owner_energy_joules_total")
@@ -70,6 +70,7 @@ class Program:
     ended_ns: int = 0
     blocked_s: float = 0.0
     energy: Energy | None = None
+    shown: Energy | None = None
     notes: list[str] = field(default_factory=list)
     folder: Path | None = None
     error: BaseException | None = None
@@ -309,11 +310,15 @@ class Outcome:
             if program.blocked_s > MOST_BLOCKED_S:
                 self.wrong.append(f"{name} waits for {program.blocked_s:.1f} s")
             if program.energy is not None:
-                self.wrong += [f"{name}: {text}" for text in self._doubts(program)]
+                self.wrong += [f"{name}: {text}" for text in self._doubts(program, program.energy)]
+            if program.energy is not None and program.folder is not None:
+                try:
+                    program.shown = load(program.folder).energy()
+                except EverywattError:
+                    continue  # says what is missing
+                self.wrong += [f"{name}, shown: {text}" for text in self._doubts(program, program.shown)]
 
-    def _doubts(self, program: Program) -> Iterator[str]:
-        energy = program.energy
-        assert energy is not None
+    def _doubts(self, program: Program, energy: Energy) -> Iterator[str]:
         if energy.joules is None:
             if not energy.refused:
                 yield "a figure is refused without a reason"

@@ -49,7 +49,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pids: list[int], within_s: float = 10.0) -> bool:
+def gone(pids: list[int], within_s: float = 240.0) -> bool:
     """Whether all of them are gone, now or soon."""
     deadline = time.monotonic() + within_s
     while any(alive(pid) for pid in pids):

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+WRITTEN = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+WRITTEN += sorted((ROOT / "docs").glob("*.md"))
 WRITTEN += sorted((ROOT / "docs" / "coming-from").glob("*.md"))
 GENERATED = sorted((ROOT / "docs" / "reference").glob("*.md"))
 

@@ -31,7 +31,7 @@ def _layer(name: str, kind: str, part: str, share: float, batch_j: float) -> dic
 def layers(batch_j: float) -> tuple[dict[str, Any], ...]:
     """Attention 30 %, MLP 60 %, the rest outside of layers."""
     told = [("h.0.attn", "Conv1D", "attention", 0.3), ("h.0.mlp" + EVIL, "Conv1D", "mlp", 0.6)]
-    told.append(("(outside of layers)", "", "other", 0.1))
+    told.append(("(outside layers)", "", "other", 0.1))
     return tuple(_layer(*one, batch_j) for one in told)
 
 

@@ -238,7 +238,7 @@ class SlurmSite:
 
     def spool(self, name: str) -> list[Path]:
         """Events that nobody has taken yet."""
-        return [path for folder in ("events", "tasks") for path in (self.folder / name / folder).iterdir()]
+        return [path for folder in ("events", "tasks") for path in (self.folder / name / folder).rglob("*.event")]
 
     def until(self, true: object, what: str, timeout_s: float = 60) -> None:
         """Wait for something, as the cluster does; with the recorders' logs where it does not come."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,8 @@ from typing import Any
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.spans import Span
+from everywatt.tape import schema
+from everywatt.tape.sealing import Tally
 from everywatt.tape.writer import TapeWriter
 
 ORIGIN_NS = 5_000 * NS
@@ -77,3 +82,22 @@ def write_tape(
         return writer.seal()
     writer.abandon()
     return path
+
+
+def forge(path: Path, table: str, row: Any, column: str, value: Any) -> bool:
+    """Put a value into a row (its key or number), with the right checksums. False where there is no such row."""
+    key, *_ = columns = schema.COLUMNS[table]
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        found = db.execute(f"{schema.SELECT[table]} WHERE {key}=?", (row,)).fetchone()
+        if found is None and table != "meta":
+            return False
+        values = dict(zip(columns, found or (row, None), strict=False)) | {column: value}
+        db.execute(schema.REPLACE[table], schema.sealed_row(table, [values[name] for name in columns]))
+        seal = db.execute(schema.SELECT["seal"]).fetchone()
+        if seal is not None:
+            tally = Tally()
+            for entry in db.execute(f"SELECT crc FROM {table} ORDER BY {key}"):
+                tally.add(*entry)
+            counts = json.dumps(json.loads(seal[2]) | {table: tally.result()})
+            db.execute(schema.REPLACE["seal"], schema.sealed_row("seal", (*seal[:2], counts)))
+    return True

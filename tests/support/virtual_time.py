@@ -106,6 +106,23 @@ class VirtualEvent:
         return self._set
 
 
+class TimeModule:
+    """In the place of the module `time` in a module that asks it: `patch.setattr(module, "time", TimeModule(time))`."""
+
+    def __init__(self, virtual: VirtualTime) -> None:
+        self._virtual = virtual
+        self.sleep, self.monotonic_ns, self.perf_counter_ns = virtual.sleep, virtual.monotonic_ns, virtual.monotonic_ns
+        self.time_ns = virtual.utc_ns
+
+    def monotonic(self) -> float:
+        return self._virtual.monotonic_ns() / NS
+
+    perf_counter = monotonic
+
+    def time(self) -> float:
+        return self._virtual.utc_ns() / NS
+
+
 class VirtualTime:
     """The clock and the scheduler. The thread that makes it is the first program, of the process `test`."""
 

@@ -31,6 +31,7 @@ from everywatt.core.errors import RecorderError
 from everywatt.core.machine import Machine
 from everywatt.fleet.agent import Agent
 from everywatt.fleet.options import AgentOptions
+from everywatt.recorder.channel import Patience
 from everywatt.recorder.process import server_in
 from everywatt.recorder.server import Server
 from everywatt.recorder.wire import own_folder
@@ -115,7 +116,7 @@ class VirtualWorld:
         """Until no recorder runs."""
         self.until(lambda: self.recorder is None, seconds)
 
-    def _start_recorder(self, deadline_ns: int, clock: Any) -> None:
+    def _start_recorder(self, patience: Patience) -> None:
         """In place of `recorder.launch.start`: the same server, as a program of this world."""
         process = self.process("recorder")
         made: list[Server | str | None] = []
@@ -143,9 +144,9 @@ class VirtualWorld:
                     _hang_up(server)
 
         self.time.start(process, begin)
-        self.time.wait(lambda: bool(made) or process.killed, (deadline_ns - self.now_ns) / NS)
+        self.time.wait(lambda: bool(made) or process.killed, (patience.deadline_ns() - self.now_ns) / NS)
         if not made or isinstance(made[0], str):
-            raise RecorderError(f"The recorder did not start: {made[0] if made else 'no answer in time.'}")
+            raise RecorderError(f"The recorder did not start: {made[0] if made else 'no response in time.'}")
         self.time.sleep(START_S)
 
     def agent(self, **options: Any) -> RunningAgent:
@@ -180,6 +181,8 @@ class RunningAgent:
                 agent.finish()
             except Exception as error:
                 self.error = error
+                for end in self.process.on_kill:  # as the kernel does when a process ends
+                    end()
 
         self.task = world.time.start(self.process, serve)
         world.time.wait(lambda: self.agent is not None or self.task.done, 60.0)

@@ -141,7 +141,7 @@ def test_a_tape_says_why_it_holds_nothing(lab, tmp_path):
     ):
         tape.extent_ns()
     empty = TapeWriter(tmp_path / "empty.tape", {})
-    with Tape.open(empty.path) as tape, pytest.raises(TapeError, match=r"holds no rows yet: .* is not sealed"):
+    with Tape.open(empty.path) as tape, pytest.raises(TapeError, match=r"contains no rows yet: .* is not sealed"):
         tape.extent_ns()
     sealed = empty.seal()
     with Tape.open(sealed) as tape, pytest.raises(TapeError, match=r"nothing was recorded before it was sealed"):

@@ -59,6 +59,7 @@ def test_every_format_holds_the_same_rows(lab, tmp_path, gappy):
     rows = {}
     for kind in KINDS:
         out = tmp_path / kind / f"run.{kind}"
+        out.parent.mkdir()
         files = export([path], kind, out)
         assert [file.name for file in files] == [
             f"run.{kind}",

@@ -58,7 +58,9 @@ def test_sums_that_do_not_follow_are_found_though_every_checksum_is_right(lab, t
     cum = pack_cum([Cum(1.0, 2 * 10**9, 0.0, first_ns), Cum(2e14, 2 * 10**9, 0.0, first_ns)], first_ns)
     change(small.path, "frame", 3, "cum", cum, honest=True)
     problems = [str(f) for f in validate(small.path) if f.table]
-    assert any("row 3, field cum: The sum of gpu.0.energy does not follow." in problem for problem in problems)
+    assert any(
+        "row 3, field cum: The cumulative sum of gpu.0.energy is inconsistent." in problem for problem in problems
+    )
     assert not any("gpu.0.power" in problem and "row 3" in problem for problem in problems)
 
 

@@ -80,9 +80,9 @@ def unavailable(torch: Any) -> str | None:
     if torch is None:
         return "torch is not imported"
     try:
-        return None if torch.cuda.is_available() else "torch sees no CUDA device"
+        return None if torch.cuda.is_available() else "torch finds no CUDA device"
     except Exception as error:  # noqa: BLE001 - a broken driver may raise anything
-        return f"torch.cuda does not answer ({error})"
+        return f"torch.cuda does not respond ({error})"
 
 
 class CudaClock:
@@ -201,7 +201,7 @@ class CudaSpans:
 
     def _give_up(self, why: str) -> None:
         self._clock = None
-        self._sink.note("cuda", f"cuda edges not available: {why}")
+        self._sink.note("cuda", f"CUDA edges are not available: {why}")
 
     def _mark(self) -> Edge:
         if self._clock is None:

@@ -79,7 +79,7 @@ class Measurement:
 
         if self._outer is not None and self._span is not None:
             if self._outer.recording is not None:
-                return Energy.refuse("known when the enclosing measurement has ended")
+                return Energy.refuse("known once the enclosing measurement has ended")
             if self._span.id is None:
                 return self._outer.energy
             return self._outer.run.energy(span=self._span.id)
@@ -153,7 +153,7 @@ def measure(name: F) -> F: ...
 @overload
 def measure(name: str = "", **options: Any) -> Measurement: ...
 def measure(name: Any = "", **options: Any) -> Any:
-    """Measure a block, a function, or what lies between start() and stop().
+    """Measure a block, a function, or the code between start() and stop().
 
     >>> with everywatt.measure("train") as m:                # doctest: +SKIP
     ...     train()
@@ -161,7 +161,7 @@ def measure(name: Any = "", **options: Any) -> Any:
     412.3 J ± 6.1 (95 %) · cpu+gpu · counter · coverage 100 %
 
     As a decorator, `@everywatt.measure` or `@everywatt.measure("name")`, for functions, coroutines and generators. An
-    exception in the block still yields the record, and is raised on. Options are those of `Meter`.
+    exception in the block is re-raised after the energy has been recorded. Options are those of `Meter`.
     """
     if callable(name):
         return _decorate(cast("Callable[..., Any]", name), getattr(name, "__name__", ""), options)

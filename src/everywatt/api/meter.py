@@ -16,7 +16,8 @@ from everywatt.api.missed import missed
 from everywatt.api.provenance import provenance
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
-from everywatt.core.errors import EverywattError, MeasurementRefused, RunNotFound, TapeError, UsageError
+from everywatt.core.errors import EverywattError, MeasurementRefused, RunExists, RunNotFound, TapeError, UsageError
+from everywatt.core.jsonio import text
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
 from everywatt.recorder.request import RecordRequest
@@ -41,10 +42,10 @@ class Meter:
     ...         train_one_epoch()
     >>> meter.run.energy(span="epoch")                       # doctest: +SKIP
 
-    Nothing here raises because of a sensor: where there is no figure, `energy` is refused and says why.
+    No sensor problem raises an exception here: without a figure, `energy` is refused and has the reason.
 
     name      part of the run's name, and the name of its span
-    tags      labels, kept with the run; note is a sentence that is kept with it
+    tags      labels of the run; `note` is a sentence stored with it
     period    how often to read power (`"100ms"` or seconds)
     sensors   names of sensors to use (all that work, if None)
     devices   GPUs in the manner of CUDA_VISIBLE_DEVICES (that variable, if None)
@@ -55,8 +56,8 @@ class Meter:
     options   settings of sensors, by their names: {"replay": {"tape": "old.tape"}}
     pids      the processes that the run is about, with their children (this one, if None)
     everything  whether all processes of the machine are recorded, not only those
-    memory    how memory of processes is told: "rss", or "pss" (proportional and unique set size as well)
-    request   all parameters of the recording in one value, in place of the settings; those above come before it
+    memory    metric of process memory: "rss", or "pss" (adds proportional and unique set size)
+    request   all parameters of the recording in one value, instead of the settings; the arguments above take precedence
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Meter:
         request: RecordRequest | None = None,
     ) -> None:
         chosen = resolve()
-        self.name = name
+        self.name = text(name)
         self._tags = dict(tags or {})
         self._note = note
         self._profile = chosen.profile
@@ -115,11 +116,11 @@ class Meter:
 
     @property
     def recording(self) -> Recording | None:
-        """The open recording, None before `start()`, after `stop()`, or where none could be made."""
+        """The open recording; None before `start()`, after `stop()`, or if none could be started."""
         return self._recording
 
     def start(self, *, command: Sequence[str] | None = None, root: bool = True, reaper: int | None = None) -> Meter:
-        """Begin to record. `root` opens a span over everything, named like the meter.
+        """Start recording. `root` opens a span over everything, named like the meter.
 
         `reaper` is the process of an everywatt command: it measures others and is not measured itself.
         """
@@ -129,18 +130,19 @@ class Meter:
         try:
             path = self._segment()
             pids = (os.getpid(),) if self._pids is None else self._pids
-            self._recording = record(
-                path,
-                replace(self._asked, pids=pids, reaper=reaper),
-                meta=provenance(
-                    command,
-                    tags=self._tags,
-                    note=self._note,
-                    run=path.parent.name,
-                    period_s=self._asked.period_s,
-                    profile=self._profile,
-                ),
+            meta = provenance(
+                command,
+                tags=self._tags,
+                note=self._note,
+                run=path.parent.name,
+                period_s=self._asked.period_s,
+                profile=self._profile,
             )
+            while self._recording is None:
+                try:
+                    self._recording = record(path, replace(self._asked, pids=pids, reaper=reaper), meta=meta)
+                except RunExists:  # another program that appends was faster: the next number
+                    path = next_segment(path.parent, socket.gethostname())
         except (UsageError, RunNotFound):
             self._remove_scratch()
             raise  # a mistake of the caller, not of a sensor
@@ -159,7 +161,7 @@ class Meter:
         return self
 
     def stop(self) -> Run | None:
-        """End the recording, seal the tape and open it. None (and a refused energy) where nothing could be recorded.
+        """End the recording, seal the tape and open it. None (and a refused energy) if nothing could be recorded.
 
         Where it has been stopped already, it gives the same run again.
         """
@@ -168,7 +170,7 @@ class Meter:
         if recording is None:
             return self._run
         if self._pid != os.getpid():
-            self._refused = "the recording belongs to the process that this one was forked from"
+            self._refused = "the recording belongs to the parent process"
             return None
         cuda, self._cuda = self._cuda, None
         try:
@@ -192,13 +194,13 @@ class Meter:
         return self._run
 
     def discard(self) -> None:
-        """End the recording and keep nothing of it: nothing was measured."""
+        """Stop the recording and delete it."""
         recording, self._recording = self._recording, None
         self._leave()
         if recording is None:
             return
         path = recording.close(linger=False).path
-        self._refused = "the recording was given up"
+        self._refused = "the recording was abandoned"
         if self._append is None:
             _remove(path.parent)
         self._remove_scratch()
@@ -243,14 +245,14 @@ class Meter:
 
     @property
     def run(self) -> Run:
-        """The finished run; MeasurementRefused where there is none."""
+        """The finished run; raises MeasurementRefused if there is none."""
         if self._run is None:
             raise MeasurementRefused(self._refused or "The meter has not been stopped yet.")
         return self._run
 
     @property
     def energy(self) -> Energy:
-        """Joules of the whole run; refused with the reason where there is none."""
+        """Energy of the whole run; refused with the reason if there is none."""
         from everywatt.core.energy import Energy
 
         if self._run is None:
@@ -292,7 +294,7 @@ class Meter:
         return SpanHandle(self._recording, uid, name)
 
     def log(self, **values: float | str) -> None:
-        """Store values (loss, accuracy) at this instant, beside the energy."""
+        """Store values (loss, accuracy) with the present time in the recording."""
         here = _current.get()
         span = here[1] if here is not None and here[0] is self else self._root
         if self._recording is not None:
@@ -355,7 +357,7 @@ def current() -> tuple[Meter, str | None] | None:
 
 @contextmanager
 def span(name: str, *, cuda: bool = False, **attributes: Any) -> Iterator[SpanHandle]:
-    """A span in whatever recording is open here; without one it does nothing, so libraries may use it freely.
+    """A span in the open recording, if there is one; otherwise it does nothing, so libraries may use it freely.
 
     With `cuda` its edges are where the GPU reaches them (torch's current stream), not where Python does.
     """
@@ -368,7 +370,7 @@ def span(name: str, *, cuda: bool = False, **attributes: Any) -> Iterator[SpanHa
 
 
 def log(**values: float | str) -> None:
-    """Store values at this instant in whatever recording is open here; without one it does nothing."""
+    """Store values with the present time in the open recording; without one it does nothing."""
     here = current()
     if here is not None:
         here[0].log(**values)

@@ -95,18 +95,18 @@ def _refusal(mount: Path, parent: Path, machine: Machine) -> str:
     if ".." in parent.parts or not parent.is_dir():
         return "the group of this process is not visible"
     if not os.access(parent / "cgroup.procs", os.W_OK) or not os.access(parent, os.W_OK):
-        return "this user may not make control groups"
+        return "this user may not create control groups"
     try:
         if (parent / "cgroup.subtree_control").read_text().split():
-            return "its group hands controllers down, so a group below it would change more than the account"
+            return "its group delegates controllers, so a child group would change more than accounting"
         if (parent / "cgroup.type").read_text().strip() not in ("domain", ""):
-            return "its group is a threaded one"
+            return "its group is threaded"
     except FileNotFoundError:
         pass  # version 1, or the root
     except OSError as error:
         return f"{parent}: {error.strerror}"
     if _systemd(machine.proc) and not _handed_over(mount, parent):
-        return "systemd looks after the control groups here and has not handed this one over"
+        return "systemd manages the control groups and has not delegated this one"
     return ""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everywatt.sensors.sysfs import packages_of
+from everywatt.sensors.sysfs import packages_of, threads_per_core
 
 GIT_TIMEOUT_S = 1.0
 
@@ -38,6 +38,7 @@ def provenance(
             "cpu": _cpu_model(),
             "memory_bytes": _memory_bytes(),
             "packages": packages_of(Path("/sys")),
+            "threads_per_core": threads_per_core(Path("/sys")),
         },
         "python": sys.version.split()[0],
         "user": user_name(),
@@ -91,7 +92,8 @@ def _git(folder: Path, *words: str) -> str | None:
         done = subprocess.run(
             ["git", "-C", str(folder), *words],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="surrogateescape",
             timeout=GIT_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
@@ -103,7 +105,7 @@ def _git(folder: Path, *words: str) -> str | None:
 
 def _cpu_model() -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text().split("\n"):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").split("\n"):
             if line.startswith(("model name", "Model", "Hardware")):
                 return line.partition(":")[2].strip()
     except OSError:

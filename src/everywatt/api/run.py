@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from everywatt.ledger.owners import Ledger
 
 IDLE_ROLE = "idle"
+SAME_CLOCK_NS = 5 * NS  # clocks that were zero at instants so close are one; UTC may have been set a little
 LEDGER_OWNERS = 50  # in a run's JSON; the rest of them are one sum
 
 
 class Run:
-    """One run: its tapes, opened read-only. Every figure is a query, so ask again with another window.
+    """One run: its tapes, opened read-only. Every figure is a query and can be repeated with another window.
 
     >>> run = everywatt.load("last")                         # doctest: +SKIP
     >>> run.energy(), run.energy(span="epoch"), run.energy(between=(0.0, 2.5))   # doctest: +SKIP
@@ -69,7 +70,7 @@ class Run:
         return list(self._known_spans(self.tapes).values())
 
     def know_spans(self, spans: Sequence[Span], tapes: Sequence[Path]) -> None:
-        """Say what the program knows of its spans on `tapes`: one on a full disk may lack them, or their ends."""
+        """Add the spans that the program knows: those on `tapes` may lack some, or their ends, after a full disk."""
         self._known |= dict.fromkeys(tapes, tuple(spans))
 
     def _known_spans(self, tapes: Sequence[Tape]) -> dict[str, Span]:
@@ -82,7 +83,7 @@ class Run:
 
     @property
     def points(self) -> list[Point]:
-        """What the program logged beside its energy."""
+        """Values that the program logged."""
         return [point for tape in self.tapes for point in tape.points()]
 
     @property
@@ -112,9 +113,10 @@ class Run:
                 energy = self._asked(found, windows, device)
                 figures.append((str(tape.meta.get("host", {}).get("name", "")), energy))
                 length_ns = sum(end - start for start, end in windows)
+                unseen_ns = self._before_it_began(tape, windows)
                 asked_ns += length_ns
-                observed_ns += energy.coverage * length_ns if energy.joules is not None else 0.0
-                lost = lost or (energy.joules is None and self._before(tape) is not None)
+                observed_ns += energy.coverage * (length_ns - unseen_ns) if energy.joules is not None else 0.0
+                lost = lost or unseen_ns > 0 or (energy.joules is None and len(self._recording_of(tape)) > 1)
         if not figures:
             return Energy.refuse("nothing was recorded in that window")
         combined = combine(figures)
@@ -123,17 +125,32 @@ class Run:
             combined = replace(combined, coverage=min(combined.coverage, observed_ns / asked_ns))
         return combined
 
+    def _before_it_began(self, tape: Tape, windows: Sequence[tuple[int, int]]) -> int:
+        """Nanoseconds of windows before the first row of a tape without a recorder that goes on from another tape.
+
+        Its rows may lie an hour apart, so the time before the first of them is not told from that between two.
+        """
+        if not tape.meta.get("in_process") or self._before(tape) is None:
+            return 0
+        firsts = [frame.first_ns for group in tape.groups for frame in tape.frames(group.id)]
+        began_ns = min(firsts, default=windows[-1][1])
+        return sum(max(0, min(end, began_ns) - start) for start, end in windows)
+
     def _asked(self, found: list[Source], windows: Sequence[tuple[int, int]], device: str | None) -> Energy:
         if device is None:
             return windows_energy(found, windows, notes=self.trouble)
         chosen = [source for source in found if source.label == device]
         if not chosen:
-            known = ", ".join(sorted(source.label for source in found)) or "none"
-            raise UsageError(f"This run has no device '{device}' that measures energy; it has: {known}.")
+            known = sorted({source.label for tape in self.tapes for source in sources(tape)})
+            if device in known:  # a segment that was recorded without it
+                return Energy.refuse(f"{device} was not recorded")
+            raise UsageError(
+                f"This run has no device '{device}' that measures energy; it has: {', '.join(known) or 'none'}."
+            )
         return together([source_energy(chosen[0], start_ns, end_ns) for start_ns, end_ns in windows], windows)
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
-        """Energy above idle: gross minus the idle baseline over the same time. Refused where there is no baseline."""
+        """Energy above idle: gross minus the idle baseline over the same time. Refused if there is no baseline."""
         figures = []
         for tape, windows in zip(self.tapes, self._windows(span, between), strict=True):
             found = sources(tape)
@@ -148,7 +165,7 @@ class Run:
                 return gross if gross.joules is None else idle
             net = gross - idle
             if baseline.restless:
-                note = f"idle is {baseline.where}: what is above idle is more than this; record idle with --idle 10s"
+                note = f"idle is {baseline.where}, so net energy is underestimated; record idle with --idle 10s"
                 net = replace(net, notes=(*net.notes, note))
             figures.append((str(tape.meta.get("host", {}).get("name", "")), net))
         return combine(figures) if figures else Energy.refuse("nothing was recorded in that window")
@@ -191,7 +208,7 @@ class Run:
     ) -> npt.NDArray[np.float64]:
         """Joules of many windows at once (seconds after the start), without intervals: fast, for analysis."""
         if len(self.tapes) != 1:
-            raise UsageError("energies() asks one tape; load the segment's file.")
+            raise UsageError("energies() works on one tape; load the file of a segment.")
         tape = self.tapes[0]
         origin = tape.extent_ns()[0]
         starts = origin + (np.asarray(starts_s, dtype=np.float64) * NS).astype(np.int64)
@@ -211,7 +228,7 @@ class Run:
 
     @property
     def duration_s(self) -> float:
-        """Seconds that the run's own windows last; the gap between appended segments is not in it."""
+        """Total duration of the run's own windows, in seconds, without gaps between appended segments."""
         return sum(end - start for windows in self.windows() for start, end in windows) / NS
 
     def windows(self) -> list[list[tuple[int, int]]]:
@@ -222,18 +239,32 @@ class Run:
         """For each tape, the disjoint windows that are asked for."""
         if between is not None:
             if span is not None:
-                raise UsageError("Ask for a span or for a window, not both.")
-            return [self._between(tape, *between) for tape in self.tapes]
-        found = [self._spans_of(tape, span) for tape in self.tapes]
+                raise UsageError("A span and a window exclude each other.")
+            return self._counted_once([self._between(tape, *between) for tape in self.tapes])
+        found = self._counted_once([self._spans_of(tape, span) for tape in self.tapes])
         if span is not None and not any(found):
             name = span.name if isinstance(span, Span) else span
             known = ", ".join(sorted({s.name for s in self.spans})) or "none"
             raise UsageError(f"This run has no span '{name}'; it has: {known}.")
         return found
 
+    def _counted_once(self, windows: list[list[tuple[int, int]]]) -> list[list[tuple[int, int]]]:
+        """The windows without time that another tape of the same devices answers for already.
+
+        Several programs may have appended to a run at once.
+        """
+        found: list[list[tuple[int, int]]] = []
+        for tape, own in zip(self.tapes, windows, strict=True):
+            left = own
+            for other, taken in zip(self.tapes, found, strict=False):
+                if taken and left and taken[0][0] < left[-1][1] and left[0][0] < taken[-1][1] and _alike(tape, other):
+                    left = without(left, taken)
+            found.append(left)
+        return found
+
     def _between(self, tape: Tape, start_s: float, end_s: float) -> list[tuple[int, int]]:
         if not (math.isfinite(start_s) and math.isfinite(end_s)):
-            raise UsageError(f"A window is two times in seconds, not {start_s} and {end_s}.")
+            raise UsageError(f"A window must be two times in seconds, not {start_s} and {end_s}.")
         origin_utc = self.tapes[0].to_utc_ns(self.tapes[0].extent_ns()[0])
         start = tape.from_utc_ns(origin_utc + round(start_s * NS))
         end = tape.from_utc_ns(origin_utc + round(end_s * NS))
@@ -296,11 +327,11 @@ class Run:
         return device_table(self.tapes, self._windows(None, None))
 
     def quality(self) -> dict[str, Any]:
-        """Requested and achieved rates, gaps, late ticks, throttling, and what the meter itself cost."""
+        """Requested and achieved rates, gaps, late ticks, throttling, and the overhead of measuring."""
         return quality(self.tapes)
 
     def frame(self, channels: Sequence[str] | None = None, *, library: str = "arrow") -> Any:
-        """All ticks as a table: `arrow` (pyarrow), `pandas` or `polars`, whichever is installed and asked for."""
+        """All ticks as a table: `arrow` (pyarrow), `pandas` or `polars`, as requested and installed."""
         from everywatt.tape.exporting import ticks_table
 
         table = ticks_table(self.tapes, channels)
@@ -402,12 +433,34 @@ def union(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
+def without(windows: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is left of windows when disjoint others, in order, are taken away."""
+    left = list(windows)
+    for low, high in taken:
+        left = [
+            (start, end)
+            for first, last in left
+            for start, end in ((first, min(last, low)), (max(first, high), last))
+            if end > start
+        ]
+    return left
+
+
+def _alike(tape: Tape, other: Tape) -> bool:
+    """Whether two tapes have the same devices of the same host, since the same boot."""
+    if tape.meta.get("host", {}).get("name") != other.meta.get("host", {}).get("name"):
+        return False
+    starts_ns = [one.to_utc_ns(0) for one in (tape, other)]
+    devices = [{source.label for source in sources(one)} for one in (tape, other)]
+    return abs(starts_ns[0] - starts_ns[1]) < SAME_CLOCK_NS and devices[0] == devices[1]
+
+
 def _is_path(run: str | Path) -> bool:
     return "/" in str(run) and Path(run).exists()
 
 
 def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
-    """Open a run by name, path or `last`. What is missing of it is in `Run.trouble`.
+    """Open a run by name, path or `last`. `Run.trouble` lists what is missing.
 
     A tape whose recorder was killed is sealed first, and one that it left in the spool is moved to its run.
     """
@@ -418,7 +471,7 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
     path = find_run(run, existing_home(home))
     files = segments(path)
     if not files:
-        raise RunNotFound(f"{path} holds no tape.", cure="everywatt list")
+        raise RunNotFound(f"{path} contains no tape.", cure="everywatt list")
     tapes, failures = [], []
     for file in files:
         try:
@@ -429,6 +482,9 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
             failures.append(error)
     if not tapes:
         raise failures[0]
+    # A tape that its recorder opened when the program had gone on without it is not the program's.
+    replaced = {tape.meta.get("replaces") for tape in tapes}
+    tapes = [tape for tape in tapes if tape.path.name not in replaced]
     return Run(path, tapes, [str(error) for error in failures])
 
 

@@ -79,7 +79,7 @@ def script(part: Path, array: Array, count: int, cwd: Path) -> str:
     """The text for sbatch."""
     place = part.resolve()
     if '"' in str(place) or "%" in str(place):
-        raise UsageError(f'{place}: sbatch cannot take " or % in the name of a folder.', cure="set EVERYWATT_HOME")
+        raise UsageError(f'{place}: sbatch does not accept " or % in the path of a folder.', cure="set EVERYWATT_HOME")
     words = shlex.join([sys.executable, "-m", "everywatt", "batch", "--on-interrupt", "kill", *array.words])
     head = [
         "#!/bin/bash",
@@ -92,27 +92,24 @@ def script(part: Path, array: Array, count: int, cwd: Path) -> str:
         *(f"#SBATCH {option}" for option in array.sbatch),
     ]
     return (
-        "\n".join(head)
-        + f"""
-# Each task works off its own part of the items, with a journal of its own: one that is requeued goes on from there.
-set -euo pipefail
-part={shlex.quote(str(place))}
-printf '%s\\n' "${{SLURM_ARRAY_JOB_ID:?submit this with sbatch}}" > "$part/{JOB}"
-cd -- {shlex.quote(str(cwd))}
-# A recorder of its own: Slurm ends everything that a task has started when the task ends.
-EVERYWATT_RUNTIME_DIR=$(mktemp -d "${{TMPDIR:-/tmp}}/everywatt-XXXXXX")
-export EVERYWATT_RUNTIME_DIR
-trap 'rm -rf -- "$EVERYWATT_RUNTIME_DIR"' EXIT
-{words} --resume "$part/$SLURM_ARRAY_TASK_ID" &
-work=$!
-trap 'kill -TERM "$work" 2>/dev/null || true' TERM INT
-code=0
-while :; do
-    wait "$work" && code=0 || code=$?
-    kill -0 "$work" 2>/dev/null || break
-done
-exit "$code"
-"""
+        "\n".join(head) + "\n"
+        "# Each task processes its own part of the items, with its own journal: a requeued task continues from "
+        "there.\n"
+        "set -euo pipefail\n"
+        f"part={shlex.quote(str(place))}\n"
+        f'printf \'%s\\n\' "${{SLURM_ARRAY_JOB_ID:?submit this with sbatch}}" > "$part/{JOB}"\n'
+        f"cd -- {shlex.quote(str(cwd))}\n"
+        "# A recorder of its own: Slurm ends everything that a task has started when the task ends.\n"
+        f'EVERYWATT_RUNTIME_DIR=$(mktemp -d "${{TMPDIR:-/tmp}}/everywatt-XXXXXX")\n'
+        "export EVERYWATT_RUNTIME_DIR\n"
+        "trap 'rm -rf -- \"$EVERYWATT_RUNTIME_DIR\"' EXIT\n"
+        f'{words} --resume "$part/$SLURM_ARRAY_TASK_ID" &\n'
+        "work=$!\n"
+        "trap 'kill -TERM \"$work\" 2>/dev/null || true' TERM INT\n"
+        "code=0\n"
+        'while :; do\n    wait "$work" && code=0 || code=$?\n    kill -0 "$work" 2>/dev/null || break\n'
+        "done\n"
+        'exit "$code"\n'
     )
 
 
@@ -134,7 +131,7 @@ def submit(part: Path) -> str:
 
 
 def job_of(part: Path) -> str | None:
-    """The array's job id; None where it was not submitted yet."""
+    """The array's job id; None where it has not been submitted yet."""
     try:
         return (part / JOB).read_text(encoding="utf-8").strip() or None
     except OSError:

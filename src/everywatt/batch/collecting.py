@@ -19,7 +19,7 @@ from everywatt.core.errors import EverywattError
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import segments, slug
 
-LOST = "its task was ended"
+LOST = "its task was terminated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def collect(run: Path, part: Path) -> list[str]:
                 tape = stack.enter_context(Tape.open(path))
                 tape.extent_ns()
             except EverywattError as error:
-                notes.append(f"the recording of task {task.number} is left out: {error}")
+                notes.append(f"the recording of task {task.number} was skipped: {error}")
                 continue
             tapes.append(tape)
             owners.append(task)

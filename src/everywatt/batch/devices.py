@@ -97,7 +97,7 @@ def find(environ: Mapping[str, str], wanted: Sequence[str] | None = None, *, nvm
     chosen = select(mask, inventory.gpus, environ.get("CUDA_DEVICE_ORDER"))
     devices = _devices(inventory, chosen.gpus, chosen.migs, by_uuid="GPU-" in (mask or ""))
     if not devices:
-        message = chosen.note or f"CUDA_VISIBLE_DEVICES='{mask}' leaves none of {len(inventory.gpus)} GPUs."
+        message = chosen.note or f"CUDA_VISIBLE_DEVICES='{mask}' hides all {len(inventory.gpus)} GPUs."
         return Found((), Why.NO_DEVICE, message)
     if wanted is not None:
         devices = _wanted(devices, wanted, mask)
@@ -147,13 +147,13 @@ def _by_nvml(nvml: Any) -> Inventory:
         return Inventory(tuple(gpus), memory)
     if denied:
         return _denied(failures[0])
-    why = failures[0] if failures else "the NVIDIA driver runs and lists no GPU"
-    return Inventory((), {}, Why.NO_DEVICE, f"There is no GPU to use: {why}.")
+    why = failures[0] if failures else "the NVIDIA driver is running but lists no GPU"
+    return Inventory((), {}, Why.NO_DEVICE, f"No GPU is available: {why}.")
 
 
 def _denied(detail: str) -> Inventory:
-    message = f"There are NVIDIA GPUs, and no permission to use them ({detail})."
-    cure = "ls -l /dev/nvidia*, join the group that owns them; or --gpus none to go without"
+    message = f"NVIDIA GPUs are present, but you have no permission to use them ({detail})."
+    cure = "check ls -l /dev/nvidia* and join the owning group, or use --gpus none to run on the CPU"
     return Inventory((), {}, Why.DENIED, message, cure)
 
 
@@ -161,13 +161,13 @@ def _by_command(environ: Mapping[str, str], nvml: str) -> Inventory:
     """By `nvidia-smi -L`, where NVML cannot be used from here."""
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if program is None:
-        return Inventory((), {}, Why.NO_TOOL, f"No GPU could be looked for: {nvml}, and nvidia-smi is not installed.")
+        return Inventory((), {}, Why.NO_TOOL, f"GPUs could not be listed: {nvml}, and nvidia-smi is not installed.")
     try:
         done = subprocess.run(
             [program, "-L"], env=dict(environ), capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Inventory((), {}, Why.NO_TOOL, f"No GPU could be looked for: {nvml}, and nvidia-smi failed: {error}.")
+        return Inventory((), {}, Why.NO_TOOL, f"GPUs could not be listed: {nvml}, and nvidia-smi failed: {error}.")
     said = (done.stdout + done.stderr).strip()
     if "insufficient permission" in said.lower():
         return _denied("nvidia-smi: Insufficient Permissions")
@@ -175,7 +175,7 @@ def _by_command(environ: Mapping[str, str], nvml: str) -> Inventory:
     if gpus:
         return Inventory(gpus, dict.fromkeys((gpu.index for gpu in gpus), None))
     reason = said.partition("\n")[0] if said else f"nvidia-smi ended with {done.returncode}"
-    return Inventory((), {}, Why.NO_DEVICE, f"There is no GPU to use: {nvml}; nvidia-smi: {reason}")
+    return Inventory((), {}, Why.NO_DEVICE, f"No GPU is available: {nvml}; nvidia-smi: {reason}")
 
 
 def parse_listing(listing: str) -> tuple[Gpu, ...]:
@@ -208,7 +208,7 @@ def _wanted(devices: Sequence[Device], wanted: Sequence[str], mask: str | None) 
         matching = [d for d in devices if word in (d.index, d.name, d.uuid) or (len(word) > 8 and word in d.uuid)]
         if not matching:
             left = ", ".join(dict.fromkeys(device.index for device in devices))
-            limits = f" that CUDA_VISIBLE_DEVICES={mask} leaves" if mask is not None else " of this machine"
+            limits = f" visible under CUDA_VISIBLE_DEVICES={mask}" if mask is not None else " of this machine"
             raise UsageError(f"GPU {word} is not among the GPUs{limits}: {left}.")
         chosen += [device for device in matching if device not in chosen]
     return chosen
@@ -245,7 +245,7 @@ def lay_out(
     if found.why is Why.DENIED:
         raise SensorError(found.message, cure=found.cure)
     if gpus is not None:
-        raise UsageError(found.message, cure="leave --gpus out, or --gpus none, to run on the CPU")
+        raise UsageError(found.message, cure="leave --gpus out, or use --gpus none to run on the CPU")
     return Lanes(tuple(cpu or [CPU]), (f"{found.message.rstrip('.')}. Items run on the CPU.",))
 
 

@@ -43,10 +43,10 @@ def drifts(found: BatchFigures, baseline: BatchFigures, tolerance: float = TOLER
     notes: list[str] = []
     counts = found.count(DONE), baseline.count(DONE)
     if not all(counts):
-        return [], ["nothing is done in one of the two batches"]
+        return [], ["no item is finished in one of the two batches"]
     try:
         ratio = (found.total / counts[0]).ratio(baseline.total / counts[1])
-        told.append(_drift("energy an item", ratio.value, ratio.low, ratio.high, tolerance))
+        told.append(_drift("energy per item", ratio.value, ratio.low, ratio.high, tolerance))
     except EverywattError as error:
         notes.append(f"energy cannot be compared: {error}")
     ours, theirs = _runtimes(found), _runtimes(baseline)
@@ -66,7 +66,7 @@ def _times(ours: Sequence[float], theirs: Sequence[float], tolerance: float) -> 
     ratio = fmean(ours) / fmean(theirs)
     errors = [stdev(values) / math.sqrt(len(values)) / fmean(values) for values in (ours, theirs)]
     spread = TIMES_ERROR * ratio * math.hypot(*errors)
-    return _drift("time an item", ratio, ratio - spread, ratio + spread, tolerance)
+    return _drift("time per item", ratio, ratio - spread, ratio + spread, tolerance)
 
 
 def _drift(name: str, ratio: float, low: float, high: float, tolerance: float) -> Drift:

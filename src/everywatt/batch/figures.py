@@ -24,8 +24,8 @@ from everywatt.tape.reader import Tape
 
 GAUGES = ("utilisation", "memory", "temperature")
 CURVE_POINTS = 200
-OUTSIDE = "outside of items"
-NOT_MEASURED = "nothing measures the device it ran on"
+OUTSIDE = "outside items"
+NOT_MEASURED = "no sensor measures the device it ran on"
 
 Floats = npt.NDArray[np.float64]
 

@@ -69,7 +69,7 @@ def parse_items(
     kind: str,
     *,
     size_column: str | None = None,
-    what: str = "the list",
+    what: str = "the item list",
     warn: Warn = lambda text: None,
 ) -> list[Item]:
     """The items of a text; `kind` is `.csv`, `.tsv`, `.jsonl` or anything else for lines."""
@@ -80,14 +80,14 @@ def parse_items(
     else:
         rows = [(n, {"input": line}) for n, line in _lines(text) if not line.lstrip().startswith("#")]
     if not rows:
-        raise UsageError(f"{what} holds no items.")
+        raise UsageError(f"{what} contains no items.")
     if size_column is not None and size_column not in rows[0][1]:
         raise UsageError(f"{what} has no column '{size_column}'; it has: {', '.join(rows[0][1])}.")
     sizes = [_size(row, size_column) for _, row in rows]
     odd = [f"line {line}: {size.odd}" for (line, _), size in zip(rows, sizes, strict=True) if size.odd]
     if odd:
         more = f", and {len(odd) - MOST_ODD} more" if len(odd) > MOST_ODD else ""
-        warn(f"{what} has sizes that are none; such items run as of unknown size: {'; '.join(odd[:MOST_ODD])}{more}")
+        warn(f"{what} has invalid sizes; these items run with unknown size: {'; '.join(odd[:MOST_ODD])}{more}")
     ids = _ids([row for _, row in rows])
     return [
         Item(n, ids[n], _input(row), row, size.value)
@@ -115,7 +115,7 @@ def _csv_rows(text: str, delimiter: str, what: str) -> list[tuple[int, dict[str,
         return []
     header = [name.strip() for name in lines[0][1]]
     if len(set(header)) < len(header) or not all(header):
-        raise UsageError(f"{what}: the header needs a different name for each column, and has {', '.join(header)}.")
+        raise UsageError(f"{what}: the header must have a distinct name for each column, and has {', '.join(header)}.")
     for number, line in lines[1:]:
         if len(line) != len(header):
             raise UsageError(f"{what}: line {number} has {len(line)} cells, the header {len(header)}.")
@@ -132,7 +132,7 @@ def _json_rows(text: str, what: str) -> list[tuple[int, dict[str, str]]]:
         if isinstance(data, str):
             data = {"input": data}
         if not isinstance(data, dict) or not data:
-            raise UsageError(f"{what}: line {number} is neither an object nor a text.")
+            raise UsageError(f"{what}: line {number} is neither an object nor a string.")
         row = {str(key): value if isinstance(value, str) else json.dumps(value) for key, value in data.items()}
         rows.append((number, row))
     return rows
@@ -192,7 +192,7 @@ def _number(row: Mapping[str, str], name: str) -> _Size:
 def check_words(words: Sequence[str], items: Sequence[Item]) -> None:
     """UsageError where a placeholder of the command is no column of all items."""
     if not words:
-        raise UsageError("There is no command to run.", cure="everywatt batch ITEMS -- CMD {input}")
+        raise UsageError("No command was given.", cure="everywatt batch ITEMS -- CMD {input}")
     columns = {name for item in items for name in item.row}
     for name in (name for word in words for name in _PLACEHOLDER.findall(word)):
         if name in _RESERVED:

@@ -97,7 +97,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._file)
-            raise UsageError(f"{folder.name} is being worked on by another everywatt batch.") from None
+            raise UsageError(f"{folder.name} is in use by another everywatt batch.") from None
         self._unwritten = b"\n" if torn else b""
 
     def batch(self, command: Sequence[str], items: Sequence[Item], devices: Sequence[Mapping[str, Any]]) -> None:
@@ -159,7 +159,7 @@ def read_journal(folder: Path) -> History:
         try:
             _apply(history, record)
         except (KeyError, TypeError, ValueError) as error:
-            history.trouble.append(f"line {number} of the journal is damaged and is left out: {error!r}")
+            history.trouble.append(f"line {number} of the journal is damaged and was skipped: {error!r}")
     return history
 
 
@@ -171,7 +171,7 @@ def _records(data: bytes, trouble: list[str]) -> Iterator[tuple[int, dict[str, A
         try:
             record = json.loads(line)
         except ValueError:
-            trouble.append(f"line {number} of the journal was torn off and is left out")
+            trouble.append(f"line {number} of the journal is incomplete and was skipped")
             continue
         if isinstance(record, dict):
             yield number, record

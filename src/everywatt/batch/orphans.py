@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MARK = "EVERYWATT_BATCH"
-"""The environment variable that tells a command the folder of the batch that runs it."""
+"""Environment variable that gives a command the folder of its batch."""
 ROUNDS = 20  # a process may start another while they are looked for
 
 

@@ -85,7 +85,7 @@ def plan_lines(found: Sequence[Share]) -> list[str]:
     if rest:
         lines.append(f"and {_count(len(rest), 'more lane')} with {_count(sum(len(one.items) for one in rest), 'item')}")
     if idle:
-        lines.append(f"{_count(idle, 'lane')} of {len(found):,} {'gets' if idle == 1 else 'get'} nothing")
+        lines.append(f"{_count(idle, 'lane')} of {len(found):,} {'gets' if idle == 1 else 'get'} no items")
     devices = list(dict.fromkeys(one.device for one in busy))
     where = ", ".join([*devices[:8], *(["…"] if len(devices) > 8 else [])])
     words = f"{_count(sum(len(one.items) for one in busy), 'item')} on {_count(len(busy), 'lane')}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +18,8 @@ from everywatt.batch.journal import DONE, FAILED, Journal, State, read_journal
 from everywatt.batch.runner import Runner, Settings
 from everywatt.batch.search import Largest, cheapest, largest
 from everywatt.batch.tables import why
+from everywatt.batch.worker_handle import Lane
+from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
 
@@ -129,7 +129,12 @@ class Probe:
         meter: Meter,
         folder: Path,
         watch: Callable[[str], None] | None = None,
+        *,
+        clock: Clock | None = None,
+        lane: Callable[[int, Device, Mapping[str, str]], Lane] = Lane,
     ) -> None:
+        self._clock: Clock = clock or SystemClock()
+        self._lane = lane
         self._device, self._settings, self._plan, self._meter = device, settings, plan, meter
         self._folder = folder
         self._watch = watch or (lambda text: None)
@@ -189,8 +194,10 @@ class Probe:
         journal.batch(self._settings.command, [item], [self._device.to_dict()])
         state = State(item)
         tried.states.append(state)
-        self._runner = Runner([state], [self._device], self._settings, journal, self._meter.recording)
-        with _Peak(self._device) as peak:
+        self._runner = Runner(
+            [state], [self._device], self._settings, journal, self._meter.recording, clock=self._clock, lane=self._lane
+        )
+        with _Peak(self._device, self._clock) as peak:
             self._runner.run()
         tried.peak = max(filter(None, (tried.peak, peak.bytes)), default=None)
         code = state.attempts[-1].exit_code
@@ -223,7 +230,7 @@ class Probe:
         span = state.attempts[-1].span
         if recording is None or span is None:
             return None
-        deadline = time.monotonic() + WAIT_S
+        deadline_ns = self._clock.monotonic_ns() + round(WAIT_S * NS)
         while True:
             try:
                 run = self._live(recording.path.parent)
@@ -232,13 +239,14 @@ class Probe:
                 reached = end_ns is not None and all(
                     tape.extent_ns()[1] > end_ns + 300_000_000 for tape in run.tapes[-1:]
                 )
-                if reached or (end_ns is not None and time.monotonic() > deadline):
+                if reached or (end_ns is not None and self._clock.monotonic_ns() > deadline_ns):
                     return run.energy(span).joules
             except EverywattError:
                 pass
-            if time.monotonic() > deadline:
+            now_ns = self._clock.monotonic_ns()
+            if now_ns > deadline_ns:
                 return None
-            time.sleep(0.1)
+            self._clock.sleep_until(now_ns + NS // 10)
 
     def _live(self, folder: Path) -> Run:
         if self._tape is None or len(list(folder.glob("*.tape"))) != len(self._tape.tapes):
@@ -279,10 +287,10 @@ class _Stopped(Exception):
 class _Peak:
     """The most memory that a GPU had in use inside the block: looked at fifty times a second, by NVML."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, clock: Clock) -> None:
         self.bytes: float | None = None
-        self._device, self._gpus, self._done = device, GpuNow(), threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._device, self._gpus, self._clock, self._done = device, GpuNow(), clock, clock.event()
+        self._looking: Task | None = None
 
     def _look(self) -> None:
         while not self._done.is_set():
@@ -294,13 +302,13 @@ class _Peak:
 
     def __enter__(self) -> _Peak:
         if self._device.is_gpu:
-            self._thread.start()
+            self._looking = self._clock.spawn(self._look, "peak-memory")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
-        if self._device.is_gpu:
-            self._thread.join(timeout=5.0)
+        if self._looking is not None:
+            self._looking.join(timeout=5.0)
 
 
 def _peak(mine: Sequence[ItemFigures], seen: float | None, device: Device) -> float | None:
@@ -312,7 +320,7 @@ def _peak(mine: Sequence[ItemFigures], seen: float | None, device: Device) -> fl
 
 
 def _near(one: SizeFigures, best: SizeFigures) -> bool:
-    """Whether the two cannot be told apart: what they share, a card's gain, cancels in the ratio."""
+    """Whether the two are indistinguishable: what they share, a card's gain, cancels in the ratio."""
     more = (one.joules_per_unit or 0.0) - (best.joules_per_unit or 0.0)
     if more <= CERTAIN * math.hypot(one.error_j / one.size, best.error_j / best.size):
         return True

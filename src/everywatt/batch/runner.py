@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import heapq
 import os
-import select
 import selectors
 import signal
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +21,7 @@ from everywatt.batch.oom import out_of_memory
 from everywatt.batch.orphans import MARK
 from everywatt.batch.plan import Pace, in_order
 from everywatt.batch.worker_handle import Lane
+from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.recorder.client import Mark, Recording
 
 ITEM = "item"
@@ -31,6 +30,7 @@ MOST_LOST = 5  # attempts of one item that were lost with their worker
 NO_COMMAND = (126, 127)
 TAIL_ON_TAPE = 500
 SIGNAL_S = 0.3
+LISTEN_S = 3600.0  # at a time, where nothing is due
 FINISH, KILL = "finish", "kill"
 
 
@@ -83,7 +83,6 @@ class Progress:
     failed: int = 0
     running: int = 0
     pace: Pace = field(default_factory=Pace)
-    began: float = field(default_factory=time.monotonic)
     left: Callable[[], list[Item]] = list
     lanes: int = 1
 
@@ -95,7 +94,10 @@ class Progress:
 
 
 class Runner:
-    """Runs the pending ones of `states`. `stop` may be called from a signal handler."""
+    """Runs the pending ones of `states`. `stop` may be called from a signal handler.
+
+    lane   makes the lane of a device; the default starts worker processes
+    """
 
     def __init__(
         self,
@@ -108,22 +110,25 @@ class Runner:
         environ: Mapping[str, str] | None = None,
         watch: Callable[[Event, Progress], None] | None = None,
         pace: Pace | None = None,
+        clock: Clock | None = None,
+        lane: Callable[[int, Device, Mapping[str, str]], Lane] = Lane,
     ) -> None:
+        self._clock: Clock = clock or SystemClock()
         env = {**(os.environ if environ is None else environ), MARK: str(journal.path.parent.resolve())}
         self._states = {state.item.id: state for state in states}
         self._settings, self._journal, self._recording = settings, journal, recording
         devices = devices[: max(len(states), 1)]  # more lanes than items would only be waited for
-        self._lanes = [Lane(number, device, env) for number, device in enumerate(devices)]
+        self._lanes = [lane(number, device, env) for number, device in enumerate(devices)]
         self._watch = watch or (lambda event, progress: None)
         self._queue = deque(in_order([state.item for state in states]))
-        self._later: list[tuple[float, int, Item]] = []
+        self._later: list[tuple[int, int, Item]] = []  # due (monotonic ns), index, item
         self._failures: dict[str, int] = {}
         self._lost: dict[str, int] = {}
         self._stop: str | None = None
         self._killed = False
         self._wake = os.pipe()
         os.set_blocking(self._wake[0], False)
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.EpollSelector()
         self._progress = Progress(len(states), pace=pace or Pace(), lanes=len(devices))
         self._progress.left = lambda: [*self._queue, *(item for *_, item in self._later)]
         self._shared = _shared_devices(recording)
@@ -164,8 +169,12 @@ class Runner:
                 os.close(end)
 
     def _listen(self) -> None:
-        timeout = max(self._later[0][0] - time.monotonic(), 0.0) if self._later and self._stop is None else None
-        for key, _ in self._selector.select(timeout):
+        wait_s = LISTEN_S
+        if self._later and self._stop is None:
+            wait_s = max(self._later[0][0] - self._clock.monotonic_ns(), 0) / NS
+        # By the clock, on the selector's own descriptor: it becomes readable when one of its descriptors does.
+        self._clock.poll(self._selector.fileno(), write=False, timeout_s=wait_s)
+        for key, _ in self._selector.select(0):
             if key.data is None:
                 os.read(self._wake[0], 1 << 10)
                 continue
@@ -196,7 +205,7 @@ class Runner:
         return begun
 
     def _next(self) -> Item | None:
-        if self._later and self._later[0][0] <= time.monotonic():
+        if self._later and self._later[0][0] <= self._clock.monotonic_ns():
             return heapq.heappop(self._later)[2]
         return self._queue.popleft() if self._queue else None
 
@@ -266,7 +275,7 @@ class Runner:
     def _heed(self) -> None:
         """Whoever ends a command by SIGTERM may mean the whole batch, as Slurm does: wait for that for a moment."""
         if self._stop is None:
-            select.select([self._wake[0]], [], [], SIGNAL_S)
+            self._clock.poll(self._wake[0], write=False, timeout_s=SIGNAL_S)
 
     def _bury(self, lane: Lane) -> None:
         """The worker has died, and with it what it ran; another takes its place."""
@@ -301,7 +310,8 @@ class Runner:
         state.status = status if final or status == INTERRUPTED else PENDING
         state.file = ended.get("file") or state.file
         if again_s is not None:
-            heapq.heappush(self._later, (time.monotonic() + again_s, item.index, item))
+            due_ns = self._clock.monotonic_ns() + round(again_s * NS)
+            heapq.heappush(self._later, (due_ns, item.index, item))
         begun = self._hand_out()
         if self._recording is not None and attempt.span is not None:
             self._recording.span_close(attempt.span, attributes=_for_tape(status, ended), mark=mark)
@@ -344,5 +354,5 @@ def _shared_devices(recording: Recording | None) -> list[str]:
     if recording is None:
         return []
     measuring = [channel.device for group in recording.groups for channel in group.channels if channel.carries_energy]
-    # An empty list would mean all devices; an item of the CPU must not owe what GPUs draw.
+    # An empty list would mean all devices; an item on the CPU must not be charged for GPUs.
     return [name for name in dict.fromkeys(measuring) if name.split(".")[0] != "gpu"] or ["host"]

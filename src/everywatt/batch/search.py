@@ -9,7 +9,7 @@ from dataclasses import dataclass
 NARROW = 1.08  # neighbours this close together need no size in between
 MOST_REFINED = 12
 MOST_UNASKED = 2**30
-"""Where doubling ends when no largest size is named: a command that still does not fail does not look at its size."""
+"""Upper limit of doubling if no largest size is given: a command that never fails probably ignores its size."""
 
 
 @dataclass(frozen=True, slots=True)

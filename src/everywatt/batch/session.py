@@ -15,6 +15,8 @@ from everywatt.batch.orphans import end_batch
 from everywatt.batch.plan import Pace
 from everywatt.batch.runner import Event, Progress, Runner, Settings
 from everywatt.batch.worker import describe_file
+from everywatt.batch.worker_handle import Lane
+from everywatt.core.clocks import Clock
 from everywatt.core.errors import EverywattError, UsageError
 
 Watcher = Callable[[Event, Progress], None]
@@ -43,10 +45,10 @@ def what_is_left(items: Sequence[Item], history: History | None) -> Work:
             todo.append(item)
         elif state.item.row != item.row:
             todo.append(item)
-            notes.append(f"{item.id} is done, but its row has changed: it runs again")
+            notes.append(f"{item.id} is finished, but its row has changed: running it again")
         elif file_changed(item, state):
             todo.append(item)
-            notes.append(f"{item.id} is done, but the content of {item.input} has changed: it runs again")
+            notes.append(f"{item.id} is finished, but the content of {item.input} has changed: running it again")
     cut_off = tuple(state for state in history.states.values() if state.status == RUNNING)
     return Work(tuple(todo), tuple(new), cut_off, tuple(notes))
 
@@ -98,6 +100,8 @@ def work_off(
     watch: Watcher | None = None,
     ready: Callable[[Runner], None] | None = None,
     environ: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+    lane: Callable[[int, Device, Mapping[str, str]], Lane] = Lane,
 ) -> Outcome:
     """Run what is left, in a recording of its own. `meter` has been started; `folder` gives a place without a tape.
 
@@ -111,12 +115,13 @@ def work_off(
     try:
         for state in work.cut_off:
             last = state.attempts[-1]
-            ended = {"error": "the batch was cut off"}
+            ended = {"error": "the batch was interrupted"}
             journal.end(state.item, last.number, INTERRUPTED, ended, final=False, device=last.device)
         journal.batch(settings.command, work.new, _described(devices))
         pace = Pace.of(history.states) if history is not None else None
         runner = Runner(
-            states, devices, settings, journal, meter.recording, environ=environ, watch=watch, pace=pace
+            states, devices, settings, journal, meter.recording,
+            environ=environ, watch=watch, pace=pace, clock=clock, lane=lane,
         )  # fmt: skip
         if ready is not None:
             ready(runner)

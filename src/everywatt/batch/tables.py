@@ -24,7 +24,7 @@ def device_table(found: BatchFigures) -> Table:
         Column("failed", ""),
         Column("retries", ""),
         Column("busy", "s"),
-        Column("use min/mean/max", align="right"),
+        Column("util min/mean/max", align="right"),
         Column("memory", "B"),
         Column("power", "W"),
         Column("energy", "J"),
@@ -58,8 +58,8 @@ def item_table(items: Sequence[ItemFigures], title: str = "") -> Table:
         "device",
         Column("runtime", "s"),
         Column("energy", "J"),
-        "use min/mean/max",
-        "why",
+        "util min/mean/max",
+        "reason",
         rows=[_item(item) for item in items],
         title=title,
     )
@@ -88,7 +88,7 @@ def why(item: ItemFigures) -> str:
     if last.attempt.oom:
         return f"out of memory: {last.attempt.oom}"
     if ended.get("timed_out"):
-        return "took too long"
+        return "timed out"
     if ended.get("killed"):
         return "interrupted"
     if ended.get("error"):
@@ -142,8 +142,8 @@ def scaling_table(found: Sequence[BatchFigures]) -> Table:
         Column("failed", ""),
         Column("time", "s"),
         Column("items/s", ""),
-        Column("J an item", ""),
-        Column("use", "%"),
+        Column("J/item", ""),
+        Column("util", "%"),
         Column("power", "W"),
         rows=[_scaling(one) for one in sorted(found, key=lambda one: sum(d.is_gpu for d in one.devices))],
     )
@@ -198,7 +198,7 @@ def to_markdown(found: BatchFigures, drift: Sequence[str] = ()) -> str:
     lines = [f"## {found.run}", "", headline(found), "", f"Energy: {found.total}", ""]
     lines.append(device_table(found).markdown())
     failed = [item for item in found.items if item.state.status != DONE and item.attempts]
-    lines += [item_table(failed, "Not done").markdown()] if failed else []
+    lines += [item_table(failed, "Not finished").markdown()] if failed else []
     if slow := stragglers(found):
         lines.append(item_table(slow, "Stragglers").markdown())
     lines += ["### Drift", "", *(f"- {line}" for line in drift), ""] if drift else []

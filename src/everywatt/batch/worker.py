@@ -3,7 +3,7 @@
 It is started by its path, so it imports the standard library alone. Messages are JSON lines on stdin and stdout. When
 its parent is gone it ends what it runs, with all that this started, and itself: a resumed batch then finds nothing of
 the earlier one still at work. Its commands are in its session, by which whoever started it ends them if it is killed;
-and on a leash, by which the kernel ends them where nobody is left to do so.
+and on a leash, by which the kernel ends them if no process is left to do so.
 
     in    {"run": {"words": […], "timeout_s": 5.0, "file": "a.wav", "prompt": true}}      {"kill": true}
     out   {"ready": true}     {"started": pid, "file": {…}}     {"ended": {"exit_code": 0, "runtime_s": …, …}}
@@ -25,9 +25,9 @@ GRACE_S = 5.0  # between being asked to end and being ended
 LINGER_S = 0.2  # for output of processes that outlive their command
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 ORDINARY = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that we, or Python, ignore; a command gets them as any program does."""
+"""Signals that we, or Python, ignore; they are restored for a command."""
 PROMPT_S = 0.02
-"""A command that has ended by then is told of once, unless prompt news is asked for: each message wakes the parent."""
+"""A command that ends within this is reported once, unless prompt notice is requested: a message wakes the parent."""
 
 
 class Tail:
@@ -55,7 +55,7 @@ class Tail:
 
 
 def describe_file(path: str) -> dict[str, Any] | None:
-    """Size, change time and SHA-256 of a file; None where it is none."""
+    """Size, change time and SHA-256 of a file; None if it is not a file."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib would double the time to start
             facts = os.fstat(file.fileno())
@@ -87,7 +87,7 @@ def peak_of(usage_bytes: int, floor_bytes: int) -> dict[str, Any]:
     """`max_rss_bytes` of a command; None with the reason where it is no more than what its starter handed down."""
     if usage_bytes > floor_bytes:
         return {"max_rss_bytes": usage_bytes}
-    reason = f"at most {floor_bytes} bytes: a smaller peak than that of the worker cannot be told from it"
+    reason = f"at most {floor_bytes} bytes: a peak below that of the worker cannot be distinguished from it"
     return {"max_rss_bytes": None, "max_rss_reason": reason}
 
 
@@ -110,7 +110,7 @@ class Leash:
         fcntl.fcntl(self.end, fcntl.F_SETOWN, -group)
 
     def take_off(self) -> None:
-        """What a command left behind on purpose is not ours."""
+        """Processes that a command left behind intentionally are not ours."""
         fcntl.fcntl(self.end, fcntl.F_SETOWN, 0)
 
 
@@ -266,7 +266,7 @@ class Worker:
                 pass
 
     def _linger(self, tails: tuple[Tail, Tail]) -> None:
-        """The rest of the output. A process that was left behind may keep it open for ever."""
+        """The rest of the output. A process that was left behind may keep it open indefinitely."""
         deadline = time.monotonic() + LINGER_S
         for tail in tails:
             tail.take()

@@ -38,7 +38,7 @@ def candidates(
     if unused:
         raise UsageError(f"No command uses the parameter '{unused[0]}'.", cure=f"'… {{{unused[0]}}} …' in a command")
     if len(names) > len(commands):
-        raise UsageError(f"There are {len(names)} names for {len(commands)} commands.")
+        raise UsageError(f"{len(names)} names were given for {len(commands)} commands.")
     found: list[Candidate] = []
     for place, command in enumerate(commands):
         name = names[place] if place < len(names) else letter(place)

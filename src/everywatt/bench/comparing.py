@@ -44,9 +44,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:
-            raise UsageError("At least one trial is needed.")
+            raise UsageError("At least one trial is required.")
         if not 0 < self.target < 1:
-            raise UsageError("The target is a share such as 2%.")
+            raise UsageError("The target must be a percentage such as 2%.")
 
 
 @dataclass(slots=True)

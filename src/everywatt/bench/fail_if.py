@@ -38,7 +38,7 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """Read a condition. UsageError, with an example, where it is none."""
+    """Read a condition. UsageError with an example if it is not valid."""
     found = _RULE.match(text)
     if found is None:
         raise UsageError(
@@ -53,7 +53,7 @@ def parse_rule(text: str) -> Rule:
 
 
 def failing(rule: Rule, found: Sequence[Figures]) -> list[str]:
-    """Sentences about the candidates for which the condition holds; none where it holds for nobody, or is open.
+    """Sentences about the candidates for which the condition holds; empty if it holds for none of them, or is open.
 
     A limit that is a multiple of the baseline is about all but the first candidate.
     """
@@ -66,7 +66,7 @@ def unjudged(rule: Rule, found: Sequence[Figures]) -> list[str]:
     about = found[1:] if rule.factor is not None else found
     lacking = [(one, _lacking(rule, one, found[0])) for one in about]
     return [
-        f"{one.candidate.label}: {rule.text} cannot be judged: there is no {what} of {rule.metric}"
+        f"{one.candidate.label}: {rule.text} cannot be decided: no {what} for {rule.metric}"
         for one, what in lacking
         if what
     ]
@@ -93,7 +93,7 @@ def _fails(rule: Rule, one: Figures, first: Figures) -> str | None:
         if ends is None:
             return None
         low, high = ends
-        limit, shown = rule.factor, f"{low:.3f} … {high:.3f} of the first"
+        limit, shown = rule.factor, f"{low:.3f} … {high:.3f} times the first"
     else:
         assert rule.amount is not None
         mean = {"energy": one.energy, "net": one.net, "time": one.seconds}.get(rule.metric)

@@ -17,7 +17,7 @@ from everywatt.core.errors import ScopeError
 from everywatt.core.tables import Quantity
 
 SHARED = ("gain", "offset", "model", "aliasing", "baseline")
-"""Sources of error that all trials have in common; the others are in the scatter of the trials already."""
+"""Sources of error common to all trials; the others are already in the scatter of the trials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _beside(one: Figures, first: Sequence[Trial], target: float, ignore_failure:
         verdict = f"no verdict: {count} (--ignore-failure counts them)"
         gross = None if gross is None else replace(gross, answer=Answer.UNDECIDED)
     elif gross is None:
-        verdict = "no verdict: there is no energy figure for both"
+        verdict = "no verdict: energy is not available for both"
     else:
         verdict = gross.text(one.candidate.label)
     return replace(one, gross=gross, above_idle=above_idle, time=time, verdict=verdict)

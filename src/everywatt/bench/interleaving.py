@@ -1,6 +1,6 @@
 """In which order trials run: every candidate once in a block, and every other block backwards.
 
-A machine that warms up or slows down in the course of a comparison then favours nobody: over two blocks each candidate
+A machine that warms up or slows down during a comparison then favours none of them: over two blocks each candidate
 has the same mean place (ABBA).
 """
 
@@ -17,7 +17,7 @@ def blocks(candidates: int) -> Iterator[tuple[int, ...]]:
     [(0, 1), (1, 0), (0, 1)]
     """
     forward = tuple(range(candidates))
-    # Every pair of blocks starts one further on, so that with three or more nobody is always the first or the last.
+    # Every pair of blocks starts one further on, so that with three or more none is always the first or the last.
     turn = 0
     while True:
         shifted = forward[turn % candidates :] + forward[: turn % candidates] if candidates > 2 else forward

@@ -27,7 +27,7 @@ def _nvml() -> Any:
 
         pynvml.nvmlInit()
     except Exception as error:  # noqa: BLE001 - the border with a driver
-        raise MeasurementRefused(f"There is no GPU whose limit could be set: {words_for(error)}.") from None
+        raise MeasurementRefused(f"No GPU was found whose power limit could be set: {words_for(error)}.") from None
     return pynvml
 
 
@@ -39,7 +39,7 @@ class PowerLimits:
         count = self._nvml.nvmlDeviceGetCount()
         wrong = [gpu for gpu in gpus if not 0 <= gpu < count]
         if wrong:
-            raise UsageError(f"There is no GPU {wrong[0]}; there are {count}.")
+            raise UsageError(f"There is no GPU {wrong[0]}; this machine has {count}.")
         self._handles = {gpu: self._nvml.nvmlDeviceGetHandleByIndex(gpu) for gpu in (gpus or range(count))}
         self._guard: subprocess.Popen[str] | None = None
 
@@ -63,7 +63,7 @@ class PowerLimits:
             except Exception as error:  # noqa: BLE001 - the border with a driver
                 raise MeasurementRefused(
                     f"The power limit of GPU {gpu} cannot be set to {watts:g} W: {words_for(error)}.",
-                    cure="setting it needs root: sudo everywatt sweep …",
+                    cure="setting it requires root: sudo everywatt sweep …",
                 ) from None
 
     def __enter__(self) -> PowerLimits:

@@ -78,8 +78,8 @@ def compare_runs(runs: Sequence[Run], *, target: float = 0.02, force: bool = Fal
         if one.energy.joules is not None and first.energy.joules is not None and one.energy.scope != first.energy.scope:
             if not force:
                 raise ScopeError(
-                    f"{one.name} covers '{one.energy.scope}' and {first.name} '{first.energy.scope}'.",
-                    cure="--force compares them all the same, and says so",
+                    f"{one.name} covers '{one.energy.scope}' and {first.name} covers '{first.energy.scope}'.",
+                    cure="--force compares them anyway, with a note",
                 )
             note = f"scopes differ: {first.energy.scope} and {one.energy.scope}"
         else:
@@ -104,7 +104,7 @@ def _ratio(one: Energy, first: Energy) -> Ratio | None:
 
 def _verdict(name: str, ratio: Ratio | None, target: float) -> str:
     if ratio is None:
-        return "no verdict: there is no energy figure for both"
+        return "no verdict: energy is not available for both"
     if ratio.low >= 1 - target and ratio.high <= 1 + target:
         return f"no difference in energy larger than {format_percent(target)}"
     if ratio.high < 1 or ratio.low > 1:

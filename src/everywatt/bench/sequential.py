@@ -1,4 +1,4 @@
-"""Intervals that stay right although somebody looks after every trial and stops when it suits.
+"""Intervals that stay valid even if one looks after every trial and stops at will.
 
 A fixed-sample interval that is looked at after each trial, until it excludes zero, is wrong far more often than it
 says. Here the evidence against a mean is a Bayes factor of the t statistic (normal prior on mean / deviation, right

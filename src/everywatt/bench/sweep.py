@@ -1,4 +1,4 @@
-"""Energy against time over settings: which are worth choosing, and which is the cheapest."""
+"""Energy against time over settings: which are Pareto-optimal, and which is the cheapest."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parse_watts(text: str) -> list[float]:
     else:
         values = [parse_power_w(part) for part in text.split(",")]
     if any(value <= 0 for value in values):
-        raise UsageError("A power limit is more than 0 W.")
+        raise UsageError("A power limit must be above 0 W.")
     return sorted(set(values), reverse=True)
 
 
@@ -64,7 +64,7 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
     usable = [one for one in found if one.energy is not None and (ignore_failure or not one.failures)]
     if not usable:
         failed = any(one.failures for one in found)
-        why = "the command failed at every setting" if failed else "no setting has an energy figure"
+        why = "the command failed at every setting" if failed else "energy is not available for any setting"
         return Choice((), None, why)
     pareto = tuple(one.candidate.label for one in usable if not any(_beats(other, one) for other in usable))
     best = min(usable, key=lambda one: one.energy.value if one.energy else 0.0)
@@ -75,9 +75,9 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
     pace = f"{format_percent(slower)} slower" if slower >= 0 else f"{format_percent(-slower)} faster"
     words = best.gross.text(best.candidate.label)
     if best.gross.answer is Answer.UNDECIDED:
-        words = f"the lowest mean, but {words} to tell it from {first.candidate.label}"
+        words = f"lowest mean, but {words} to distinguish it from {first.candidate.label}"
     elif best.gross.answer is Answer.SAME:
-        words = f"{words} beside {first.candidate.label}"
+        words = f"{words} compared with {first.candidate.label}"
     else:
         words = f"{words} than {first.candidate.label}"
     return Choice(pareto, best.candidate.label, f"{words}, and is {pace}")
@@ -87,14 +87,14 @@ def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
     """Why the first setting is the one to take: what is known of the next cheapest beside it."""
     others = [one for one in usable if one is not best and one.gross is not None and one.energy is not None]
     if not others:
-        return "the only setting with a figure"
+        return "the only setting with an energy"
     following = min(others, key=lambda one: one.energy.value if one.energy else 0.0)
     gross, label = following.gross, following.candidate.label
     assert gross is not None
     if gross.answer is Answer.UNDECIDED:
-        return f"the lowest mean, but {gross.text(label)} to tell it from {label}"
+        return f"lowest mean, but {gross.text(label)} to distinguish it from {label}"
     if gross.answer is Answer.SAME:
-        return f"{gross.text(label)} beside {label}"
+        return f"{gross.text(label)} compared with {label}"
     return gross.text(label)
 
 

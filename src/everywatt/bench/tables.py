@@ -112,11 +112,11 @@ def ratio_beside(one: Figures, first: Figures) -> Cell:
 
 
 def far_off(one: Figures) -> str:
-    """A sentence about trials that lie far off: `trial 1 lies far off the others; it is counted`."""
+    """A sentence about trials that lie far off: `trial 1 is an outlier; kept`."""
     places = ", ".join(str(place + 1) for place in one.outliers)
     if len(one.outliers) == 1:
-        return f"trial {places} lies far off the others; it is counted"
-    return f"trials {places} lie far off the others; they are counted"
+        return f"trial {places} is an outlier; kept"
+    return f"trials {places} are outliers; kept"
 
 
 def _numbers(one: Figures) -> Sequence[object]:

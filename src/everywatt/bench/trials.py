@@ -143,7 +143,7 @@ def _end(pid: int) -> None:
 
 
 def from_span(span: Span) -> Trial | None:
-    """The trial that a span of a tape tells of; None for other spans and for one that was cut off."""
+    """The trial that a span of a tape describes; None for other spans and for one that was cut off."""
     told = span.attributes
     if told.get("role") != TRIAL or span.end_ns is None or "exit_code" not in told:
         return None

@@ -29,8 +29,8 @@ class Comparison:
     """The ratio of a candidate to the baseline with its 95 % interval, and what follows from it.
 
     The interval holds for all numbers of trials together, so that stopping when it is narrow enough is allowed.
-    `floor` is the smallest difference that these trials could have shown. `more_trials` is None where it is decided or
-    cannot be said.
+    `floor` is the smallest difference that these trials could have detected. `more_trials` is None if the question is
+    decided or the number cannot be estimated.
     """
 
     ratio: float
@@ -54,7 +54,7 @@ class Comparison:
         if self.answer is Answer.UNDECIDED:
             if self.more_trials is None:
                 return "undecided: too few trials"
-            return f"undecided: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''}"
+            return f"undecided: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''} needed"
         return f"{name} uses {change(self.ratio, self.low, self.high)} {self.answer.value} {what}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _more(sample: Sample, target: float, alpha: float, systematic: float) -> int
 
 
 def outliers(values: Sequence[float], limit: float = 3.5) -> list[int]:
-    """Places of values that lie far off by the median absolute deviation. They are told, never dropped."""
+    """Places of values that lie far off by the median absolute deviation. They are reported, never dropped."""
     if len(values) < 4:
         return []
     middle = median(values)

@@ -38,40 +38,55 @@ FILE = click.Path(path_type=Path)
 
 
 @click.command(cls=Verb)
-@click.option("--listen", metavar="ADDR:PORT", help=f"Where /metrics is; {DEFAULT_LISTEN} unless set.")
-@click.option("--remote-write", metavar="URL", help="Send all samples there (Prometheus remote write 1.0).")
-@click.option("--remote-write-token-file", type=FILE, help="A bearer token for it is the first line of this file.")
-@click.option("--remote-write-ca", type=FILE, help="Trust this CA (PEM) there, instead of the system's.")
-@click.option("--remote-write-cert", type=FILE, help="Show this certificate (PEM) there.")
-@click.option("--remote-write-key", type=FILE, help="The private key of that certificate (PEM).")
-@click.option("--profile", type=click.Choice(["normal", "small"]), help="small: less memory and fewer writes, no HTTP.")
-@click.option("--compat", metavar="NAMES", help="Tell other exporters' names too: kepler, dcgm, jetson.")
-@click.option("--config", type=FILE, help="Options in a TOML file, table [agent]; read again on SIGHUP.")
-@click.option("--state", type=FILE, help="Folder of the counters' state and of the tape.")
-@click.option("--period", "period_s", type=DURATION, default=None, help="Time between two reads; 1s unless set.")
+@click.option("--listen", metavar="ADDR:PORT", help=f"Address of /metrics; {DEFAULT_LISTEN} by default.")
+@click.option("--remote-write", metavar="URL", help="Send all samples to this URL (Prometheus remote write 1.0).")
+@click.option(
+    "--remote-write-token-file", type=FILE, help="File whose first line is the bearer token for remote write."
+)
+@click.option(
+    "--remote-write-ca", type=FILE, help="CA certificate (PEM) to trust for remote write, instead of the system's."
+)
+@click.option("--remote-write-cert", type=FILE, help="Client certificate (PEM) for remote write.")
+@click.option("--remote-write-key", type=FILE, help="Private key (PEM) of that client certificate.")
+@click.option("--profile", type=click.Choice(["normal", "small"]), help="small: less memory, fewer writes, no HTTP.")
+@click.option("--compat", metavar="NAMES", help="Also export under other exporters' names: kepler, dcgm, jetson.")
+@click.option("--config", type=FILE, help="TOML file with these options in a table [agent]; reread on SIGHUP.")
+@click.option("--state", type=FILE, help="Directory for the tape and the state of the counters.")
+@click.option("--period", "period_s", type=DURATION, default=None, help="Time between two reads; 1s by default.")
 @click.option("--sensors", metavar="NAMES", help="Use only these sensors, separated by commas.")
-@click.option("--no-estimate", "estimate", flag_value=False, default=None, help="No modelled power.")
-@click.option("--owners", type=int, help="Tell so many owners one by one, the others as rest; 500 unless set.")
-@click.option("--programs", is_flag=True, default=None, help="What is in no job or container by program, not by user.")
-@click.option("--jobs", metavar="NAMES", help="Who tells the jobs of processes: cgroup, or module:Class.")
-@click.option("--rotate", "rotate_s", type=DURATION, default=None, help="Length of a tape segment; 1h unless set.")
-@click.option("--retention", "retention_s", type=DURATION, default=None, help="How long tape is kept; 7d unless set.")
-@click.option("--disk", "disk_bytes", type=Size(), default=None, help="How much tape is kept at most; 2GB unless set.")
-@click.option("--instance", metavar="NAME", help="Label instance of samples that are sent; the host's name unless set.")
-@click.option("--token-file", type=FILE, help="Who scrapes has to show the token in this file's first line.")
-@click.option("--cert", type=FILE, help="TLS with this certificate (PEM).")
-@click.option("--key", type=FILE, help="The certificate's private key (PEM).")
-@click.option("--client-ca", type=FILE, help="Who scrapes has to show a certificate of this CA (PEM).")
-@click.option("--name", "names", metavar="HOST", multiple=True, help="Also answer to this name.")
-@click.option("--check", is_flag=True, help="Check options and sensors, print the series, and end.")
-@click.option("--quiet", is_flag=True, help="No messages except errors.")
+@click.option("--no-estimate", "estimate", flag_value=False, default=None, help="Never estimate power by a model.")
+@click.option(
+    "--owners",
+    type=int,
+    help="Number of owners exported individually; the others become one remainder. 500 by default.",
+)
+@click.option(
+    "--programs",
+    is_flag=True,
+    default=None,
+    help="Group processes outside jobs and containers by program instead of by user.",
+)
+@click.option("--jobs", metavar="NAMES", help="Where the job of a process comes from: cgroup, or module:Class.")
+@click.option("--rotate", "rotate_s", type=DURATION, default=None, help="Length of a tape segment; 1h by default.")
+@click.option("--retention", "retention_s", type=DURATION, default=None, help="How long tape is kept; 7d by default.")
+@click.option("--disk", "disk_bytes", type=Size(), default=None, help="Maximum size of the tape kept; 2GB by default.")
+@click.option(
+    "--instance", metavar="NAME", help="Value of the instance label in samples that are sent; the host name by default."
+)
+@click.option("--token-file", type=FILE, help="File whose first line is the token that scrapers must present.")
+@click.option("--cert", type=FILE, help="Serve TLS with this certificate (PEM).")
+@click.option("--key", type=FILE, help="Private key (PEM) of the certificate.")
+@click.option("--client-ca", type=FILE, help="Require scrapers to present a certificate issued by this CA (PEM).")
+@click.option("--name", "names", metavar="HOST", multiple=True, help="Also answer requests for this host name.")
+@click.option("--check", is_flag=True, help="Check options and sensors, print the series and exit.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def command(config: Path | None, check: bool, quiet: bool, **given: Any) -> int:
-    """Record this node for ever and tell its energy: devices, containers, jobs, users.
+    """Record this node continuously and export the energy of its devices, containers, jobs and users.
 
-    Prometheus scrapes /metrics; --remote-write sends the same samples, from the tape, so that nothing is lost while
-    the receiver is away. Counters go on over restarts. Only this machine can reach it, unless --listen says otherwise;
-    then it wants TLS files and a token, or --client-ca. SIGHUP reads --config again, SIGTERM and Ctrl-C end it in
-    order. Needs `pip install 'everywatt[export]'`.
+    Prometheus scrapes /metrics; --remote-write sends the same samples from the tape, so nothing is lost while the
+    receiver is down. Counters continue across restarts. The agent listens on loopback unless --listen says otherwise;
+    other addresses require TLS files and a token or --client-ca. SIGHUP rereads --config, SIGTERM and Ctrl-C stop the
+    agent cleanly. Requires `pip install 'everywatt[export]'`.
     """
     output = Output(quiet=quiet)
     flags = {name: value for name, value in given.items() if value is not None and value != ()}
@@ -111,7 +126,7 @@ def _http(options: AgentOptions) -> Http:
     token = read_token(None, options.token_file)
     tls = check_tls(options.cert, options.key)
     if options.client_ca is not None and not tls:
-        raise UsageError("Certificates of clients want TLS.", cure="--cert FILE --key FILE --client-ca FILE")
+        raise UsageError("Client certificates require TLS.", cure="--cert FILE --key FILE --client-ca FILE")
     address.check_open(place, token=token, tls=tls, clients=options.client_ca is not None)
     sock = address.listen(place)
     port = int(sock.getsockname()[1])

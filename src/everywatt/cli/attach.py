@@ -32,15 +32,17 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @click.command(cls=Verb)
 @click.argument("pids", nargs=-1, required=True, type=click.IntRange(1, LAST_PID), metavar="PID...")
-@click.option("--for", "for_s", type=SPELL, default=None, help="Stop after this long; else when all have ended.")
+@click.option(
+    "--for", "for_s", type=SPELL, default=None, help="Stop after this long; by default, when all processes have ended."
+)
 @settings_options
 @output_options
 def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note: str | None, output: Output) -> int:
-    """Measure processes that run already.
+    """Measure processes that are already running.
 
-    It records until all of them and the children that joined are gone, for the time that --for gives, or until Ctrl-C;
-    each ends with the summary. The processes are only looked at. Where nothing measures power and --no-estimate forbids
-    a model, the exit code is 4.
+    Recording stops when they and all their children have ended, after the time given by --for, or on Ctrl-C; in each
+    case a summary is printed. The processes themselves are not affected. The exit code is 4 if no sensor measures power
+    and --no-estimate rules out a model.
     """
     machine = Machine.here()
     _check(pids, machine.proc)
@@ -56,7 +58,7 @@ def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note
         output.warn(meter.elsewhere)
     if not any(channel.carries_energy for group in recording.groups for channel in group.channels):
         meter.discard()
-        raise NoSensor("Nothing on this machine measures power, and --no-estimate forbids a model.")
+        raise NoSensor("No sensor on this machine measures power, and --no-estimate rules out a model.")
     note_disturbances(recording, load)
     uid = recording.span_open("attach", attributes={"role": "run", "pids": list(pids)})
     with progress(meter, output):
@@ -96,7 +98,7 @@ def wait(
     clock: Callable[[], float] = time.monotonic,
     look: Callable[[], None] = lambda: None,
 ) -> str:
-    """Until nobody is left ("gone"), the time is over ("time") or somebody ends it ("signal").
+    """Until no process is left ("gone"), the time is over ("time") or a signal arrives ("signal").
 
     `look` is called each time that the processes have been looked at.
     """

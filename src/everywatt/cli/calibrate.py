@@ -33,18 +33,16 @@ LEVEL_S = 10.0
 
 
 @click.command(cls=Verb)
-@click.option("--from", "from_run", type=RUN, help="A recording of the card.")
-@click.option(
-    "--meter", "meter_run", type=RUN, help="A recording of the meter over the same time; may be the same run."
-)
+@click.option("--from", "from_run", type=RUN, help="Recording of the card.")
+@click.option("--meter", "meter_run", type=RUN, help="Recording of the meter over the same time; may be the same run.")
 @click.option("--against", metavar="METER", help="Record now, against this sensor or device of this machine.")
-@click.option("--for", "duration", type=DURATION, default="10m", show_default=True, help="How long to record.")
-@click.option("--device", metavar="NAME", help="Only this device, such as gpu.0; all cards unless set.")
-@click.option("--meter-device", metavar="NAME", help="The device that is the meter, where a recording has several.")
-@click.option("--uuid", metavar="UUID", help="The card's UUID, where the recording is from elsewhere.")
-@click.option("--dry-run", is_flag=True, help="Say what was found and keep nothing.")
-@click.option("--list", "listing", is_flag=True, help="List what is kept, and whether it is used.")
-@click.option("--forget", "forgotten", metavar="UUID", help="Remove the calibration of a device.")
+@click.option("--for", "duration", type=DURATION, default="10m", show_default=True, help="Duration of the recording.")
+@click.option("--device", metavar="NAME", help="Device to calibrate, such as gpu.0; all cards by default.")
+@click.option("--meter-device", metavar="NAME", help="Device that is the meter, if the recording has several.")
+@click.option("--uuid", metavar="UUID", help="UUID of the card, if the recording comes from another machine.")
+@click.option("--dry-run", is_flag=True, help="Print the result without storing it.")
+@click.option("--list", "listing", is_flag=True, help="List the stored calibrations and whether they are used.")
+@click.option("--forget", "forgotten", metavar="UUID", help="Delete the calibration of a device.")
 @output_options
 def command(
     from_run: str | None,
@@ -59,31 +57,33 @@ def command(
     forgotten: str | None,
     output: Output,
 ) -> None:
-    """Find gain and offset of a card against a meter on its supply lines, and use them ever after.
+    """Calibrate a card: fit gain and offset of its power sensor against a meter on its supply lines.
 
-    --from RUN --meter RUN compares recordings. --against METER records now, while a load is switched on and off every
-    ten seconds, with any meter that is a sensor here. What is found is kept by the card's UUID in the user's state
-    folder; runs recorded from then on use it, with a narrower interval. It is not used when it is older than a year, or
-    when the card is in another machine or slot.
+    --from RUN --meter RUN compares recordings. --against METER records now, with any meter that is a sensor here, while
+    a load is switched on and off every ten seconds. The result is stored by the card's UUID in the user's state
+    directory; runs recorded from then on use it and get a narrower interval. It is not used once it is older than a
+    year, or if the card has moved to another machine or slot.
     """
     if forgotten is not None:
         if not forget(forgotten):
-            raise UsageError(f"There is no calibration of {forgotten}.", cure="everywatt calibrate --list")
-        output.say(f"Forgot the calibration of {forgotten}.")
+            raise UsageError(f"No calibration of {forgotten} is stored.", cure="everywatt calibrate --list")
+        output.say(f"Deleted the calibration of {forgotten}.")
         return
     if listing:
         _list(output)
         return
     if against is not None:
         if from_run is not None or meter_run is not None:
-            raise UsageError("Record now or compare recordings, not both.", cure="--against, or --from and --meter")
+            raise UsageError(
+                "Recording now and comparing recordings exclude each other.", cure="--against, or --from and --meter"
+            )
         run = meter = _record(duration, against, output)
         meter_device = meter_device or _meter_of(run, against)
     elif from_run is not None and meter_run is not None:
         run = load(from_run)
         meter = run if meter_run == from_run else load(meter_run)
     else:
-        raise UsageError("A card and a meter are needed.", cure="--from RUN --meter RUN, or --against METER")
+        raise UsageError("A card and a meter are required.", cure="--from RUN --meter RUN, or --against METER")
     found = compare_with_meter(run, meter, device, meter_device)
     found = [one for one in found if meter is not run or one.device != meter_device]
     here = _devices_here() if str(run.meta.get("host", {}).get("name", "")) == os.uname().nodename else {}
@@ -101,9 +101,9 @@ def _keep(
         f"{format_quantity(found.offset_w, 'W', found.offset_within_w, found.offset_within_w, signed=True)}   "
         f"({format_count(found.windows, 'window')})"
     )
-    output.say(f"clocks: the meter's less the card's {found.clock}")
+    output.say(f"clocks: meter minus card {found.clock}")
     left = found.correction.tolerance
-    output.say(f"what is left: ± {format_percent(left.gain_pct / 100)} of the reading, ± {format_watts(left.offset_w)}")
+    output.say(f"remaining: ± {format_percent(left.gain_pct / 100)} of the reading, ± {format_watts(left.offset_w)}")
     stored = Stored(
         uuid,
         found.correction.gain,
@@ -115,13 +115,15 @@ def _keep(
         str(mine.get("pci_bus_id", "")),
         found.name or str(mine.get("name", "")),
         run.name,
+        left.correlation,
+        left.freedom,
     )
     kept = None
     if not uuid:
-        output.warn(f"{found.device}: not kept, its UUID is not known. Give it with --uuid.")
+        output.warn(f"{found.device}: not stored, because its UUID is unknown. Pass it with --uuid.")
     elif not dry_run:
         kept = str(save(stored))
-        output.say(f"Kept for {uuid} in {kept}.")
+        output.say(f"Stored for {uuid} in {kept}.")
     return {
         "device": found.device,
         "gain": found.gain,
@@ -151,7 +153,7 @@ def _meter_of(run: Run, against: str) -> str:
         if against in (source.label, source.group.info.sensor, source.channel.device):
             return source.label
     listed = ", ".join(sorted({source.label for source in found})) or "none"
-    raise MeasurementRefused(f"Nothing here is the meter '{against}'; there are: {listed}.", cure="everywatt sensors")
+    raise MeasurementRefused(f"No meter '{against}' was found here; available: {listed}.", cure="everywatt sensors")
 
 
 def _check_meter(recording: Recording, against: str) -> None:
@@ -160,9 +162,7 @@ def _check_meter(recording: Recording, against: str) -> None:
     if against not in names and against.rpartition(" ")[0] not in names:
         devices = sorted({one.device for group in recording.groups for one in group.channels if one.carries_energy})
         listed = ", ".join(devices) or "none"
-        raise MeasurementRefused(
-            f"Nothing here is the meter '{against}'; there are: {listed}.", cure="everywatt sensors"
-        )
+        raise MeasurementRefused(f"No meter '{against}' was found here; available: {listed}.", cure="everywatt sensors")
 
 
 def _record(duration_s: float, against: str, output: Output) -> Run:
@@ -173,15 +173,15 @@ def _record(duration_s: float, against: str, output: Output) -> Run:
     from everywatt.doctor.gpu_load import find_load
 
     if not 10 <= duration_s <= 86_400:
-        raise UsageError("A calibration takes from 10 s to a day.", cure="--for 10m")
+        raise UsageError("A calibration takes between 10 s and one day.", cure="--for 10m")
     cards = [int(str(entry["index"])) for entry in _devices_here().values() if "index" in entry]
     if not cards:
-        raise MeasurementRefused("There is no card here to calibrate.", cure="everywatt sensors")
+        raise MeasurementRefused("No card was found to calibrate.", cure="everywatt sensors")
     make = find_load(cure="install torch with CUDA, or record a load of your own: --from RUN --meter RUN")
     show = output.progress()
     level_s = min(LEVEL_S, duration_s / 6)
     output.say(
-        f"Recording {format_duration(duration_s)} with a load that is switched about every {format_duration(level_s)}."
+        f"Recording for {format_duration(duration_s)}, switching the load about every {format_duration(level_s)}."
     )
     with ExitStack() as stack:
         loads = [make(index) for index in cards]
@@ -213,12 +213,12 @@ def _list(output: Output) -> None:
     for one in stored.values():
         slot = str(here.get(one.uuid, {}).get("pci_bus_id", ""))
         state = one.refusal(os.uname().nodename, slot, now)
-        state = state or ("used" if one.uuid in here else "used where the card is; it is not here now")
+        state = state or ("used" if one.uuid in here else "the card is not present now")
         made = time.strftime("%Y-%m-%d", time.gmtime(one.made_s))
         rows.append(
             [one.uuid, one.name, 1 / one.gain, format_quantity(-one.bias_w / one.gain, "W", signed=True), made, state]
         )
     output.json("calibrations", {"path": str(path_of()), "calibrations": [asdict(one) for one in stored.values()]})
-    output.table(Table.of("UUID", "NAME", Column("GAIN", ""), Column("OFFSET", "W"), "MADE", "STATE", rows=rows))
+    output.table(Table.of("UUID", "NAME", Column("GAIN", ""), Column("OFFSET", "W"), "DATE", "STATE", rows=rows))
     if not rows:
-        output.say("No calibrations are kept.")
+        output.say("No calibrations are stored.")

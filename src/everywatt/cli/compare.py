@@ -52,7 +52,7 @@ class Share(click.ParamType):  # type: ignore[type-arg]
         try:
             share = float(text.rstrip("% ")) / (100 if text.endswith("%") else 1)
         except ValueError:
-            self.fail(f"'{text}' is not a share such as 2%.", param, ctx)
+            self.fail(f"'{text}' is not a percentage such as 2%.", param, ctx)
         if not 0 < share < 1:
             self.fail(f"'{text}' is not between 0 and 100 %.", param, ctx)
         return share
@@ -60,26 +60,42 @@ class Share(click.ParamType):  # type: ignore[type-arg]
 
 @click.command(cls=Verb)
 @click.argument("commands", nargs=-1, required=True, metavar="'CMD A' 'CMD B'... | RUN RUN...")
-@click.option("--trials", type=click.IntRange(1), help="Exactly so many trials of each, instead of a target.")
-@click.option("--target", type=Share(), default=0.02, help="Stop when differences are known to this share (2%).")
-@click.option("--max-time", "max_s", type=DURATION, default=600.0, help="Begin no trials after this long (10 min).")
-@click.option("--warmup", type=click.IntRange(0), default=1, help="Trials of each that do not count (1).")
-@click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
-@click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trials.")
-@click.option("--param", nargs=2, multiple=True, metavar="NAME VALUES", help="{NAME} in commands: 1,2,4 or 1..9:2.")
-@click.option("--name", "names", multiple=True, metavar="TEXT", help="What to call the commands, in their order.")
-@click.option("--shell", is_flag=True, help="Let a shell read the commands.")
-@click.option("--setup", metavar="CMD", help="Shell command before all trials.")
-@click.option("--prepare", metavar="CMD", help="Shell command before each trial.")
-@click.option("--cleanup", metavar="CMD", help="Shell command after all trials, whatever happened.")
-@click.option("--ignore-failure", is_flag=True, help="Count trials whose command failed.")
-@click.option("--show-output", is_flag=True, help="Let the commands' output through.")
+@click.option("--trials", type=click.IntRange(1), help="Run exactly this many trials of each, without a target.")
 @click.option(
-    "--fail-if", "rules", multiple=True, metavar="RULE", help="Exit 1 where 'energy > baseline * 1.05' holds."
+    "--target", type=Share(), default=0.02, help="Stop when differences are known to this precision.  [default: 2%]"
 )
-@click.option("--resume", type=RUN, metavar="RUN", help="Go on with a comparison that was interrupted.")
-@click.option("--level", metavar="LOAD", help="Of runs of `bench llm` with several loads: 'concurrency 4'.")
-@click.option("--force", is_flag=True, help="Compare runs although they cover different devices.")
+@click.option(
+    "--max-time", "max_s", type=DURATION, default=600.0, help="Start no trials after this long.  [default: 10 min]"
+)
+@click.option("--warmup", type=click.IntRange(0), default=1, help="Warm-up trials of each, not counted.  [default: 1]")
+@click.option(
+    "--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first.  [default: 2s]"
+)
+@click.option(
+    "--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for the machine to cool between trials."
+)
+@click.option(
+    "--param", nargs=2, multiple=True, metavar="NAME VALUES", help="Values of {NAME} in the commands: 1,2,4 or 1..9:2."
+)
+@click.option("--name", "names", multiple=True, metavar="TEXT", help="Names of the commands, in order.")
+@click.option("--shell", is_flag=True, help="Run the commands through a shell.")
+@click.option("--setup", metavar="CMD", help="Shell command to run before all trials.")
+@click.option("--prepare", metavar="CMD", help="Shell command to run before each trial.")
+@click.option("--cleanup", metavar="CMD", help="Shell command to run after all trials, even after a failure.")
+@click.option("--ignore-failure", is_flag=True, help="Count trials whose command failed.")
+@click.option("--show-output", is_flag=True, help="Show the output of the commands.")
+@click.option(
+    "--fail-if",
+    "rules",
+    multiple=True,
+    metavar="RULE",
+    help="Exit with 1 if this holds, such as 'energy > baseline * 1.05'.",
+)
+@click.option("--resume", type=RUN, metavar="RUN", help="Resume an interrupted comparison.")
+@click.option(
+    "--level", metavar="LOAD", help="Load level to compare, for runs of `bench llm` with several: 'concurrency 4'."
+)
+@click.option("--force", is_flag=True, help="Compare runs even if they cover different devices.")
 @out_option
 @settings_options
 @output_options
@@ -108,11 +124,11 @@ def command(
     note: str | None,
     output: Output,
 ) -> int:
-    """Compare the energy of commands: interleaved trials, as many as it takes, and a verdict with its interval.
+    """Compare the energy of commands: interleaved trials, as many as needed, and a verdict with its interval.
 
-    Commands are split like a shell would; --shell lets one read them. Where all arguments name finished runs, those are
-    compared; runs of `bench llm` item by item. -o writes .json, .csv, .md or .html. Ctrl-C keeps what there is, and
-    --resume goes on.
+    Commands are split as a shell would split them; --shell runs them through one. If all arguments name finished runs,
+    those are compared; runs of `bench llm` item by item. -o writes .json, .csv, .md or .html. Ctrl-C keeps partial
+    results, and --resume continues.
     """
     gate = [parse_rule(rule) for rule in rules]
     runs = _runs(commands, settings)
@@ -132,7 +148,7 @@ def command(
     failed, unknown = _judged(gate, result, output)
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Go on with: everywatt compare --resume {result.run} …")
+            output.say(f"Interrupted. Resume with: everywatt compare --resume {result.run} …")
         return code()
     if failed:
         return 1
@@ -140,7 +156,7 @@ def command(
 
 
 def _judged(gate: Sequence[Rule], result: Result, output: Output) -> tuple[bool, bool]:
-    """Whether a condition holds, and whether one cannot be judged; both are told."""
+    """Whether a condition holds, and whether one cannot be decided; both are reported."""
     failed = [sentence for rule in gate for sentence in failing(rule, result.found)]
     unknown = [sentence for rule in gate for sentence in unjudged(rule, result.found)]
     for sentence in failed:
@@ -160,14 +176,20 @@ def refusal(result: Result) -> int:
 
 
 def _runs(commands: Sequence[str], settings: Settings) -> list[Run]:
-    """The runs that all the arguments name; none where one of them is a command."""
-    found = []
+    """The runs that all the arguments name; none where all of them are commands. UsageError for some of each."""
+    found, others = [], []
     for text in commands:
         try:
             found.append(load(text, home=None if "/" in text else settings.home))
         except (RunNotFound, UsageError):
-            return []
-    return found if len(found) > 1 else []
+            others.append(text)
+    if found and (others or len(found) == 1):
+        wrong = f"'{others[0]}' is no run, and {found[0].name} is one" if others else f"{found[0].name} is a run"
+        raise UsageError(
+            f"{wrong}: runs are compared with runs, commands with commands.",
+            cure="everywatt list for the runs; for a command that is called like a run, its path",
+        )
+    return found
 
 
 def compare(
@@ -197,7 +219,7 @@ def compare(
     finally:
         run = meter.stop()
     if run is None:
-        output.warn(f"no recording: {meter.energy.refused}")
+        output.warn(f"nothing recorded: {meter.energy.refused}")
     return comparing.result(run)
 
 
@@ -233,7 +255,7 @@ def _show(result: Result, out: Path | None, settings: Settings, output: Output) 
             output.warn(f"{one.candidate.label}: {note}")
     floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
     if floors:
-        output.text(f"smallest difference that these trials could show: {format_percent(max(floors))}")
+        output.text(f"smallest detectable difference: {format_percent(max(floors))}")
     if result.run is not None:
         output.say(f"  run     {result.run}")
     if out is not None:
@@ -247,13 +269,13 @@ def failures(one: Figures) -> str:
     told = [
         f"{code} ({WHY[code].format(one.candidate.words[0])})" if code in WHY else str(code) for code in sorted(codes)
     ]
-    return f"ended with {' and '.join(told)}; --show-output lets its messages through"
+    return f"ended with {' and '.join(told)}; --show-output shows its messages"
 
 
 def check_ending(out: Path | None, endings: Sequence[str] = ENDINGS) -> None:
     """UsageError where -o names a file that cannot be written: better before the trials than after them."""
     if out is not None and out.suffix not in endings:
-        raise UsageError(f"{out} ends with none of {', '.join(endings)}.")
+        raise UsageError(f"{out} must end in one of {', '.join(endings)}.")
     if out is not None and not out.parent.is_dir():
         raise UsageError(f"{out} cannot be written: there is no folder {out.parent}.")
 
@@ -304,7 +326,7 @@ def _finished(runs: Sequence[Run], target: float, force: bool, out: Path | None,
     output.text()
     for line in said:
         output.text(line)
-    output.say("One run each: how much the program itself varies from run to run is not in these intervals.")
+    output.say("One run each: these intervals do not include the variation of the program from run to run.")
     data = {"candidates": [one.to_dict() for one in found], "target": target}
     if out is not None:
         texts = {

@@ -15,9 +15,9 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command(cls=Verb)
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
-    For bash: eval "$(everywatt completion bash)" in ~/.bashrc; zsh likewise in ~/.zshrc. For fish: save it as
+    For bash: eval "$(everywatt completion bash)" in ~/.bashrc; the same for zsh in ~/.zshrc. For fish: save it as
     ~/.config/fish/completions/everywatt.fish.
     """
     click.echo(script(shell))
@@ -26,5 +26,5 @@ def command(shell: str) -> None:
 def script(shell: str) -> str:
     """The text that the shell reads."""
     maker = get_completion_class(shell)
-    assert maker is not None, f"click completes {SHELLS}"
+    assert maker is not None, f"completion is available for {SHELLS}"
     return maker(cli(), {}, PROGRAM, COMPLETE_VARIABLE).source()

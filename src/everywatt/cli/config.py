@@ -15,7 +15,7 @@ from everywatt.core.tables import Table
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Show the settings and where each came from."""
+    """Show the settings and where each comes from."""
 
 
 @command.command(cls=Verb)

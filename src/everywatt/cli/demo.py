@@ -21,13 +21,13 @@ SIZE = 512
 
 
 @click.command(cls=Verb)
-@click.option("--time", "work_s", type=DURATION, default=3.0, help="How long each of the two loads lasts.")
+@click.option("--time", "work_s", type=DURATION, default=3.0, help="Duration of each of the two loads.")
 @output_options
 def command(work_s: float, output: Output) -> int:
-    """Measure a real small workload: the same matrix products in double and in single precision.
+    """Measure a small real workload: the same matrix products in double and in single precision.
 
-    Uses the sensors of this machine, or, where there are none, a modelled estimate that is labelled so. The run is kept
-    like any other, with its report beside the tape.
+    Uses the sensors of this machine or, if there are none, a modelled estimate that is labelled as such. The run is
+    kept like any other, with its report beside the tape.
     """
     settings = settings_here(quiet=output.quiet)
     home = runs_home(settings.home)
@@ -56,7 +56,8 @@ def command(work_s: float, output: Output) -> int:
         energy = run.energy(span=precision)
         if energy.joules is not None:
             lines.append(
-                f"  each    {format_energy(energy / count)} a product of {SIZE}×{SIZE} in {precision} ({count} of them)"
+                f"  each    {format_energy(energy / count)} per product of {SIZE}×{SIZE} in {precision} ({count} of "
+                "them)"
             )
     folder = Path(run.path if run.path.is_dir() else run.path.parent)
     write_text(folder / "report.json", dumps(run.to_dict(), indent=2) + "\n")
@@ -65,7 +66,9 @@ def command(work_s: float, output: Output) -> int:
     for line in lines:
         output.text(line)
     if "modelled" in run.energy().pedigree:
-        output.say("No sensor here measures power: these figures are MODELLED from CPU use. See: everywatt doctor")
+        output.say(
+            "No sensor here measures power: these figures are MODELLED from CPU utilisation. See: everywatt doctor"
+        )
     output.say(f"next:   everywatt why {run.name}    everywatt run -- python your_script.py")
     output.say(f"report: {_report(run, folder)}")
     return 0

@@ -24,13 +24,17 @@ from everywatt.sensors.base import Report
 
 
 @click.command(cls=Verb)
-@click.option("--fix", "mend", is_flag=True, help="Let a group read root-only CPU counters, and say what was done.")
-@click.option("--characterise", is_flag=True, help="Measure period, averaging and steps of the GPU power sensors.")
+@click.option("--fix", "mend", is_flag=True, help="Let a group read root-only CPU counters, and print what was done.")
+@click.option(
+    "--characterise", is_flag=True, help="Measure period, averaging and step response of the GPU power sensors."
+)
 @click.option("--from", "source", type=click.Path(path_type=Path), help="Characterise this nvidia-smi CSV log instead.")
-@click.option("--marks", type=click.Path(path_type=Path), help="When the load switched in that log: a CSV of unix_s.")
-@click.option("--column", default=None, help="The column of the log to look at, e.g. power.draw.instant.")
+@click.option(
+    "--marks", type=click.Path(path_type=Path), help="Times at which the load in that log switched: a CSV of unix_s."
+)
+@click.option("--column", default=None, help="Column of the log to analyse, such as power.draw.instant.")
 @click.option("--time", "time_s", type=DURATION, default=5.0, help="How long to poll each live sensor.")
-@click.option("--load", is_flag=True, help="Switch a load on each GPU on and off meanwhile, to see its averaging.")
+@click.option("--load", is_flag=True, help="Switch a load on each GPU on and off meanwhile, to show its averaging.")
 @output_options
 def command(
     mend: bool,
@@ -42,14 +46,14 @@ def command(
     load: bool,
     output: Output,
 ) -> int:
-    """Check this machine: which sensors work, which domains you will get, and the cure for what is wrong.
+    """Check this machine: which sensors work, which domains they cover, and how to fix what is wrong.
 
-    Read-only unless --fix. Ends with 1 where a check failed.
+    Read-only unless --fix is given. The exit code is 1 if a check failed.
     """
     if (marks is not None or column is not None) and source is None:
-        raise UsageError("--marks and --column go with --characterise --from FILE.")
+        raise UsageError("--marks and --column require --characterise --from FILE.")
     if load and (source is not None or not characterise):
-        raise UsageError("--load goes with --characterise of live sensors.")
+        raise UsageError("--load requires --characterise with live sensors.")
     if characterise or source is not None:
         return _characterise(source, marks, column, time_s, load, output)
     machine = Machine.here()
@@ -59,10 +63,10 @@ def command(
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     if output.json_to is None:
         rows = [[check.verdict, check.name, check.seen, check.cure] for check in diagnosis.checks]
-        output.table(Table.of("", "CHECK", "SEEN", "TRY", rows=rows))
+        output.table(Table.of("", "CHECK", "RESULT", "FIX", rows=rows))
         output.text()
         output.table(
-            Table.of("SENSOR", "STATE", "A VALUE", "WHY", rows=[_sensor_row(report) for report in diagnosis.reports])
+            Table.of("SENSOR", "STATE", "VALUE", "REASON", rows=[_sensor_row(report) for report in diagnosis.reports])
         )
     return 1 if diagnosis.failed else 0
 
@@ -84,7 +88,7 @@ def _sensor_row(report: Report) -> list[str | None]:
 
 def _fix(machine: Machine, output: Output, etc: Path = Path("/etc")) -> list[Mapping[str, Any]]:
     if not counters(machine):
-        output.say("There are no RAPL counters here that a rule could open; nothing was changed.")
+        output.say("No RAPL counters were found that a rule could make readable; nothing was changed.")
         return []
     user = os.environ.get("SUDO_USER") or user_name()
     if os.geteuid() != 0:
@@ -109,7 +113,9 @@ def _characterise(
     else:
         found = characterise_live(time_s, load=find_load() if load else None)
     if not found:
-        output.warn("no sensor here measures power, so there is nothing to characterise (everywatt doctor says why)")
+        output.warn(
+            "no sensor here measures power, so there is nothing to characterise (everywatt doctor gives the reason)"
+        )
     output.json("characterisation", {"sensors": found})
     if output.json_to is None:
         rows = [

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.common.options import RUN, Verb, output_options
+from everywatt.cli.common.options import RUN, Verb, between_option, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_watts
@@ -20,14 +20,12 @@ from everywatt.report.ledger_text import ledger_table
 
 @click.command(cls=Verb)
 @click.argument("run", type=RUN, default="last")
-@click.option("--by", type=click.Choice(KINDS), default="process", help="What an owner is.")
-@click.option("--idle-policy", type=click.Choice(POLICIES), default="separate", help="Who is charged for idling.")
-@click.option("--baseline", metavar="W", help="Idle power, as 35W in all or as cpu.0=35W,gpu.0=12W.")
-@click.option("--span", default=None, help="Only this span, by name or id.")
-@click.option(
-    "--between", nargs=2, type=float, default=None, metavar="A B", help="Only from A to B seconds after the start."
-)
-@click.option("--top", type=click.IntRange(min=1), default=20, help="Print so many owners, the rest together.")
+@click.option("--by", type=click.Choice(KINDS), default="process", help="Kind of owner.")
+@click.option("--idle-policy", type=click.Choice(POLICIES), default="separate", help="Who is charged for idle energy.")
+@click.option("--baseline", metavar="W", help="Idle power: 35W in total, or cpu.0=35W,gpu.0=12W.")
+@click.option("--span", default=None, help="Restrict to this span, by name or id.")
+@between_option
+@click.option("--top", type=click.IntRange(min=1), default=20, help="Print this many owners and sum up the others.")
 @output_options
 def command(
     run: str,
@@ -39,9 +37,9 @@ def command(
     top: int,
     output: Output,
 ) -> None:
-    """Show who owes the energy of a run: owners, idle, everywatt itself, and what nobody could be charged for.
+    """Show who used the energy of a run: owners, idle, everywatt itself, and the unattributed rest.
 
-    RUN is a name, a path or `last`. The rows add up to the total, to the last digit printed. --json has all owners.
+    RUN is a name, a path or `last`. The rows add up to the total, to the last digit printed. --json lists all owners.
     """
     opened = load(run)
     level = None if baseline is None else parse_baseline(baseline)
@@ -52,7 +50,7 @@ def command(
                 raise UsageError(f"This run has no device '{device}'; it has: {', '.join(known) or 'none'}.")
     found = opened.ledger(by, span=span, between=between, idle_policy=idle_policy, baseline=level)
     if found.total.joules is None:
-        raise MeasurementRefused(found.total.refused or "There is no energy figure.", cure="everywatt doctor")
+        raise MeasurementRefused(found.total.refused or "No energy was measured.", cure="everywatt doctor")
     output.json("ledger", {"name": opened.name, **found.to_dict()})
     if output.json_to is not None:
         return

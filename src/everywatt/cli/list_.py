@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
@@ -10,47 +12,51 @@ from everywatt.api.run import Run, load
 from everywatt.cli.common.options import TAG, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.core.energy import Energy
-from everywatt.core.errors import EverywattError
+from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_energy
 from everywatt.core.tables import Column, Table
 from everywatt.energy.combine import combine
 from everywatt.tape.mending import empty_spool
 from everywatt.tape.run_store import existing_home, list_runs
 
+_Item = TypeVar("_Item", Path, Run)
+_Answer = TypeVar("_Answer")
+
 
 @click.command(cls=Verb)
-@click.option("--sum", "sum_tag", default=None, metavar="TAG", help="Add up runs: tag=value, or a tag for each value.")
-@click.option("--tag", "tags", type=TAG, multiple=True, help="Only runs with this tag.")
-@click.option("--limit", type=int, default=50, show_default=True, help="At most this many, the newest.")
+@click.option(
+    "--sum", "sum_tag", default=None, metavar="TAG", help="Add up runs: tag=value, or a tag for one sum per value."
+)
+@click.option("--tag", "tags", type=TAG, multiple=True, help="List only runs with this tag.")
+@click.option("--limit", type=int, default=50, show_default=True, help="List at most this many, newest first.")
 @output_options
 def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, output: Output) -> None:
-    """List the runs, or add them up: `list --sum project=alpha`, `list --sum project` (or `--sum tag=project`)."""
+    """List runs, or add them up: `list --sum project=alpha`, `list --sum project` (or `--sum tag=project`)."""
     empty_spool()
     home = existing_home(settings_here(quiet=output.quiet).home)
-    runs, broken = _open(list_runs(home))
-    for name, error in broken:
-        output.warn(f"{name}: {error}")
+    runs = [run for _, run in _each(list_runs(home), load, output)]
     chosen = [run for run in runs if all(run.meta.get("tags", {}).get(key) == value for key, value in tags)]
     if sum_tag is not None:
         _sums(chosen, sum_tag, output)
         return
-    rows = [_row(run) for run in (chosen[-limit:] if limit > 0 else chosen)]
+    rows = [row for _, row in _each(chosen[-limit:] if limit > 0 else chosen, _row, output)]
     output.json("runs", {"home": str(home), "runs": rows})
     if output.json_to is None:
-        columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", "SCOPE", "PEDIGREE", "TAGS")
+        columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE", "TAGS")
         names = ("name", "started", "duration_s", "shown", "scope", "pedigree", "tags")
         shown = [[row[name] if name != "started" else row[name][:19] for name in names] for row in rows]
         output.table(Table.of(*columns, rows=shown))
 
 
-def _open(paths: list[Any]) -> tuple[list[Run], list[tuple[str, EverywattError]]]:
-    runs, broken = [], []
-    for path in paths:
+def _each(items: Iterable[_Item], ask: Callable[[_Item], _Answer], output: Output) -> Iterator[tuple[_Item, _Answer]]:
+    """What is asked of each run. A file may come from anywhere: one that cannot be read does not hide the others."""
+    for item in items:
         try:
-            runs.append(load(path))
+            yield item, ask(item)
         except EverywattError as error:
-            broken.append((path.name, error))
-    return runs, broken
+            output.warn(f"{item.name}: {error}")
+        except Exception as error:  # noqa: BLE001
+            output.warn(f"{item.name} cannot be read: {type(error).__name__}: {error}")
 
 
 def _row(run: Run) -> dict[str, Any]:
@@ -79,15 +85,16 @@ def _meant(tags: list[dict[str, Any]], wanted: str) -> str:
 
 def _sums(runs: list[Run], wanted: str, output: Output) -> None:
     """One row for each value of the tag and for each scope and pedigree: those are never added."""
+    name, given, wished = wanted.partition("=")
+    if not name.strip() or (given and not wished.strip()):
+        raise UsageError(f"'{wanted}' is not a tag to add up by.", cure="--sum project, or --sum project=alpha")
     key, equals, value = _meant([run.meta.get("tags", {}) for run in runs], wanted).partition("=")
     sums: dict[tuple[str, str, str], list[Run]] = {}
     figures: dict[str, Energy] = {}
-    for run in runs:
-        found = run.meta.get("tags", {}).get(key)
-        if found is None or (equals and found != value):
-            continue
-        energy = figures[run.name] = run.energy()
-        sums.setdefault((str(found), energy.scope, energy.pedigree), []).append(run)
+    tagged = [run for run in runs if key in (tags := run.meta.get("tags", {})) and (not equals or tags[key] == value)]
+    for run, energy in _each(tagged, Run.energy, output):
+        figures[run.name] = energy
+        sums.setdefault((str(run.meta["tags"][key]), energy.scope, energy.pedigree), []).append(run)
     rows = []
     for (found, scope, pedigree), members in sums.items():
         total = combine([("", figures[run.name]) for run in members])
@@ -110,5 +117,5 @@ def _sums(runs: list[Run], wanted: str, output: Output) -> None:
             [r["tag"], r["runs"], r["duration_s"], r["shown"], r["scope"], r["pedigree"]] for r in rows
         ]
         output.table(
-            Table.of("TAG", Column("RUNS", ""), Column("TIME", "s"), "ENERGY", "SCOPE", "PEDIGREE", rows=shown)
+            Table.of("TAG", Column("RUNS", ""), Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE", rows=shown)
         )

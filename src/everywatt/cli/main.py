@@ -20,42 +20,45 @@ BROKEN_PIPE = 141
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("everywatt.cli.run", "Measure the energy of a command."),
-    "monitor": ("everywatt.cli.monitor", "Watch power, energy and owners, live."),
-    "attach": ("everywatt.cli.attach", "Measure processes that run already."),
-    "compare": ("everywatt.cli.compare", "Compare the energy of commands, with a verdict."),
+    "monitor": ("everywatt.cli.monitor", "Watch power, energy and owners live."),
+    "attach": ("everywatt.cli.attach", "Measure processes that are already running."),
+    "compare": ("everywatt.cli.compare", "Compare the energy of commands and give a verdict."),
     "sweep": ("everywatt.cli.sweep", "Measure a command at several power limits or parameters."),
-    "batch": ("everywatt.cli.batch.command", "Run a command for many items over GPUs, with what each item cost."),
-    "bench": ("everywatt.cli.bench.command", "Benchmarks of models: precisions, training, language models."),
-    "slurm": ("everywatt.cli.slurm.command", "The energy of every job of a Slurm cluster, and of every user."),
-    "stress": ("everywatt.cli.stress", "Load this machine on purpose, by a shape over time."),
+    "batch": ("everywatt.cli.batch.command", "Run a command for many items over GPUs and measure each item."),
+    "bench": ("everywatt.cli.bench.command", "Benchmark models: precisions, training, language models."),
+    "slurm": ("everywatt.cli.slurm.command", "Show the energy of every job and user of a Slurm cluster."),
+    "stress": ("everywatt.cli.stress", "Generate load that follows a profile over time."),
     "show": ("everywatt.cli.show", "Show a run: energy, devices, spans, quality."),
-    "ledger": ("everywatt.cli.ledger", "Show who owes the energy of a run, to the last microjoule."),
-    "list": ("everywatt.cli.list_", "List the runs, or add them up by tag."),
-    "why": ("everywatt.cli.why", "Say where a run's interval comes from and what would narrow it."),
-    "report": ("everywatt.cli.report", "Write runs as one HTML file, and compare them."),
-    "serve": ("everywatt.cli.serve", "Show runs and the machine now in a browser."),
-    "plot": ("everywatt.cli.plot", "Draw a run as PNG, SVG or PDF."),
+    "ledger": ("everywatt.cli.ledger", "Show who used the energy of a run, to the last microjoule."),
+    "list": ("everywatt.cli.list_", "List runs, or add them up by tag."),
+    "why": ("everywatt.cli.why", "Explain where a run's interval comes from and what would narrow it."),
+    "report": ("everywatt.cli.report", "Write one or more runs as one HTML file."),
+    "serve": ("everywatt.cli.serve", "Serve runs and live power to a browser."),
+    "plot": ("everywatt.cli.plot", "Plot a run as PNG, SVG or PDF."),
     "export": ("everywatt.cli.export", "Write a run as CSV, JSON lines, Parquet or Arrow."),
-    "import": ("everywatt.cli.importing.command", "Turn recordings of other tools into runs."),
-    "meter": ("everywatt.cli.meter.command", "Record, archive and read wattmeters at the wall."),
-    "model": ("everywatt.cli.model.command", "Learn power from use, and estimate it where no sensor is."),
+    "import": ("everywatt.cli.importing.command", "Import recordings of other tools as runs."),
+    "meter": ("everywatt.cli.meter.command", "Record, archive and analyse wattmeters."),
+    "model": ("everywatt.cli.model.command", "Fit power models, and estimate power where there is no sensor."),
     "calibrate": (
         "everywatt.cli.calibrate",
-        "Find gain and offset of a card against a meter, and use them ever after.",
+        "Calibrate a card's power sensor against a meter.",
     ),
-    "agent": ("everywatt.cli.agent", "Record this node for ever, for Prometheus and remote write."),
-    "validate": ("everywatt.cli.validate", "Check every byte of a run."),
-    "sensors": ("everywatt.cli.sensors", "List the sensors, a real value of each, and why others do not work."),
-    "plugins": ("everywatt.cli.plugins", "List the installed plug-ins and whether they load."),
-    "doctor": ("everywatt.cli.doctor", "Check this machine, with the cure for what is wrong."),
-    "config": ("everywatt.cli.config", "Show the settings and where each came from."),
-    "completion": ("everywatt.cli.completion", "Print the completion script of a shell."),
-    "demo": ("everywatt.cli.demo", "Measure something small, here and now."),
+    "agent": ("everywatt.cli.agent", "Record this node continuously, for Prometheus and remote write."),
+    "validate": ("everywatt.cli.validate", "Check the integrity of runs, tapes and stores."),
+    "sensors": (
+        "everywatt.cli.sensors",
+        "List sensors with a current value of each channel, and why others are missing.",
+    ),
+    "plugins": ("everywatt.cli.plugins", "List installed plug-ins and whether they load."),
+    "doctor": ("everywatt.cli.doctor", "Check this machine and suggest fixes."),
+    "config": ("everywatt.cli.config", "Show the settings and where each comes from."),
+    "completion": ("everywatt.cli.completion", "Print the completion script for a shell."),
+    "demo": ("everywatt.cli.demo", "Measure a small workload on this machine."),
     "sim": ("everywatt.cli.sim", "Run a command on a simulated machine whose energy is known."),
 }
-"""Each verb with the module that holds its `command`, and one line of help."""
+"""Each command with the module that holds its `command`, and one line of help."""
 
-OPTIONS = {"--version": "Print the version.", "-h, --help": "Print this text."}
+OPTIONS = {"--version": "Print the version and exit.", "-h, --help": "Print this help and exit."}
 
 
 def help_text() -> str:
@@ -64,7 +67,7 @@ def help_text() -> str:
     lines = [
         f"Usage: {PROGRAM} COMMAND [OPTIONS] [ARGS]...",
         "",
-        "  Measure what computing costs in energy, and how sure you can be of it.",
+        "  Measure the energy of computing, with an interval that says how certain the figure is.",
         "",
         "Commands:",
         *(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()),
@@ -72,7 +75,7 @@ def help_text() -> str:
         "Options:",
         *(f"  {name:<{width}}  {text}" for name, text in OPTIONS.items()),
         "",
-        f"  {PROGRAM} COMMAND --help says more. Start with: {PROGRAM} run -- COMMAND",
+        f"  {PROGRAM} COMMAND --help prints details. Start with: {PROGRAM} run -- COMMAND",
     ]
     return "\n".join(lines)
 
@@ -94,14 +97,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _stdout_failed(error: OSError) -> int:
-    """The exit code where nobody reads stdout any more (head, less), or its disk is full. Other errors go on."""
+    """The exit code if stdout was closed by its reader (head, less), or its disk is full. Other errors propagate."""
     if error.errno not in (errno.EPIPE, errno.ENOSPC) or error.filename is not None:
         raise error
     # Python would complain once more when it flushes stdout at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if error.errno == errno.EPIPE:
         return BROKEN_PIPE
-    print(f"Error: stdout cannot be written: {error.strerror}.", file=sys.stderr)
+    print(f"Error: cannot write to stdout: {error.strerror}.", file=sys.stderr)
     return 1
 
 

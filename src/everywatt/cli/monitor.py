@@ -33,7 +33,7 @@ SETTLE_S = 4.0
 STEP_S = 0.1
 ONCE_S = 2.2  # by then the first interval of the energy is known
 OWNERS_S = 3.8
-"""`--once --by`: CPU time is read once a second, and two stretches of it are wanted."""
+"""`--once --by`: CPU time is read once a second, and two intervals of it are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +54,23 @@ class Plan:
 
 @click.command(cls=Verb)
 @click.argument("source", required=False, metavar="[SOURCE]")
-@click.option("--once", is_flag=True, help="Show how things stand, once, and end.")
+@click.option("--once", is_flag=True, help="Print one snapshot and exit.")
 @click.option(
-    "--interval", "interval_s", type=DURATION, default="1s", show_default=True, help="Time between two views."
+    "--interval", "interval_s", type=DURATION, default="1s", show_default=True, help="Time between two updates."
 )
 @click.option("--record", is_flag=True, help="Keep the recording of the whole machine as a run.")
-@click.option("--for", "for_s", type=DURATION, default=None, help="End after this long.")
-@click.option("--csv", metavar="FILE", help="Append one row for each device and interval; - is stdout.")
+@click.option("--for", "for_s", type=DURATION, default=None, help="Stop after this long.")
+@click.option("--csv", metavar="FILE", help="Append one row per device and interval to this file; - is stdout.")
 @click.option("--gpus", metavar="LIST", help="Only these cards, such as 0,1.")
-@click.option("--by", type=click.Choice(KINDS), default=None, help="Show who owes the watts, by this.")
-@click.option("--tail", type=click.IntRange(0), default=15, help="The last events of a batch (15).")
-@click.option("--token-file", type=click.Path(path_type=Path), help="Show an agent the token in its first line.")
+@click.option("--by", type=click.Choice(KINDS), default=None, help="Show owners of the power, grouped by this.")
+@click.option(
+    "--tail", type=click.IntRange(0), default=15, help="Number of recent batch events to show.  [default: 15]"
+)
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), help="File whose first line is the agent's bearer token."
+)
 @click.option("--ca", type=click.Path(path_type=Path), help="Trust this certificate (PEM) of an agent.")
-@click.option("--ascii", "ascii_only", is_flag=True, help="No signs beyond ASCII.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Use ASCII only.")
 @settings_options
 @output_options
 def command(
@@ -86,18 +90,20 @@ def command(
     note: str | None,
     output: Output,
 ) -> int:
-    """Watch power, energy and owners, live.
+    """Watch power, energy and owners live.
 
-    SOURCE is nothing (this machine), a run or batch that is being written or has ended (its name, its path, `last`), a
-    batch.jsonl or an old telemetry log of a batch (a .jsonl file), or an agent (http://host:port). On a terminal it
-    fills the screen (needs `pip install 'everywatt[tui]'`); --once, --json and --csv work anywhere without it. --json
-    prints one object for each interval, each on a line; with --once it is the only one.
+    SOURCE is this machine by default, or a run or batch that is recording or has ended (its name, its path, `last`), a
+    batch.jsonl or older telemetry log (.jsonl), or an agent (http://host:port). On a terminal the view is full-screen
+    (requires `pip install 'everywatt[tui]'`); --once, --json and --csv work without it. --json prints one object per
+    interval, one per line; with --once, exactly one.
 
-    --record keeps what is recorded as a run and ends with its summary.
+    --record keeps the recording as a run and prints its summary at the end.
     """
     _check(source, once, interval_s, record, for_s)
     if source is None and (token_file or ca):
-        raise UsageError("--token-file and --ca are for an agent.", cure="everywatt monitor https://host:port")
+        raise UsageError(
+            "--token-file and --ca require an agent as SOURCE.", cure="everywatt monitor https://host:port"
+        )
     plan = Plan(interval_s, for_s, once, csv, ascii_only, by, source is None, tail, token_file, ca)
     face = _face(plan, record, output)
     if face == "screen":
@@ -119,18 +125,18 @@ def command(
 def _check(source: str | None, once: bool, interval_s: float, record: bool, for_s: float | None) -> None:
     if interval_s < SHORTEST_S:
         raise UsageError(
-            "A view every 0.1 s is the most that is shown.", cure="--interval 0.1s, and --period for sensors"
+            "The shortest interval between updates is 0.1 s.", cure="--interval 0.1s, and --period for sensors"
         )
     if for_s is not None and for_s <= 0:
-        raise UsageError("--for wants a time above zero.")
+        raise UsageError("--for must be above zero.")
     if record and source is not None:
         raise UsageError("--record records this machine, so it takes no SOURCE.")
     if record and once:
-        raise UsageError("--record goes on for a time, and --once does not.", cure="--record --for 60s")
+        raise UsageError("--record and --once exclude each other.", cure="--record --for 60s")
 
 
 def _face(plan: Plan, record: bool, output: Output) -> str:
-    """screen, once, stream (JSON lines or CSV), or quiet: a recording that nobody looks at."""
+    """screen, once, stream (JSON lines or CSV), or quiet: a recording without a view."""
     if plan.once:
         return "once"
     if output.json_to is not None and not record:
@@ -141,7 +147,7 @@ def _face(plan: Plan, record: bool, output: Output) -> str:
     if record and (not terminal or output.quiet or output.json_to is not None or not has_textual()):
         return "quiet"
     if not terminal:
-        raise UsageError("The full screen needs a terminal.", cure="everywatt monitor --once, --json or --csv FILE")
+        raise UsageError("Full-screen mode needs a terminal.", cure="everywatt monitor --once, --json or --csv FILE")
     return "screen"
 
 
@@ -269,7 +275,7 @@ def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[flo
     began_s = time.monotonic()
     wanted_s = plan.for_s or max(plan.interval_s, OWNERS_S if plan.by else ONCE_S)
     if plan.once and not plan.here:
-        wanted_s = 0.0  # what there is has been written already
+        wanted_s = 0.0  # everything has been written already
     first_s = wanted_s if plan.once else plan.interval_s
     end_s = None if plan.for_s is None else began_s + plan.for_s
     due_s = began_s + first_s
@@ -302,7 +308,7 @@ def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[flo
 
 
 def _settle(source: LiveSource, ended: Callable[[float], bool], most_s: float) -> None:
-    """Wait until every device of the total has a power, which takes two readings, but not for ever."""
+    """Wait until every device of the total has a power, which takes two readings, but with a time limit."""
     deadline_s = time.monotonic() + most_s
     while time.monotonic() < deadline_s:
         snapshot = source.poll()

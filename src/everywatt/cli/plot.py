@@ -17,10 +17,10 @@ WHAT = ("power", "ledger", "spans", "energy-by-device", "llm-tokens", "llm-densi
 
 @click.command(cls=Verb)
 @click.argument("run", type=RUN, default="last")
-@click.option("--what", type=click.Choice(WHAT), default="power", help="What to draw; power unless given.")
-@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A line over time; may be given again.")
-@click.option("--second-axis", "second", multiple=True, metavar="NAME", help="A line with an axis at the right.")
-@click.option("--list", "list_them", is_flag=True, help="List what can be drawn over time.")
+@click.option("--what", type=click.Choice(WHAT), default="power", help="What to plot; power by default.")
+@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="Metric to plot over time; may be repeated.")
+@click.option("--second-axis", "second", multiple=True, metavar="NAME", help="Metric to plot on a second axis.")
+@click.option("--list", "list_them", is_flag=True, help="List the metrics that can be plotted.")
 @out_option
 @output_options
 def command(
@@ -32,10 +32,10 @@ def command(
     out: Path | None,
     output: Output,
 ) -> None:
-    """Draw a run into a file, without a browser: pip install 'everywatt[plots]'.
+    """Plot a run to a file. Requires `pip install 'everywatt[plots]'`.
 
-    --out says the format by its ending: .png, .svg or .pdf; without it, `NAME-WHAT.png` in the working folder. --metric
-    and --second-axis take names that --list prints, such as "gpu.0 temperature".
+    The extension of --out selects the format: .png, .svg or .pdf; by default `NAME-WHAT.png` in the working directory.
+    --metric and --second-axis take names that --list prints, such as "gpu.0 temperature".
     """
     from everywatt.report.plots import metrics_of, plot
 

@@ -32,7 +32,7 @@ class Plugin:
 def command(output: Output) -> int:
     """List the plug-ins of every entry-point group, where each comes from, and whether it loads.
 
-    Ends with 1 where one does not load.
+    The exit code is 1 if one does not load.
     """
     plugins = find_plugins(os.environ)
     groups = sorted({*GROUPS, *(plugin.group for plugin in plugins)})
@@ -61,7 +61,7 @@ def find_plugins(environ: Mapping[str, str]) -> list[Plugin]:
         if ":" in target:
             found.append(_load(EntryPoint(name, target, "everywatt.sensors")))
         else:
-            found.append(Plugin("everywatt.sensors", item, target, None, None, "it is not name=module:Class"))
+            found.append(Plugin("everywatt.sensors", item, target, None, None, "not of the form name=module:Class"))
     return found
 
 

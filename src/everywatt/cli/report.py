@@ -18,17 +18,17 @@ from everywatt.footprint.carbon import factors_of
 @click.command(cls=Verb)
 @click.argument("runs", nargs=-1, type=RUN, metavar="[RUN]...")
 @out_option
-@click.option("--open", "open_it", is_flag=True, help="Show it in the browser.")
+@click.option("--open", "open_it", is_flag=True, help="Open the file in a browser.")
 @click.option("--raw", is_flag=True, help="Keep every tick, whatever the size of the file.")
 @carbon_options
 @output_options
 def command(
     runs: tuple[str, ...], out: Path | None, open_it: bool, raw: bool, settings: Settings, output: Output
 ) -> None:
-    """Write runs as one HTML file that needs nothing else: no network, no server.
+    """Write one or more runs as one self-contained HTML file that needs no network and no server.
 
-    Without a RUN, the last one. Several runs are compared; those that cover something else get no ratio. --out is the
-    file; without it, `NAME.html` in the working folder. A file that is there already is replaced.
+    The default RUN is the last one. Several runs are compared; runs of a different scope get no ratio. --out is the
+    file; by default `NAME.html` in the working directory. An existing file is replaced.
     """
     from everywatt.report.html.data import report_document
     from everywatt.report.html.page import page
@@ -43,7 +43,7 @@ def command(
         text = page(data)
         write_text(target, text)
     if data["comparison"] and data["comparison"]["mixed_scopes"]:
-        output.warn("these runs do not all cover the same thing; those of another scope get no ratio.")
+        output.warn("these runs do not cover the same scope; those that differ get no ratio.")
     size = target.stat().st_size if target.is_file() else len(text.encode())
     output.json("report", {"path": str(target), "bytes": size, "runs": [run.name for run in opened]})
     output.text(str(target))

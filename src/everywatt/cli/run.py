@@ -35,9 +35,13 @@ LAST_READ_S = 0.2  # how long the recorder gets for a last look at the command b
 @click.command(cls=Verb, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
 @click.option("--idle", "idle_s", type=WAIT, default=0.0, help="Record idle power for this long first.")
-@click.option("--append", type=RUN, default=None, metavar="RUN", help="Add to an earlier run; the gap is not counted.")
 @click.option(
-    "--strict", is_flag=True, help="Refuse to start (exit 3) where nothing measures power or the machine is not quiet."
+    "--append", type=RUN, default=None, metavar="RUN", help="Append to an earlier run; the gap is not counted."
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Refuse to start (exit code 3) if no sensor measures power or the machine is not quiet.",
 )
 @settings_options
 @output_options
@@ -52,9 +56,9 @@ def command(
 ) -> int:
     """Measure the energy of a command.
 
-    The command's exit code is returned: 126 or 127 where it could not start, 128+n after signal n. The summary goes to
-    stderr, so that the command's stdout stays its own. With --json the object goes to stdout and the command's stdout
-    to stderr; --json=FILE leaves both alone.
+    The exit code is that of the command; 126 or 127 if it could not be started, 128+n after signal n. The summary goes
+    to stderr, so the command's stdout is unchanged. With --json the object goes to stdout and the command's stdout to
+    stderr; --json=FILE leaves both unchanged.
     """
     load = preflight.CpuLoad()
     unable = child.cannot_start(words[0])
@@ -80,14 +84,33 @@ def command(
             uid = meter.recording.span_open("idle", attributes={"role": "idle"})
             time.sleep(idle_s)
             meter.recording.span_close(uid)
-    code = _measured(meter, words, output)
-    if meter.recording is not None:
-        _load_figures()
     try:
+        code = _measured(meter, words, output)
+    except BlockingIOError as error:
+        return _in_place(meter, words, error, output)
+    try:
+        if meter.recording is not None:
+            _load_figures()
         finish(meter, meter.stop(), output, settings, exit_code=code)
     except EverywattError as error:
         output.error(error)  # the command has ended: its code is what counts
+    except Exception as error:  # noqa: BLE001 - a defect of ours must not become the command's failure
+        output.error(f"The run cannot be shown: {type(error).__name__}: {error}")
     return code
+
+
+def _in_place(meter: Meter, words: Sequence[str], error: OSError, output: Output) -> int:
+    """No process can be started: the command takes the place of this one, unmeasured. Returns where it cannot."""
+    from everywatt.core.energy import Energy
+
+    why = f"no process could be started ({error.strerror}), so the command ran in place of everywatt"
+    meter.discard()
+    output.warn(f"no measurement: {why}")
+    output.json("run", {"energy": Energy.refuse(why).to_dict(), "name": None, "exit_code": None})
+    try:
+        child.become(words, to_stderr=output.json_to == STDOUT)
+    except OSError as unable:
+        return _not_started(words[0], unable, output)
 
 
 def _meter(settings: Settings, append: str | None, note: str | None) -> Meter:
@@ -106,7 +129,10 @@ def _load_figures() -> None:
             import everywatt.ledger.build
             import everywatt.report.text  # noqa: F401 - only to have it
 
-    threading.Thread(target=load, daemon=True).start()
+    # A library for matrices would start threads, and interrupt this process where it may not.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with suppress(RuntimeError):  # no thread can be started: it is imported when it is needed
+        threading.Thread(target=load, daemon=True).start()
 
 
 def note_disturbances(recording: Recording, load: preflight.CpuLoad) -> None:
@@ -130,6 +156,8 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
                 pid = child.spawn(
                     words, before, to_stderr=output.json_to == STDOUT, join=group.join if group is not None else None
                 )
+            except BlockingIOError:
+                raise  # not the command's fault
             except OSError as error:
                 code = _not_started(words[0], error, output)
                 if recording is not None and uid is not None:
@@ -144,7 +172,7 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
             _settle(recording, uid, pid, ended, group)
     finally:
         if group is not None and not group.remove():
-            output.detail(f"everywatt: processes that the command left behind still run in {group.folder}")
+            output.detail(f"everywatt: the command left processes running in {group.folder}")
     return ended.code
 
 
@@ -181,12 +209,14 @@ def progress(meter: Meter, output: Output) -> Iterator[None]:
         return
     done = threading.Event()
     thread = threading.Thread(target=_report_every, args=(meter, output, done), daemon=True)
-    thread.start()
+    with suppress(RuntimeError):  # no thread can be started
+        thread.start()
     try:
         yield
     finally:
         done.set()
-        thread.join(timeout=1.0)
+        if thread.is_alive():
+            thread.join(timeout=1.0)
 
 
 def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: float = 10.0) -> None:
@@ -209,7 +239,7 @@ def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: 
 def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **more: Any) -> None:
     """Print the summary of a run that has just ended, or its JSON object; `more` goes into that too."""
     if run is None:
-        output.warn(f"no recording: {meter.energy.refused}")
+        output.warn(f"nothing recorded: {meter.energy.refused}")
         output.json("run", {"energy": meter.energy.to_dict(), "name": None, **more})
         return
     from everywatt.report.text import summary

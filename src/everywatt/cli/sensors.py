@@ -37,9 +37,9 @@ UNITS = (
 @estimate_option
 @output_options
 def command(sensors: str | None, estimate: bool | None, output: Output) -> int:
-    """List the sensors of this machine: which work, a real value of each channel, and why the others do not.
+    """List the sensors of this machine: which work, a current value of each channel, and why the others are missing.
 
-    Ends with 4 where nothing delivers power and --no-estimate rules the modelled sensor out.
+    The exit code is 4 if no sensor delivers power and --no-estimate rules out the modelled sensor.
     """
     settings = settings_here({"sensors": sensors, "estimate": estimate}, quiet=output.quiet)
     request = Request(
@@ -55,7 +55,7 @@ def command(sensors: str | None, estimate: bool | None, output: Output) -> int:
         show(reports, output)
     if power or settings.estimate:
         return 0
-    output.error("Nothing on this machine delivers power, and estimates are turned off.")
+    output.error("No sensor on this machine delivers power, and estimates are disabled.")
     return NoSensor.exit_code
 
 
@@ -83,7 +83,7 @@ def report_row(report: Report) -> dict[str, Any]:
 def show(reports: Sequence[Report], output: Output) -> None:
     """Tables for a person: the sensors, the cards, then the channels of those that work."""
     rows = [[r.sensor, r.state, len(r.samples) or None, r.why or None, r.cure] for r in reports]
-    output.table(Table.of("SENSOR", "STATE", "CHANNELS", "WHY", "TRY", rows=rows, right=[2]))
+    output.table(Table.of("SENSOR", "STATE", "CHANNELS", "REASON", "FIX", rows=rows, right=[2]))
     cards = {str(device["uuid"]): device for report in reports for device in report.devices if device.get("uuid")}
     if cards:
         output.text()
@@ -100,7 +100,7 @@ def show(reports: Sequence[Report], output: Output) -> None:
     ]
     if values:
         output.text()
-        output.table(Table.of("SENSOR", "CHANNEL", "VALUE", "MISSING BECAUSE", rows=values, right=[2]))
+        output.table(Table.of("SENSOR", "CHANNEL", "VALUE", "REASON", rows=values, right=[2]))
 
 
 def _card(card: Mapping[str, Any]) -> list[str | None]:

@@ -23,14 +23,16 @@ LIBRARIES = ("starlette", "uvicorn")
 
 
 @click.command(cls=Verb)
-@click.option("--listen", "listen_on", metavar="ADDR:PORT", default=DEFAULT, show_default=True, help="Where to listen.")
-@click.option("--token", metavar="TEXT", help="Who looks has to show this. Others see it in the list of processes.")
-@click.option("--token-file", type=click.Path(path_type=Path), help="The token is the first line of this file.")
-@click.option("--cert", type=click.Path(path_type=Path), help="TLS with this certificate (PEM).")
-@click.option("--key", type=click.Path(path_type=Path), help="The certificate's private key (PEM).")
-@click.option("--name", "names", metavar="HOST", multiple=True, help="Also answer to this name.")
-@click.option("--home", type=click.Path(path_type=Path), help="The folder of runs.")
-@click.option("--open", "open_it", is_flag=True, help="Show it in the browser.")
+@click.option(
+    "--listen", "listen_on", metavar="ADDR:PORT", default=DEFAULT, show_default=True, help="Address to listen on."
+)
+@click.option("--token", metavar="TEXT", help="Token that viewers must present (visible in `ps`).")
+@click.option("--token-file", type=click.Path(path_type=Path), help="File whose first line is the token.")
+@click.option("--cert", type=click.Path(path_type=Path), help="Serve TLS with this certificate (PEM).")
+@click.option("--key", type=click.Path(path_type=Path), help="Private key (PEM) of the certificate.")
+@click.option("--name", "names", metavar="HOST", multiple=True, help="Also answer requests for this host name.")
+@click.option("--home", type=click.Path(path_type=Path), help="Run directory to serve.")
+@click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @output_options
 def command(
     listen_on: str,
@@ -43,10 +45,10 @@ def command(
     open_it: bool,
     output: Output,
 ) -> None:
-    """Show runs and the machine now in a browser: list, open, compare, live charts.
+    """Serve runs and live power to a browser: list, open, compare, live charts.
 
-    Only this machine can reach it, unless --listen says otherwise; then it wants a token and TLS files. It reads and
-    never writes. Ctrl-C ends it. Needs `pip install 'everywatt[serve]'`.
+    The server listens on loopback unless --listen says otherwise; other addresses require a token and TLS files. It
+    never writes. Ctrl-C stops it. Requires `pip install 'everywatt[serve]'`.
     """
     from everywatt.net import listen as address
     from everywatt.net.tls import check_tls
@@ -59,7 +61,7 @@ def command(
     tls = check_tls(cert, key)
     address.check_open(place, token=secret, tls=tls)
     if secret is not None and len(secret) < SHORT_TOKEN:
-        output.warn(f"a token of less than {SHORT_TOKEN} letters can be guessed.")
+        output.warn(f"a token shorter than {SHORT_TOKEN} characters can be guessed.")
     site_home = _home(home, settings)
     sock = address.listen(place)
     with sock:
@@ -69,7 +71,7 @@ def command(
         output.json("serve", {"url": url, "home": str(site_home), "token": secret is not None})
         if output.json_to is not None:
             output.stdout.flush()
-        output.say(f"{url}  (runs in {site_home}; Ctrl-C ends)")
+        output.say(f"{url}  (runs in {site_home}; stop with Ctrl-C)")
         if open_it and click.launch(url) != 0:
             output.warn(f"no browser could be started; open {url} in one.")
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.common.options import RUN, Verb, carbon_options, output_options
+from everywatt.cli.common.options import RUN, Verb, between_option, carbon_options, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.format import format_duration
@@ -19,10 +19,8 @@ from everywatt.report.text import summary
 
 @click.command(cls=Verb)
 @click.argument("run", type=RUN, default="last")
-@click.option("--span", default=None, help="Only this span, by name or id.")
-@click.option(
-    "--between", nargs=2, type=float, default=None, metavar="A B", help="Only from A to B seconds after the start."
-)
+@click.option("--span", default=None, help="Restrict to this span, by name or id.")
+@between_option
 @carbon_options
 @output_options
 def command(
@@ -30,7 +28,7 @@ def command(
 ) -> None:
     """Show a run: energy, devices, spans, quality. RUN is a name, a path or `last`.
 
-    Carbon and cost come beneath, apart from joules, where factors for them were given.
+    Carbon and cost follow, separate from joules, if factors for them are set.
     """
     opened = load(run)
     if span is not None or between is not None:
@@ -66,9 +64,9 @@ def command(
 
 
 def _asked(entry: Mapping[str, Any]) -> str:
-    """How often it was to be read; nothing of what was imported, which nobody asked for."""
+    """The requested period; empty for imports, which have none."""
     period_s = entry["requested_period_s"]
-    return f"asked every {format_duration(period_s)}, " if period_s else ""
+    return f"requested {format_duration(period_s)}, " if period_s else ""
 
 
 def shown_command(words: list[str], most: int = 160) -> str:
@@ -79,5 +77,5 @@ def shown_command(words: list[str], most: int = 160) -> str:
 
 def _got(entry: Mapping[str, Any]) -> str:
     if entry["achieved_period_s"] is None:
-        return "one answer" if entry["rows"] == 1 else "no answer is there"
-    return f"every {format_duration(entry['achieved_period_s'])} got"
+        return "one reading" if entry["rows"] == 1 else "no readings"
+    return f"achieved {format_duration(entry['achieved_period_s'])}"

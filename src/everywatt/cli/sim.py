@@ -19,11 +19,19 @@ MEMBERS = {"truth": "everywatt.cli.sim_truth"}
 
 
 @click.command(cls=WithMembers, modules=MEMBERS, context_settings={"allow_interspersed_args": False})
-@click.option("--gpu", "gpus", multiple=True, metavar="CURVE", help="A card that draws this power; repeat for more.")
+@click.option(
+    "--gpu", "gpus", multiple=True, metavar="CURVE", help="Add a card that follows this power curve; repeat for more."
+)
 @click.option("--gpus", "number", type=int, metavar="N", help="Repeat the cards until there are N.")
-@click.option("--package", "packages", multiple=True, metavar="CURVE", help="A processor package; repeat for more.")
-@click.option("--sensor", "sensors", multiple=True, metavar="K=V,…", help="What the sensors are like; see above.")
-@click.option("--truth", "truth_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the exact joules.")
+@click.option("--package", "packages", multiple=True, metavar="CURVE", help="Add a processor package; repeat for more.")
+@click.option("--sensor", "sensors", multiple=True, metavar="K=V,…", help="Properties of the sensors; see above.")
+@click.option(
+    "--truth",
+    "truth_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the exact joules to this file.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def sim(
     gpus: Sequence[str],
@@ -33,36 +41,36 @@ def sim(
     truth_file: Path | None,
     command: Sequence[str],
 ) -> None:
-    """Run a command inside a simulated machine; real sensors are hidden inside it.
+    """Run a command on a simulated machine, where the real sensors are hidden.
 
     CURVE is constant:100W, square:100W,300W,1.3s[,duty], ramp:100W,300W,10s, sine:MEAN,AMPLITUDE,PERIOD,
     step:100W,300W,5s[,back at], telegraph:LOW,HIGH,MEAN DWELL,SEED, replay:FILE (CSV of seconds,watts; repeated), or
-    load:IDLE,MAX[,exponent], whose power follows the CPU time of the command (a package) or the use that programs
-    declare with everywatt.testing.use_gpu (a card). Time starts with the machine.
+    load:IDLE,MAX[,exponent], whose power follows the CPU time of the command (a package) or the utilisation that
+    programs declare with everywatt.testing.use_gpu (a card). Time starts with the machine.
 
-    --sensor says what the cards' sensors are like: period=100ms, window=25ms, average=1s, counter_period=20ms,
-    phase, counter_phase, jitter, drop, gain=0.958, offset=-2W, quantum=1J, power_quantum, start, exact=1, seed,
-    name='NVIDIA A100-SXM4-40GB', unsupported=nvmlDeviceGetTotalEnergyConsumption+field:186, missing=CALL+…,
-    failing=CALL+…, fail_call=100, fail_after=100, fail_code=999, lost_at=5s, back_at=8s, call_cost=50us,
-    process_cost=500us, processes=PID:MEMORY:SM[:INSTANCE]+… (pid 0 is the command), mig=1g.5gb+3g.20gb, gpm=1,
-    samples=120, utilisation, memory=40GiB, clock, memory_clock, capability=8.0, power_limit=300W, power_limit_min,
-    power_limit_max, denied=1. A key with gpu.1. in front is about that card alone.
+    --sensor sets properties of the cards' sensors: period=100ms, window=25ms, average=1s, counter_period=20ms, phase,
+    counter_phase, jitter, drop, gain=0.958, offset=-2W, quantum=1J, power_quantum, start, exact=1, seed, name='NVIDIA
+    A100-SXM4-40GB', unsupported=nvmlDeviceGetTotalEnergyConsumption+field:186, missing=CALL+…, failing=CALL+…,
+    fail_call=100, fail_after=100, fail_code=999, lost_at=5s, back_at=8s, call_cost=50us, process_cost=500us,
+    processes=PID:MEMORY:SM[:INSTANCE]+… (pid 0 is the command), mig=1g.5gb+3g.20gb, gpm=1, samples=120, utilisation,
+    memory=40GiB, clock, memory_clock, capability=8.0, power_limit=300W, power_limit_min, power_limit_max, denied=1. A
+    key prefixed with gpu.1. applies to that card only.
 
     Packages take package.period, phase, quantum, wrap=300J, start, reset_at, tdp, dies=2, core=0.7, uncore, dram=0.2,
-    mmio=1, range_unreadable=1, fault=unreadable|garbage|negative|empty|vanish and fault_at, each with package. or
-    package.1. in front. The machine takes psys=40W, driver=VERSION and
+    mmio=1, range_unreadable=1, fault=unreadable|garbage|negative|empty|vanish and fault_at, each prefixed with package.
+    or package.1. The machine takes psys=40W, driver=VERSION and
     smi=na|not-supported|unknown-error|hang|hang-after:N|exit-after:N|buffered|no-handle|no-loop.
 
     A card is exact unless a gain or an offset is given. The exit code is the command's own, 128+n after signal n.
 
-    Ask a truth file for any window:  everywatt sim truth FILE --between 1s 3.5s
+    Query a truth file for any window:  everywatt sim truth FILE --between 1s 3.5s
     """
     from everywatt.sim import launch
     from everywatt.sim import truth as truths
     from everywatt.sim.machine import SimMachine
 
     if not command:
-        raise UsageError("There is no command to run.", cure="everywatt sim --gpu constant:100W -- CMD")
+        raise UsageError("No command was given.", cure="everywatt sim --gpu constant:100W -- CMD")
     machine = SimMachine.of(gpus=gpus, packages=packages, replicate=number, sensor=sensors)
     with machine.start() as lab:
         outcome = launch.run(lab, command)

@@ -9,10 +9,10 @@ import click
 
 @click.command("truth", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--between", nargs=2, metavar="A B", help="The window; the command's whole life if left out.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("--between", nargs=2, metavar="A B", help="The window; by default the whole lifetime of the command.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def command(file: Path, between: tuple[str, str] | None, as_json: bool) -> None:
-    """The exact joules of each device in a window of a simulation.
+    """Print the exact joules of each device in a window of a simulation.
 
     A and B are times after the command's start (1.5, 250ms), `end`, CLOCK_MONOTONIC seconds (mono:8123.5), or ISO
     times.

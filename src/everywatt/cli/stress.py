@@ -1,4 +1,4 @@
-"""`everywatt stress --cpu 2 --shape ramp:0..100 --time 20`: load on purpose, with what was asked and reached."""
+"""`everywatt stress --cpu 2 --shape ramp:0..100 --time 20`: load, with what was requested and reached."""
 
 from __future__ import annotations
 
@@ -35,23 +35,37 @@ STOPPED = 1
 
 @click.command(cls=Verb)
 @click.argument("program", required=False, type=click.Path(dir_okay=False), metavar="[PROGRAM.toml]")
-@click.option("--cpu", type=click.IntRange(1), metavar="N", help="Load this many cores.")
-@click.option("--kind", metavar="KINDS", help="Work: integer, float, vector, memory, branchy, or all (integer).")
-@click.option("--ram", metavar="SIZE", help="Hold memory: 100 % is this much, such as 1GiB.")
-@click.option("--disk", metavar="RATE", help="Write to disk: 100 % is this much, such as 50MB/s.")
-@click.option("--network", metavar="RATE", help="Send over the loopback: 100 % is this much, such as 100MB/s.")
-@click.option("--gpu", metavar="LIST", help="Matrix products on these GPUs, such as 0 or 0,1.")
-@click.option("--shape", "shapes", multiple=True, metavar="[RESOURCE=]SHAPE", help="How it goes over time (constant).")
-@click.option("--time", "time_s", type=DURATION, default=None, help="How long in all (60s).")
-@click.option("--steps", type=click.IntRange(1), default=None, help="How many steps, where the shape leaves it open.")
-@click.option("--seed", type=int, default=None, help="Of the random shapes (0).")
-@click.option("--one-by-one", is_flag=True, help="Each resource alone, one after another.")
-@click.option("--engine", type=click.Choice(ENGINES), default="own", help="What makes CPU load (own).")
-@click.option("--disk-folder", type=click.Path(), default=None, help="Where disk load is made (temporary files).")
-@click.option("--max-temperature", type=float, default=None, metavar="CELSIUS", help="Stop when anything is hotter.")
+@click.option("--cpu", type=click.IntRange(1), metavar="N", help="Number of cores to load.")
+@click.option(
+    "--kind", metavar="KINDS", help="Kind of work: integer, float, vector, memory, branchy or all.  [default: integer]"
+)
+@click.option("--ram", metavar="SIZE", help="Memory to hold at 100 %, such as 1GiB.")
+@click.option("--disk", metavar="RATE", help="Disk writes at 100 %, such as 50MB/s.")
+@click.option("--network", metavar="RATE", help="Loopback traffic at 100 %, such as 100MB/s.")
+@click.option("--gpu", metavar="LIST", help="Run matrix products on these GPUs, such as 0 or 0,1.")
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="[RESOURCE=]SHAPE",
+    help="Shape of the load over time.  [default: constant]",
+)
+@click.option("--time", "time_s", type=DURATION, default=None, help="Total duration.  [default: 60s]")
+@click.option("--steps", type=click.IntRange(1), default=None, help="Number of steps, if the shape leaves it open.")
+@click.option("--seed", type=int, default=None, help="Seed of the random shapes.  [default: 0]")
+@click.option("--one-by-one", is_flag=True, help="Load each resource alone, one after another.")
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default="own", help="Program that makes the CPU load.  [default: own]"
+)
+@click.option(
+    "--disk-folder", type=click.Path(), default=None, help="Directory for disk load.  [default: temporary files]"
+)
+@click.option(
+    "--max-temperature", type=float, default=None, metavar="CELSIUS", help="Stop if any temperature exceeds this."
+)
 @click.option("--idle", "idle_s", type=DURATION, default=0.0, help="Record idle power for this long first.")
-@click.option("--no-record", "record", flag_value=False, default=True, help="Make the load, and record nothing.")
-@click.option("--plan", is_flag=True, help="Show the steps, and do nothing.")
+@click.option("--no-record", "record", flag_value=False, default=True, help="Generate the load without recording it.")
+@click.option("--plan", is_flag=True, help="Print the steps and exit.")
 @settings_options
 @output_options
 def command(
@@ -67,10 +81,10 @@ def command(
     output: Output,
     **words: Any,
 ) -> int:
-    """Load this machine on purpose: CPU, memory, disk, network and GPU, by a shape over time.
+    """Generate load on CPU, memory, disk, network and GPU that follows a shape over time.
 
-    The program is a TOML file, or options. Each step is a span of a recorded run, with what was asked and what was
-    reached; the table shows both. Everything ends with this command: Ctrl-C leaves no process and no file behind.
+    The load program is a TOML file, or options. Each step is a span of a recorded run, with the load requested and the
+    load reached; the table shows both. Everything stops with this command: Ctrl-C leaves no process and no file behind.
     """
     chosen = _program(program, words)
     if plan:
@@ -98,7 +112,7 @@ def command(
         raise
     run = meter.stop()
     if run is None:
-        output.warn(f"no recording: {meter.energy.refused}")
+        output.warn(f"nothing recorded: {meter.energy.refused}")
     _show(chosen, results, run, output)
     return _code(ended, results)
 
@@ -109,7 +123,7 @@ def _program(path: str | None, words: dict[str, Any]) -> Program:
     if path is not None:
         if given:
             name = min(given).replace("time_s", "time").replace("shapes", "shape").replace("_", "-")
-            raise UsageError(f"{path} says what to do, and so does --{name}.", cure="the file or the options")
+            raise UsageError(f"{path} and --{name} both describe the load.", cure="use either the file or the options")
         return load_program(path)
     given["time"] = given.pop("time_s", DEFAULT_S)
     given["shape"] = _shape_words(given.pop("shapes", ()))
@@ -123,7 +137,9 @@ def _shape_words(texts: Sequence[str]) -> dict[str, str]:
         resource, sign, shape = text.partition("=")
         resource, shape = (resource.strip(), shape) if sign and ":" not in resource else ("", text)
         if resource in found:
-            raise UsageError(f"There are two shapes for {resource or 'all resources'}.", cure="--shape gpu=constant:50")
+            raise UsageError(
+                f"Two shapes were given for {resource or 'all resources'}.", cure="--shape gpu=constant:50"
+            )
         found[resource] = shape
     return found
 
@@ -132,7 +148,9 @@ def _warn_of_cores(program: Program, output: Output) -> None:
     there = len(os.sched_getaffinity(0))
     most = max((step.cpu.cores for step in program.steps if step.cpu is not None), default=0)
     if most > there:
-        output.warn(f"{most} cores are asked for and {there} are there: they share, and full load cannot be reached")
+        output.warn(
+            f"{most} cores were requested and {there} are available: they share, so full load cannot be reached"
+        )
 
 
 def _idle(meter: Meter, idle_s: float, output: Output) -> None:
@@ -159,7 +177,7 @@ def _played(
 
     def on_start(about: Sequence[str]) -> None:
         for what in about:
-            output.say(f"everywatt: GPU load by {what}")
+            output.say(f"everywatt: GPU load: {what}")
         if meter is not None:
             stack.enter_context(meter.span("stress", role="run", program=program.name))
 
@@ -213,7 +231,7 @@ def _show(program: Program, results: Sequence[StepResult], run: Run | None, outp
         output.text(duty_line(found))
     for result in results:
         if not result.complete:
-            output.say(f"everywatt: ended in step {result.index + 1}: {result.notes[-1]}")
+            output.say(f"everywatt: stopped in step {result.index + 1}: {result.notes[-1]}")
     data: dict[str, Any] = {
         "name": program.name,
         "asked_s": program.duration_s,

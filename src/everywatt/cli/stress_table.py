@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_NOTES = 12
 
 
-_HEAD = (Column("step", ""), Column("from", "s"), Column("for", "s"))
+_HEAD = (Column("step", ""), Column("start", "s"), Column("duration", "s"))
 _COLUMNS = {
     "cpu_percent": Column("cpu %", ""),
     "memory_bytes": Column("ram", "B"),
@@ -60,7 +60,7 @@ def notes(results: Sequence[StepResult]) -> list[str]:
     """Sentences below the table: why a step reached less than asked, or where the program ended."""
     found = [f"step {result.index + 1}: {'; '.join(result.notes)}" for result in results if result.notes]
     more = len(found) - MOST_NOTES
-    return found if more <= 0 else [*found[:MOST_NOTES], f"and {more} more steps (--json has all)", found[-1]]
+    return found if more <= 0 else [*found[:MOST_NOTES], f"and {more} more steps (--json lists all)", found[-1]]
 
 
 def duty(results: Sequence[StepResult]) -> dict[str, Any] | None:
@@ -83,12 +83,12 @@ def duty(results: Sequence[StepResult]) -> dict[str, Any] | None:
 def duty_line(found: Mapping[str, Any]) -> str:
     """The same as a sentence."""
     most, count, short = found["target_points"], found["steps"], found["withheld"]
-    told = f"in {short} of {count} steps the machine did not give the CPU that was asked for" if short else ""
+    told = f"in {short} of {count} steps the machine did not provide the CPU time requested" if short else ""
     if found["worst_points"] is None:
-        return f"CPU: {told}; how near the duty cycle comes cannot be told"
+        return f"CPU: {told}; the accuracy of the duty cycle cannot be determined"
     within = "within" if found["worst_points"] <= most else "NOT within"
     which = f"{count - short} of {count} steps" if short else "every step" if count > 1 else "the step"
-    line = f"CPU: {which} {within} {most:g} points of what was asked (worst {found['worst_points']:.1f})"
+    line = f"CPU: {which} {within} {most:g} points of the request (worst {found['worst_points']:.1f})"
     return f"{line}; {told}" if told else line
 
 

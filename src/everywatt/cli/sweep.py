@@ -27,22 +27,28 @@ from everywatt.core.tables import Column, Table
 
 COLUMNS = (
     *("setting", Column("trials", ""), Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
-    *(Column("power", "W"), Column("ratio", ""), "worth choosing"),
+    *(Column("power", "W"), Column("ratio", ""), "Pareto-optimal"),
 )
 
 
 @click.command(cls=Verb, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
-@click.option("--power-limit", metavar="RANGE", help="Limits of the GPUs: 150W..300W:25W, or 150W,200W.")
-@click.option("--gpu", "gpus", type=click.IntRange(0), multiple=True, help="Only this GPU (all).")
-@click.option("--param", nargs=2, metavar="NAME VALUES", help="Or {NAME} in the command: 1,2,4 or 1..9:2.")
-@click.option("--trials", type=click.IntRange(1), default=3, help="Trials at each setting (3).")
-@click.option("--warmup", type=click.IntRange(0), default=1, help="Trials at each setting that do not count (1).")
-@click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
-@click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trials.")
+@click.option("--power-limit", metavar="RANGE", help="Power limits of the GPUs: 150W..300W:25W, or 150W,200W.")
+@click.option("--gpu", "gpus", type=click.IntRange(0), multiple=True, help="Restrict to this GPU.  [default: all]")
+@click.option("--param", nargs=2, metavar="NAME VALUES", help="Values of {NAME} in the command: 1,2,4 or 1..9:2.")
+@click.option("--trials", type=click.IntRange(1), default=3, help="Trials at each setting.  [default: 3]")
+@click.option(
+    "--warmup", type=click.IntRange(0), default=1, help="Warm-up trials at each setting, not counted.  [default: 1]"
+)
+@click.option(
+    "--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first.  [default: 2s]"
+)
+@click.option(
+    "--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for the machine to cool between trials."
+)
 @click.option("--ignore-failure", is_flag=True, help="Count trials whose command failed.")
-@click.option("--show-output", is_flag=True, help="Let the command's output through.")
-@click.option("--resume", type=RUN, metavar="RUN", help="Go on with a sweep that was interrupted.")
+@click.option("--show-output", is_flag=True, help="Show the output of the command.")
+@click.option("--resume", type=RUN, metavar="RUN", help="Resume an interrupted sweep.")
 @out_option
 @settings_options
 @output_options
@@ -63,12 +69,12 @@ def command(
     note: str | None,
     output: Output,
 ) -> int:
-    """Measure a command at several settings: energy against time, what is worth choosing, and what is cheapest.
+    """Measure a command at several settings: energy against time, Pareto-optimal settings, and the cheapest.
 
-    The power limits are as before when it ends, however it ends. -o writes .json, .csv, .md or .html.
+    The power limits are restored when the command ends, for whatever reason. -o writes .json, .csv, .md or .html.
     """
     if (power_limit is None) == (param is None):
-        raise UsageError("A sweep goes over --power-limit or over --param, one of them.")
+        raise UsageError("A sweep varies either --power-limit or --param.")
     check_ending(out)
     watts = None if power_limit is None else parse_watts(power_limit)
     plan = Plan(
@@ -98,7 +104,7 @@ def command(
     _show(result, choice, out, settings, output)
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Go on with: everywatt sweep --resume {result.run} …")
+            output.say(f"Interrupted. Resume with: everywatt sweep --resume {result.run} …")
         return code()
     return 0 if choice.best is not None else refusal(result)
 
@@ -107,7 +113,7 @@ def _within(watts: list[float], limits: PowerLimits) -> list[float]:
     low, high = limits.range_w()
     outside = [watt for watt in watts if not low <= watt <= high]
     if outside:
-        raise UsageError(f"{outside[0]:g} W is outside of what the GPU accepts: {low:g} to {high:g} W.")
+        raise UsageError(f"{outside[0]:g} W is outside the range that the GPU accepts: {low:g} to {high:g} W.")
     return watts
 
 

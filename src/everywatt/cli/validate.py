@@ -24,11 +24,11 @@ from everywatt.tape.validate import Finding, validate
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @output_options
 def command(paths: tuple[str, ...], output: Output) -> int:
-    """Check tapes, runs, folders of runs or the store of a Slurm site; ends with 1 where anything is wrong.
+    """Check tapes, runs, run directories or the store of a Slurm site; the exit code is 1 if anything is wrong.
 
-    PATH may also be the name of a run, or `last`. Each finding names the file, the table, the row and the field; of the
-    journals that a batch or a benchmark keeps beside its tape the row is the line. Of a store, jobs whose record is not
-    whole are listed, as `slurm validate` does.
+    PATH may also be the name of a run, or `last`. Each finding names the file, the table, the row and the field; for
+    the journals that a batch or a benchmark keeps beside its tape, the row is the line. For a store, jobs with
+    incomplete records are listed, as by `slurm validate`.
     """
     findings = []
     for text in paths:
@@ -43,7 +43,7 @@ def command(paths: tuple[str, ...], output: Output) -> int:
     output.json("validation", {"findings": [asdict(finding) for finding in findings], "ok": not findings})
     if output.json_to is None:
         if not findings:
-            output.text("Everything is in order.")
+            output.text("No problems found.")
         else:
             rows = [[f.file, f.table, f.row, f.field, f.problem] for f in findings]
             output.table(Table.of("FILE", "TABLE", "ROW", "FIELD", "PROBLEM", rows=rows))

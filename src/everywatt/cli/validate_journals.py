@@ -16,7 +16,7 @@ Fields = Mapping[str, type | tuple[type, ...]]
 ANY_KIND = "*"
 NUMBER = (int, float)
 WORDS: Mapping[type | tuple[type, ...], str] = {
-    str: "text",
+    str: "string",
     int: "whole number",
     dict: "object",
     list: "list",
@@ -41,7 +41,7 @@ KINDS: Mapping[str, Mapping[str, Fields]] = {
     QUERIES: {ANY_KIND: _QUERY},
     SCORES: {ANY_KIND: {"id": str, "level": str, "score": dict}},
 }
-"""For each file the kinds of line, and the fields that each has to have; a dot goes into an object."""
+"""For each file the kinds of line, and the required fields of each; a dot leads into a nested object."""
 
 
 def journal_findings(path: Path) -> list[Finding]:
@@ -59,17 +59,17 @@ def _whole(file: Path) -> Iterator[Finding]:
     try:
         data = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        yield Finding(file, None, None, None, f"It cannot be read: {error}.")
+        yield Finding(file, None, None, None, f"The file cannot be read: {error}.")
         return
     if not isinstance(data, dict):
-        yield Finding(file, None, None, None, "It is no JSON object.")
+        yield Finding(file, None, None, None, "Not a JSON object.")
 
 
 def _lines(file: Path, kinds: Mapping[str, Fields]) -> Iterator[Finding]:
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
-        yield Finding(file, None, None, None, f"It cannot be read: {error.strerror}.")
+        yield Finding(file, None, None, None, f"The file cannot be read: {error.strerror}.")
         return
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -77,7 +77,7 @@ def _lines(file: Path, kinds: Mapping[str, Fields]) -> Iterator[Finding]:
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
-            torn = "The last line is torn off, and is left out" if number == len(lines) else "This is not JSON"
+            torn = "The last line is incomplete and was skipped" if number == len(lines) else "Not valid JSON"
             yield Finding(file, None, number, None, f"{torn}: {error}.")
             continue
         yield from _fields(file, number, data, kinds)
@@ -85,18 +85,18 @@ def _lines(file: Path, kinds: Mapping[str, Fields]) -> Iterator[Finding]:
 
 def _fields(file: Path, number: int, data: Any, kinds: Mapping[str, Fields]) -> Iterator[Finding]:
     if not isinstance(data, dict):
-        yield Finding(file, None, number, None, "This is no JSON object.")
+        yield Finding(file, None, number, None, "Not a JSON object.")
         return
     kind = ANY_KIND if ANY_KIND in kinds else data.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
-        yield Finding(file, None, number, "kind", f"{kind!r} is none of {', '.join(kinds)}.")
+        yield Finding(file, None, number, "kind", f"{kind!r} is not one of {', '.join(kinds)}.")
         return
     for name, types in kinds[kind].items():
         value: Any = data
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if not isinstance(value, types) or isinstance(value, bool):
-            yield Finding(file, None, number, name, f"{_short(value)} is no {WORDS[types]}.")
+            yield Finding(file, None, number, name, f"{_short(value)} is not a {WORDS[types]}.")
 
 
 def _short(value: Any) -> str:

@@ -60,6 +60,7 @@ _MACHINE = r"machine-(?P<name>.+)\.scope"
 _LIBVIRT = r"(?P<driver>qemu|lxc)-(?P<number>\d+)-(?P<name>.+)"
 _LXC = r"lxc\.(?:payload|monitor)\.(?P<name>.+)"
 _SLURM_SCOPE = r"(?:(?P<node>.+)_)?slurmstepd\.scope"
+_SLURM_SLICE = r"(?!user\.|machine\.).+\.slice"  # system.slice, or another one that the site chose
 _SLURM_V1 = r"slurm(?:_(?P<node>.+))?"
 _JOB = r"job_(?P<id>\d+)"
 _UNIT = r".+\.(?:service|scope|socket|mount|swap|slice)"
@@ -82,7 +83,7 @@ def place(cgroup: str) -> Place | None:
 
 def places(cgroup: str) -> dict[PlaceKind, Place]:
     """Everything that a path says, at most one of a kind: the innermost container, the job, the innermost unit."""
-    # containerd may be told `SLICE:PREFIX:ID`, and where systemd does not draw the tree that is the folder's name.
+    # containerd may be given `SLICE:PREFIX:ID`; without systemd as cgroup driver that is the folder's name.
     parts = [re.sub(r"^(.+):([^:]+):([^:]+)$", r"\1/\2-\3", part) for part in cgroup.split("/") if part]
     parts = [piece for part in parts for piece in part.split("/")]
     found: dict[PlaceKind, Place] = {}
@@ -176,30 +177,28 @@ def _named(parts: Sequence[str], index: int) -> tuple[str, dict[str, Any]] | Non
 
 
 def _job(parts: Sequence[str]) -> Place | None:
-    for index, part in enumerate(parts):
-        below = list(parts[index + 1 :])
-        details: dict[str, Any] = {"scheduler": "slurm"}
-        if scope := re.fullmatch(_SLURM_SCOPE, part):
-            node = scope["node"]
-        elif (v1 := re.fullmatch(_SLURM_V1, part)) and below and re.fullmatch(r"uid_\d+", below[0]):
-            node = v1["node"]
-            details["uid"] = int(below.pop(0)[4:])
-        else:
-            continue
-        if not below:
-            continue
-        if match := re.fullmatch(_JOB, below[0]):
-            details["job_id"] = int(match["id"])
-        elif (sluid := parse_sluid(below[0])) is not None:
-            details |= {"sluid": sluid.text, "submitted": sluid.made.isoformat(timespec="milliseconds")}
-        else:
-            continue
-        if node:
-            details["node"] = node
-        details |= dict(_step(below[1:]))
-        job = str(details.get("job_id", details.get("sluid")))
-        return Place(PlaceKind.JOB, f"slurm:{job}", f"job {job}", details)
-    return None
+    """A job of Slurm, by a path from the root of the hierarchy: further down a user may make groups of any name."""
+    if len(parts) < 3:
+        return None
+    details: dict[str, Any] = {"scheduler": "slurm"}
+    if (scope := re.fullmatch(_SLURM_SCOPE, parts[1])) and re.fullmatch(_SLURM_SLICE, parts[0]):
+        node = scope["node"]
+    elif (v1 := re.fullmatch(_SLURM_V1, parts[0])) and re.fullmatch(r"uid_\d+", parts[1]):
+        node = v1["node"]
+        details["uid"] = int(parts[1][4:])
+    else:
+        return None
+    if match := re.fullmatch(_JOB, parts[2]):
+        details["job_id"] = int(match["id"])
+    elif (sluid := parse_sluid(parts[2])) is not None:
+        details |= {"sluid": sluid.text, "submitted": sluid.made.isoformat(timespec="milliseconds")}
+    else:
+        return None
+    if node:
+        details["node"] = node
+    details |= dict(_step(parts[3:]))
+    job = str(details.get("job_id", details.get("sluid")))
+    return Place(PlaceKind.JOB, f"slurm:{job}", f"job {job}", details)
 
 
 def _step(parts: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -233,5 +232,5 @@ def _unit(parts: Sequence[str]) -> Place | None:
 
 
 def unescape(name: str) -> str:
-    r"""A name as systemd was told it: `\x2d` in a unit's name is a dash."""
+    r"""A name as given to systemd: `\x2d` in a unit's name is a dash."""
     return re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), name)

@@ -3,7 +3,7 @@
 The project file is `everywatt.toml`, or the table `[tool.everywatt]` of `pyproject.toml`: the nearest one from the
 working folder upwards, as far as the root of the git repository or the home folder. The user file is
 `$XDG_CONFIG_HOME/everywatt/config.toml`. Files are data: nothing in them is executed, and a path in a file is taken
-relative to that file.
+relative to that file. A file that belongs to another user than this one and root is left alone.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Settings:
     sensors   the only sensors to use; None: all that work
     estimate  whether the modelled sensor may stand in where nothing measures power
     profile   "normal", or "small" for devices with little memory and slow storage
-    memory    how memory of processes is told: "rss", or "pss" (proportional and unique set size as well)
+    memory    metric of process memory: "rss", or "pss" (adds proportional and unique set size)
     tags      labels that every run gets
     country, intensity, intensity_file, pue, price   factors for carbon and cost; None: not asked for. `price` is an
               amount per kWh and its currency
@@ -190,7 +190,7 @@ def _sensor_options(value: Any, base: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, table in value.items():
         if any(str(key).lower() in _SECRETS for key in table):
-            raise ValueError(f"a file that holds the secret: [sensor.{name}] with password_file (or community_file)")
+            raise ValueError(f"a file that contains the secret: [sensor.{name}] with password_file (or community_file)")
         found[str(name)] = {str(key): _option(str(key), entry, base) for key, entry in table.items()}
     return found
 
@@ -209,15 +209,15 @@ def parse_tag(text: str) -> tuple[str, str]:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("home", _path, None, "PATH", "Folder of the runs; ./everywatt-runs unless set.", "EVERYWATT_HOME"),
+    Setting("home", _path, None, "PATH", "Run directory; ./everywatt-runs by default.", "EVERYWATT_HOME"),
     Setting("period", _period, 0.1, "DURATION", "Time between two reads of power and energy.", "EVERYWATT_PERIOD"),
-    Setting("sensors", _names, None, "NAMES", "The only sensors to use; all unless set.", "EVERYWATT_SENSORS"),
+    Setting("sensors", _names, None, "NAMES", "Sensors to use; all by default.", "EVERYWATT_SENSORS"),
     Setting(
         "estimate",
         _switch,
         True,
         "BOOLEAN",
-        "Whether the modelled sensor may stand in where nothing measures power.",
+        "Whether the modelled sensor may be used if no sensor measures power.",
         "EVERYWATT_ESTIMATE",
     ),
     Setting(
@@ -233,7 +233,7 @@ SETTINGS: tuple[Setting, ...] = (
         _memory,
         "rss",
         "rss|pss",
-        "How memory of processes is told; pss adds proportional and unique set sizes, at 77 µs a process.",
+        "Metric of process memory; pss adds proportional and unique set sizes, at 77 µs per process.",
         "EVERYWATT_MEMORY",
     ),
     Setting(
@@ -241,51 +241,72 @@ SETTINGS: tuple[Setting, ...] = (
         _sensor_options,
         {},
         "TABLES",
-        "Options of sensors, sensor by sensor; in the environment as JSON.",
+        "Options of sensors, by sensor; in the environment as JSON.",
         "EVERYWATT_SENSOR",
     ),
-    Setting("tag", _tags, {}, "KEY=VALUE", "Tags that every run gets, key by key.", "EVERYWATT_TAG"),
+    Setting("tag", _tags, {}, "KEY=VALUE", "Tags for every run.", "EVERYWATT_TAG"),
     Setting(
         "country", _country, None, "CODE", "Country whose yearly grid intensity gives carbon.", "EVERYWATT_COUNTRY"
     ),
-    Setting("intensity", _grams, None, "GRAMS", "Grams of CO2e per kWh; before `country`.", "EVERYWATT_INTENSITY"),
     Setting(
-        "intensity-file", _path, None, "CSV", "Grid intensity over time: time, g_per_kwh.", "EVERYWATT_INTENSITY_FILE"
+        "intensity",
+        _grams,
+        None,
+        "GRAMS",
+        "Grams of CO2e per kWh; takes precedence over `country`.",
+        "EVERYWATT_INTENSITY",
     ),
-    Setting("pue", _pue, None, "RATIO", "What the room draws over what its computers draw.", "EVERYWATT_PUE"),
+    Setting(
+        "intensity-file",
+        _path,
+        None,
+        "CSV",
+        "File with the grid intensity over time: time, g_per_kwh.",
+        "EVERYWATT_INTENSITY_FILE",
+    ),
+    Setting(
+        "pue",
+        _pue,
+        None,
+        "RATIO",
+        "Power usage effectiveness: power of the room divided by power of its computers.",
+        "EVERYWATT_PUE",
+    ),
     Setting("price", _price, None, "AMOUNT", "Price of a kWh, such as 0.25 or '0.25 EUR'.", "EVERYWATT_PRICE"),
     Setting(
         "slurm-spool",
         _path,
         None,
         "PATH",
-        "Where Slurm's hooks drop their events on a node; /var/spool/everywatt/slurm unless set.",
+        "Where Slurm's hooks put their events on a node; /var/spool/everywatt/slurm by default.",
         "EVERYWATT_SLURM_SPOOL",
     ),
-    Setting("slurm-store", _path, None, "PATH", "Where a site keeps the energy of its jobs.", "EVERYWATT_SLURM_STORE"),
+    Setting("slurm-store", _path, None, "PATH", "Store of a site's Slurm jobs.", "EVERYWATT_SLURM_STORE"),
 )
 
 VARIABLES: Mapping[str, str] = {
-    "EVERYWATT_PLUGINS": "Sensors that are being written, as name=module:Class, separated by commas.",
+    "EVERYWATT_PLUGINS": "Sensors under development, as name=module:Class, separated by commas.",
     "EVERYWATT_RUNTIME_DIR": "Folder of the recorder's socket.",
-    "EVERYWATT_RECORDER_IDLE_S": "Seconds without a tape after which the recorder leaves; 10 unless set.",
-    "EVERYWATT_RECORDER_PATH": "Where the recorder imports from; set by the program that starts it.",
-    "EVERYWATT_SYS": "Folder that stands in for /sys.",
-    "EVERYWATT_PROC": "Folder that stands in for /proc.",
-    "EVERYWATT_DEV": "Folder that stands in for /dev.",
-    "EVERYWATT_BELOW": "Process above a simulated machine, and the one that makes its power; set by `everywatt sim`.",
-    "EVERYWATT_REDFISH_USER": "User name for the BMC that the redfish sensor asks.",
-    "EVERYWATT_REDFISH_PASSWORD": "Its password; password_file in the settings is surer.",
-    "EVERYWATT_IPMI_USER": "User name for the BMC that the ipmi sensor asks over the network.",
-    "EVERYWATT_IPMI_PASSWORD": "Its password; password_file in the settings is surer.",
-    "EVERYWATT_SHELLY_USER": "User name of a Shelly that asks for one.",
+    "EVERYWATT_RECORDER_IDLE_S": "Seconds without a tape after which the recorder exits; 10 by default.",
+    "EVERYWATT_RECORDER_PATH": "Where the recorder imports everywatt from; set by the program that starts it.",
+    "EVERYWATT_SAFE_SETTINGS": "Settings files of other users, or their folders, that are obeyed; separated by colons.",
+    "EVERYWATT_SYS": "Folder to use instead of /sys.",
+    "EVERYWATT_PROC": "Folder to use instead of /proc.",
+    "EVERYWATT_DEV": "Folder to use instead of /dev.",
+    "EVERYWATT_BELOW": "Process above a simulated machine, and the one that generates its power; set by `everywatt "
+    "sim`.",
+    "EVERYWATT_REDFISH_USER": "User name for the BMC read by the redfish sensor.",
+    "EVERYWATT_REDFISH_PASSWORD": "Its password; password_file in the settings is safer.",
+    "EVERYWATT_IPMI_USER": "User name for the BMC read by the ipmi sensor over the network.",
+    "EVERYWATT_IPMI_PASSWORD": "Its password; password_file in the settings is safer.",
+    "EVERYWATT_SHELLY_USER": "User name for a Shelly that requires one.",
     "EVERYWATT_SHELLY_PASSWORD": "Its password.",
-    "EVERYWATT_TASMOTA_USER": "User name of a Tasmota device that asks for one.",
+    "EVERYWATT_TASMOTA_USER": "User name for a Tasmota device that requires one.",
     "EVERYWATT_TASMOTA_PASSWORD": "Its password.",
-    "EVERYWATT_SNMP_AUTH": "Password with which the user of SNMP v3 proves who asks, unless auth_file holds it.",
-    "EVERYWATT_SNMP_COMMUNITY": "Community of the PDU that the snmp sensor asks; public unless set.",
-    "EVERYWATT_SNMP_PRIVACY": "Password that hides what is asked by SNMP v3, unless privacy_file holds it.",
-    "EVERYWATT_BATCH": "Folder of the batch that a command is an item of; set by `everywatt batch`.",
+    "EVERYWATT_SNMP_AUTH": "Authentication password of the SNMP v3 user, unless auth_file contains it.",
+    "EVERYWATT_SNMP_COMMUNITY": "Community of the PDU read by the snmp sensor; public by default.",
+    "EVERYWATT_SNMP_PRIVACY": "Privacy password for SNMP v3, unless privacy_file contains it.",
+    "EVERYWATT_BATCH": "Folder of the batch to which an item's command belongs; set by `everywatt batch`.",
     "EVERYWATT_SIM": "Folder of the simulated machine; set by `everywatt sim`.",
     "EVERYWATT_LLM_API_KEY": "API key that `bench llm` sends to the server; never written to disk or shown.",
 }
@@ -368,7 +389,7 @@ def _parsed(setting: Setting, raw: Any, base: Path, origin: Origin) -> Any:
         # Somebody may have written a secret there.
         hidden = setting.name == "sensor" or (setting.name == "sensors" and isinstance(raw, Mapping))
         shown = "…" if hidden else raw if isinstance(raw, str) else repr(raw)
-        raise ConfigError(f"{place}: {setting.name} = '{shown}' cannot be used.", cure=wanted) from error
+        raise ConfigError(f"{place}: {setting.name} = '{shown}' is not valid.", cure=wanted) from error
 
 
 def _layers(
@@ -380,19 +401,31 @@ def _layers(
     given = {name: environ[variable] for name, variable in variables.items() if environ.get(variable)}
     yield _Layer("environment", variables.__getitem__, cwd, given)
     warnings += _odd_variables(environ)
-    project = find_project_file(cwd, home)
-    if project is not None:
-        yield _file_layer("project", project, warnings)
-    user = user_file(environ, home)
-    if user.is_file():
-        yield _file_layer("user", user, warnings)
+    project, user = find_project_file(cwd, home), user_file(environ, home)
+    for source, path in (("project", project), ("user", user if user.is_file() else None)):
+        if path is not None and _is_safe(path, environ):
+            yield _file_layer(source, path, warnings)
+        elif path is not None:
+            warnings.append(
+                f"{path} belongs to another user and is not obeyed; EVERYWATT_SAFE_SETTINGS={path} obeys it."
+            )
+
+
+def _is_safe(path: Path, environ: Mapping[str, str]) -> bool:
+    """Whether settings are this user's, root's, those of whoever called sudo, or named as safe."""
+    ours = {0, os.geteuid(), int(environ.get("SUDO_UID", "0")) if environ.get("SUDO_UID", "0").isdecimal() else 0}
+    named = [Path(part) for part in environ.get("EVERYWATT_SAFE_SETTINGS", "").split(":") if part]
+    try:
+        return path.stat().st_uid in ours or not {path, path.parent}.isdisjoint(named)
+    except OSError:
+        return False
 
 
 def _file_layer(source: str, path: Path, warnings: list[str]) -> _Layer:
     values = dict(_table(path))
     if source == "project" and values.pop("sensor", None) is not None:
-        # A folder that somebody gave us must not name commands to run, or hosts to send credentials to.
-        warnings.append(f"{path}: [sensor] is taken from your own settings only, not from a project.")
+        # A folder from elsewhere must not name commands to run, or hosts to send credentials to.
+        warnings.append(f"{path}: [sensor] is only read from your own settings, not from a project.")
     known = [setting.name for setting in SETTINGS]
     warnings += [
         f"{path}: there is no setting '{key}'{_elsewhere(key) or nearest(key, known) or '.'}"
@@ -420,7 +453,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
 def _elsewhere(key: str) -> str:
     """Where a table belongs that another file has."""
     close = [name for name in _OTHER_FILES if nearest(key, [name])]
-    return f": [{close[0]}] is read from {_OTHER_FILES[close[0]]} only." if close else ""
+    return f": [{close[0]}] is only read from {_OTHER_FILES[close[0]]}." if close else ""
 
 
 def user_file(environ: Mapping[str, str], home: Path) -> Path:
@@ -453,7 +486,7 @@ def _upwards(cwd: Path, home: Path) -> list[Path]:
 
 
 def _has_table(path: Path) -> bool:
-    """Whether a pyproject.toml is about everywatt at all; one that is not valid TOML is somebody else's to mend."""
+    """Whether a pyproject.toml is about everywatt at all; one that is not valid TOML is not ours to report."""
     try:
         return bool(_table(path))
     except ConfigError:
@@ -467,7 +500,7 @@ def _table(path: Path) -> Mapping[str, Any]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{path} cannot be read: {reason}.", cure="mend or remove the file") from error
+        raise ConfigError(f"{path} cannot be read: {reason}.", cure="fix or remove the file") from error
     if path.name != "pyproject.toml":
         return data
     tool = data.get("tool", {})

@@ -22,7 +22,7 @@ class Case(StrEnum):
 class Difference(NamedTuple):
     """Raw counts from one reading to the next. NaN where they are not known."""
 
-    count: float  # type: ignore[assignment] # shadows tuple.count, which nobody wants of a difference
+    count: float  # type: ignore[assignment] # shadows tuple.count, which is useless for a difference
     case: Case
     most: float = NAN
 
@@ -54,7 +54,7 @@ def difference(
         return Difference(NAN, Case.RESET)
     step += wrap
     if most is None:
-        # Without a power limit a restart near zero is told from a wrap by where it was: a wrap comes from near the top.
+        # Without a power limit the last value decides between a restart and a wrap: a wrap comes from near the top.
         return Difference(step, Case.WRAPPED) if step <= wrap / 2 else Difference(NAN, Case.RESET)
     if step > most:
         return Difference(NAN, Case.RESET)

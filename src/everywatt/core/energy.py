@@ -16,10 +16,10 @@ from everywatt.core.format import format_energy, format_percent, format_ratio
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """An amount of energy and how sure it is.
+    """An amount of energy with its uncertainty.
 
-    `joules` is None where the figure was refused; then `refused` says why, and arithmetic raises MeasurementRefused.
-    `low` and `high` bound the 95 % interval. `parts` are the devices that it is the sum of. `signed` marks what may be
+    `joules` is None if the figure was refused; then `refused` has the reason, and arithmetic raises MeasurementRefused.
+    `low` and `high` bound the 95 % interval. `parts` are the devices that add up to it. `signed` marks what may be
     negative (a difference, net energy); the interval of anything else ends at zero. `sampling_only` marks an interval
     that does not hold the sensor's gain and offset, because they are not known.
 
@@ -40,7 +40,7 @@ class Energy:
 
     @classmethod
     def refuse(cls, why: str, *, scope: str = "", coverage: float = 0.0, notes: Iterable[str] = ()) -> Energy:
-        """No figure, and here is why."""
+        """An energy without a figure, with the reason."""
         return cls(None, scope=scope, coverage=coverage, notes=tuple(notes), refused=why)
 
     @property
@@ -59,19 +59,21 @@ class Energy:
         return None if self.joules is None else sum(self.sides()) / 2
 
     def sides(self) -> tuple[float, float]:
-        """Joules below and above the figure that the 95 % interval reaches."""
-        below, above = self.budget.sides()
-        return (below if self.signed or not self.joules or self.joules < 0 else min(below, self.joules)), above
+        """How far the 95 % interval reaches below and above the figure, in joules."""
+        if self.signed or not self.joules or self.joules < 0:
+            return self.budget.sides()
+        below, above = self.budget.sides(self.joules)
+        return min(below, self.joules), above
 
     @property
     def value(self) -> float:
-        """Joules, or MeasurementRefused where there is no figure."""
+        """Joules; raises MeasurementRefused if there is no figure."""
         if self.joules is None:
-            raise MeasurementRefused(self.refused or "There is no energy figure.")
+            raise MeasurementRefused(self.refused or "No energy was measured.")
         return self.joules
 
     def part(self, name: str) -> Energy:
-        """The energy of one device, e.g. `gpu.0`; KeyError where it is not a part."""
+        """The energy of one device, e.g. `gpu.0`; KeyError if it is not a part."""
         return dict(self.parts)[name]
 
     def __add__(self, other: Energy) -> Energy:
@@ -107,7 +109,7 @@ class Energy:
     def _same_scope(self, other: Energy, verb: str) -> None:
         if self.scope != other.scope:
             raise ScopeError(
-                f"Cannot {verb} energy of '{self.scope}' with energy of '{other.scope}': they cover different things."
+                f"Cannot {verb} energy of '{self.scope}' with energy of '{other.scope}': they cover different scopes."
             )
 
     def _combine(self, other: Energy, sign: float) -> Energy:
@@ -143,7 +145,7 @@ class Energy:
         import html
 
         if self.joules is None:
-            return f"<b>no energy figure</b>: {html.escape(self.refused or '')}"
+            return f"<b>no energy</b>: {html.escape(self.refused or '')}"
         head = f"<b>{html.escape(str(self))}</b>"
         rows = "".join(
             f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(part))}</td></tr>" for name, part in self.parts

@@ -37,7 +37,7 @@ class EverywattError(Exception):
 
 
 class UsageError(EverywattError):
-    """A wrong argument, unit or option."""
+    """An invalid argument, unit or option."""
 
     exit_code = 2
 
@@ -70,19 +70,19 @@ class MissingExtra(EverywattError):
 
 
 class ScopeError(EverywattError):
-    """Two figures that do not cover the same thing were added or compared."""
+    """Two figures of different scope were added or compared."""
 
     exit_code = 3
 
 
 class MeasurementRefused(EverywattError):
-    """There is no honest figure, and the message says why."""
+    """No trustworthy figure can be given; the message has the reason."""
 
     exit_code = 3
 
 
 class NoSensor(EverywattError):
-    """Nothing on this machine measures power, and estimates were turned off."""
+    """No sensor on this machine measures power, and estimates are disabled."""
 
     exit_code = 4
 
@@ -100,7 +100,7 @@ class TapeError(EverywattError):
 
 
 class NotATape(TapeError):
-    """The file exists and is not a tape."""
+    """The file exists but is not a tape."""
 
 
 class TapeDamaged(TapeError):
@@ -112,13 +112,13 @@ class TapeTooNew(TapeError):
 
 
 class RecorderError(EverywattError):
-    """The recorder process did not start or stopped answering."""
+    """The recorder process did not start or stopped responding."""
 
     exit_code = 3
 
 
 class NetworkError(EverywattError):
-    """A server could not be reached, or did not answer as it should.
+    """A server could not be reached, or its response was not valid.
 
     kind    name, connect, connect-timeout, timeout, tls, certificate, protocol, cut (the connection ended early),
             damaged (compressed data), too-large or redirect
@@ -134,6 +134,6 @@ class NetworkError(EverywattError):
 
 
 class SimError(EverywattError):
-    """The simulated machine cannot be made."""
+    """The simulated machine cannot be created."""
 
     exit_code = 2

@@ -134,7 +134,9 @@ def check_member(name: str, path: Path) -> None:
     """UsageError where a name in an archive leads out of it."""
     plain = PurePosixPath(name.replace("\\", "/"))
     if plain.is_absolute() or ".." in plain.parts or (plain.parts and plain.parts[0].endswith(":")) or "\0" in name:
-        raise UsageError(f"{path} holds a file named '{name}', which leads out of the archive; nothing of it is read.")
+        raise UsageError(
+            f"{path} contains a file named '{name}', which leads out of the archive; nothing of it was read."
+        )
 
 
 def _read(file: IO[bytes], first: bytes = b"") -> Iterator[bytes]:
@@ -158,7 +160,7 @@ def _gunzipped(file: IO[bytes], first: bytes) -> Iterator[bytes]:
                 data = unpacker.unused_data.lstrip(b"\0")
                 unpacker, begun = zlib.decompressobj(31), False
     if begun:
-        raise EOFError("the compressed data end too early")
+        raise EOFError("the compressed data is truncated")
 
 
 def _members(file: IO[bytes], path: Path, limits: Limits) -> Iterator[bytes]:
@@ -168,7 +170,7 @@ def _members(file: IO[bytes], path: Path, limits: Limits) -> Iterator[bytes]:
         with zipfile.ZipFile(file) as packed:
             members = [member for member in packed.infolist() if not member.is_dir()]
             if not members or len(members) > MAX_MEMBERS:
-                raise UsageError(f"{path} holds {len(members)} files.", cure=f"a zip with 1 to {MAX_MEMBERS}")
+                raise UsageError(f"{path} contains {len(members)} files.", cure=f"a zip with 1 to {MAX_MEMBERS}")
             for member in members:
                 check_member(member.filename, path)
             left = limits.total_bytes
@@ -191,7 +193,7 @@ def _bounded(data: Iterator[bytes], path: Path, limits: Limits, packed_bytes: in
         if given > limits.total_bytes:
             raise _too_large(path, limits)
         if packed_bytes is not None and given > limits.free_bytes + limits.ratio * packed_bytes:
-            raise UsageError(f"{path} unpacks to more than {limits.ratio} times its size; this is not a recording.")
+            raise UsageError(f"{path} unpacks to more than {limits.ratio} times its size, so it is not a recording.")
         if piece:
             yield piece
 
@@ -210,7 +212,7 @@ def _decoded(data: Iterator[bytes], path: Path, errors: Errors) -> Iterator[str]
         for part in chain([first[len(mark) :]], data, ended):
             text = decoder.decode(part or b"", final=part is None)
             if errors == "strict" and "\0" in text:
-                raise UsageError(f"{path} is not a text file: it holds a zero byte.")
+                raise UsageError(f"{path} is not a text file: it contains a zero byte.")
             yield text
     except UnicodeDecodeError as error:
         raise UsageError(
@@ -225,7 +227,7 @@ def _lines(data: Iterator[str], path: Path, limits: Limits) -> Iterator[str]:
         first, *more = text.split("\n")
         if more:
             if len(more) > MIN_PIECE and len(more) > 0.75 * len(text):
-                raise UsageError(f"{path} holds almost nothing but empty lines.")
+                raise UsageError(f"{path} contains almost nothing but empty lines.")
             yield "".join((*rest, first, "\n"))
             last = more.pop()
             for line in more:
@@ -235,13 +237,13 @@ def _lines(data: Iterator[str], path: Path, limits: Limits) -> Iterator[str]:
             rest.append(text)
             size += len(text)
         if size > limits.line_bytes:
-            raise UsageError(f"{path} has a line of more than {limits.line_bytes >> 20} MiB; this is not a text file.")
+            raise UsageError(f"{path} has a line of more than {limits.line_bytes >> 20} MiB, so it is not a text file.")
     if size:
         yield "".join(rest)
 
 
 def _too_large(path: Path, limits: Limits) -> UsageError:
-    return UsageError(f"{path} is larger than {limits.total_bytes / (1 << 20):.0f} MiB (unpacked), which is the limit.")
+    return UsageError(f"{path} is larger than the limit of {limits.total_bytes / (1 << 20):.0f} MiB (unpacked).")
 
 
 def _unreadable(path: Path, error: Exception) -> UsageError:

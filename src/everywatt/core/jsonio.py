@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
-from pathlib import Path
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 SCHEMA = "everywatt/1"
+CUT = "…"  # stands for what was left out
+MOST_DEPTH = 50  # of containers in each other; Python itself gives up at about 300, the caller's own calls included
+MOST_BITS = 1024  # of a whole number; Python writes no decimal number of more than 4,300 digits
+VALUE_CHARS = 8  # what a value that is no text counts for in `most_chars`
 
 
 def document(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,22 +26,89 @@ def dumps(data: Any, *, indent: int | None = None) -> str:
     return json.dumps(plain(data), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def plain(data: Any) -> Any:
-    """Data that JSON can hold."""
-    if data is None or isinstance(data, bool | int | str):
-        return data
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
+def text(value: Any, most_chars: float = math.inf) -> str:
+    """A value as text that every file and socket takes. Never raises.
+
+    Bytes that are no text, as in the names of some files, become escapes: `caf\\xe9`. So do lone surrogates.
+    """
+    try:
+        if isinstance(value, str):
+            found = str.__str__(value)
+        elif isinstance(value, bytes | bytearray):
+            found = value.decode("utf-8", "backslashreplace")
+        elif isinstance(value, list | tuple | Mapping | set | frozenset):
+            found = reprlib.repr(value)  # the first few: it may contain itself
+        else:
+            found = str(value)
+    except Exception:  # noqa: BLE001 - an object of the user's may do anything
+        found = f"<{type(value).__name__}>"
+    if not found.isascii():
+        try:
+            found = found.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        except UnicodeEncodeError:  # a surrogate that stands for no byte
+            found = found.encode("utf-8", "backslashreplace").decode()
+    return found if len(found) <= most_chars else found[: int(most_chars)] + CUT
+
+
+def plain(data: Any, most_chars: float = math.inf) -> Any:
+    """Data that JSON can hold. Never raises: what cannot be converted becomes its type's name, `<Lock>`.
+
+    What contains itself, lies too deep or goes beyond about `most_chars` characters is cut, where `…` is left.
+    """
+    return _plain(data, [most_chars], ())
+
+
+def _plain(data: Any, left: list[float], outer: tuple[Any, ...]) -> Any:
+    """`left` is how many characters there may still be; `outer` are the containers that `data` lies in."""
+    try:
+        if isinstance(data, str):
+            found = text(data, max(0, left[0]))
+            left[0] -= len(found)
+            return found
+        if data is None or isinstance(data, bool):
+            return data
+        if isinstance(data, int):
+            return data if data.bit_length() <= MOST_BITS else text(hex(data), max(0, left[0]))
+        if isinstance(data, float):
+            return data if math.isfinite(data) else None
+        if len(outer) >= MOST_DEPTH or any(data is one for one in outer):
+            return CUT
+        return _contents(data, left, (*outer, data))
+    except Exception:  # noqa: BLE001 - an object of the user's may do anything
+        return f"<{type(data).__name__}>"
+
+
+def _contents(data: Any, left: list[float], outer: tuple[Any, ...]) -> Any:
     if isinstance(data, Mapping):
-        return {str(key): plain(value) for key, value in data.items()}
+        return _object(data.items(), left, outer)
+    if isinstance(data, type | bytes | bytearray):
+        return _plain(text(data, max(0, left[0])), left, outer)
     if hasattr(data, "to_dict"):
-        return plain(data.to_dict())
-    if is_dataclass(data) and not isinstance(data, type):
-        return plain(asdict(data))
+        return _plain(data.to_dict(), left, outer)
+    if is_dataclass(data):
+        return _object(((one.name, getattr(data, one.name)) for one in fields(data)), left, outer)
     if isinstance(data, Sequence | set | frozenset):
-        return [plain(value) for value in data]
-    if isinstance(data, Path):
-        return str(data)
+        return [_plain(value, left, outer) for value in _until_full(data, left, CUT)]
     if hasattr(data, "tolist"):
-        return plain(data.tolist())
-    return str(data)
+        if getattr(data, "nbytes", 0) > VALUE_CHARS * left[0]:
+            return CUT
+        return _plain(data.tolist(), left, outer)
+    return text(data, max(0, left[0]))
+
+
+def _object(items: Iterable[tuple[Any, Any]], left: list[float], outer: tuple[Any, ...]) -> dict[str, Any]:
+    found = {}
+    for key, value in _until_full(items, left, (CUT, CUT)):
+        name = _plain(text(key, max(0, left[0])), left, outer)
+        found[name] = _plain(value, left, outer)
+    return found
+
+
+def _until_full(values: Iterable[Any], left: list[float], last: Any) -> Iterator[Any]:
+    """The values for which there is room, and `last` in place of the others."""
+    for value in values:
+        left[0] -= VALUE_CHARS
+        if left[0] < 0:
+            yield last
+            return
+        yield value

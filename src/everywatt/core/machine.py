@@ -24,13 +24,14 @@ class Machine:
     def here(cls, environ: Mapping[str, str] | None = None) -> Machine:
         """This machine, or the simulated one that `everywatt sim` put into the environment.
 
-        EVERYWATT_SYS, EVERYWATT_PROC and EVERYWATT_DEV replace the roots.
+        EVERYWATT_SYS, EVERYWATT_PROC and EVERYWATT_DEV replace the roots; the recorder works in another folder, so
+        relative ones are completed here.
         """
         env = dict(os.environ if environ is None else environ)
         return cls(
-            sys=Path(env.get("EVERYWATT_SYS", "/sys")),
-            proc=Path(env.get("EVERYWATT_PROC", "/proc")),
-            dev=Path(env.get("EVERYWATT_DEV", "/dev")),
+            sys=Path(env.get("EVERYWATT_SYS", "/sys")).absolute(),
+            proc=Path(env.get("EVERYWATT_PROC", "/proc")).absolute(),
+            dev=Path(env.get("EVERYWATT_DEV", "/dev")).absolute(),
             environ=env,
         )
 

@@ -11,7 +11,7 @@ def own_peak_bytes() -> int:
     """The most memory that this program has had resident.
 
     The kernel's rusage cannot say it: it holds the peak of the process that started this program too (a notebook's
-    gigabytes). `VmHWM` begins anew with the program.
+    gigabytes). `VmHWM` restarts with the program.
     """
     try:
         with open("/proc/self/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - pathlib is slow to load

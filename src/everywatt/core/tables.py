@@ -200,7 +200,7 @@ def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]], *, neutr
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     for line in lines:
-        writer.writerow([_neutral(cell) for cell in line] if neutral else line)
+        writer.writerow([neutral_cell(cell) for cell in line] if neutral else line)
     return text.getvalue()
 
 
@@ -313,5 +313,6 @@ def _data(cell: Cell) -> Any:
     return cell
 
 
-def _neutral(cell: object) -> object:
+def neutral_cell(cell: object) -> object:
+    """A cell with an apostrophe before what a spreadsheet would take for a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell

@@ -44,7 +44,7 @@ def characterise_log(source: Path, marks: Path | None = None, column: str | None
     rows = [row for row in parse_csv(foreign.lines(source, errors="strict")) if row.time is not None]
     if not rows:
         raise UsageError(
-            f"{source} holds no rows of nvidia-smi with a timestamp.", cure="nvidia-smi --query-gpu=timestamp,…"
+            f"{source} contains no nvidia-smi rows with a timestamp.", cure="nvidia-smi --query-gpu=timestamp,…"
         )
     switched = None if marks is None else _marks(marks)
     found = []
@@ -64,7 +64,7 @@ def _marks(path: Path) -> list[float]:
         except (ValueError, IndexError):
             continue  # the header
     if len(found) < 2:
-        raise UsageError(f"{path} holds no load marks.", cure="a CSV whose first column is unix_s")
+        raise UsageError(f"{path} contains no load marks.", cure="a CSV whose first column is unix_s")
     return sorted(found)
 
 
@@ -97,7 +97,7 @@ def _in_some_zone(t_s: Any, values: Any, marks: Sequence[float], path: Path | No
         if inside:
             fits = [characterise(t_s - zone, values, marks) for zone in inside]
             return max(fits, key=lambda fit: (fit.window_s is not None, fit.confidence))
-    raise UsageError(f"The marks of {path} do not lie inside the log in any time zone.")
+    raise UsageError(f"The marks in {path} lie outside the log in every time zone.")
 
 
 @dataclass(slots=True)
@@ -206,7 +206,7 @@ def _entries(polls: _Polls, marks_s: Sequence[float] | None) -> list[dict[str, A
         entry = _entry(channel.name, fitted)
         entry["quantum"] = _step(raw, channel) or entry["quantum"]
         if counter:
-            entry["notes"] = [n for n in entry["notes"] if "load marks" not in n] + ["a counter averages nothing"]
+            entry["notes"] = [n for n in entry["notes"] if "load marks" not in n] + ["a counter does not average"]
         entry["read_s"] = float(np.median(polls.took_ns)) / NS if polls.took_ns else None
         entry["notes"] += [f"{polls.failures} reads failed"] if polls.failures else []
         found.append(entry)

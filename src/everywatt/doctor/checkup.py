@@ -19,7 +19,7 @@ from everywatt.tape.places import filesystem, is_network
 from everywatt.tape.run_store import FOLDER, state_folder
 
 LITTLE_SPACE_BYTES = 100 << 20
-_TRY_RUNTIME = "set EVERYWATT_RUNTIME_DIR to a folder of your own"
+_TRY_RUNTIME = "set EVERYWATT_RUNTIME_DIR to a folder that you own"
 
 
 def check_up(
@@ -39,26 +39,26 @@ def check_up(
 def check_recorder(environ: Mapping[str, str]) -> Check:
     """Whether the recorder's folder is the user's own, and who answers on its socket. Nothing is started or made."""
     name, folder = "recorder", runtime_dir(environ)
-    lacking = "; without it gauges such as GPU power are refused"
+    lacking = "; without the recorder, gauges such as GPU power are refused"
     try:
         state = os.lstat(folder)
     except FileNotFoundError:
         if _can_make(folder):
-            return Check(name, Verdict.PASS, f"not running; {folder} can be made when it is needed")
-        return Check(name, Verdict.FAIL, f"{folder} cannot be made{lacking}", _TRY_RUNTIME)
+            return Check(name, Verdict.PASS, f"not running; {folder} can be created on demand")
+        return Check(name, Verdict.FAIL, f"{folder} cannot be created{lacking}", _TRY_RUNTIME)
     except OSError as error:
         return Check(name, Verdict.FAIL, f"{folder}: {error.strerror}{lacking}", _TRY_RUNTIME)
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
-        return Check(name, Verdict.FAIL, f"{folder} is not a folder of your own{lacking}", _TRY_RUNTIME)
+        return Check(name, Verdict.FAIL, f"{folder} belongs to another user{lacking}", _TRY_RUNTIME)
     if not os.access(folder, os.W_OK | os.X_OK):
-        return Check(name, Verdict.FAIL, f"{folder} cannot be written{lacking}", _TRY_RUNTIME)
+        return Check(name, Verdict.FAIL, f"{folder} is not writable{lacking}", _TRY_RUNTIME)
     return _socket(folder)
 
 
 def _socket(folder: Path) -> Check:
     place = folder / SOCKET
     if not os.path.lexists(place):
-        return Check("recorder", Verdict.PASS, f"not running; it is started in {folder} when it is needed")
+        return Check("recorder", Verdict.PASS, f"not running; it is started in {folder} on demand")
     if not stat.S_ISSOCK(place.lstat().st_mode):
         return Check(
             "recorder", Verdict.FAIL, f"{place} is not a socket, so no recorder can listen there", f"rm -r {place}"
@@ -68,24 +68,24 @@ def _socket(folder: Path) -> Check:
         try:
             sock.connect(address)
         except ConnectionRefusedError:
-            return Check("recorder", Verdict.PASS, f"a dead recorder's socket is in {folder}; it will be replaced")
+            return Check("recorder", Verdict.PASS, f"stale socket of a dead recorder in {folder}; it will be replaced")
         except OSError as error:
             return Check(
-                "recorder", Verdict.FAIL, f"{folder / SOCKET} does not answer: {error}", f"rm {folder / SOCKET}"
+                "recorder", Verdict.FAIL, f"{folder / SOCKET} does not respond: {error}", f"rm {folder / SOCKET}"
             )
     return Check("recorder", Verdict.PASS, f"running, in {folder}")
 
 
 def check_home(home: Path, environ: Mapping[str, str]) -> list[Check]:
     """Whether runs can be kept, and whether there is room for them."""
-    name = "folder of runs"
+    name = "run directory"
     if _can_make(home):
-        return [Check(name, Verdict.PASS, f"{home} can be written{_spooled(home)}"), *_space(home)]
+        return [Check(name, Verdict.PASS, f"{home} is writable{_spooled(home)}"), *_space(home)]
     state = state_folder(environ)
     if _can_make(state):
-        seen = f"{home} cannot be written; runs are kept in {state}"
+        seen = f"{home} is not writable; runs are kept in {state}"
         return [Check(name, Verdict.WARN, seen, "set EVERYWATT_HOME"), *_space(state)]
-    return [Check(name, Verdict.FAIL, f"neither {home} nor {state} can be written", "set EVERYWATT_HOME")]
+    return [Check(name, Verdict.FAIL, f"neither {home} nor {state} is writable", "set EVERYWATT_HOME")]
 
 
 def _can_make(folder: Path) -> bool:
@@ -113,7 +113,7 @@ def _space(folder: Path) -> list[Check]:
     try:
         free = shutil.disk_usage(_existing(folder)).free
     except OSError as error:
-        return [Check("disk space", Verdict.WARN, f"not known: {error.strerror}")]
+        return [Check("disk space", Verdict.WARN, f"unknown: {error.strerror}")]
     if free >= LITTLE_SPACE_BYTES:
         return [Check("disk space", Verdict.PASS, f"{format_bytes(free)} free")]
     seen = f"{format_bytes(free)} free; an hour of recording takes up to 60 MB"

@@ -76,7 +76,7 @@ def diagnose(
         _clock(clock_synchronised or kernel_clock_synchronised),
     ]
     asleep = [
-        Report(name, State.ABSENT, "plays a tape back; used only where it is asked for", power=False)
+        Report(name, State.ABSENT, "replays a tape; used only on request", power=False)
         for name in targets
         if name not in reports
     ]
@@ -125,8 +125,10 @@ def _gpu_processes(groups: Iterable[Group | TableGroup]) -> list[dict[str, Any]]
 def _surroundings(around: Surroundings, reports: Mapping[str, Report]) -> list[Check]:
     checks = []
     if around.guest:
-        seen = f"this is a virtual machine ({around.guest}): CPU counters of the host are hidden, or cover all of it"
-        cure = "measure on the host, or take the modelled estimate with its wide interval"
+        seen = (
+            f"this is a virtual machine ({around.guest}): CPU counters of the host are hidden, or cover the whole host"
+        )
+        cure = "measure on the host, or use the modelled estimate with its wide interval"
         checks.append(Check("virtual machine", Verdict.WARN, seen, cure))
     if around.container:
         measured = any(report.usable and report.power for name, report in reports.items() if name != "modelled")
@@ -140,7 +142,7 @@ def _surroundings(around: Surroundings, reports: Mapping[str, Report]) -> list[C
     if around.jetson:
         rails = [reports[name] for name in ("jetson", "tegrastats") if name in reports]
         checks.append(_jetson(around.jetson, rails))
-    return checks or [Check("machine", Verdict.PASS, "no sign of a virtual machine or a container")]
+    return checks or [Check("machine", Verdict.PASS, "no virtual machine or container detected")]
 
 
 def _jetson(model: str, rails: Sequence[Report]) -> Check:
@@ -149,7 +151,7 @@ def _jetson(model: str, rails: Sequence[Report]) -> Check:
     if works is not None:
         return Check("Jetson", Verdict.PASS, f"{seen} ({_example(works)})")
     why = rails[0].why if rails else "the jetson sensor is not installed"
-    return Check("Jetson", Verdict.WARN, f"{seen}, but none is found: {why}", "sudo modprobe ina3221")
+    return Check("Jetson", Verdict.WARN, f"{seen}, but no sensor is found: {why}", "sudo modprobe ina3221")
 
 
 def _cpu(reports: Mapping[str, Report], around: Surroundings) -> list[Check]:
@@ -163,7 +165,7 @@ def _cpu(reports: Mapping[str, Report], around: Surroundings) -> list[Check]:
         why = f"{why} Perf: {perf.why}"
     cures = [report.cure for report in (rapl, perf) if report is not None and report.cure]
     broken = any(report is not None and report.state is State.UNUSABLE for report in (rapl, perf))
-    # Counters of a guest that stand still, and a Jetson without any, are how things are: nobody can mend them.
+    # Counters of a guest that stand still, and a Jetson without any, are normal there and cannot be fixed.
     verdict = Verdict.FAIL if broken and cures else Verdict.WARN
     if around.jetson and not broken:
         return []
@@ -182,10 +184,10 @@ def _nvidia(reports: Mapping[str, Report], around: Surroundings) -> list[Check]:
         checks.append(_broken_nvml(nvml, smi, around))
     elif around.nvidia_driver or around.nvidia_card:
         sign = around.nvidia_card or f"driver {around.nvidia_driver}"
-        seen = f"there is an NVIDIA GPU ({sign}), but: {nvml.why if nvml is not None else 'the sensor is missing'}"
+        seen = f"an NVIDIA GPU is present ({sign}), but: {nvml.why if nvml is not None else 'the sensor is missing'}"
         checks.append(Check("NVIDIA (NVML)", Verdict.FAIL, seen, "install the NVIDIA driver with its libnvidia-ml"))
     for device in lost:
-        seen = f"GPU {device.get('index', '?')}: {device['error']}; nothing is measured on it"
+        seen = f"GPU {device.get('index', '?')}: {device['error']}; it is not measured"
         checks.append(Check("NVIDIA GPU", Verdict.FAIL, seen, "nvidia-smi --gpu-reset, or restart the machine"))
     return checks
 
@@ -196,7 +198,7 @@ def _broken_nvml(nvml: Report, smi: Report | None, around: Surroundings) -> Chec
         return Check(name, Verdict.WARN, f"{nvml.why} nvidia-smi works and is used instead.", nvml.cure or "")
     if not (around.nvidia_card or around.nvidia_driver or nvml.devices):
         # Images often bring the library to machines without a GPU.
-        return Check(name, Verdict.WARN, f"{nvml.why} No GPU is to be seen either.", nvml.cure or "")
+        return Check(name, Verdict.WARN, f"{nvml.why} No GPU is visible either.", nvml.cure or "")
     return Check(name, Verdict.FAIL, nvml.why, nvml.cure or "")
 
 
@@ -210,13 +212,13 @@ def _gpus_now(nvml: Report | None, tenants: list[dict[str, Any]] | None) -> list
 def _tenants(tenants: list[dict[str, Any]] | None) -> Check:
     name = "other GPU users"
     if tenants is None:
-        return Check(name, Verdict.WARN, "processes on the GPUs cannot be listed, so others may be there")
+        return Check(name, Verdict.WARN, "processes on the GPUs cannot be listed; there may be other users")
     if not tenants:
-        return Check(name, Verdict.PASS, "nobody is on the GPUs now")
+        return Check(name, Verdict.PASS, "no processes on the GPUs")
     shown = ", ".join(f"process {row['pid']} on gpu.{row['gpu']}" for row in tenants[:4])
     more = f" and {len(tenants) - 4} more" if len(tenants) > 4 else ""
     return Check(
-        name, Verdict.WARN, f"{shown}{more}: their energy is in every GPU figure", "measure when they are gone"
+        name, Verdict.WARN, f"{shown}{more}: their energy is in every GPU figure", "measure when they have ended"
     )
 
 
@@ -231,8 +233,8 @@ def _throttling(nvml: Report) -> list[Check]:
     if slowed:
         return [Check("GPU throttling", Verdict.WARN, "; ".join(slowed), "nvidia-smi -q -d PERFORMANCE,TEMPERATURE")]
     if known_masks:
-        return [Check("GPU throttling", Verdict.PASS, "no GPU is slowed down now")]
-    return [Check("GPU throttling", Verdict.WARN, "the GPUs do not say whether they are slowed down")]
+        return [Check("GPU throttling", Verdict.PASS, "no GPU is throttled")]
+    return [Check("GPU throttling", Verdict.WARN, "the GPUs do not report throttling")]
 
 
 def _others(reports: Mapping[str, Report]) -> list[Check]:
@@ -258,18 +260,18 @@ def _example(report: Report) -> str:
 
 def _coverage(domains: Sequence[str]) -> Check:
     if not domains:
-        return Check("what you will get", Verdict.FAIL, "no energy at all", "see the checks above")
+        return Check("energy domains", Verdict.FAIL, "none", "see the checks above")
     text = ", ".join(domains)
     if all("(modelled)" in domain for domain in domains):
-        return Check("what you will get", Verdict.WARN, f"{text}: an estimate with a wide interval, labelled modelled")
-    return Check("what you will get", Verdict.PASS, text)
+        return Check("energy domains", Verdict.WARN, f"{text}: an estimate with a wide interval, labelled modelled")
+    return Check("energy domains", Verdict.PASS, text)
 
 
 def _clock(synchronised: Callable[[], bool | None]) -> Check:
     state = synchronised()
     if state:
         return Check("clock", Verdict.PASS, "synchronised")
-    seen = "not synchronised" if state is False else "not known to be synchronised"
+    seen = "not synchronised" if state is False else "possibly not synchronised"
     cure = "timedatectl set-ntp true, or start chronyd"
     return Check("clock", Verdict.WARN, f"{seen}: recordings of several hosts will not line up", cure)
 

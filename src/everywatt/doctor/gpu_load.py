@@ -24,7 +24,7 @@ class Load(Protocol):
     def close(self) -> None: ...
 
 
-def find_load(cure: str = "leave out --load") -> Callable[[int], Load]:
+def find_load(cure: str = "leave --load out") -> Callable[[int], Load]:
     """What makes a load here: the simulated machine's own, or torch with CUDA. UsageError where there is neither."""
     if os.environ.get("EVERYWATT_SIM"):
         return SimulatedLoad
@@ -34,8 +34,8 @@ def find_load(cure: str = "leave out --load") -> Callable[[int], Load]:
         torch = None
     if torch is not None and torch.cuda.is_available():
         return TorchLoad
-    why = "torch sees no CUDA" if torch is not None else "torch is not installed"
-    raise UsageError(f"There is no way to load a GPU here: {why}.", cure=cure)
+    why = "torch finds no CUDA device" if torch is not None else "torch is not installed"
+    raise UsageError(f"No GPU load can be generated: {why}.", cure=cure)
 
 
 class SimulatedLoad:

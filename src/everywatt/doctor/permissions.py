@@ -1,4 +1,4 @@
-"""`doctor --fix`: rules that let one group, and nobody else, read the RAPL counters.
+"""`doctor --fix`: rules that make the RAPL counters readable for one group only.
 
 Readable counters leak secrets (CVE-2020-8694), so they are never opened to everyone.
 """
@@ -21,7 +21,7 @@ UDEV_PATH = "udev/rules.d/70-everywatt.rules"
 TMPFILES_PATH = "tmpfiles.d/everywatt.conf"
 UDEV_TEXT = f"# Members of the group '{GROUP}' may read CPU energy counters.\n{group_rule(GROUP)}\n"
 TMPFILES_RULE = f"z /sys/class/powercap/*rapl*:*/energy_uj 0440 root {GROUP} - -"
-TMPFILES_TEXT = f"# The same at boot, for counters that are there before udev.\n{TMPFILES_RULE}\n"
+TMPFILES_TEXT = f"# The same at boot, for counters that exist before udev starts.\n{TMPFILES_RULE}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,17 @@ def fix(machine: Machine, etc: Path = Path("/etc"), *, user: str = "", call: Cal
     """
     run = call or _call
     done = [
-        _try(f"made the group '{GROUP}', unless it was there", lambda: run(["groupadd", "--system", "--force", GROUP])),
+        _try(
+            f"created the group '{GROUP}' if it did not exist", lambda: run(["groupadd", "--system", "--force", GROUP])
+        ),
         _put(etc / UDEV_PATH, UDEV_TEXT),
         _put(etc / TMPFILES_PATH, TMPFILES_TEXT),
     ]
     if shutil.which("udevadm"):
-        done.append(_try("told udev to read its rules again", lambda: run(["udevadm", "control", "--reload"])))
+        done.append(_try("reloaded the udev rules", lambda: run(["udevadm", "control", "--reload"])))
     names = [str(counter) for counter in counters(machine)]
     if names:
-        done.append(
-            _try(f"let the group, and nobody else, read {len(names)} counters", lambda: _open_to_group(names, run))
-        )
+        done.append(_try(f"made {len(names)} counters readable for the group only", lambda: _open_to_group(names, run)))
     if user and user != "root":
         done.append(
             _try(f"added {user} to the group (log in again to use it)", lambda: run(["usermod", "-aG", GROUP, user]))
@@ -97,7 +97,7 @@ def _try(what: str, act: Callable[[], None]) -> Step:
 def _put(path: Path, text: str) -> Step:
     try:
         if path.exists() and path.read_text() == text:
-            return Step(f"found {path} as it should be", True)
+            return Step(f"found {path} up to date", True)
     except (OSError, UnicodeDecodeError):
         pass  # then it is to be replaced
     return _try(f"wrote {path}", lambda: _write(path, text))

@@ -17,9 +17,14 @@ from everywatt.sensors.registry import choose, known
 BUSY_SHARE = 0.10
 """Above this share of the machine's CPUs the work of other programs is no longer noise."""
 BUSY_GPU_PERCENT = 5.0
-"""Above this a card has work, also where the driver does not show whose (a container sees no processes of others)."""
-SLOWED = {0x08: "hardware slow-down", 0x20: "too hot (software)", 0x40: "too hot (hardware)", 0x80: "power brake"}
-"""Bits of NVML's reasons for low clocks that say that a card is slower than it could be."""
+"""Above this utilisation a card is busy, even if the driver does not show by whom (containers hide other processes)."""
+SLOWED = {
+    0x08: "hardware slowdown",
+    0x20: "thermal throttling (software)",
+    0x40: "thermal throttling (hardware)",
+    0x80: "power brake",
+}
+"""Bits of NVML's throttle reasons that make a card slower than it could be."""
 LOOK_S = 0.5
 SHORTEST_S = 0.03  # below three ticks of the kernel's CPU times (10 ms) nothing can be said
 
@@ -35,7 +40,7 @@ class Preflight:
     def refusal(self) -> str | None:
         """Why a strict measurement is not started, None where it may be."""
         if not self.power:
-            return "Nothing on this machine measures power"
+            return "No sensor on this machine measures power"
         if self.disturbances:
             return "The machine is not quiet: " + "; ".join(text.rstrip(".") for text in self.disturbances)
         return None
@@ -43,7 +48,7 @@ class Preflight:
     @property
     def cure(self) -> str:
         """What to do about it."""
-        return "measure when they are gone, or without --strict" if self.power else "everywatt doctor"
+        return "measure when they have ended, or without --strict" if self.power else "everywatt doctor"
 
 
 class CpuLoad:
@@ -122,17 +127,17 @@ def sentences(
     if others:
         shown = ", ".join(f"process {row['pid']} on gpu.{row['gpu']}" for row in others[:4])
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
-        found.append(f"Others are on the GPUs: {shown}{more}.")
+        found.append(f"Other processes are on the GPUs: {shown}{more}.")
     told = {f"gpu.{row['gpu']}" for row in tenants if not row.get("gone")}
     for name, value in samples.items():
         device, _, what = name.rpartition(".")
         if what == "utilisation" and (value or 0.0) > BUSY_GPU_PERCENT and device not in told:
-            found.append(f"{device} was {value:.0f}% busy just before the start, and the driver does not say by whom.")
+            found.append(f"{device} was {value:.0f}% busy just before the start; the driver does not report by whom.")
         words = [word for bit, word in SLOWED.items() if name.endswith(".throttle") and int(value or 0) & bit]
         if words:
-            found.append(f"{name.removesuffix('.throttle')} is slowed down: {', '.join(words)}.")
+            found.append(f"{name.removesuffix('.throttle')} is throttled: {', '.join(words)}.")
     if hot:
-        found.append("The CPU is slowed down by its temperature.")
+        found.append("The CPU is throttled by its temperature.")
     return tuple(found)
 
 

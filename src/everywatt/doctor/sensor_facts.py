@@ -25,7 +25,7 @@ WINDOWS_S = np.concatenate(([0.002, 0.005], np.geomspace(0.01, 1.6, 75)))
 LAGS_S = np.arange(-0.012, 0.0601, 0.004)
 # Clocks take up to this long to rise when load arrives.
 WARM_UP_S = 0.3
-# A window is told where readings of the best one leave less than this share of the variance unexplained.
+# A window is reported if readings of the best one leave less than this share of the variance unexplained.
 EXPLAINED = 0.25
 # Averaging over the whole period is the simplest sensor: another window must explain this much more of the variance.
 SIMPLER = 0.005
@@ -83,7 +83,7 @@ def characterise(
     jitter = _jitter(found) if found.period_s is not None else None
     fit = None
     if marks_s is None:
-        notes.append("no load marks: the averaging window cannot be told")
+        notes.append("no load marks: the averaging window cannot be determined")
     elif found.period_s is not None:
         fit = _fit_window(found, switches(marks_s), starts_busy, notes)
     confidence = fit.explained if fit else float(found.period_s is not None)
@@ -116,7 +116,7 @@ def _fit_window(found: Publications, marks: Array, busy: bool, notes: list[str])
     inside = (found.t_s > marks[0] - 0.5) & (found.t_s < marks[-1] + 1.5)
     t, y = found.t_s[inside], found.values[inside]
     if len(marks) < 2 or len(t) < 10 or np.ptp(y) == 0:
-        notes.append("too few load changes or readings: the averaging window cannot be told")
+        notes.append("too few load changes or readings: the averaging window cannot be determined")
         return None
     period = found.period_s or 0.0
     windows = np.append(WINDOWS_S, period)
@@ -127,10 +127,14 @@ def _fit_window(found: Publications, marks: Array, busy: bool, notes: list[str])
         row = len(windows) - 1
     good = windows[per_window <= per_window[row] + SIMPLER]
     if per_window[row] > EXPLAINED:
-        notes.append(f"no averaging window explains the readings (the best leaves {100 * per_window[row]:.0f} % over)")
+        notes.append(
+            f"no averaging window explains the readings (the best leaves {100 * per_window[row]:.0f} % unexplained)"
+        )
         return None
     if windows[row] <= period and len(marks) < FEWEST_SWITCHES:
-        notes.append(f"the window is at most {good.max():.3f} s; a load that toggles about once a period would tell it")
+        notes.append(
+            f"the window is at most {good.max():.3f} s; a load that toggles about once per period would determine it"
+        )
         return None
     lag = float(LAGS_S[int(np.argmin(left[row]))])
     return _Fit(float(windows[row]), float(good.min()), float(good.max()), lag, float(1 - per_window[row]))

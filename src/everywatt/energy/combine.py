@@ -29,7 +29,7 @@ def combine(figures: Sequence[tuple[str, Energy]]) -> Energy:
         same = host in by_host and by_host[host].scope == energy.scope
         name = host if same or host not in by_host else f"{host} #{index + 1}"
         by_host[name] = by_host[name] + energy if same else energy
-    notes = [*missing, *(["hosts or segments cover different things"] if len(scopes) > 1 else [])]
+    notes = [*missing, *(["hosts or segments cover different scopes"] if len(scopes) > 1 else [])]
     return total(by_host, scope=join_labels(sorted(scopes)), notes=notes)
 
 

@@ -73,7 +73,7 @@ def _rate_warning(group: StoredGroup, entry: dict[str, Any]) -> list[str]:
     if not requested or not achieved or achieved <= SLOW_SENSOR * max(requested, group.expected_period_s):
         return []
     return [
-        f"{group.info.name} ({group.info.sensor}) was asked every {requested:g} s and answered every {achieved:.2g} s"
+        f"{group.info.name} ({group.info.sensor}): requested every {requested:g} s, achieved every {achieved:.2g} s"
     ]
 
 
@@ -87,7 +87,7 @@ def _throttling(tape: Tape) -> list[str]:
             bits = masks[np.isfinite(masks)].astype(np.int64)
             share = float(np.mean((bits & HELD_BACK) != 0)) if len(bits) else 0.0
             if share > 0.01:
-                warnings.append(f"{channel.device} was held back (power cap or heat) {share:.0%} of the time")
+                warnings.append(f"{channel.device} was throttled (power cap or heat) {share:.0%} of the time")
     return warnings
 
 

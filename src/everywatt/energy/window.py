@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from everywatt.core.budget import Bound, Budget, Term
-from everywatt.core.channels import Channel, Kind, Pedigree
+from everywatt.core.channels import Channel, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, sum_energies, total
 from everywatt.core.format import format_joules
@@ -48,7 +49,7 @@ def together(figures: Sequence[Energy], windows: Sequence[tuple[int, int]]) -> E
     lengths = [(end - start) / NS for start, end in windows]
     seen_s = sum(length for figure, length in zip(figures, lengths, strict=True) if figure.joules is not None)
     missing = next(figure.refused for figure in figures if figure.joules is None)
-    note = f"{len(figures) - len(found)} of {len(figures)} windows have no figure: {missing}"
+    note = f"{len(figures) - len(found)} of {len(figures)} windows have no energy: {missing}"
     coverage = whole.coverage * seen_s / sum(lengths) if sum(lengths) else 0.0
     return replace(whole, coverage=coverage, notes=(*whole.notes, note))
 
@@ -104,14 +105,17 @@ def _window(source: Source, reading: Reading | None, start_ns: int, end_ns: int)
 def _figure(source: Source, reading: Reading | None, start_ns: int, end_ns: int, asked_s: float) -> Energy:
     """A reading of `asked_s` seconds between two instants, with its budget, coverage and notes."""
     if reading is None:
-        return Energy.refuse(f"{source.channel.name} gave no reading", scope=source.family)
+        return Energy.refuse(f"{source.channel.name} delivered no reading", scope=source.family)
     if reading.joules is None:
         return Energy.refuse(reading.refused, scope=source.family, coverage=reading.coverage)
     told = told_widths(source, start_ns, end_ns)
     budget = _budget(source, reading, start_ns, end_ns, asked_s * reading.coverage, told)
     bounds, notes = _gaps(source, reading, start_ns, end_ns, asked_s)
     if told is not None and told.outside > 0:
-        notes.append(f"{source.channel.device}: the model had not learnt such use as in {told.outside:.0%} of the time")
+        notes.append(
+            f"{source.channel.device}: utilisation was outside the training range of the model for "
+            f"{told.outside:.0%} of the time"
+        )
     return Energy(
         reading.joules,
         Budget(budget.terms, (*budget.bounds, *bounds)),
@@ -126,7 +130,7 @@ def _figure(source: Source, reading: Reading | None, start_ns: int, end_ns: int,
 def _unknown(channel: Channel) -> list[str]:
     if channel.facts.gain_pct is not None or channel.facts.offset_w is not None:
         return []
-    return [f"{channel.device}: nothing is known of this sensor's gain and offset; the interval is of sampling alone"]
+    return [f"{channel.device}: the gain and offset of this sensor are unknown; the interval covers sampling only"]
 
 
 def pedigree_of(channel: Channel) -> Pedigree:
@@ -148,24 +152,45 @@ def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, second
     terms = []
     bounds = []
     gain = max((facts.gain_pct or 0.0) / 100, told.below if told else 0.0)
-    if gain:
-        terms.append(Term("model" if modelled else "gain", f"gain:{family}", joules * gain))
+    if gain or facts.offset_w:
+        sources = ("model", "model") if modelled else ("gain", "offset")
+        terms += _systematic(facts, device, family, joules * gain, (facts.offset_w or 0.0) * seconds, sources)
     if told is not None and told.above > gain:
         bounds.append(Bound("model", f"outside:{family}", 0.0, joules * (told.above - gain)))
-    if facts.offset_w:
-        terms.append(Term("model" if modelled else "offset", f"offset:{family}", facts.offset_w * seconds))
     # A window's start counts with the opposite sign of the same instant as another window's end.
     for at_ns, width_j, sign in ((start_ns, reading.start_width_j, -1.0), (end_ns, reading.end_width_j, 1.0)):
         if width_j:
             terms.append(Term("edges", f"edge:{device}:{source.channel.name}:{at_ns}", sign * width_j))
     if reading.aliasing_j:
-        terms.append(Term("aliasing", f"aliasing:{device}:{source.channel.name}", reading.aliasing_j))
+        # Cards of one model look at the same part of each period, and often work in step: they miss the same.
+        terms.append(Term("aliasing", f"aliasing:{facts.cards or device}", reading.aliasing_j))
     if reading.below_j or reading.above_j:
         hidden = f"hidden:{device}:{source.channel.name}:{start_ns}:{end_ns}"
         bounds.append(Bound("aliasing", hidden, reading.below_j, reading.above_j))
     if reading.quantum_j:
         terms.append(Term("quantum", f"quantum:{device}:{source.channel.name}:{start_ns}:{end_ns}", reading.quantum_j))
     return Budget(tuple(terms), tuple(bounds))
+
+
+def _systematic(
+    facts: Facts, device: str, family: str, gain_j: float, offset_j: float, sources: tuple[str, str]
+) -> list[Term]:
+    """Gain and offset as independent factors: what cards of one model share, what is the card's own, and the part of
+    the offset that goes with the gain."""
+    freedom = math.inf if facts.freedom is None else facts.freedom
+    alone = math.sqrt(1 - facts.correlation**2)
+    parts = (
+        (sources[0], "gain", gain_j, facts.gain_alike),
+        (sources[1], "gain", offset_j * facts.correlation, facts.gain_alike),
+        (sources[1], "offset", offset_j * alone, facts.offset_alike),
+    )
+    terms = []
+    for source, name, width_j, alike in parts:
+        shared = 1.0 if family == device else alike
+        for owner, share in ((family, shared), (device, 1 - shared)):
+            if width_j and share > 0:
+                terms.append(Term(source, f"{name}:{owner}", width_j * math.sqrt(share), freedom))
+    return terms
 
 
 def _gaps(
@@ -187,8 +212,8 @@ def _gaps(
         bounds.append(Bound("gap", f"gap:{name}:{start_ns}", 0.0, above))
     if unseen_s > 0.001 and reading.coverage < 0.9995:
         notes.append(
-            f"{source.channel.device}: {unseen_s:.2f} s of {whole_s:.2f} s were not observed; the figure is of the "
-            f"observed part, at most {format_joules(above)} more"
+            f"{source.channel.device}: {unseen_s:.2f} s of {whole_s:.2f} s were not observed; the figure covers the "
+            f"observed part, the rest is at most {format_joules(above)}"
         )
     return bounds, notes
 
@@ -199,15 +224,13 @@ def _gap(source: Source, gap: Gap, start_ns: int, end_ns: int, most_w: float | N
     if gap.kind == "many-wraps":
         above = (most_w or 0.0) * seconds
         return [Bound("wraps", key, 0.0, above)], [
-            f"{device}: the counter may have wrapped more than once in {seconds:.1f} s without a reading; "
-            f"the figure is the least, at most {format_joules(above)} more"
+            f"{device}: the counter may have wrapped more than once in {seconds:.1f} s without a reading; the figure "
+            f"is a lower bound, the true value at most {format_joules(above)} higher"
         ]
     if gap.kind == "reset":
-        return [], [f"{device}: the counter started again; what it had counted in {seconds:.2f} s is lost"]
+        return [], [f"{device}: the counter was reset; the energy of {seconds:.2f} s is lost"]
     if gap.kind == "jump":
-        return [], [
-            f"{device}: the counter stepped by more than the device can draw, and {seconds:.2f} s of it are left out"
-        ]
+        return [], [f"{device}: the counter jumped by more than the device can draw; {seconds:.2f} s were left out"]
     return [], []
 
 
@@ -226,8 +249,8 @@ def cross_check(source: Source, joules: float, start_ns: int, end_ns: int) -> li
         largest = max(abs(joules), abs(other_j))
         if largest > 1.0 and abs(joules - other_j) > CROSS_CHECK_LIMIT * largest:
             notes.append(
-                f"{source.channel.device}: {source.channel.name} says {format_joules(joules)} and {channel.name} says "
-                f"{format_joules(other_j)} for the same window: they disagree by "
+                f"{source.channel.device}: {source.channel.name} reports {format_joules(joules)} and {channel.name} "
+                f"reports {format_joules(other_j)} for the same window: they disagree by "
                 f"{abs(joules - other_j) / largest:.0%}"
             )
     return notes

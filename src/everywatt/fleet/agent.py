@@ -117,7 +117,7 @@ class Agent:
             self._lock = (self.folder / "lock").open("wb")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"Another agent uses {self.folder}.", cure="--state FOLDER") from None
+            raise UsageError(f"Another agent is using {self.folder}.", cure="--state FOLDER") from None
         except OSError as error:
             raise UsageError(
                 f"{self.folder} cannot be used: {error.strerror or error}.", cure="--state FOLDER"
@@ -129,14 +129,16 @@ class Agent:
         known = registry.known(self.machine.environ)
         for name in options.sensor_options:
             if name not in known:
-                self.say(f"[sensor.{name}] is for no sensor that is installed{nearest(name, list(known)) or '.'}")
+                self.say(f"[sensor.{name}] matches no installed sensor{nearest(name, list(known)) or '.'}")
         sources, self._reports = self.loop.choose(known, request, options.sensors)
         if not any(channel.carries_energy for source in sources for channel in source.info.channels):
             self.loop.pool.entries.clear()
             for source in sources:
                 source.close()
             reasons = "; ".join(f"{r.sensor}: {r.why}" for r in self._reports if r.state.value == "unusable" and r.why)
-            raise NoSensor(f"Nothing here measures power{': ' + reasons if reasons else ''}.", cure="everywatt doctor")
+            raise NoSensor(
+                f"No sensor here measures power{': ' + reasons if reasons else ''}.", cure="everywatt doctor"
+            )
         return sources
 
     def _memory_totals(self) -> dict[str, float]:
@@ -243,8 +245,8 @@ class Agent:
         self.exporter.update(now_ns)
         if self.exporter.utc.steps != steps:
             self.say(
-                f"The clock was set back by {self.exporter.utc.back_s:.0f} s. A receiver that wants samples in order "
-                "rejects them until the clock is where it was."
+                f"The clock was set back by {self.exporter.utc.back_s:.0f} s. A receiver that requires ordered samples "
+                "rejects them until the clock has caught up."
             )
         self.session.tell(now_ns, self.exporter.news(now_ns))
         return True
@@ -321,7 +323,7 @@ class Agent:
         try:
             session = self._new_session(segments.number_of(old.writer.path) + 1, cut_ns)
         except EverywattError as error:
-            self.say(f"No new segment can be begun, so this one goes on: {error}")
+            self.say(f"No new segment can be started, so the current one continues: {error}")
             return
         self.session = session
         old.end(cut_ns)
@@ -363,14 +365,14 @@ class Agent:
 
     def _dropped(self, path: Path) -> None:
         lost = self.sender.drop(path)
-        self.say(f"{path.name} was removed before {lost} of its samples were sent: the bound on the disk is reached.")
+        self.say(f"{path.name} was removed before {lost} of its samples were sent: the disk limit is reached.")
 
     def _reload_now(self) -> None:
         self.notifier.reloading(self.clock.monotonic_ns())
         try:
             fresh = self._reload() if self._reload is not None else self.options
         except EverywattError as error:
-            self.say(f"The configuration stays as it was: {error}")
+            self.say(f"The configuration is unchanged: {error}")
             self.notifier.tell("READY=1")
             return
         kept = [
@@ -390,7 +392,7 @@ class Agent:
                 self.sender = None
             self._start_sender()
         self._prune_ns = 0
-        self.say("The configuration was read again.")
+        self.say("The configuration was reloaded.")
         self.notifier.tell("READY=1")
 
     # What is told.
@@ -414,7 +416,7 @@ class Agent:
         if not self.snapshots:
             return "nothing has been recorded yet"
         if self.watcher.lines.all and all(line.stale(now_ns) for line in self.watcher.lines.all):
-            return "no sensor gives power any more"
+            return "no sensor delivers power any more"
         quiet_s = (now_ns - self.watcher.settled_ns) / NS
         return f"nothing has been recorded for {quiet_s:.0f} s" if quiet_s > silent_s else None
 

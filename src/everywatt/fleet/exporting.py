@@ -20,7 +20,7 @@ from everywatt.recorder.server import rss_bytes
 from everywatt.sensors.base import Report
 
 REPEAT_MS = 15_000  # a series that does not change is told again after so long, well within five minutes
-SAMPLES = GroupInfo("agent.samples", "agent", "host", (), Cadence.SLOW, table=True, label="series as they were told")
+SAMPLES = GroupInfo("agent.samples", "agent", "host", (), Cadence.SLOW, table=True, label="exported series")
 RSS_NS = 5 * NS
 MOST_BEHIND_NS = 300 * NS  # a clock that is set back by less than this is waited for
 STATES = {

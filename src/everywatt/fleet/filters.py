@@ -14,7 +14,7 @@ from everywatt.fleet.metrics import escape
 
 _SELECTOR: Final = re.compile(r"(?:[A-Za-z_:][\w:]*)?\s*(?:\{.*\})?", re.DOTALL)
 _LABEL: Final = re.compile(r"[A-Za-z_]\w*")
-FORM: Final = '[["metric", {"label": "text"}], …], or one PromQL selector a line'
+FORM: Final = '[["metric", {"label": "text"}], …], or one PromQL selector per line'
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def read_filter(path: Path) -> list[Wanted]:
         lines = (line.strip() for line in text.split("\n"))
         found = [Wanted(line) for line in lines if line and not line.startswith("#")]
     if not found:
-        raise UsageError(f"{path} asks for nothing.", cure=FORM)
+        raise UsageError(f"{path} selects nothing.", cure=FORM)
     return found
 
 

@@ -33,7 +33,7 @@ class MetricsApp:
             why = self._healthy()
             status, kind, body = (503 if why else 200), "text/plain; charset=utf-8", f"{why or 'ok'}\n"
         else:
-            status, kind, body = 404, "text/plain; charset=utf-8", "There is /metrics and /healthz.\n"
+            status, kind, body = 404, "text/plain; charset=utf-8", "Available paths: /metrics and /healthz.\n"
         data = body.encode()
         headers = [(b"content-type", kind.encode()), (b"content-length", str(len(data)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})

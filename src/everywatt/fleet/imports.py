@@ -158,7 +158,7 @@ def _joined(found: Iterable[Target]) -> tuple[list[Target], list[str]]:
     for target in sorted(found, key=lambda one: -len(one.told)):
         twin = next((node for node in nodes if node.same(target)), None)
         if twin is not None:
-            notes.append(f"{_words(target)} tells the same samples as {_words(twin)}; they are counted once.")
+            notes.append(f"{_words(target)} reports the same samples as {_words(twin)}; they are counted once.")
             twin.take(target)
             continue
         home = next((n for n in nodes if n.host == target.host and not n.told.keys() & target.told.keys()), None)
@@ -170,7 +170,7 @@ def _joined(found: Iterable[Target]) -> tuple[list[Target], list[str]]:
 
 
 def _words(target: Target) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(target.labels.items())) or "what has no labels"
+    return ", ".join(f"{key}={value}" for key, value in sorted(target.labels.items())) or "series without labels"
 
 
 def part_of(node: Target) -> Part:

@@ -61,9 +61,9 @@ def make(names: Iterable[str]) -> list[JobProvider]:
         providers = registered(JOB_PROVIDERS)
         target = providers.get(name, name)
         if ":" not in target:
-            raise UsageError(f"There is no provider of jobs '{name}'.", cure=f"one of: {', '.join(providers)}")
+            raise UsageError(f"There is no job provider '{name}'.", cure=f"one of: {', '.join(providers)}")
         try:
             made.append(load(target)())
         except (ImportError, AttributeError, TypeError) as error:
-            raise UsageError(f"The provider of jobs '{name}' cannot be used: {error}.") from None
+            raise UsageError(f"The job provider '{name}' cannot be used: {error}.") from None
     return made

@@ -100,7 +100,7 @@ def request(labels: Sequence[bytes], values: npt.NDArray[np.float64], at_ms: npt
     """
     times = np.array([list(varint(int(at))) for at in at_ms], np.uint8)
     if times.shape[1:] != (6,):
-        raise UsageError("Times before 1972 or after 2109 are not played.")
+        raise UsageError("Times before 1972 or after 2109 are not supported.")
     block = np.zeros((len(labels), len(at_ms)), _RECORD)
     block["head"] = (0x12, 16, 0x09)
     block["value"] = values.T
@@ -129,7 +129,9 @@ def play(
     MeasurementRefused where the receiver takes nothing any more.
     """
     if nodes < 1 or channels < 1 or seconds < BATCH_S or speed < 0:
-        raise UsageError(f"At least one node, one channel and {BATCH_S} s.", cure="--nodes 10 --channels 60 --for 60s")
+        raise UsageError(
+            f"At least one node, one channel and {BATCH_S} s are required.", cure="--nodes 10 --channels 60 --for 60s"
+        )
     fleet = [Node(number, channels) for number in range(nodes)]
     batches = int(seconds // BATCH_S)
     first_ms = now_ms() - batches * BATCH_S * 1000
@@ -197,17 +199,17 @@ def _insist(poster: Poster, body: bytes, sleep: Callable[[float], object]) -> in
             return len(packed) if answer.verdict is Verdict.TAKEN else -len(packed)
         why = answer.why
         sleep(answer.wait_s if answer.wait_s is not None else 0.2 * 2**number)
-    raise MeasurementRefused(f"The receiver takes no samples: {why}.")
+    raise MeasurementRefused(f"The receiver rejects samples: {why}.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; one JSON object on stdout."""
     parser = argparse.ArgumentParser(prog="python -m everywatt.fleet.loadgen", description=__doc__.partition("\n")[0])
-    parser.add_argument("url", help="where to write to, as in http://store:8428")
+    parser.add_argument("url", help="URL of the receiver, such as http://store:8428")
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--channels", type=int, default=60)
-    parser.add_argument("--for", dest="seconds", default="60s", help="how much time of theirs (60s)")
-    parser.add_argument("--speed", type=float, default=0.0, help="how many times faster; 0: as fast as it goes")
+    parser.add_argument("--for", dest="seconds", default="60s", help="how much simulated time to send (60s)")
+    parser.add_argument("--speed", type=float, default=0.0, help="speed factor; 0 means as fast as possible")
     parser.add_argument("--workers", type=int, default=WORKERS, help="connections")
     told = parser.parse_args(arguments)
     try:

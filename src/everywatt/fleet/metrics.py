@@ -30,31 +30,38 @@ FAMILIES: Final[dict[str, Family]] = {
     for family in (
         Family("everywatt_energy_joules_total", "counter", "joules", "Energy of a device since it was first counted."),
         Family("everywatt_power_watts", "gauge", "watts", "Mean power of a device between its last two ticks."),
-        Family("everywatt_power_limit_watts", "gauge", "watts", "Power limit that is set."),
-        Family("everywatt_utilisation_ratio", "gauge", "ratio", "Share of the time in which the device was busy."),
-        Family("everywatt_memory_bytes", "gauge", "bytes", "Memory of the device that is in use."),
-        Family("everywatt_memory_total_bytes", "gauge", "bytes", "Memory of the device."),
+        Family("everywatt_power_limit_watts", "gauge", "watts", "Configured power limit."),
+        Family("everywatt_utilisation_ratio", "gauge", "ratio", "Share of time in which the device was busy."),
+        Family("everywatt_memory_bytes", "gauge", "bytes", "Used memory of the device."),
+        Family("everywatt_memory_total_bytes", "gauge", "bytes", "Total memory of the device."),
         Family("everywatt_temperature_celsius", "gauge", "celsius", "Temperature of the device."),
         Family("everywatt_clock_hertz", "gauge", "hertz", "Clock of the device."),
         Family("everywatt_coverage_ratio", "gauge", "ratio", "Share of the time since the start that was observed."),
         Family("everywatt_tick_age_seconds", "gauge", "seconds", "Age of the newest reading."),
-        Family("everywatt_device_info", "gauge", "", 'What a device is; total="1" where it is part of the sum.'),
-        Family("everywatt_owner_energy_joules_total", "counter", "joules", "Energy of a device by who owes it."),
+        Family("everywatt_device_info", "gauge", "", 'Metadata of a device; total="1" if it is part of the sum.'),
+        Family("everywatt_owner_energy_joules_total", "counter", "joules", "Energy of a device by owner."),
         Family("everywatt_owner_cpu_seconds_total", "counter", "seconds", "CPU time by owner."),
         Family("everywatt_owner_memory_bytes", "gauge", "bytes", "Resident memory by owner."),
-        Family("everywatt_job_info", "gauge", "", "Jobs that are here."),
-        Family("everywatt_host_cpu_seconds_total", "counter", "seconds", "CPU time of the host, added over its CPUs."),
-        Family("everywatt_host_memory_bytes", "gauge", "bytes", "Memory of the host that is in use."),
-        Family("everywatt_sensor_up", "gauge", "", "Whether a sensor answers."),
+        Family("everywatt_job_info", "gauge", "", "Jobs on this node."),
+        Family("everywatt_host_cpu_seconds_total", "counter", "seconds", "CPU time of the host, summed over its CPUs."),
+        Family("everywatt_host_memory_bytes", "gauge", "bytes", "Used memory of the host."),
+        Family("everywatt_sensor_up", "gauge", "", "Whether a sensor works."),
         Family("everywatt_build_info", "gauge", "", "Versions."),
         Family("everywatt_agent_cpu_seconds_total", "counter", "seconds", "CPU time of the agent itself."),
         Family("everywatt_agent_resident_memory_bytes", "gauge", "bytes", "Resident memory of the agent itself."),
-        Family("everywatt_agent_disk_bytes", "gauge", "bytes", "Size of the tape segments that are kept."),
+        Family("everywatt_agent_disk_bytes", "gauge", "bytes", "Size of the stored tape segments."),
         Family(
-            "everywatt_remote_write_samples_total", "counter", "", "Samples that were sent, dropped unsent or rejected."
+            "everywatt_remote_write_samples_total",
+            "counter",
+            "",
+            "Samples by outcome: sent, dropped before sending, or rejected.",
         ),
-        Family("everywatt_remote_write_pending_bytes", "gauge", "bytes", "Tape that is not sent yet."),
-        Family("everywatt_remote_write_lag_seconds", "gauge", "seconds", "Age of the oldest sample that is not sent."),
+        Family(
+            "everywatt_remote_write_pending_bytes", "gauge", "bytes", "Size of the tape that has not been sent yet."
+        ),
+        Family(
+            "everywatt_remote_write_lag_seconds", "gauge", "seconds", "Age of the oldest sample that has not been sent."
+        ),
     )
 }
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})

@@ -18,12 +18,12 @@ from everywatt.core.units import parse_duration_s
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9876"
 TABLES: Final = ("agent", "sensor")
-"""What a file may have."""
+"""Options that a file may contain."""
 RELOADABLE: Final = (
     "remote_write", "remote_write_token_file", "remote_write_ca", "remote_write_cert", "remote_write_key",
     "compat", "owners", "programs", "retention_s", "disk_bytes",
 )  # fmt: skip
-"""What a reload may change; the rest wants a restart."""
+"""Options that a reload may change; the others require a restart."""
 _SIZES: Final = {
     "KB": 10**3,
     "MB": 10**6,
@@ -90,22 +90,22 @@ class AgentOptions:
     def checked(self) -> AgentOptions:
         """The same; UsageError where something makes no sense."""
         if self.period_s < 0.05:
-            raise UsageError("An agent reads every 0.05 s at most.", cure="--period 1s")
+            raise UsageError("The shortest period of an agent is 0.05 s.", cure="--period 1s")
         names = registered(METRIC_NAMES) if self.compat else {}
         unknown = [name for name in self.compat if name not in names]
         if unknown:
-            raise UsageError(f"There are no names of '{unknown[0]}' to tell.", cure=f"--compat {','.join(names)}")
+            raise UsageError(f"There are no metric names '{unknown[0]}' to export.", cure=f"--compat {','.join(names)}")
         if self.owners < 1:
-            raise UsageError("At least one owner is told.", cure="--owners 500")
+            raise UsageError("At least one owner must be exported.", cure="--owners 500")
         if self.rotate_s < 1 or self.retention_s < self.rotate_s:
-            raise UsageError("The tape is kept for one segment at least.", cure="--retention 7d --rotate 1h")
+            raise UsageError("The tape must be kept for at least one segment.", cure="--retention 7d --rotate 1h")
         if self.disk_bytes < LEAST_DISK:
-            raise UsageError("The tape takes 1 MB at least.", cure="--disk 2GB")
+            raise UsageError("The tape needs at least 1 MB.", cure="--disk 2GB")
         if self.remote_write is not None:
             check_url(self.remote_write)
         if self.listen is None and self.remote_write is None:
             raise UsageError(
-                "Nobody would see anything: there is no HTTP server in the small profile, and no remote write.",
+                "There is no output: the small profile has no HTTP server, and remote write is not configured.",
                 cure="--remote-write URL",
             )
         return self
@@ -115,13 +115,11 @@ def check_url(url: str) -> None:
     """UsageError where samples cannot be sent there."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(
-            f"'{url}' is not an address to send samples to.", cure="--remote-write http://host:9090/api/v1/write"
-        )
+        raise UsageError(f"'{url}' is not a remote-write address.", cure="--remote-write http://host:9090/api/v1/write")
     try:
         _ = parts.port
     except ValueError:
-        raise UsageError(f"'{url}' has no port that can be used.") from None
+        raise UsageError(f"'{url}' has no valid port.") from None
 
 
 def parse_size(text: str) -> int:
@@ -160,7 +158,7 @@ def read_config(path: Path) -> dict[str, Any]:
         if key not in TABLES:
             word = f"[{key}]" if isinstance(value, dict) else key
             meant = nearest(key, TABLES) or ("" if isinstance(value, dict) else ": options are in the table [agent]")
-            raise ConfigError(f"{path}: '{word}' means nothing{meant or '.'}", cure="[agent] and [sensor.NAME]")
+            raise ConfigError(f"{path}: unknown key '{word}'{meant or '.'}", cure="[agent] and [sensor.NAME]")
         if not isinstance(value, dict):
             raise ConfigError(f"{path}: [{key}] is not a table.")
     table = data.get("agent", {})

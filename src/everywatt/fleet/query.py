@@ -164,9 +164,9 @@ def plan(
     """The questions to ask, each of a size that servers answer."""
     start_ms, end_ms = start_ns // 1_000_000, end_ns // 1_000_000
     if end_ms <= start_ms:
-        raise UsageError("The end is not after the start.", cure="--start -1h --end now")
+        raise UsageError("The end must be after the start.", cure="--start -1h --end now")
     if step_s is not None and not 0.001 <= step_s <= 86_400:
-        raise UsageError(f"A step of {step_s:g} s is not possible.", cure="--step 15s")
+        raise UsageError(f"A step of {step_s:g} s is not valid.", cure="--step 15s")
     for one in wanted:
         if step_s is not None:
             step_ms = round(step_s * 1000)
@@ -180,7 +180,7 @@ def plan(
             step_ms, after_ms = None, start_ms - 1
             length_ms = min(PIECE_S, max(10, PIECE_SAMPLES // count)) * 1000
         else:
-            raise UsageError(f"'{one.promql}' computes something, and that wants a grid.", cure="--step 15s")
+            raise UsageError(f"'{one.promql}' is an expression, which requires --step.", cure="--step 15s")
         while after_ms < end_ms:
             last_ms = min(after_ms + length_ms, end_ms)
             yield Piece(one, after_ms, last_ms, step_ms)
@@ -214,11 +214,13 @@ def _asked(client: ApiClient, path: str, params: list[tuple[str, str]]) -> dict[
     client.ask(path, params, check=lambda data: kept.append(json.loads(data)))
     answer = kept[-1]
     if not isinstance(answer, dict) or "status" not in answer:
-        raise MeasurementRefused(f"{client.shown} is no Prometheus: it answers something else.", cure="the address")
+        raise MeasurementRefused(
+            f"{client.shown} is not a Prometheus server: unexpected response.", cure="check the address"
+        )
     if answer["status"] != "success":
-        raise NotTaken(str(answer.get("error") or "it says no"))
+        raise NotTaken(str(answer.get("error") or "no reason given"))
     if answer.get("isPartial"):
-        answer = {**answer, "warnings": [*(answer.get("warnings") or ()), "the answer is partial"]}
+        answer = {**answer, "warnings": [*(answer.get("warnings") or ()), "the response is partial"]}
     return answer
 
 
@@ -228,7 +230,7 @@ def _no(client: ApiClient, wanted: Wanted, error: NotTaken) -> MeasurementRefuse
         text = str(json.loads(text)["error"])
     except (ValueError, KeyError, TypeError):
         pass
-    return MeasurementRefused(f"{client.shown} refuses {wanted.promql}: {text.rstrip('.')}.")
+    return MeasurementRefused(f"{client.shown} rejects {wanted.promql}: {text.rstrip('.')}.")
 
 
 def _take(answer: Mapping[str, Any], piece: Piece, found: Found) -> None:

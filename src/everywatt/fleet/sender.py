@@ -167,7 +167,7 @@ class Sender:
                 self.counts["rejected"] += size
                 rejected.append((size, answer.why))
         if rejected:
-            self._tell(f"{self._name} refused {sum(size for size, _ in rejected)} samples: {rejected[0][1]}")
+            self._tell(f"{self._name} rejected {sum((size for size, _ in rejected))} samples: {rejected[0][1]}")
         return True
 
     def _insist(self, part: Series) -> Answer | None:
@@ -177,10 +177,10 @@ class Sender:
             answer = self._poster.post(part)
             if answer.verdict is not Verdict.LATER:
                 if self._trouble and answer.verdict is Verdict.TAKEN:
-                    self._say(f"{self._name} takes samples again.")
+                    self._say(f"{self._name} accepts samples again.")
                     self._trouble = ""
                 return answer
-            self._tell(f"{self._name} takes no samples for now: {answer.why}. They are kept.")
+            self._tell(f"{self._name} does not accept samples at present: {answer.why}. They are kept.")
             wait_s = next(waits, WAITS.most_s)
             wait_s = wait_s if answer.wait_s is None else answer.wait_s
             if self._sleep(wait_s) or self._ended.is_set():

@@ -86,7 +86,7 @@ def read(folder: Path) -> State:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         with contextlib.suppress(OSError):
             path.replace(path.with_suffix(".broken"))
-        return State(trouble=f"{path} could not be used ({type(error).__name__}: {error}) and was put aside.")
+        return State(trouble=f"{path} could not be used ({type(error).__name__}: {error}) and was moved aside.")
 
 
 def recover(state: State, folder: Path) -> State:

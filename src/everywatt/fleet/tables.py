@@ -55,7 +55,7 @@ def join(series: Sequence[Series], *, step_s: float | None = None, rates: bool =
         first = -(-first // step_ms) * step_ms  # a round time, so that two imports have the same rows
     count = max(0, (last - first + step_ms - 1) // step_ms) + 1
     if count * len(series) > MOST_CELLS:
-        raise UsageError(f"{count} rows of {len(series)} columns are too many.", cure="--step 10s, or a shorter time")
+        raise UsageError(f"{count} rows of {len(series)} columns are too many.", cure="--step 10s, or a shorter period")
     grid = first + step_ms * np.arange(count, dtype=np.int64)
     cells = np.full((len(grid), len(series)), np.nan)
     for place, (one, at, period_ms) in enumerate(zip(series, times, periods, strict=True)):

@@ -116,7 +116,7 @@ def account(energy: Energy, factors: Factors, varying_g_per_kwh: float | None = 
 
     def amount(factor: float, unit: str, how: str) -> Amount:
         if energy.joules is None or energy.low is None or energy.high is None:
-            return Amount(None, None, None, unit, how, energy.refused or "there is no energy figure")
+            return Amount(None, None, None, unit, how, energy.refused or "no energy was measured")
         kwh = factor * pue / J_PER_KWH
         return Amount(energy.joules * kwh, energy.low * kwh, energy.high * kwh, unit, how)
 
@@ -158,7 +158,7 @@ def mean_intensity(run: Run, curve: Curve) -> tuple[float | None, str]:
             utc = (tape.to_utc_ns(start_ns) / NS, tape.to_utc_ns(end_ns) / NS)
             pieces = curve.pieces(*utc)
             if pieces is None:
-                return None, f"{curve.source} covers {curve.extent()}, and the run is not all inside"
+                return None, f"{curve.source} covers {curve.extent()}, which is not the whole run"
             stale_s += curve.stale_s(*utc)
             for low, high, g_per_kwh in pieces:
                 starts.append(start_ns / NS + (low - utc[0]))
@@ -171,8 +171,8 @@ def mean_intensity(run: Run, curve: Curve) -> tuple[float | None, str]:
     amounts, factors = np.concatenate(joules), np.concatenate(grams)
     known = np.isfinite(amounts)
     if not known.any() or amounts[known].sum() <= 0:
-        return None, "no energy was seen in any step of the curve"
-    held = f"the table has no value for {format_duration(stale_s)} of it, where the one before stands in"
+        return None, "no energy was measured in any step of the curve"
+    held = f"the table has no value for {format_duration(stale_s)} of the run; the previous one is used"
     return float((amounts[known] * factors[known]).sum() / amounts[known].sum()), held if stale_s > 0 else ""
 
 

@@ -85,7 +85,7 @@ def countries() -> tuple[tuple[str, str, str, int, float], ...]:
 
 
 def country_intensity(country: str) -> Intensity:
-    """The yearly figure of a country by its two or three letters or its name. UsageError where there is none."""
+    """The yearly figure of a country by its two or three letters or its name. UsageError if there is none."""
     wanted = country.strip().casefold()
     for two, three, name, year, grams in countries():
         if wanted in (two.casefold(), three.casefold(), name.casefold()):

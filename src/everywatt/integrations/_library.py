@@ -1,4 +1,4 @@
-"""Import somebody else's library, or say which extra brings it."""
+"""Import a third-party library, or name the extra that installs it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A training as a run: what begins and ends becomes spans, what is logged becomes points; nothing here can break it.
 
-Every framework tells the same story in other words: something begins, something in it begins, something ends. Adapters
-translate their words into `begin`, `end` and `log`; all that can go wrong is caught here and said once.
+Every framework has the same events under other names: something begins, something in it begins, something ends.
+Adapters translate their words into `begin`, `end` and `log`; all that can go wrong is caught here and said once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Phases:
         self._meter: Meter | None = None
         self._open: list[_Open] = []
         self._ids: dict[str, list[str]] = {}
-        self._refused: str | None = "nothing was measured yet"
+        self._refused: str | None = "nothing has been measured yet"
         self.run: Run | None = None
         Meter("", **options)  # a wrong option is an error where the callback is made, not a warning in the training
 
@@ -161,10 +161,10 @@ class Phases:
         if meter is not None:
             try:
                 meter.stop()
-            except Exception:  # noqa: BLE001 - the first error is the one that is told
+            except Exception:  # noqa: BLE001 - only the first error is reported
                 pass
         warnings.warn(
-            f"everywatt does not measure this run, which goes on without it: {self._refused}",
+            f"everywatt cannot measure this run, which continues without it: {self._refused}",
             RuntimeWarning,
             stacklevel=2,
         )

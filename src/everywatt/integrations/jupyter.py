@@ -96,7 +96,7 @@ class _Magic:
             if "await" not in str(error):
                 raise
             raise UsageError(
-                "A cell with await outside of a function cannot be measured by %%energy.",
+                "A cell with await outside a function cannot be measured by %%energy.",
                 cure="async with everywatt.measure() as m: …",
             ) from None
 

@@ -113,9 +113,9 @@ def over_baseline(energy: Energy, stored: dict[str, Any], share: float) -> tuple
     On the machine of the baseline what both figures share (a sensor's gain, a model) does not count.
     """
     if energy.joules is None:
-        return None, f"no figure: {energy.refused}"
+        return None, f"no energy: {energy.refused}"
     if energy.scope != stored["scope"]:
-        return None, f"the baseline covers {stored['scope']}, this figure {energy.scope}"
+        return None, f"the baseline covers {stored['scope']}, this energy covers {energy.scope}"
     same = platform.node() == stored["host"] and energy.pedigree == stored["pedigree"]
     below = own_half(energy) if same else energy.joules - (energy.low or 0.0)
     above = float(stored["own"]) if same else float(stored["high"]) - float(stored["joules"])
@@ -152,11 +152,11 @@ def check(energy: Energy, limit: str, name: str, baselines: Baselines) -> None:
     else:
         from everywatt.core.units import parse_energy_j
 
-        verdict, text = over(energy, parse_energy_j(limit)), f"{energy}, the limit is {limit}"
+        verdict, text = over(energy, parse_energy_j(limit)), f"{energy} exceeds the limit of {limit}"
     if verdict is True:
         pytest.fail(f"too much energy: {text}", pytrace=False)
     if verdict is None:
-        warnings.warn(EnergyWarning(f"{name}: not decided: {text}"), stacklevel=2)
+        warnings.warn(EnergyWarning(f"{name}: undecided: {text}"), stacklevel=2)
 
 
 def _against_baseline(energy: Energy, limit: str, name: str, baselines: Baselines) -> tuple[bool | None, str]:
@@ -164,14 +164,14 @@ def _against_baseline(energy: Energy, limit: str, name: str, baselines: Baseline
         share = float(limit.strip().rstrip("%").strip()) / 100
     except ValueError:
         raise pytest.UsageError(
-            f"max_energy: '{limit}' is neither an energy such as 5 J nor a share such as +10%"
+            f"max_energy: '{limit}' is neither an energy such as 5 J nor a percentage such as +10%"
         ) from None
     if baselines.update and energy.joules is not None:
         baselines.put(name, energy)
         return False, "stored"
     stored = baselines.get(name)
     if stored is None:
-        return None, f"there is no baseline in {baselines.path.name}; pytest --energy-update stores {energy}"
+        return None, f"no baseline in {baselines.path.name}; pytest --energy-update stores {energy}"
     return over_baseline(energy, stored, share)
 
 
@@ -190,12 +190,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The option and the setting of baselines."""
     group = parser.getgroup("everywatt")
     group.addoption("--energy-update", action="store_true", help="Store the energies of marked tests as baselines.")
-    parser.addini("energy_baselines", f"File of stored energies, beside the configuration ({FILE}).", default=FILE)
+    parser.addini("energy_baselines", f"File of stored energies, relative to the configuration ({FILE}).", default=FILE)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the mark known."""
-    config.addinivalue_line("markers", f'{MARK}(limit): fail above so much energy: "5 J", or "+10%" of the baseline')
+    config.addinivalue_line(
+        "markers", f'{MARK}(limit): fail above this energy: "5 J", or "+10%" relative to the baseline'
+    )
 
 
 @pytest.hookimpl(hookwrapper=True)

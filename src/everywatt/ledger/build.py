@@ -85,8 +85,8 @@ def close(by: str, pages: Sequence[TapeShares], hosts: Sequence[str], idle_polic
             told += [*device.notes, *([f"{name}: {device.idle.note}"] if device.idle.note else [])]
             if abs(miss_j) > most_j:
                 told.append(
-                    f"{name}: the sum over stretches and the window's own integral differ by {format_joules(miss_j)}; "
-                    "what is missing is unattributed"
+                    f"{name}: the sum over intervals and the integral of the window differ by {format_joules(miss_j)}; "
+                    "the difference is unattributed"
                 )
             devices.append(_with_missing(device, -miss_j if -miss_j > most_j else 0.0))
         checked.append(replace(page, devices=tuple(devices)))

@@ -70,6 +70,7 @@ def _book(by: str, accounts: dict[Owner, _Account], shares: TapeShares, device: 
     booked: dict[Owner, list[int]] = {}
     doubts: dict[Owner, float] = {}
     owned_s: dict[Owner, float] = {}
+    occupied: dict[Owner, float] = {}
     for index, parts in rows.items():
         owner = _owner(by, shares, index, name)
         sums = booked.setdefault(owner, [0, 0, 0])
@@ -77,6 +78,8 @@ def _book(by: str, accounts: dict[Owner, _Account], shares: TapeShares, device: 
             sums[part] += amount
         doubts[owner] = float(np.hypot(doubts.get(owner, 0.0), device.doubt_j[index]))
         owned_s[owner] = owned_s.get(owner, 0.0) + float(device.owned_s[index])
+        if device.occupancy is not None:
+            occupied[owner] = occupied.get(owner, 0.0) + float(device.occupancy[index])
     owners = list(booked)
     made = budgets(
         device.energy.budget,
@@ -88,6 +91,7 @@ def _book(by: str, accounts: dict[Owner, _Account], shares: TapeShares, device: 
         [owned_s[owner] for owner in owners],
         [doubts[owner] for owner in owners],
         device.unsure,
+        [occupied[owner] for owner in owners] if occupied else None,
     )
     for owner, budget in zip(owners, made, strict=True):
         account = accounts.setdefault(owner, _Account(owner))

@@ -21,11 +21,11 @@ Describer = Callable[[Tape, ProcessFacts], dict[str, Any]]
 def grouper(by: str, tapes: Sequence[Tape]) -> Grouper:
     """How processes become owners; UsageError where `by` is not one of the kinds, or not known how to."""
     if by not in KINDS:
-        raise UsageError(f"A ledger is not kept by '{by}'.", cure=f"one of: {', '.join(KINDS)}")
+        raise UsageError(f"A ledger cannot be grouped by '{by}'.", cure=f"one of: {', '.join(KINDS)}")
     if by in ("process", "device"):
         return by_process
     if by not in names.GROUPINGS:
-        raise UsageError(f"Processes are not grouped by {by}.", cure=f"one of: {', '.join(names.GROUPINGS)}")
+        raise UsageError(f"Processes cannot be grouped by {by}.", cure=f"one of: {', '.join(names.GROUPINGS)}")
     known, trees = _known(tapes), _trees(tapes)
     return lambda tape, facts: names.owner_of(facts, by, known[id(tape)], trees[id(tape)].step_of(facts))
 

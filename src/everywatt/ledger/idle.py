@@ -149,7 +149,7 @@ def _line(watts: Floats, use: Floats, seen: Watched) -> Idle | None:
         * float(rest.std())
         * math.sqrt(1 / len(use) + float(use.mean()) ** 2 / float(((use - use.mean()) ** 2).sum()))
     )
-    note = "idle was not seen; it is the level of a line through power over use"
+    note = "idle power was not observed; it is the intercept of a line fitted to power over utilisation"
     return Idle(level, math.hypot(error, curved * level), "regression", noise_w=_noise(rest, seen), note=note)
 
 
@@ -158,14 +158,14 @@ def _prior(watts: Floats, use: Floats, seen: Watched) -> Idle:
     least = use <= np.percentile(use, 10)
     level, mean_use = float(watts[least].mean()), float(np.clip(use[least].mean(), 0.0, 1.0))
     best, low, high = (level * f / (f + (1 - f) * mean_use) for f in PRIORS[seen.kind])
-    note = "idle was not measured: run with --idle 10s"
+    note = "idle power was not measured: run with --idle 10s"
     return Idle(best, max(high - best, best - low), "prior", noise_w=_noise(watts[least], seen), note=note)
 
 
 def _lowest(watts: Floats, seen: Watched) -> Idle:
     """Where nothing is known of use: the lower decile of power, which may be far from idle."""
     low = float(np.percentile(watts, 10))
-    note = "nothing on the tape says how busy it was; idle is the lower decile of its power"
+    note = "its utilisation was not recorded, so idle power is the lower decile of its power"
     return Idle(low, max(low - float(watts.min()), 0.5 * low), "lowest", noise_w=_noise(watts, seen), note=note)
 
 
@@ -182,7 +182,10 @@ def _gpu(seen: Watched, known: Flags, measured: Idle | None) -> Idle:
     if idle is None and holding.sum() * seen.cell_s >= QUIET_S:
         watts = seen.watts[holding]
         level = float(watts.mean())
-        note = "it was never seen without a process on it; what those keep awake is in idle: run with --idle 10s"
+        note = (
+            "it was never observed without a process on it, so idle includes what processes keep awake: run with "
+            "--idle 10s"
+        )
         return Idle(level, HELD_SPREAD * level, "quiet, held", noise_w=_noise(watts, seen), note=note)
     if idle is None:
         return _by_use(replace(seen, held=None), known)

@@ -40,7 +40,7 @@ def find_levels(tape: Tape, measured: Mapping[str, Idle]) -> dict[str, Idle]:
             own = None if too_busy else idling.without_use(own, seen, busy)
         level = idling.find_idle(seen, own or measured.get(source.label))
         if level is not None:
-            note = f"it was {busy:.0%} busy while idle was measured" + (", which was not taken" if too_busy else "")
+            note = f"it was {busy:.0%} busy during the idle baseline" + ("; baseline rejected" if too_busy else "")
             found[source.label] = replace(level, note=note) if busy > idling.QUIET_USE else level
     return found
 

@@ -40,7 +40,7 @@ def safe_name(meter: str) -> str:
     """A meter's name as a file name. UsageError where nothing is left of it."""
     name = re.sub(r"[^\w.-]+", "_", meter).strip("._-")
     if not name:
-        raise UsageError(f"'{meter}' cannot be the name of a meter.", cure="letters and digits")
+        raise UsageError(f"'{meter}' is not a valid name for a meter.", cure="use letters and digits")
     return name
 
 
@@ -59,7 +59,7 @@ def store(archive: Path, meter: str, blocks: Iterable[Block]) -> list[Path]:
             return []
         name = file_name(safe_name(meter), began[0])
         if (raw / name).exists():
-            raise RunExists(f"{raw / name} exists, and recordings are never overwritten.")
+            raise RunExists(f"{raw / name} exists already, and recordings are never overwritten.")
         files = [raw / name]
         for copy, length_s in COPIES.items():
             (archive / copy).mkdir(exist_ok=True)
@@ -120,7 +120,7 @@ def meters_in(archive: Path) -> dict[str, list[tuple[int, Path]]]:
     found: dict[str, list[tuple[int, Path]]] = {}
     folder = archive / "raw"
     if not folder.is_dir():
-        raise UsageError(f"{archive} is no archive of a meter.", cure="everywatt meter import --archive DIR")
+        raise UsageError(f"{archive} is not an archive of a meter.", cure="everywatt meter import --archive DIR")
     for path in folder.glob("*.parquet"):
         match = _NAME.fullmatch(path.name)
         if match:
@@ -144,7 +144,9 @@ def read_archive(
         meter = next(iter(found))
     if meter is None or meter not in found:
         listed = ", ".join(found) or "none"
-        raise UsageError(f"{archive} has no meter '{meter}'." if meter else f"{archive} has several.", cure=listed)
+        raise UsageError(
+            f"{archive} has no meter '{meter}'." if meter else f"{archive} has several meters.", cure=listed
+        )
     files = found[meter]
     last = np.iinfo(np.int64).min
     for place, (begin_ns, path) in enumerate(files):

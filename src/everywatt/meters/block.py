@@ -92,10 +92,10 @@ class Oddities:
         """What a report says of it."""
         told = (
             (self.bad_frames, "bad frames"),
-            (self.log_lines, "log lines inside"),
-            (self.torn_lines, "torn lines"),
-            (self.cut_end, "last line cut off"),
-            (self.backwards, "rows with a time before the row above, left out"),
+            (self.log_lines, "interspersed log lines"),
+            (self.torn_lines, "incomplete lines"),
+            (self.cut_end, "last line incomplete"),
+            (self.backwards, "rows earlier than the row before, skipped"),
         )
         return [f"{count} {what}" for count, what in told if count]
 

@@ -119,7 +119,7 @@ class Capture:
         journal = Journal(path if goes_on else journal_path(self._archive, self._meter, now_ns), self._kind)
         before = [older for _, _, older in left if older != journal.path]
         if goes_on:
-            self._tell(f"Going on with {path.name}.")
+            self._tell(f"Continuing {path.name}.")
             self._look_back(path)
         if journal.empty and before and kind_of(before[-1]) == self._kind:
             self._look_back(before[-1])
@@ -205,9 +205,9 @@ class Capture:
         """What is not the port: a disk that was full, packers that ended."""
         had = self._journal.trouble
         if self._journal.waiting and self._journal.retry():
-            self._tell("The disk has room again; nothing that waited is lost.")
+            self._tell("There is disk space again; no buffered rows were lost.")
         elif self._journal.trouble and not had:
-            self._tell(f"{self._journal.path} cannot be written: {self._journal.trouble}. Rows wait in memory.")
+            self._tell(f"{self._journal.path} cannot be written: {self._journal.trouble}. Buffering rows in memory.")
         self.progress.lost_bytes = self._journal.lost_bytes
         for packer in [one for one in self._packers if one.poll() is not None]:
             self._packers.remove(packer)

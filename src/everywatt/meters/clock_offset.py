@@ -57,7 +57,7 @@ def estimate(first: Line, second: Line, most_s: float = 30.0) -> Offset:
     length_s = end - start
     if not length_s >= 4 * EDGE_S + min(most_s, 1.0):
         return Offset(
-            None, why="the two signals have no time in common" if length_s <= 0 else "they overlap too shortly"
+            None, why="the two signals do not overlap in time" if length_s <= 0 else "the overlap is too short"
         )
     step_s = max(STEP_S, length_s / MOST_POINTS)
     edges = start + np.arange(int(length_s / step_s) + 1) * step_s
@@ -107,14 +107,14 @@ def _best(agree: Floats, lags: int, step_s: float, length_s: float) -> Offset:
     place = int(np.argmax(agree))
     best = float(agree[place])
     if best < LEAST_AGREEMENT:
-        return Offset(None, agreement=best, why=f"the signals do not move together (agreement {best:.2f})")
+        return Offset(None, agreement=best, why=f"the signals are not correlated (agreement {best:.2f})")
     beside = round(2 * EDGE_S / step_s)
     far = np.concatenate((agree[: max(place - beside, 0)], agree[place + beside + 1 :]))
     if len(far) and float(far.max()) > RIVAL * best:
-        return Offset(None, agreement=best, why="the load repeats itself: several offsets fit equally well")
+        return Offset(None, agreement=best, why="the load is periodic: several offsets fit equally well")
     if place in (0, 2 * lags):
         return Offset(
-            None, agreement=best, why=f"they agree best at the end of what was searched ({lags * step_s:.0f} s)"
+            None, agreement=best, why=f"the best agreement is at the edge of the search range ({lags * step_s:.0f} s)"
         )
     left, middle, right = (float(v) for v in agree[place - 1 : place + 2])
     bend = left - 2 * middle + right

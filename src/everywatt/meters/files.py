@@ -41,6 +41,6 @@ def _chosen(blocks: Iterator[Block], plugs: Sequence[int] | None, path: Path) ->
     for block in blocks:
         if plugs and max(plugs) > block.plugs:
             raise UsageError(
-                f"{path} has {block.plugs} plugs, and no plug {max(plugs)}.", cure=f"plugs 1 to {block.plugs}"
+                f"{path} has {block.plugs} plugs; there is no plug {max(plugs)}.", cure=f"plugs 1 to {block.plugs}"
             )
         yield block.only(plugs) if plugs else block

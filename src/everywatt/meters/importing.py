@@ -22,14 +22,14 @@ QUANTUM_W: Final = 0.1
 
 
 def plug_numbers(value: Any) -> list[int]:
-    """`1,5`, `[1, 5]` or `1-6` as numbers from 1. UsageError where it is none of these."""
+    """`1,5`, `[1, 5]` or `1-6` as numbers from 1. UsageError for anything else."""
     words = value if isinstance(value, list | tuple) else str(value).split(",")
     found: list[int] = []
     for word in words:
         match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", str(word))
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= first <= last:
-            raise UsageError(f"'{word}' is not a plug.", cure="a number from 1, as 1,5 or 1-6")
+            raise UsageError(f"'{word}' is not a plug number.", cure="numbers from 1, such as 1,5 or 1-6")
         found += range(first, last + 1)
     return list(dict.fromkeys(found))
 
@@ -48,7 +48,7 @@ def import_omegawatt(paths: Sequence[Path], out: Path, options: Mapping[str, Any
     blocks = forwards(_all(paths, odd, start_ns, end_ns), odd)
     first = next(iter(blocks), None)
     if first is None:
-        raise UsageError(f"{paths[0]} holds no rows{' in that period' if start_ns or end_ns else ''}.")
+        raise UsageError(f"{paths[0]} contains no rows{' in that period' if start_ns or end_ns else ''}.")
     names, change_ns = _names(first, plugs, options)
     chosen = [plug - 1 for plug in names]
     zero_ns = int(first.utc_ns[0]) - NS
@@ -75,7 +75,9 @@ def _all(paths: Sequence[Path], odd: Oddities, start_ns: int | None, end_ns: int
         if first is not None:
             heads.append((int(first.utc_ns[0]), path, first.plugs))
     if len({plugs for _, _, plugs in heads}) > 1:
-        raise UsageError("The files are of meters with different numbers of plugs.", cure="one meter at a time")
+        raise UsageError(
+            "The files come from meters with different numbers of plugs.", cure="import one meter at a time"
+        )
     for _, path, _ in sorted(heads, key=lambda head: head[0]):
         yield from blocks_of(path, odd, start_ns, end_ns)
 
@@ -95,12 +97,12 @@ def _names(first: Block, plugs: list[int] | None, options: Mapping[str, Any]) ->
         feeds = [feed for feed in feeds if feed.holds(at_ns, at_ns + 1) and (plugs is None or feed.plug in plugs)]
         check_against(feeds, first)
         if not feeds:
-            raise UsageError("The map has no plug of this meter at that time.")
+            raise UsageError("The map has no plug of this meter in that period.")
         names = {feed.plug: f"wall.{feed.node}.{feed.plug}" for feed in feeds}
         return names, table.changes_ns(None, meter, at_ns)
     chosen = plugs or list(range(1, first.plugs + 1))
     if max(chosen) > first.plugs:
-        raise UsageError(f"The meter has {first.plugs} plugs, and no plug {max(chosen)}.")
+        raise UsageError(f"The meter has {first.plugs} plugs; there is no plug {max(chosen)}.")
     return {plug: f"wall.{plug}" for plug in chosen}, None
 
 

@@ -45,7 +45,7 @@ def _usual(block: Block) -> tuple[int | None, int]:
 
 
 def held(blocks: Iterable[Block], period_ns: int | None = None) -> Iterator[tuple[Block, Stretches]]:
-    """Every block with what its rows cover. The very first row covers nothing: nobody knows since when it holds."""
+    """Every block with what its rows cover. The very first row covers nothing: the start of its period is unknown."""
     last_ns: int | None = None
     settled = period_ns is not None
     for block in blocks:

@@ -54,7 +54,7 @@ class Journal:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"{path} is being written by another capture.", cure="--meter with another name") from None
+            raise UsageError(f"{path} is in use by another capture.", cure="--meter with another name") from None
         except OSError as error:
             raise TapeError(f"{path} cannot be written: {error.strerror}.") from None
         self.size = whole_size(path)
@@ -189,7 +189,7 @@ def records(path: Path) -> tuple[str, Iterator[tuple[int, bytes]]]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     if kind is None:
-        raise UsageError(f"{path} is no journal of a capture.")
+        raise UsageError(f"{path} is not a capture journal.")
     return kind, _records(path, len(_HEAD) + len(kind) + 1)
 
 

@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def plugs(self) -> int:
-        """How many plugs the file tells of."""
+        """Number of plugs in the file."""
         return len(self.watts)
 
     @property
@@ -63,11 +63,11 @@ class Layout:
 
 
 def layout_of(header: bytes, where: str = "the file") -> Layout:
-    """The layout that a header line tells, whatever log text is glued before it. UsageError where it is none."""
+    """The layout from a header line, even with log text glued before it. UsageError if it is not one."""
     found = HEADER.search(header)
     if found is None:
         raise UsageError(
-            f"{where} has no header of wattmetre-read.", cure="a file that starts with #timestamp,#frame_is_ok"
+            f"{where} has no wattmetre-read header.", cure="a file that starts with #timestamp,#frame_is_ok"
         )
     line = header[found.start() :].strip()
     separator = next(mark for mark in (b",", b"\t", b";") if mark in line)
@@ -82,7 +82,9 @@ def layout_of(header: bytes, where: str = "the file") -> Layout:
     )
     missing = [name for names_ in wanted for name in names_ if name not in places]
     if not plugs or missing or len(places) != len(names):
-        raise UsageError(f"{where}: the header lacks {', '.join(missing[:3]) or 'plugs'}.", cure="a whole header line")
+        raise UsageError(
+            f"{where}: the header lacks {', '.join(missing[:3]) or 'plugs'}.", cure="a complete header line"
+        )
     volts, amps, watts = (tuple(places[name] for name in names_) for names_ in wanted)
     return Layout(len(names), separator, volts, amps, watts)
 
@@ -109,7 +111,7 @@ def _texts(pieces: Iterable[bytes], odd: Oddities, where: str) -> Iterator[tuple
             found = HEADER.search(text)
             if found is None:
                 if ended:
-                    raise UsageError(f"{where} has no header of wattmetre-read.", cure="a file of wattmetre-read")
+                    raise UsageError(f"{where} has no wattmetre-read header.", cure="use the output of wattmetre-read")
                 odd.log_lines += text.count(b"\n")
                 continue
             end = text.find(b"\n", found.start())
@@ -123,7 +125,7 @@ def _texts(pieces: Iterable[bytes], odd: Oddities, where: str) -> Iterator[tuple
         if text.strip():
             yield text, layout
     if layout is None:
-        raise UsageError(f"{where} is empty.", cure="a file of wattmetre-read")
+        raise UsageError(f"{where} is empty.", cure="use the output of wattmetre-read")
 
 
 def _whole_lines(pieces: Iterable[bytes], where: str) -> Iterator[tuple[bytes, bool]]:
@@ -135,7 +137,9 @@ def _whole_lines(pieces: Iterable[bytes], where: str) -> Iterator[tuple[bytes, b
             rest.append(piece)
             held += len(piece)
             if held > PIECE_BYTES + LONGEST_LINE and not any(b"\n" in part for part in rest):
-                raise UsageError(f"{where} has a line of more than a megabyte: it is no recording of wattmetre-read.")
+                raise UsageError(
+                    f"{where} has a line longer than a megabyte, so it is not a recording of wattmetre-read."
+                )
             continue
         end = piece.rfind(b"\n") + 1
         yield b"".join((*rest, memoryview(piece)[:end])), False

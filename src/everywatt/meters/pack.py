@@ -21,7 +21,7 @@ from everywatt.tape.places import sync_file
 
 
 def pack(archive: Path, meter: str, journal: Path, zip_turn: tuple[int, int] | None = None) -> list[Path]:
-    """Store a journal's rows and take the journal away; gives the new files. Nothing where somebody else has it.
+    """Store a journal's rows and take the journal away; gives the new files. Nothing if another process has it.
 
     zip_turn  the hour and minute at which a day turns, where zips in Lab-IA's layout are wanted too
     """
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
         for path in pack(archive, meter, journal, zip_turn):
             print(path, flush=True)
     except (EverywattError, OSError) as error:
-        print(f"{journal} is kept: {error}", file=sys.stderr)
+        print(f"{journal} was kept: {error}", file=sys.stderr)
         return 1
     return 0
 

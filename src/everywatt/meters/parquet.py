@@ -122,7 +122,9 @@ def writing(path: Path, blocks: Iterable[Block]) -> Iterator[Block]:
             if writer is None:
                 writer = BlockWriter(part, block.plugs, tenths=is_tenths(block))
             elif writer.tenths and not is_tenths(block):
-                raise UsageError(f"{path}: values of two different resolutions.", cure="one kind of file at a time")
+                raise UsageError(
+                    f"{path}: values with two different resolutions.", cure="read one kind of file at a time"
+                )
             writer.write(block)
             yield block
         if writer is not None:
@@ -140,7 +142,9 @@ def gathered(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
     count = 0
     for block in blocks:
         if held and held[0].plugs != block.plugs:
-            raise UsageError("The files are of meters with different numbers of plugs.", cure="one meter at a time")
+            raise UsageError(
+                "The files come from meters with different numbers of plugs.", cure="read one meter at a time"
+            )
         held.append(block)
         count += len(block)
         if count >= rows:
@@ -173,7 +177,7 @@ def read_parquet(
             has = sum(name.startswith("p") for name in file.schema_arrow.names)
             wanted = list(plugs) if plugs else list(range(1, has + 1))
             if not set(wanted) <= set(range(1, has + 1)):
-                raise UsageError(f"{path} has {has} plugs, and no plug {max(wanted)}.", cure=f"plugs 1 to {has}")
+                raise UsageError(f"{path} has {has} plugs; there is no plug {max(wanted)}.", cure=f"plugs 1 to {has}")
             columns = ["utc_ns", "ok", "u1", "u2", "u3", *(f"{w}{n}" for n in wanted for w in "ip")]
             scale = 0.1 if meta.get(b"values") == _TENTH else 1.0
             for number in range(file.metadata.num_row_groups):

@@ -74,12 +74,17 @@ class PlugMap:
             raise UsageError(f"The map has no node '{node}'.", cure=f"one of: {', '.join(self.nodes[:12])}")
         found = [feed for feed in mine if feed.holds(start_ns, end_ns)]
         if not found:
-            raise UsageError(f"The map says nothing of node '{node}' in that period.")
+            raise UsageError(f"The map has no entry for node '{node}' in that period.")
         for feed in found:
             if start_ns is not None and feed.from_ns is not None and feed.from_ns > start_ns:
-                raise UsageError(f"{feed.label} feeds '{node}' from within the period only.", cure="a shorter period")
+                raise UsageError(
+                    f"{feed.label} feeds '{node}' only from some time within the period.",
+                    cure="choose a shorter period",
+                )
             if end_ns is not None and feed.until_ns is not None and feed.until_ns < end_ns:
-                raise UsageError(f"{feed.label} feeds '{node}' for a part of the period.", cure="a shorter period")
+                raise UsageError(
+                    f"{feed.label} feeds '{node}' for only part of the period.", cure="choose a shorter period"
+                )
         return found
 
     def changes_ns(self, node: str | None, meter: str, after_ns: int) -> int | None:
@@ -94,7 +99,10 @@ def unchanged(blocks: Iterable[Block], change_ns: int | None, whose: str) -> Ite
     for block in blocks:
         if change_ns is not None and len(block) and int(block.utc_ns[-1]) >= change_ns:
             day = f"{datetime.fromtimestamp(change_ns / NS, UTC):%Y-%m-%d %H:%M:%S}"
-            raise UsageError(f"The plugs of {whose} change at {day} UTC, within the recording.", cure="--start, --end")
+            raise UsageError(
+                f"The plugs of {whose} change at {day} UTC, during the recording.",
+                cure="restrict the period with --start and --end",
+            )
         yield block
 
 
@@ -106,7 +114,7 @@ def load_map(path: Path) -> PlugMap:
         raise UsageError(f"{path} cannot be read: {error}.") from None
     feeds = labia_feeds(data) if path.suffix == ".json" else toml_feeds(data, path)
     if not feeds:
-        raise UsageError(f"{path} maps no plug.", cure='[[plug]] with plug = 1 and node = "name"')
+        raise UsageError(f"{path} maps no plugs.", cure='[[plug]] with plug = 1 and node = "name"')
     _check_overlap(feeds, path)
     return PlugMap(tuple(feeds))
 
@@ -122,10 +130,10 @@ def toml_feeds(data: Mapping[str, Any], path: Path) -> list[Feed]:
 def _feed(entry: Mapping[str, Any], where: str) -> Feed:
     strange = [key for key in entry if key not in _KEYS]
     if strange:
-        raise UsageError(f"{where}: '{strange[0]}' is not known.", cure=f"one of: {', '.join(_KEYS)}")
+        raise UsageError(f"{where}: unknown key '{strange[0]}'.", cure=f"one of: {', '.join(_KEYS)}")
     plug, node, phase = entry.get("plug"), entry.get("node"), entry.get("phase")
     if not isinstance(plug, int) or isinstance(plug, bool) or plug < 1:
-        raise UsageError(f"{where}: plug = {plug!r} is not a number from 1.")
+        raise UsageError(f"{where}: plug = {plug!r} is not a number from 1 up.")
     if not isinstance(node, str) or not node.strip():
         raise UsageError(f"{where}: plug {plug} has no node.")
     if phase is not None and phase not in (1, 2, 3):
@@ -156,14 +164,14 @@ def _instant(value: Any, where: str, key: str) -> int | None:
 def labia_feeds(table: Any) -> list[Feed]:
     """Feeds of Lab-IA's tables: {node: [columns]} or {node: {"columns": […], "alims": […]}}; column = 4 + 2 × plug."""
     if not isinstance(table, Mapping):
-        raise UsageError("A table of Lab-IA is an object of nodes.")
+        raise UsageError("A table of Lab-IA must be an object of nodes.")
     feeds = []
     for node, entry in table.items():
         columns = entry.get("columns") if isinstance(entry, Mapping) else entry
         supplies = entry.get("alims", []) if isinstance(entry, Mapping) else []
         columns = [columns] if isinstance(columns, int) else columns
         if not isinstance(columns, list) or not all(isinstance(c, int) and c >= 6 and c % 2 == 0 for c in columns):
-            raise UsageError(f"Node '{node}': {columns!r} are not columns of power (6, 8, 10, …).")
+            raise UsageError(f"Node '{node}': {columns!r} are not power columns (6, 8, 10, …).")
         for place, column in enumerate(columns):
             supply = str(supplies[place]) if isinstance(supplies, list) and place < len(supplies) else ""
             feeds.append(Feed((column - 4) // 2, str(node), supply=supply))
@@ -188,10 +196,10 @@ def check_against(feeds: Sequence[Feed], block: Block, plugs: int | None = None)
     live = ", ".join(str(phase + 1) for phase in np.flatnonzero(volts >= LIVE_V)) or "none"
     for feed in feeds:
         if feed.plug > plugs:
-            raise UsageError(f"Node '{feed.node}': {feed.label} does not exist, the meter has {plugs}.")
+            raise UsageError(f"Node '{feed.node}': {feed.label} does not exist; the meter has {plugs} plugs.")
         if feed.phase is not None and volts[feed.phase - 1] < LIVE_V:
             raise UsageError(
                 f"Node '{feed.node}': {feed.label} is mapped to phase {feed.phase}, whose voltage is "
                 f"{volts[feed.phase - 1]:.1f} V.",
-                cure=f"the phase that is live: {live}",
+                cure=f"use a live phase: {live}",
             )

@@ -24,7 +24,7 @@ def single(run: Run) -> Tape:
     """The run's one tape. UsageError where it has several."""
     if len(run.tapes) != 1:
         raise UsageError(
-            f"{run.name} has {len(run.tapes)} segments; take one of its files.", cure=str(run.tapes[0].path)
+            f"{run.name} has {len(run.tapes)} segments; pass one of its files.", cure=str(run.tapes[0].path)
         )
     return run.tapes[0]
 
@@ -65,7 +65,7 @@ def line_of(run: Run, chosen: Sequence[Source]) -> Line:
     """A run's joules over its whole time, on UTC seconds. MeasurementRefused where it has none."""
     tape = single(run)
     if not chosen:
-        raise MeasurementRefused(f"{run.name} has no such source of power.")
+        raise MeasurementRefused(f"{run.name} has no such power source.")
     start_s, end_s = (tape.to_utc_ns(at) / NS for at in tape.extent_ns())
     step_s = max(GRID_S, (end_s - start_s) / MOST_POINTS)
     edges = np.append(np.arange(start_s, end_s, step_s), end_s)

@@ -39,7 +39,7 @@ class Table:
 
 @dataclass
 class Part:
-    """What becomes one tape: tables, spans (UTC ns), the host and what is told of it."""
+    """What becomes one tape: tables, spans (UTC ns), the host and its metadata."""
 
     tables: list[Table]
     host: str = ""
@@ -51,7 +51,7 @@ def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[s
     """One sealed tape. Channels that never had a value are left out. UsageError where there are no rows at all."""
     tables = [table for table in map(_told, part.tables) if table is not None]
     if not tables:
-        raise UsageError(f"{source[0]} holds nothing that was measured.")
+        raise UsageError(f"{source[0]} contains no measurements.")
     instants = [at for table in tables for at in (table.rows[0][0], table.rows[-1][0])]
     instants += [at for _, start, end, _ in part.spans for at in (start, end)]
     first, last = min(instants) - NS, max(instants)
@@ -77,7 +77,7 @@ def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[s
 def write_parts(out: Path, parts: Sequence[Part], source: Sequence[Path], options: Mapping[str, Any]) -> Path:
     """One tape for one part; for several a run of as many segments, in the folder of `out`."""
     if not parts:
-        raise UsageError(f"{source[0]} holds nothing that was measured.")
+        raise UsageError(f"{source[0]} contains no measurements.")
     if len(parts) == 1:
         return write_part(out, parts[0], source, options)
     if out.name == SEGMENT:
@@ -122,7 +122,7 @@ def calibrated_card(
 ) -> tuple[Facts, str | None]:
     """A card's facts with its stored calibration, and why there is one that is not used.
 
-    Recordings that name no cards are told which they were: `uuid` where there is one card, else `uuid.0`, `uuid.1` …
+    Recordings that name no cards get them from options: `uuid` where there is one card, else `uuid.0`, `uuid.1` …
     """
     alone = options.get("uuid", "") if set(cards) == {card} else ""
     return calibrated(facts, str(options.get(f"uuid.{card}", alone)), host="")

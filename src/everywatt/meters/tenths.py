@@ -24,7 +24,7 @@ _NS = 10 ** np.arange(18, -1, -1, dtype=np.int64)
 
 
 class TenthsBlock(Block):
-    """A block that is whole tenths until somebody asks for its numbers: `tenths` has one line a column of the file."""
+    """A block that stays in whole tenths until its numbers are needed: `tenths` has one line a column of the file."""
 
     __slots__ = ("tenths",)
     tenths: Tenths

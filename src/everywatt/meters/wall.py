@@ -94,14 +94,16 @@ def _plain(value: float) -> float | None:
 
 
 def from_saved(path: Path) -> list[Node]:
-    """A comparison that was saved, by us or by Lab-IA. UsageError where it is none."""
+    """A comparison saved by everywatt or by Lab-IA. UsageError if it is not one."""
     return nodes_of(foreign.read_json(path), path)
 
 
 def nodes_of(data: Any, path: Path) -> list[Node]:
-    """The nodes of a saved comparison. UsageError where it is none."""
+    """The nodes of a saved comparison. UsageError if it is not one."""
     if not isinstance(data, Mapping) or not data or not all(isinstance(cells, Mapping) for cells in data.values()):
-        raise UsageError(f"{path} is no comparison of chips and wall.", cure="meter compare --out FILE.json")
+        raise UsageError(
+            f"{path} is not a comparison of chips and wall.", cure="a file written by meter compare --out FILE.json"
+        )
     return [_node(str(name), cells, path) for name, cells in data.items()]
 
 
@@ -112,7 +114,7 @@ def _node(name: str, cells: Mapping[str, Any], path: Path) -> Node:
             values = [entry.get(key) for key in ("rapl", "nvidia", "omegawatt_power_draw")]
             rows.append([float(epoch), *(float("nan") if v is None else float(v) for v in values)])
         except (TypeError, ValueError, AttributeError):
-            raise UsageError(f"{path}: node '{name}', cell '{epoch}' is not three powers.") from None
+            raise UsageError(f"{path}: node '{name}', cell '{epoch}' does not have three powers.") from None
     table = np.array(sorted(rows), dtype=np.float64).reshape(len(rows), 4)
     told = Offset(None, why="it was saved")
     cpu, gpu = np.nan_to_num(table[:, 1]), np.nan_to_num(table[:, 2])

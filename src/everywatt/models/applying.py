@@ -45,7 +45,7 @@ def apply(model: Model, table: Table) -> Applied:
     lacking = [name for name in model.needs if name not in table.columns]
     if lacking:
         raise UsageError(
-            f"The model needs {', '.join(lacking)}, which the table has not.", cure="everywatt model show MODEL"
+            f"The model needs {', '.join(lacking)}, which the table does not have.", cure="everywatt model show MODEL"
         )
     warnings = _unit_check(model, table)
     fill = {name: model.columns[name].middle for name in model.needs}
@@ -58,9 +58,9 @@ def apply(model: Model, table: Table) -> Applied:
     if any(outside):
         names = sorted({name for one in outside for name in one})
         count = sum(map(bool, outside))
-        warnings.append(f"{count} of {len(outside)} rows are outside of what was learnt ({', '.join(names[:4])})")
+        warnings.append(f"{count} of {len(outside)} rows are outside the training range ({', '.join(names[:4])})")
     if missing.any():
-        warnings.append(f"{int((missing > 0).sum())} rows lack a value; the median of the training stands in")
+        warnings.append(f"{int((missing > 0).sum())} rows lack a value; the training median is used instead")
     low, high = np.array([one.low for one in found]), np.array([one.high for one in found])
     return Applied(table.times_s, watts, low, high, outside, missing, tuple(warnings))
 
@@ -78,11 +78,11 @@ def _unit_check(model: Model, table: Table) -> list[str]:
         typical, learnt = float(np.median(busy)), abs(limit.middle) or size
         if typical > OTHER_UNIT * size or (limit.low > 0 and float(busy.max()) * OTHER_UNIT < limit.low):
             raise UsageError(
-                f"{name} is typically {typical:.3g} here and was {learnt:.3g} in the training: another unit?",
-                cure=f"the unit of the training{f' ({model.units[name]})' if model.units.get(name) else ''}",
+                f"{name} is typically {typical:.3g} here and was {learnt:.3g} in training: is the unit different?",
+                cure=f"use the unit of the training data{f' ({model.units[name]})' if model.units.get(name) else ''}",
             )
         if typical > 20 * learnt and typical > 2 * size:
-            warnings.append(f"{name} is typically {typical / learnt:.0f} times what it was where the model was learnt")
+            warnings.append(f"{name} is typically {typical / learnt:.0f} times its value in training")
     return warnings
 
 
@@ -91,7 +91,7 @@ def evaluate(model: Model, table: Table, target: str) -> dict[str, Any]:
     truth = table.column(target)
     known = np.isfinite(truth) & (truth > 0)
     if int(known.sum()) < 2:
-        raise MeasurementRefused(f"The table has no {target} to compare with.")
+        raise MeasurementRefused(f"The table has no column {target} to compare with.")
     applied = apply(model, table)
     watts, truth = applied.watts[known], truth[known]
     low, high = applied.low[known], applied.high[known]
@@ -153,7 +153,7 @@ def transfer(model: Model, table: Table, target: str, host: str = "") -> Model:
     truth = table.column(target)
     known = np.isfinite(truth) & (truth > 0)
     if int(known.sum()) < LEAST_TRANSFER:
-        raise MeasurementRefused(f"{int(known.sum())} rows with {target}: {LEAST_TRANSFER} are needed to calibrate.")
+        raise MeasurementRefused(f"Only {int(known.sum())} rows have {target}; a calibration needs {LEAST_TRANSFER}.")
     bare = replace(model, gain=1.0, offset_w=0.0)
     watts = apply(bare, table).watts[known]
     truth = truth[known]

@@ -67,7 +67,9 @@ def grow(x: Floats, residual: Floats, monotone: Sequence[int], growth: Growth, s
     trees += [_plain(stage[0].nodes) for stage in fitted._predictors]
     # The lists come from inside scikit-learn: a version that keeps them otherwise must not pass unnoticed.
     if not np.allclose(sum_of(trees, some), said, rtol=1e-4, atol=1e-4):
-        raise EverywattError("The trees of this scikit-learn cannot be written down.", cure="pip install -U everywatt")
+        raise EverywattError(
+            "The trees of this scikit-learn version cannot be exported.", cure="pip install -U everywatt"
+        )
     return trees
 
 

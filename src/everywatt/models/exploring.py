@@ -68,7 +68,7 @@ def _grade(value: float, rows: int) -> str:
 
 def _remark(name: str, at: dict[int, float], best: int, rows: int) -> str:
     if POWER_NAME.search(name):
-        return "a power itself"
+        return "is itself a power"
     if best < 0 and abs(at[best]) > abs(at[0]) + 0.05 and _grade(at[best], rows) != "none":
         return "moves after the power"
     return ""

@@ -69,7 +69,7 @@ def fit(
     only       names of the models to try (the mean always is)
     """
     if choose not in CHOICES:
-        raise UsageError(f"A model is not chosen by '{choose}'.", cure=f"one of: {', '.join(CHOICES)}")
+        raise UsageError(f"A model cannot be chosen by '{choose}'.", cure=f"one of: {', '.join(CHOICES)}")
     seen = screen(table, target, ignore=ignore, features=features)
     table, y = seen.table, seen.table.column(target)
     fill = {name: float(np.nanmedian(table.column(name))) for name in seen.names}
@@ -105,13 +105,13 @@ def chosen_of(scores: Sequence[Score], choose: str) -> Score:
 def no_relation(best: Score, mean: Score) -> str:
     """Why there is no relation between use and power here; empty where there is one."""
     if best.candidate.kind == "mean":
-        return "no model is closer to the truth than the mean is"
+        return "no model is closer to the truth than the mean"
     gain = 1 - best.blocked_pct / mean.blocked_pct
     better = sum(a < b for a, b in zip(best.blocks_pct, mean.blocks_pct, strict=True))
     if gain < LEAST_GAIN or better < 0.6 * len(mean.blocks_pct):
         return (
-            f"the best model ({best.candidate.name}, {best.blocked_pct:.3g} %) is hardly closer than the mean "
-            f"({mean.blocked_pct:.3g} %), in {better} of {len(mean.blocks_pct)} blocks of time"
+            f"the best model ({best.candidate.name}, {best.blocked_pct:.3g} %) is hardly closer to the truth than the "
+            f"mean ({mean.blocked_pct:.3g} %), in {better} of {len(mean.blocks_pct)} blocks of time"
         )
     return ""
 
@@ -164,7 +164,7 @@ def _finish(
         "seconds": float(table.times_s[-1] - table.times_s[0]),
         "loads": len(loads),
         "watts": {"low": float(y.min()), "median": float(np.median(y)), "high": float(y.max())},
-        "validated": "five blocks of time left out in turn, and each load left out in turn; rows are never shuffled",
+        "validated": "five blocks of time held out in turn, and each load held out in turn; rows are never shuffled",
         "chosen_by": choose,
         "blocked_error_pct": best.blocked_pct,
         "load_out_error_pct": best.loads_pct,

@@ -83,7 +83,7 @@ def learner(name: str) -> Learner:
     """The installed learner of that name; UsageError where there is none."""
     made: Learner | None = load_plugin(MODELS, name)
     if made is None:
-        raise UsageError(f"The model was made by the learner '{name}', which is not installed here.")
+        raise UsageError(f"The model was made with the learner '{name}', which is not installed here.")
     return made
 
 

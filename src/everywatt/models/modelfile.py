@@ -112,7 +112,7 @@ def from_dict(data: Any, where: str = "the model") -> Model:
     check = _Check(where)
     whole = check.table(data, "the file")
     if whole.get("kind") != KIND or not str(whole.get("schema", "")).startswith("everywatt/"):
-        check.fail("it does not say that it is one")
+        check.fail("it is not marked as one")
     entries = check.items(whole.get("features"), "features", MOST_FEATURES)
     columns = {
         check.name(name): check.range(entry) for name, entry in check.table(whole.get("columns"), "columns").items()
@@ -164,7 +164,7 @@ def _feature(check: _Check, entry: Any, columns: Mapping[str, Range]) -> Feature
     feature = Feature(data["kind"], check.name(data.get("column")), str(data.get("other", ""))[:MOST_NAME], seconds)
     for name in feature.columns:
         if name not in columns:
-            check.fail(f"the feature {feature.name[:80]!r} needs a column that is not told")
+            check.fail(f"the feature {feature.name[:80]!r} needs a column that is not named")
     return feature
 
 
@@ -191,14 +191,14 @@ def _tree(check: _Check, data: Any, features: int) -> Tree:
     parts = [check.items(table.get(key), key, MOST_NODES) for key in ("feature", "threshold", "left", "right", "value")]
     size = len(parts[0])
     if not size or any(len(part) != size for part in parts):
-        check.fail("a tree whose lists differ in length")
+        check.fail("a tree with lists of different lengths")
     feature, left, right = ([check.whole(v, "a node") for v in parts[place]] for place in (0, 2, 3))
     for node in range(size):
         if feature[node] >= features or feature[node] < -1:
-            check.fail("a tree that asks for a feature that is not there")
+            check.fail("a tree that refers to a missing feature")
         # Children come after their parent, so that every walk ends.
         if feature[node] >= 0 and not (node < left[node] < size and node < right[node] < size):
-            check.fail("a tree that leads nowhere")
+            check.fail("a tree with an invalid link")
     numbers = [tuple(check.number(v, "a tree") for v in parts[place]) for place in (1, 4)]
     return Tree(tuple(feature), numbers[0], tuple(left), tuple(right), numbers[1])
 
@@ -218,14 +218,14 @@ def _widths(check: _Check, data: Mapping[str, Any], features: int) -> Widths:
     }
     novelty, below, above = numbers("novelty", 100), numbers("below", 100), numbers("above", 100)
     if any(not 0 <= place < features for place in places) or not len(places) == len(weights) == len(lists["knots"]):
-        check.fail("the interval is about features that are not there")
+        check.fail("the interval refers to missing features")
     if any(len(centre) != len(places) for centre in lists["centres"]):
-        check.fail("the interval's centres have another length")
+        check.fail("the interval's centres have a different length")
     if not novelty or not len(novelty) == len(below) == len(above) or list(novelty) != sorted(novelty):
-        check.fail("the interval's steps are not in order")
+        check.fail("the interval's steps are not sorted")
     out = check.number(data.get("out", 1.0), "out", 0.0, 100.0)
     if min(*below, *above, 0.0) < 0:
-        check.fail("an interval of less than no width")
+        check.fail("an interval of negative width")
     level = check.number(data.get("level"), "level", 0.01, 0.9999)
     return Widths(level, places, weights, lists["knots"], lists["centres"], novelty, below, above, out)
 
@@ -237,7 +237,7 @@ class _Check:
         self._where = where
 
     def fail(self, what: str) -> NoReturn:
-        raise UsageError(f"{self._where} is not a model file that can be used: {what}.")
+        raise UsageError(f"{self._where} is not a usable model file: {what}.")
 
     def table(self, value: Any, what: str) -> Mapping[str, Any]:
         if not isinstance(value, dict) or len(value) > 10_000:

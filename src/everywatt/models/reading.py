@@ -43,7 +43,7 @@ def read_table(path: Path, *, time: str | None = None, load: str | None = None) 
     """One file; its ending or its first byte says what it is."""
     name = path.name.lower().removesuffix(".gz")
     if not path.is_file():
-        raise UsageError(f"{path} is not there.")
+        raise UsageError(f"There is no file {path}.")
     if name.endswith((".parquet", ".pq")):
         raw = _parquet(path)
     elif name.endswith((".ndjson", ".jsonl", ".json")):
@@ -65,7 +65,7 @@ def _csv(path: Path) -> dict[str, list[str]]:
     except csv.Error as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
     if len(set(head)) != len(head) or not head:
-        raise UsageError(f"{path} has no line of column names, or a name twice.")
+        raise UsageError(f"{path} has no header, or a column name twice.")
     return dict(zip(head, columns, strict=True))
 
 
@@ -104,7 +104,7 @@ def _table(path: Path, raw: Mapping[str, Sequence[Any]], time: str | None, load:
         if np.isfinite(numbers).any():
             columns[name] = numbers
         else:
-            notes.append(f"{name} holds no numbers and was left out")
+            notes.append(f"{name} contains no numbers and was dropped")
     loads = None
     if load is not None:
         if load not in raw:
@@ -112,7 +112,7 @@ def _table(path: Path, raw: Mapping[str, Sequence[Any]], time: str | None, load:
         loads = np.array([str(value) for value in raw[load]])
     known = np.isfinite(times)
     if not known.all():
-        notes.append(f"{int((~known).sum())} rows have no time and were left out")
+        notes.append(f"{int((~known).sum())} rows have no time and were dropped")
     return ordered(Table(times, columns, loads=loads, notes=tuple(notes)).take(known))
 
 
@@ -128,7 +128,7 @@ def times_of(values: Sequence[Any], where: str) -> Floats:
     try:
         return np.array([parse_utc_ns(str(value), "iso", where) / NS for value in values])
     except EverywattError as error:
-        raise UsageError(f"{where} holds no times: {error.message}") from None
+        raise UsageError(f"{where} contains no times: {error.message}") from None
 
 
 def _number(value: Any) -> float:
@@ -154,7 +154,7 @@ def _sage(path: Path) -> Table:
         times.append(at_s)
         values.append(value)
     if not series:
-        raise UsageError(f"{path} holds no records of Sage.", cure="lines with timestamp, name, value and meta")
+        raise UsageError(f"{path} contains no Sage records.", cure="lines with timestamp, name, value and meta")
     tables = [ordered(Table(np.array(times), {name: np.array(values)})) for name, (times, values) in series.items()]
     return join(sorted(tables, key=len, reverse=True))
 
@@ -173,7 +173,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 def _with_rates(table: Table) -> Table:
     """Counters as rates (by name, and where they really never fall), milliwatts as watts."""
     counters = [name for name, values in table.columns.items() if is_counter(name, values)]
-    notes = [f"{name} is a counter: its change a second is used" for name in counters]
+    notes = [f"{name} is a counter: its rate per second is used" for name in counters]
     made = rates(table, counters)
     return in_watts(made.with_columns(made.columns, *notes))
 
@@ -181,7 +181,7 @@ def _with_rates(table: Table) -> Table:
 def in_watts(table: Table) -> Table:
     """The same table, columns whose names say milliwatts in watts, and a note for each."""
     named = [name for name in table.columns if MILLI.search(name)]
-    notes = [f"{name} is in milliwatts and was turned into watts" for name in named]
+    notes = [f"{name} is in milliwatts and was converted to watts" for name in named]
     return table.with_columns({**table.columns, **{name: table.column(name) / 1000.0 for name in named}}, *notes)
 
 

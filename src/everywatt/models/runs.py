@@ -69,7 +69,9 @@ def _edges(tape: Tape) -> Floats:
             found = load_columns(tape, group.id, [group.info.channels[0].name]).published
             if len(found) >= LEAST_ROWS:
                 return found.astype(np.float64)
-    raise UsageError(f"{tape.path.name} has no use of the host: too short, or recorded without the sensor 'use'.")
+    raise UsageError(
+        f"{tape.path.name} has no utilisation of the host: too short, or recorded without the sensor 'use'."
+    )
 
 
 def _between(rows: Columns, channel: Channel, group: StoredGroup, edges: Floats) -> Floats:

@@ -51,10 +51,10 @@ def screen(table: Table, target: str, *, ignore: Sequence[str] = (), features: S
     ]
     gaps = int((np.diff(table.times_s) > GAP_PERIODS * table.period_s).sum())
     if gaps:
-        warnings.append(f"{gaps} gaps in time: no average and no past reaches across them")
+        warnings.append(f"{gaps} gaps in time: averages and past values do not reach across them")
     if not names:
         raise MeasurementRefused(
-            f"No column is left from which {target} could be learnt: " + "; ".join(warnings[-3:]) + ".",
+            f"No column is left from which {target} could be predicted: " + "; ".join(warnings[-3:]) + ".",
             cure="everywatt model explore TABLE --target " + target,
         )
     return Screened(table, tuple(names), tuple(dict.fromkeys(warnings)))
@@ -64,9 +64,9 @@ def _rows_with_target(table: Table, target: str, warnings: list[str]) -> Table:
     y = table.column(target)
     known = np.isfinite(y) & (y > 0)
     if not known.all():
-        warnings.append(f"{int((~known).sum())} of {len(y)} rows have no {target} above zero and were left out")
+        warnings.append(f"{int((~known).sum())} of {len(y)} rows have no {target} above zero and were dropped")
     if int(known.sum()) < LEAST_ROWS:
-        raise MeasurementRefused(f"{int(known.sum())} rows have a {target}; {LEAST_ROWS} are needed at the least.")
+        raise MeasurementRefused(f"Only {int(known.sum())} rows have a {target}; at least {LEAST_ROWS} are needed.")
     return table.take(known)
 
 
@@ -81,16 +81,18 @@ def _without_dead_target(table: Table, target: str, warnings: list[str]) -> Tabl
     """Rows without long stretches in which power stood exactly still while the machine did not."""
     y = table.column(target)
     if float(y.max()) == float(y.min()):
-        raise MeasurementRefused(f"{target} never changes ({y[0]:g}): a dead sensor, or nothing happened.")
+        raise MeasurementRefused(f"{target} never changes ({y[0]:g}): the sensor is dead, or nothing happened.")
     most = max(DEAD_ROWS, len(y) // 50)
     dead: NDArray[np.bool_] = np.zeros(len(y), dtype=bool)
     for start, end in stretches(y):
         if end - start >= most and _busy(table, target, start, end):
             dead[start:end] = True
     if dead.any():
-        warnings.append(f"{target} stood exactly still for {int(dead.sum())} rows while the machine did not: left out")
+        warnings.append(
+            f"{target} was constant for {int(dead.sum())} rows while the machine was not; they were dropped"
+        )
         if int((~dead).sum()) < LEAST_ROWS:
-            raise MeasurementRefused(f"{target} is a dead sensor: it stands still while the machine does not.")
+            raise MeasurementRefused(f"{target} comes from a dead sensor: it is constant while the machine is not.")
     return table.take(~dead)
 
 
@@ -108,15 +110,16 @@ def _plausible(y: Floats, target: str, warnings: list[str]) -> None:
     low, high = PLAUSIBLE_W
     if not low <= middle <= high:
         raise UsageError(
-            f"{target} is {middle:.3g} at the median: that is not watts of a machine.",
+            f"The median of {target} is {middle:.3g}, which cannot be the watts of a machine.",
             cure="a column in watts (mW ÷ 1000; a counter of joules whose name ends in _total or _energy)",
         )
     apart = np.maximum(y / middle, middle / y)
     mixed = (apart >= MIXED[0]) & (apart <= MIXED[1])
     if 0 < mixed.mean() < 0.5 and mixed.sum() >= 3:
         raise UsageError(
-            f"{int(mixed.sum())} values of {target} are a thousand times off the others: two units in one column.",
-            cure="watts in every row",
+            f"{int(mixed.sum())} values of {target} differ from the others by a factor of a thousand: two units in one "
+            "column.",
+            cure="use watts in every row",
         )
 
 
@@ -125,24 +128,24 @@ def _usable(table: Table, name: str, target: str, asked: bool, warnings: list[st
     known = values[np.isfinite(values)]
     missing = 1 - len(known) / len(values)
     if missing > MOST_MISSING:
-        warnings.append(f"{name} has no value in {missing:.0%} of the rows and was left out")
+        warnings.append(f"{name} has no value in {missing:.0%} of the rows and was dropped")
         return False
     if len(known) == 0 or float(known.max()) == float(known.min()):
-        warnings.append(f"{name} never changes and was left out")
+        warnings.append(f"{name} never changes and was dropped")
         return False
     if missing:
-        warnings.append(f"{name} has no value in {missing:.1%} of the rows; its median stands in there")
+        warnings.append(f"{name} has no value in {missing:.1%} of the rows; its median is used there")
     return _honest(table, name, target, asked, warnings)
 
 
 def _honest(table: Table, name: str, target: str, asked: bool, warnings: list[str]) -> bool:
     """Whether a column does not already hold the answer."""
     if POWER_NAME.search(name):
-        told = "is a power or energy itself, which where the model is used will not be there"
+        told = "is itself a power or energy, which will not be available where the model is used"
         if not asked:
-            warnings.append(f"{name} {told}: left out (--features {name} takes it)")
+            warnings.append(f"{name} {told}: dropped (--features {name} keeps it)")
             return False
-        warnings.append(f"{name} {told}: the error below is not what a machine without that sensor gets")
+        warnings.append(f"{name} {told}: a machine without that sensor will have a larger error than shown below")
     values, y = table.column(name), table.column(target)
     same = abs(correlation(values, y, by_rank=False))
     ahead = {k: abs(correlation(values[:-k], y[k:], by_rank=False)) for k in SHIFTS if len(y) > k + 3}
@@ -152,7 +155,7 @@ def _honest(table: Table, name: str, target: str, asked: bool, warnings: list[st
         if (k == 0 and value >= COPY) or (k != 0 and value >= LEAK and value > same):
             shift = "" if k == 0 else f" {abs(k)} row{'s' if abs(k) > 1 else ''} {'ago' if k < 0 else 'ahead'}"
             if USE_NAME.search(name) and not POWER_NAME.search(name):
-                how = f"(correlation {value:.5f}): is it a model itself?"
+                how = f"(correlation {value:.5f}): does it come from a model?"
                 warnings.append(f"{target} follows {name}{shift} exactly {how}")
                 return True
             warnings.append(f"{name} is {target} itself{shift} (correlation {value:.5f}): leakage")

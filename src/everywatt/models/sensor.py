@@ -63,7 +63,7 @@ class ModelPower:
             return ()
         found = self._model.predict(self._history.row(read_ns / NS, self._last))
         if not math.isfinite(found.watts):
-            raise SensorError("The model gives no number for what the machine does now.")
+            raise SensorError("The model predicts no number for the present state of the machine.")
         return (fresh(read_ns, (found.watts, found.low, found.high, 1.0 if found.outside else 0.0)),)
 
     def _take(self, group: Group, row: Row) -> None:
@@ -87,8 +87,8 @@ class ModelPower:
 
 def _label(model: Model) -> str:
     error = model.about.get("load_out_error_pct")
-    grade = f", {error:.3g} % off on loads it had not seen" if isinstance(error, int | float) else ""
-    return f"modelled from use ({model.target}{f' of {model.host}' if model.host else ''}{grade})"
+    grade = f", error {error:.3g} % on held-out loads" if isinstance(error, int | float) else ""
+    return f"modelled from utilisation ({model.target}{f' of {model.host}' if model.host else ''}{grade})"
 
 
 class ModelSensor:
@@ -113,7 +113,7 @@ class ModelSensor:
         watts = model.about.get("watts", {})
         low, middle, high = (watts.get(key) for key in ("low", "median", "high"))
         told = isinstance(low, int | float) and isinstance(high, int | float)
-        why = f"{_label(model)}; learnt between {low:.3g} and {high:.3g} W" if told else _label(model)
+        why = f"{_label(model)}; trained between {low:.3g} and {high:.3g} W" if told else _label(model)
         sample = {channel_of(model).name: float(middle) if isinstance(middle, int | float) else None}
         return Report(self.name, State.USABLE, why=why, samples=sample)
 
@@ -133,7 +133,9 @@ class ModelSensor:
             raise UsageError("[sensor.model] names no file.", cure="everywatt model install MODEL")
         model = load_model(self._file)
         if model.form.kind == "plugin":
-            raise UsageError("A model of a plug-in cannot be a sensor: it needs more than the recorder loads.")
+            raise UsageError(
+                "A model from a plug-in cannot be a sensor: the recorder does not load plug-ins for models."
+            )
         return model
 
     def _sources(self, model: Model) -> list[Group]:
@@ -163,8 +165,8 @@ class ModelSensor:
             for group in found:
                 group.close()
             raise UsageError(
-                f"The model needs {', '.join(sorted(wanted))}, which no sensor of this machine gives.",
-                cure="a model fitted on a run of everywatt: everywatt model collect",
+                f"The model needs {', '.join(sorted(wanted))}, which no sensor on this machine delivers.",
+                cure="use a model fitted on a run of everywatt: everywatt model collect",
             )
         return found
 

@@ -69,9 +69,9 @@ def ordered(table: Table) -> Table:
     keep = np.concatenate([[True], np.diff(times) > 0])
     notes = []
     if (np.diff(order) < 0).any():
-        notes.append("rows were not in the order of time and have been sorted")
+        notes.append("rows were not in order of time and were sorted")
     if not keep.all():
-        notes.append(f"{int((~keep).sum())} rows repeat an instant and were left out")
+        notes.append(f"{int((~keep).sum())} rows repeat a time and were dropped")
     found = table.take(order[keep])
     return replace(found, notes=(*table.notes, *notes))
 
@@ -132,6 +132,6 @@ def concatenate(tables: Sequence[Table]) -> Table:
         loads = np.concatenate([table.loads for table in tables if table.loads is not None])
     notes = [note for table in tables for note in table.notes]
     if lost:
-        notes.append(f"not in every table, so left out: {', '.join(lost)}")
+        notes.append(f"not in every table, so dropped: {', '.join(lost)}")
     times = np.concatenate([table.times_s for table in tables])
     return ordered(Table(times, columns, tables[0].units, loads, tables[0].host, tuple(notes)))

@@ -39,8 +39,8 @@ class _Later(Exception):
 def corrected(url: str) -> tuple[str, str | None]:
     """An address with its http://, and a sentence where that had to be added. UsageError for anything else.
 
-    >>> corrected("store:9090/prometheus/")
-    ('http://store:9090/prometheus', "'store:9090/prometheus/' has no http://; it is taken as http://store:9090/prometheus.")
+    >>> corrected("store:9090/prometheus/") ('http://store:9090/prometheus', "'store:9090/prometheus/' has no http://;
+    it is taken as http://store:9090/prometheus.")
     """
     text = url.strip()
     full = text if "://" in text else f"http://{text.lstrip('/')}"
@@ -50,14 +50,14 @@ def corrected(url: str) -> tuple[str, str | None]:
         Url.parse(full)
     except UsageError:
         raise UsageError(
-            f"'{url}' is not an address of a server.", cure="http://HOST:PORT, as in http://store:9090"
+            f"'{url}' is not the address of a server.", cure="http://HOST:PORT, such as http://store:9090"
         ) from None
     parts = urlsplit(full)
     path = parts.path.rstrip("/")
     for end in _ENDS:
         path = path.removesuffix(end)
     full = parts._replace(path=path, fragment="").geturl()
-    return full, None if "://" in text else f"'{url}' has no http://; it is taken as {Url.parse(full).shown}."
+    return full, None if "://" in text else f"'{url}' has no scheme; using {Url.parse(full).shown}."
 
 
 class ApiClient:
@@ -95,13 +95,14 @@ class ApiClient:
                 try:
                     check(data)
                 except ValueError as error:
-                    raise _Later(f"its answer makes no sense ({error})") from None
+                    raise _Later(f"its response is not valid ({error})") from None
                 return data
             except _Later as later:
                 wait_s = next(waits, None)
                 if wait_s is None:
                     raise MeasurementRefused(
-                        f"{self.shown} gives no answer: {later}.", cure="the address, and whether the server runs"
+                        f"{self.shown} does not respond: {later}.",
+                        cure="check the address, and whether the server is running",
                     ) from None
                 self._sleep(self._waits.at_least(wait_s, later.wait_s))
 
@@ -117,13 +118,13 @@ class ApiClient:
         cures = {
             "certificate": "--ca FILE",
             "tls": "http:// instead",
-            "name": "the address",
-            "protocol": "https:// or another port",
+            "name": "check the address",
+            "protocol": "try https:// or another port",
         }
         if error.kind in cures:
             return MeasurementRefused(error.message, cure=cures[error.kind])
         if error.kind == "too-large":
-            return NotTaken("the answer is too large")
+            return NotTaken("the response is too large")
         return _Later(error.reason)
 
     def _judge(self, answer: Response) -> bytes:
@@ -137,17 +138,19 @@ class ApiClient:
             raise _Later(f"{status} {text[:200]}".strip(), retry_after_s(answer.headers.get("retry-after")))
         if status in (400, 413, 422):
             if "HTTP request to an HTTPS server" in text or "plain HTTP request" in text:
-                raise MeasurementRefused(f"{self.shown} speaks TLS only.", cure="https:// instead of http://")
+                raise MeasurementRefused(f"{self.shown} requires TLS.", cure="use https:// instead of http://")
             raise NotTaken(text or f"status {status}")
         if status in (401, 403):
-            raise MeasurementRefused(f"{self.shown} wants to know who asks ({status}).", cure="--token-file FILE")
+            raise MeasurementRefused(f"{self.shown} requires authentication ({status}).", cure="--token-file FILE")
         if status in _ELSEWHERE:
             try:
                 where = Url.parse(answer.headers.get("location", "")).shown
             except UsageError:
-                where = "another place"
-            raise MeasurementRefused(f"{self.shown} sends us to {where}.", cure="that address, if it is the right one")
+                where = "another location"
+            raise MeasurementRefused(
+                f"{self.shown} redirects to {where}.", cure="use that address if it is the right one"
+            )
         raise MeasurementRefused(
-            f"{self.shown} answers {status} {answer.reason}: there is no such interface.",
-            cure="the address, with its path",
+            f"{self.shown} responds with {status} {answer.reason}: no such API.",
+            cure="check the address and its path",
         )

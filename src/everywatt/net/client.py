@@ -76,7 +76,7 @@ class Response:
         try:
             return json.loads(self.body)
         except RecursionError:
-            raise ValueError("it is nested too deeply") from None
+            raise ValueError("the response is nested too deeply") from None
 
 
 class _Stale(Exception):
@@ -179,12 +179,12 @@ class Client:
         try:
             where = self.url.joined(location, target)
         except UsageError:
-            raise self._error("redirect", "it redirects to something that is no address") from None
+            raise self._error("redirect", "it redirects to an invalid address") from None
         if where.origin != self.url.origin:
             raise self._error(
                 "redirect",
                 f"it redirects to another origin ({where.origin}), which is refused",
-                "that address, if it is the right one",
+                "use that address if it is the right one",
             )
         return where.target
 
@@ -311,7 +311,9 @@ class Client:
                 raise ConnectionError("the proxy closed the connection")
             parser.feed(data)
         if not 200 <= parser.head.status < 300:
-            raise ConnectionError(f"the proxy {self._proxy.shown} answers {parser.head.status} {parser.head.reason}")
+            raise ConnectionError(
+                f"the proxy {self._proxy.shown} responds with {parser.head.status} {parser.head.reason}"
+            )
 
 
 class _Connection:
@@ -369,7 +371,7 @@ class Decoder:
     def __init__(self, encoding: str) -> None:
         self._name = encoding.strip().lower()
         if self._name not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise ValueError(f"it is encoded as {self._name[:40]}, which was not asked for")
+            raise ValueError(f"its encoding {self._name[:40]} was not requested")
         self._plain = self._name in ("", "identity")
         self._unpacker: Any = None
         self._begun = b""
@@ -397,7 +399,7 @@ class Decoder:
                 given += self._unpacker.decompress(rest, most - len(given))
             return given
         except zlib.error:
-            raise ValueError(f"its response is not {self._name} as it says") from None
+            raise ValueError(f"its response is not valid {self._name}") from None
 
     def _window(self, data: bytes) -> int:
         if self._name != "deflate":
@@ -421,5 +423,5 @@ def _environment_proxy(url: Url) -> Url | None:
         return None
     proxy = Url.parse(text if "://" in text else f"http://{text}")
     if proxy.scheme != "http":
-        raise UsageError(f"The proxy {proxy.shown} is asked over TLS, which is not supported.")
+        raise UsageError(f"The proxy {proxy.shown} requires TLS, which is not supported.")
     return proxy

@@ -23,7 +23,7 @@ def network_error(error: Exception, server: str, *, waited_s: float | None = Non
         return NetworkError("tls", server, f"TLS failed ({getattr(error, 'reason', None) or error})")
     if isinstance(error, socket.gaierror):
         kind = "connect" if error.errno == socket.EAI_AGAIN else "name"
-        return NetworkError(kind, server, "its name is not known here" if kind == "name" else str(error.strerror))
+        return NetworkError(kind, server, "its host name is unknown" if kind == "name" else str(error.strerror))
     if isinstance(error, ValueError):  # of the parser, and UnicodeError of names that cannot be encoded
         return NetworkError("name" if isinstance(error, UnicodeError) else "protocol", server, str(error))
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

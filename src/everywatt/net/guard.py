@@ -87,7 +87,7 @@ class Access:
         return f"{'__Host-' if self.tls else ''}everywatt-{self.port}"
 
     def cookie(self) -> str:
-        """The Set-Cookie header of somebody who showed the token."""
+        """The Set-Cookie header for a client that presented the token."""
         secure = "; Secure" if self.tls else ""
         return f"{self.cookie_name}={self.session}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
@@ -147,19 +147,19 @@ class Guard:
         """Wrong host, too long, not GET, or with a body."""
         hosts = headers.get("host", [])
         if len(hosts) != 1 or not hosts[0]:
-            return Refusal(400, "A request names one host.")
+            return Refusal(400, "A request must name one host.")
         if not self._known(hosts[0], scope):
-            return Refusal(421, "This server does not go by that name. Start it with --name NAME if it should.")
+            return Refusal(421, "This server does not serve that host name. Start it with --name NAME if it should.")
         if len(scope.get("raw_path") or b"") + len(scope.get("query_string", b"")) > MOST_TARGET_BYTES:
             return Refusal(414, "The address is too long.")
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEAD_BYTES:
             return Refusal(431, "The head of the request is too long.")
         if scope["method"] != "GET":
-            return Refusal(405, "There is nothing here but GET.", (("allow", "GET"),))
+            return Refusal(405, "Only GET is supported.", (("allow", "GET"),))
         if headers.get("transfer-encoding") or any(
             length.strip() != "0" for length in headers.get("content-length", ())
         ):
-            return Refusal(413, "A request has no body here.", (("connection", "close"),))
+            return Refusal(413, "A request body is not accepted.")
         return None
 
     def _known(self, host: str, scope: Message) -> bool:
@@ -176,13 +176,13 @@ class Guard:
         return host == f"{ip}:{server[1]}"
 
     def _foreign(self, headers: dict[str, list[str]], scope: Message) -> Refusal | None:
-        """Asked for by a page of somebody else."""
+        """Requested by a page of another origin."""
         own = f"{'https' if self._access.tls else 'http'}://{headers['host'][0].lower()}"
         if any(origin.lower() != own for origin in headers.get("origin", ())):
-            return Refusal(403, "Other pages may not ask here.")
+            return Refusal(403, "Cross-origin requests are not allowed.")
         sites, modes = headers.get("sec-fetch-site", []), headers.get("sec-fetch-mode", [])
         if any(site not in ("same-origin", "none") for site in sites) and modes != ["navigate"]:
-            return Refusal(403, "Other pages may not ask here.")
+            return Refusal(403, "Cross-origin requests are not allowed.")
         return None
 
     def _stranger(self, scope: Message, headers: dict[str, list[str]]) -> Refusal | None:
@@ -197,14 +197,14 @@ class Guard:
         shown = headers.get("authorization", [])
         if not shown:
             if path.startswith("/api/") or not pages:
-                return Refusal(401, "This page wants a token.", (("www-authenticate", "Bearer"),))
-            return Refusal(303, "This page wants a token.", (("location", "/login"),))
+                return Refusal(401, "This page requires a token.", (("www-authenticate", "Bearer"),))
+            return Refusal(303, "This page requires a token.", (("location", "/login"),))
         if len(shown) == 1 and self._is_token(shown[0]):
             return None  # looked at first: guessing by others must not lock out who has the token
         if self._failures.too_many(client):
             return Refusal(429, "Too many wrong tokens. Wait a minute.", (("retry-after", "60"),))
         self._failures.add(client)
-        return Refusal(401, "That is not the token.", (("www-authenticate", "Bearer"),))
+        return Refusal(401, "Wrong token.", (("www-authenticate", "Bearer"),))
 
     def _is_token(self, header: str) -> bool:
         scheme, _, value = header.partition(" ")
@@ -219,7 +219,7 @@ class Guard:
 
 
 def with_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """An answer's headers with the ones that every answer has; nobody is to keep a copy unless it was said."""
+    """An answer's headers with the ones that every answer has; no cache may keep a copy unless allowed."""
     kept = [(name, value) for name, value in headers if name.decode("latin-1").lower() not in HEADERS]
     if not any(name.lower() == b"cache-control" for name, _ in kept):
         kept.append((b"cache-control", b"no-store"))
@@ -243,7 +243,8 @@ async def refuse(refusal: Refusal, scope: Message, send: Send) -> None:
     api = scope.get("path", "").startswith("/api/")
     body = (dumps({"error": refusal.text}) if api else refusal.text + "\n").encode()
     kind = "application/json" if api else "text/plain; charset=utf-8"
-    headers = [("content-type", kind), ("content-length", str(len(body))), *refusal.headers]
+    # Whoever is refused holds no connection: it is needed by others.
+    headers = [("content-type", kind), ("content-length", str(len(body))), ("connection", "close"), *refusal.headers]
     plain = with_headers((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
     await send({"type": "http.response.start", "status": refusal.status, "headers": plain})
     await send({"type": "http.response.body", "body": body})

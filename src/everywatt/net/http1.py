@@ -94,16 +94,16 @@ class Parser:
         self.rest = self.rest[found.end() :]
         words = lines[0].split(" ", 2)
         if len(words) < 2 or not words[0].startswith("HTTP/1.") or not re.fullmatch("[0-9]{3}", words[1]):
-            raise ValueError("it is not HTTP/1.1")
+            raise ValueError("its response is not HTTP/1.1")
         status = int(words[1])
         if 100 <= status < 200:
             self._interim += 1
             if self._interim > MAX_INTERIM:
-                raise ValueError("it sends interim responses only")
+                raise ValueError("it sends only interim responses")
             return True  # the real response follows
         headers = _headers(lines[1:])
         if not self._compressed and headers.get("content-encoding", "identity") not in ("", "identity"):
-            raise ValueError(f"it is compressed ({headers['content-encoding']}), which was not asked for")
+            raise ValueError(f"its response is compressed ({headers['content-encoding']}), which was not requested")
         self.head = Head(status, headers, words[0], words[2].strip() if len(words) > 2 else "")
         self._chunked = "chunked" in headers.get("transfer-encoding", "").lower()
         self._ambiguous = self._chunked and "content-length" in headers
@@ -131,19 +131,19 @@ class Parser:
             at = end + 2
             if self._chunk_ended:
                 if line:
-                    raise ValueError("a chunk is longer than it said")
+                    raise ValueError("a chunk is longer than declared")
                 self._chunk_ended = False
             elif self._trailers is not None:
                 self.done = not line
                 self._trailers += len(line)
                 if self._trailers > MAX_HEAD_BYTES:
-                    raise ValueError("its trailers have no end")
+                    raise ValueError("its trailers do not end")
             else:
                 self._left = _chunk_size(line)
                 self._trailers = 0 if self._left == 0 else None
         self.rest = data[at:]
         if not self._left and len(self.rest) > MAX_HEAD_BYTES:
-            raise ValueError("a chunk's head has no end")
+            raise ValueError("a chunk header does not end")
         return pieces
 
 
@@ -159,10 +159,10 @@ def _headers(lines: list[str]) -> dict[str, str]:
 
 
 def _length(text: str | None) -> int | None:
-    """Content-Length; None where there is none or it makes no sense. ValueError where there are two."""
+    """Content-Length; None if absent or invalid. ValueError if there are two."""
     lengths = {part.strip() for part in (text or "").split(",")}
     if len(lengths) > 1:
-        raise ValueError("it has two lengths")
+        raise ValueError("its response has two lengths")
     (length,) = lengths
     return int(length) if re.fullmatch("[0-9]{1,18}", length) else None
 
@@ -170,7 +170,7 @@ def _length(text: str | None) -> int | None:
 def _chunk_size(line: bytes) -> int:
     digits = line.partition(b";")[0].strip()
     if not digits.isalnum() or len(digits) > 15:
-        raise ValueError("a chunk does not say how long it is")
+        raise ValueError("a chunk has no length")
     return int(digits, 16)
 
 
@@ -192,7 +192,7 @@ def header_block(headers: Mapping[str, str]) -> str:
     """Headers as they are sent. UsageError where one holds a line break; its value is not repeated in the message."""
     for name, value in headers.items():
         if _FORBIDDEN.search(name) or _FORBIDDEN.search(value):
-            raise UsageError(f"The value of the HTTP header {name!r} holds a line break.")
+            raise UsageError(f"The value of the HTTP header {name!r} contains a line break.")
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
 

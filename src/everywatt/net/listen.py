@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from everywatt.core.errors import UsageError
 
 DEFAULT = "127.0.0.1:8765"
-BACKLOG = 128
+BACKLOG = 4096  # or what the kernel allows: who finds it full tries again after a whole second
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -45,9 +45,7 @@ def parse_listen(text: str) -> Address:
     try:
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
-        raise UsageError(
-            f"'{host}' is no address and no name that is known here.", cure=f"--listen {DEFAULT}"
-        ) from None
+        raise UsageError(f"'{host}' is neither an address nor a known host name.", cure=f"--listen {DEFAULT}") from None
     ips = [str(entry[4][0]) for entry in found]
     # A name that means several addresses is as open as the most open one of them.
     ip = next((ip for ip in ips if not ipaddress.ip_address(ip).is_loopback), ips[0])
@@ -61,7 +59,7 @@ def check_open(address: Address, *, token: str | None, tls: bool, clients: bool 
     token = token or ("certificates" if clients else None)
     lacking = " and ".join([*([] if token else ["a token"]), *([] if tls else ["TLS files"])])
     raise UsageError(
-        f"{address.host} can be reached from other machines, and that wants {lacking}.",
+        f"{address.host} can be reached from other machines and therefore requires {lacking}.",
         cure=f"--token-file FILE --cert FILE --key FILE, or --listen 127.0.0.1:{address.port}",
     )
 
@@ -82,7 +80,7 @@ def listen(address: Address) -> socket.socket:
             raise UsageError(
                 f"Port {address.port} of {address.host} is in use.", cure=f"--listen {_bracketed(address.host)}:0"
             ) from None
-        raise UsageError(f"{address.host}:{address.port} cannot be listened on: {error.strerror}.") from None
+        raise UsageError(f"Cannot listen on {address.host}:{address.port}: {error.strerror}.") from None
     return sock
 
 

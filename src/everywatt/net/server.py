@@ -1,8 +1,13 @@
 """The server of every page and endpoint: uvicorn's HTTP behind our own door.
 
-uvicorn parses and answers; this module accepts. It bounds what a stranger can hold: connections (when there are too
-many, the one that has waited longest without a request is closed), requests in flight, time for the TLS handshake, for
-a request's head, between requests, and for reading a response. Log lines about strangers are throttled.
+uvicorn parses and answers; this module accepts, and is the transport. It bounds what a stranger can hold: connections,
+requests in flight, time for the TLS handshake, for a request's head, between requests, and for reading a response. Log
+lines about strangers are throttled. asyncio's own TLS takes 290 KB a connection, which strangers turn into garbage
+faster than it is collected; OpenSSL on the socket itself takes 23 KB.
+
+A connection waits outside, where it costs a file descriptor, until it has sent something (with TLS, a whole first
+message). Of those the newest of the address that has the fewest connections comes in first: whoever waits long is a
+stranger, or has given up. When there are too many, the oldest of the address that has the most is closed.
 
 Of uvicorn it uses `Config`, the protocol class that `Config(http="h11")` names, with the constructor and the `shutdown`
 that every `--http` class has, and `ServerState`. tests/net/test_server.py runs all of it, so an upgrade that changes
@@ -13,29 +18,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import resource
 import socket
+import ssl
 import threading
 import time
-import traceback
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import uvicorn
 from uvicorn.server import ServerState
 
 from everywatt.net.guard import MOST_HEAD_BYTES, App, Message, Receive, Refusal, Send, refuse
 
-if TYPE_CHECKING:
-    import ssl
-
 LOG: Final = logging.getLogger("everywatt.net.server")
 LOG_LINES_PER_MINUTE: Final = 20
-TLS_HANDSHAKE: Final = b"\x16"  # the type of the first record
+TLS_HANDSHAKE: Final = 22  # the type of the first record
+RECORD_HEAD_BYTES: Final = 5
+ACCEPTS_AT_ONCE: Final = 64
+ADMITS_AT_ONCE: Final = 8
+LOOK_AGAIN_S: Final = 0.005  # at half a message; then after twice as long, and so on
 ACCEPT_PAUSE_S: Final = 0.2  # after an accept that failed: out of descriptors, usually
+SELECTABLE: Final = 1024  # descriptors from this number on cannot be waited for by select(), which sensors use
+AGAIN: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+PIECE_BYTES: Final = 16 << 10  # a TLS record
+PAUSE_BYTES: Final = 64 << 10  # an application that has so much unsent waits
 JOIN_S: Final = 3.0
 
 
@@ -44,7 +56,7 @@ class ServerLimits:
     """What strangers may take.
 
     connections   that have sent something, at a time; never more than a quarter of the process's file descriptors
-    silent        that have sent nothing yet; also never more than a quarter. They cost little
+    waiting       for that; also never more than a quarter. They cost little
     in_flight     requests that are being answered; more get 503
     handshake_s   for TLS
     head_s        from the connection, or the first byte, to a request's whole head
@@ -53,14 +65,51 @@ class ServerLimits:
     graceful_s    at the end, for responses that are on their way
     """
 
-    connections: int = 40  # with TLS, 300 KB each
-    silent: int = 160
-    in_flight: int = 32
+    connections: int = 128  # with TLS, 23 KB each when idle
+    waiting: int = 256
+    in_flight: int = 128
     handshake_s: float = 5.0
     head_s: float = 5.0
     idle_s: int = 75
     stalled_s: float = 30.0
     graceful_s: float = 1.0
+
+
+class _Crowd:
+    """Connections by address, each address's oldest first."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[_Connection, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[_Connection]:
+        return iter([one for group in self._groups.values() for one in group])
+
+    def size(self, address: str) -> int:
+        return len(self._groups.get(address, ()))
+
+    def add(self, connection: _Connection) -> None:
+        self._groups.setdefault(connection.address, {})[connection] = None
+        self._count += 1
+
+    def remove(self, connection: _Connection) -> None:
+        group = self._groups[connection.address]
+        del group[connection]
+        self._count -= 1
+        if not group:
+            del self._groups[connection.address]
+
+    def oldest(self) -> _Connection:
+        """Of the address that has the most."""
+        fullest = max(self._groups, key=lambda address: len(self._groups[address]))
+        return next(iter(self._groups[fullest]))
+
+    def newest(self, weight: Callable[[str], int]) -> _Connection:
+        """Of the address of the least weight."""
+        return next(reversed(self._groups[min(self._groups, key=weight)]))
 
 
 class HttpServer:
@@ -75,15 +124,14 @@ class HttpServer:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.limits = limits or ServerLimits()
-        self._app, self._sock, self._tls = app, sock, tls
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most = min(self.limits.connections, max(4, descriptors // 4))
-        self._most_silent = min(self.limits.silent, max(4, descriptors // 4))
-        # In the order in which they came, or had their last request.
-        self._silent: dict[_Connection, None] = {}
-        self._connections: dict[_Connection, None] = {}
-        self._by_client: dict[tuple[str, int], _Connection] = {}
-        self._in_flight = 0
+        self.tls = tls
+        self._app, self._sock = app, sock
+        quarter = max(4, min(SELECTABLE, resource.getrlimit(resource.RLIMIT_NOFILE)[0]) // 4)
+        self._most = min(self.limits.connections, quarter)
+        self._most_waiting = min(self.limits.waiting, quarter)
+        # Nothing sent yet; something sent, but no room; handshake or head of a request; request; between two requests.
+        self.silent, self.ready, self.opening, self.busy, self.idle = (_Crowd() for _ in range(5))
+        self._admitting = False
         self._state = ServerState()
         self._throttle = Throttle(LOG_LINES_PER_MINUTE)
         self._stops = 0
@@ -91,7 +139,12 @@ class HttpServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    # From outside
+    @property
+    def connections(self) -> list[_Connection]:
+        """All that are open."""
+        return [*self.silent, *self.ready, *self.opening, *self.busy, *self.idle]
+
+    # From other threads
 
     def start(self) -> None:
         """Serve in a thread, until `close`."""
@@ -135,25 +188,23 @@ class HttpServer:
         )
         self._config.load()
         self._sock.setblocking(False)
-        accepting = loop.create_task(self._accept())
+        loop.add_reader(self._sock, self._accept)
         with self._throttle.on(LOG, logging.getLogger("uvicorn.error"), logging.getLogger("asyncio")):
             try:
                 await self._stopped.wait()
             finally:
-                accepting.cancel()
+                loop.remove_reader(self._sock)
                 if closing is not None:
                     await closing()
                 await self._finish()
 
     async def _finish(self) -> None:
-        for connection in [*self._silent, *self._connections]:
+        for connection in self.connections:
             connection.finish()
         until_s = time.monotonic() + self.limits.graceful_s
-        while (
-            (self._silent or self._connections or self._state.tasks) and time.monotonic() < until_s and self._stops < 2
-        ):
+        while (self.connections or self._state.tasks) and time.monotonic() < until_s and self._stops < 2:
             await asyncio.sleep(0.01)
-        for connection in [*self._silent, *self._connections]:
+        for connection in self.connections:
             connection.abort()
         for task in list(self._state.tasks):
             task.cancel()
@@ -161,129 +212,259 @@ class HttpServer:
 
     # Connections
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+    def _accept(self) -> None:
+        assert self._loop is not None
+        for _ in range(ACCEPTS_AT_ONCE):
             try:
-                sock, _ = await loop.sock_accept(self._sock)
+                sock, peer = self._sock.accept()
+            except (BlockingIOError, ConnectionError):
+                return
             except OSError as error:
                 LOG.warning("cannot accept connections: %s", error.strerror)
-                self._evict(self._silent or self._connections)
-                await asyncio.sleep(ACCEPT_PAUSE_S)
-                continue
-            if len(self._silent) >= self._most_silent:
-                self._evict(self._silent)
-            connection = _Connection(self, sock)
-            self._silent[connection] = None
-            connection.open(self._tls)
-            await asyncio.sleep(0)  # accepting must not keep others waiting
+                if len(self.connections) > ADMITS_AT_ONCE:  # else it is not they who take the descriptors
+                    self._evict(self.silent, self.ready, self.idle)
+                self._loop.remove_reader(self._sock)
+                self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
+                return
+            if len(self.silent) + len(self.ready) >= self._most_waiting:
+                self._evict(self.silent, self.ready)
+            sock.setblocking(False)
+            _Connection(self, self._loop, sock, network_of(peer[0]))
 
-    def heard(self, connection: _Connection) -> bool:
-        """A connection has sent its first byte. False where all places are taken by requests."""
-        self._silent.pop(connection, None)
-        if len(self._connections) >= self._most and not self._evict(self._connections):
-            return False
-        self._connections[connection] = None
-        return True
+    def _accept_again(self) -> None:
+        assert self._loop is not None and self._stopped is not None
+        if not self._stopped.is_set():
+            self._loop.add_reader(self._sock, self._accept)
 
     @staticmethod
-    def _evict(connections: dict[_Connection, None]) -> bool:
-        """Close the connection that has waited longest and has no request; False where all have one."""
-        waiting = next((one for one in connections if not one.requests), None)
-        if waiting is None:
-            return False
-        del connections[waiting]
-        waiting.abort()
-        return True
+    def _evict(*crowds: _Crowd) -> bool:
+        """Close the oldest connection among these; False where there is none."""
+        found = [crowd.oldest() for crowd in crowds if len(crowd)]
+        if found:
+            min(found, key=lambda one: one.since_s).abort()
+        return bool(found)
 
-    def protocol(self) -> Any:
+    def admit(self) -> None:
+        """Let in who is ready, soon."""
+        if not self._admitting and len(self.ready) and self._loop is not None:
+            self._admitting = True
+            self._loop.call_soon(self._admit)
+
+    def _admit(self) -> None:
+        self._admitting = False
+        for _ in range(ADMITS_AT_ONCE):
+            if not len(self.ready):
+                return
+            one = self.ready.newest(self._inside)
+            if len(self.opening) + len(self.busy) + len(self.idle) >= self._most:
+                oldest = next((crowd.oldest() for crowd in (self.idle, self.opening) if len(crowd)), None)
+                if oldest is None or self._inside(one.address) > self._inside(oldest.address):
+                    return  # until a request ends
+                oldest.abort()
+            one.begin()
+        self.admit()
+
+    def _inside(self, address: str) -> int:
+        return self.opening.size(address) + self.busy.size(address) + self.idle.size(address)
+
+    def protocol(self, connection: _Connection) -> Any:
         """uvicorn's side of a new connection."""
-        return self._config.http_protocol_class(config=self._config, server_state=self._state, app_state={})  # type: ignore[call-arg]
-
-    def opened(self, connection: _Connection, client: tuple[str, int]) -> None:
-        """A connection is past its handshake."""
-        self._by_client[client] = connection
-
-    def waits(self, connection: _Connection) -> None:
-        """A connection has no request any more: it has waited for a shorter time than all others."""
-        if self._connections.pop(connection, connection) is None:
-            self._connections[connection] = None
-
-    def lost(self, connection: _Connection, client: tuple[str, int] | None) -> None:
-        """A connection has ended, or never began."""
-        self._silent.pop(connection, None)
-        self._connections.pop(connection, None)
-        if client is not None and self._by_client.get(client) is connection:
-            del self._by_client[client]
-
-    def failed(self, error: BaseException) -> None:
-        """A connection did not finish its handshake."""
-        # Frames and exception hold each other, with TLS buffers of 300 KiB, until the next full garbage collection.
-        traceback.clear_frames(error.__traceback__)
-        LOG.warning("a TLS handshake failed: %s", getattr(error, "reason", None) or error or type(error).__name__)
+        state = {"connection": connection}
+        return self._config.http_protocol_class(config=self._config, server_state=self._state, app_state=state)  # type: ignore[call-arg]
 
     # Requests
 
     async def _counted(self, scope: Message, receive: Receive, send: Send) -> None:
-        connection = self._by_client.get(tuple((scope.get("client") or ("", 0))[:2]))
+        connection = scope["state"]["connection"]
         self._state.default_headers[:] = [(b"date", formatdate(usegmt=True).encode())]
-        self._in_flight += 1
-        if connection is not None:
-            connection.busy(1)
+        connection.move(self.busy)
         try:
-            if self._in_flight > self.limits.in_flight:
+            if len(self.busy) > self.limits.in_flight:
                 busy = Refusal(503, "Too many requests at once. Try again in a second.", (("retry-after", "1"),))
                 await refuse(busy, scope, send)
             else:
                 await self._app(scope, receive, send)
         finally:
-            self._in_flight -= 1
-            if connection is not None:
-                connection.busy(-1)
+            connection.move(self.idle)
+            if len(self.ready):
+                connection.finish()  # one request each while others wait
 
 
-class _Connection(asyncio.Protocol):
-    """Stands between a transport and uvicorn's protocol, and keeps the times."""
+class _Connection(asyncio.Transport):
+    """The transport under uvicorn's protocol, on a socket that may speak TLS; it keeps the times."""
 
-    def __init__(self, server: HttpServer, sock: socket.socket) -> None:
-        self._server, self._sock = server, sock
-        self._task: asyncio.Task[None] | None = None
-        self._transport: Any = None
+    def __init__(self, server: HttpServer, loop: asyncio.AbstractEventLoop, sock: socket.socket, address: str) -> None:
+        super().__init__()
+        self.address, self.since_s = address, loop.time()
+        self._server, self._loop, self._crowd = server, loop, server.silent
+        self._sock: Any = sock
         self._inner: Any = None
-        self._client: tuple[str, int] | None = None
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
-        self.requests = 0
-        self._heard = False
+        self._unsent: deque[memoryview] = deque()
+        self._look_again_s = LOOK_AGAIN_S
+        self._closing = self._closed = self._deaf = self._full = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._crowd.add(self)
+        limits = server.limits
+        self._within(limits.head_s if server.tls is None else limits.handshake_s)
+        loop.add_reader(sock, self._arrived)
 
-    def open(self, tls: ssl.SSLContext | None) -> None:
-        """Begin, with the TLS handshake where there is one."""
-        self._task = asyncio.get_running_loop().create_task(self._open(tls))
+    def move(self, crowd: _Crowd) -> None:
+        """Be among others now."""
+        if self._closed:
+            return
+        self._crowd.remove(self)
+        crowd.add(self)
+        self._crowd = crowd
+        if not self._unsent:
+            self._within(None)
+        self._server.admit()
 
-    async def _open(self, tls: ssl.SSLContext | None) -> None:
-        limit_s = None if tls is None else self._server.limits.handshake_s
+    def _within(self, limit_s: float | None) -> None:
+        """Close if nothing else is said for so long."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if limit_s is None else self._loop.call_later(limit_s, self._too_late)
+
+    def _too_late(self) -> None:
+        if self._server.tls is not None and self._inner is None:
+            LOG.warning("a TLS handshake failed: it took too long")
+        self.abort()
+
+    # The beginning
+
+    def _arrived(self) -> None:
+        """Ready once there is something to read: with TLS a whole message, so that half of one costs no memory."""
         try:
-            if limit_s is not None:
-                await asyncio.wait_for(_tls_begins(self._sock), limit_s)
-                self._heard = True
-                if not self._server.heard(self):
+            head = self._sock.recv(RECORD_HEAD_BYTES, socket.MSG_PEEK)
+            if self._server.tls is not None and head:
+                if head[0] != TLS_HANDSHAKE:
+                    raise ConnectionError("the client does not speak TLS")
+                needs = RECORD_HEAD_BYTES + int.from_bytes(head[3:], "big") * (len(head) == RECORD_HEAD_BYTES)
+                if len(self._sock.recv(needs, socket.MSG_PEEK)) < min(needs, PIECE_BYTES):
+                    self._loop.remove_reader(self._sock)
+                    self._loop.call_later(self._look_again_s, self._look_again)
+                    self._look_again_s *= 2
                     return
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self, self._sock, ssl=tls, ssl_handshake_timeout=limit_s
-            )
-        except OSError as error:  # TimeoutError is one
-            self._server.failed(error)
-        finally:
-            if self._transport is None:
-                self._sock.close()
-                self._server.lost(self, None)
+        except OSError as error:
+            self._failed(error)
+            return
+        if not head:
+            self.abort()
+            return
+        self._loop.remove_reader(self._sock)
+        self.move(self._server.ready)
+        self._within(self._server.limits.head_s)
 
-    def busy(self, change: int) -> None:
-        """A request has begun (1) or ended (-1)."""
-        self.requests += change
-        self._cancel_head()
-        if not self.requests:
-            self._server.waits(self)
+    def _look_again(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._sock, self._arrived)
+
+    def begin(self) -> None:
+        """Come in, with the TLS handshake where there is one."""
+        self.move(self._server.opening)
+        if self._server.tls is None:
+            self._opened()
+            return
+        self._within(self._server.limits.handshake_s)
+        try:
+            self._sock = self._server.tls.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
+        except OSError as error:
+            self._failed(error)
+            return
+        self._loop.add_reader(self._sock, self._handshake)
+        self._handshake()
+
+    def _handshake(self) -> None:
+        try:
+            self._sock.do_handshake()
+        except AGAIN:
+            return  # for the client: what the server says fits into an empty socket
+        except OSError as error:
+            self._failed(error)
+            return
+        self._opened()
+
+    def _opened(self) -> None:
+        self._within(self._server.limits.head_s)
+        self._inner = self._server.protocol(self)
+        self._inner.connection_made(self)
+        self._loop.add_reader(self._sock, self._readable)
+        self._readable()
+
+    def _failed(self, error: OSError) -> None:
+        what = "a TLS handshake" if self._server.tls is not None else "a connection"
+        LOG.warning("%s failed: %s", what, getattr(error, "reason", None) or error)
+        self.abort()
+
+    # Reading and writing
+
+    def _readable(self) -> None:
+        if self._deaf or self._closing:
+            return
+        try:
+            data = self._sock.recv(PIECE_BYTES)
+        except AGAIN:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        if self._crowd is self._server.idle:
+            self.move(self._server.opening)
+            self._within(self._server.limits.head_s)
+        self._inner.data_received(data)
+        if self._server.tls is not None and not self._closed and self._sock.pending():
+            self._loop.call_soon(self._readable)  # it has been read from the socket already
+
+    def pause_reading(self) -> None:
+        self._deaf = True
+        if not self._closed:
+            self._loop.remove_reader(self._sock)
+
+    def resume_reading(self) -> None:
+        self._deaf = False
+        if not self._closing:
+            self._loop.add_reader(self._sock, self._readable)
+            self._loop.call_soon(self._readable)
+
+    def write(self, data: Any) -> None:
+        if not self._closing and data:
+            self._unsent.append(memoryview(data))
+            if len(self._unsent) == 1:
+                self._send()
+
+    def _send(self) -> None:
+        """Send what the socket takes, piece by piece: a piece that it did not take is offered again as it is."""
+        try:
+            while self._unsent:
+                sent = self._sock.send(self._unsent[0][:PIECE_BYTES])
+                self._unsent[0] = self._unsent[0][sent:]
+                if not self._unsent[0]:
+                    self._unsent.popleft()
+        except AGAIN:
+            self._within(self._server.limits.stalled_s)
+            self._loop.add_writer(self._sock, self._send)
+            full = sum(map(len, self._unsent)) > PAUSE_BYTES
+        except OSError:
+            self.abort()
+            return
+        else:
+            self._loop.remove_writer(self._sock)
+            self._within(None)
+            full = False
+            if self._closing:
+                self._end()
+                return
+        if full != self._full:
+            self._full = full
+            (self._inner.pause_writing if full else self._inner.resume_writing)()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        found = {"socket": self._sock, "sslcontext": self._server.tls}
+        return found.get(name, default)
+
+    # The end
 
     def finish(self) -> None:
         """Answer what is being answered, then close."""
@@ -292,74 +473,48 @@ class _Connection(asyncio.Protocol):
         else:
             self._inner.shutdown()
 
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        """Send what is unsent, then close."""
+        if self._closing:
+            return
+        self._closing = True
+        self._loop.remove_reader(self._sock)
+        if not self._unsent:
+            self._end()
+
+    def _end(self) -> None:
+        if self._server.tls is not None and self._inner is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._sock.unwrap()  # says goodbye, and does not wait for an answer
+        self.abort()
+
     def abort(self) -> None:
         """Close at once."""
-        if self._transport is not None:
-            self._transport.abort()
-        elif self._task is not None:
-            self._task.cancel()
-
-    def _cancel_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _await_head(self) -> None:
-        if self._head_timer is None and not self.requests:
-            loop = asyncio.get_running_loop()
-            self._head_timer = loop.call_later(self._server.limits.head_s, self._transport.abort)
-
-    # asyncio.Protocol
-
-    def connection_made(self, transport: Any) -> None:
-        peer = transport.get_extra_info("peername")
-        self._transport, self._inner = transport, self._server.protocol()
-        self._client = (str(peer[0]), int(peer[1])) if peer else ("", 0)
-        self._server.opened(self, self._client)
-        self._inner.connection_made(transport)
-        self._await_head()
-
-    def data_received(self, data: bytes) -> None:
-        if not self._heard:
-            self._heard = True
-            if not self._server.heard(self):
-                self.abort()
-                return
-        self._await_head()
-        self._inner.data_received(data)
-
-    def eof_received(self) -> Any:
-        return self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._stall_timer = loop.call_later(self._server.limits.stalled_s, self._transport.abort)
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-        self._inner.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_head()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-        self._server.lost(self, self._client)
-        self._inner.connection_lost(exc)
+        if self._closed:
+            return
+        self._closed = self._closing = True
+        self._within(None)
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._crowd.remove(self)
+        self._unsent.clear()
+        self._sock.close()
+        if self._inner is not None:
+            self._loop.call_soon(self._inner.connection_lost, None)
+        # uvicorn's objects hold each other, and this one, until garbage is collected: at least without TLS's memory.
+        self._sock = self._inner = None
+        self._server.admit()
 
 
-async def _tls_begins(sock: socket.socket) -> None:
-    """Wait for the first byte of a handshake. OSError where it is another: such a client costs no memory for TLS."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(sock, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(sock)
-    if sock.recv(1, socket.MSG_PEEK) != TLS_HANDSHAKE:
-        raise ConnectionError("the client does not speak TLS")
+def network_of(ip: str) -> str:
+    """Who an address belongs to: itself, or with IPv6 its network of 64 bits, of which one machine may have all."""
+    if ":" not in ip:
+        return ip
+    found = ipaddress.IPv6Address(ip.partition("%")[0])
+    return str(found.ipv4_mapped or int(found) >> 64)
 
 
 class Throttle(logging.Filter):
@@ -380,7 +535,7 @@ class Throttle(logging.Filter):
             self._left_out += 1
             return False
         if self._left_out:
-            record.msg, record.args = f"{record.getMessage()} ({self._left_out} similar lines left out)", None
+            record.msg, record.args = f"{record.getMessage()} ({self._left_out} similar lines omitted)", None
             self._left_out = 0
         return True
 

@@ -39,7 +39,7 @@ class BodySink(Protocol):
 
 
 class Sink(BodySink, Protocol):
-    """Takes a response, and is told when its request goes out."""
+    """Receives a response, and the time at which its request is sent."""
 
     def sent(self, at_ns: int) -> None:
         """The request goes out."""

@@ -65,7 +65,7 @@ def check_tls(cert: Path | None, key: Path | None) -> bool:
     if cert is None and key is None:
         return False
     if cert is None or key is None:
-        raise UsageError("TLS takes a certificate and its key.", cure="--cert FILE --key FILE")
+        raise UsageError("TLS requires a certificate and its key.", cure="--cert FILE --key FILE")
     server_context(cert, key)
     return True
 

@@ -10,7 +10,7 @@ from everywatt.core.errors import UsageError
 def read_token(token: str | None, file: Path | None) -> str | None:
     """The token, from the command line or a file's first line. UsageError where it could not be sent in a header."""
     if token is not None and file is not None:
-        raise UsageError("Give --token or --token-file, not both.")
+        raise UsageError("--token and --token-file exclude each other.")
     if file is not None:
         try:
             lines = file.read_text(encoding="utf-8").split("\n")
@@ -21,7 +21,7 @@ def read_token(token: str | None, file: Path | None) -> str | None:
         return None
     if not token or not all("!" <= letter <= "~" for letter in token) or len(token) > 512:
         raise UsageError(
-            "A token is letters, digits and signs, without blanks.",
+            "A token consists of letters, digits and punctuation, without blanks.",
             cure="python -c 'import secrets; print(secrets.token_urlsafe(24))'",
         )
     return token

@@ -18,6 +18,7 @@ if __name__ == "__main__":
     entries = os.environ.pop("EVERYWATT_RECORDER_PATH", None)
     if entries is not None:
         _leave_the_parent()
+        os.write(int(sys.argv[1]), b".")  # a sign of life: importing may take a while
         sys.path += [entry for entry in entries.split(os.pathsep) if entry and entry not in sys.path]
     from everywatt.recorder.process import main
 

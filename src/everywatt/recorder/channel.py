@@ -17,21 +17,47 @@ if TYPE_CHECKING:
     from everywatt.recorder.session import Session
 
 MOST_BACKLOG = 64 << 20
+PATIENCE_S = 2.0  # how long in all a program waits for a recorder that shows no sign of life
+SILENCE_S = 1.5  # how long at once, so that a little is left for one that comes back
+SIGN_S = 0.5  # a recorder at work shows a sign of life more often than this; so much silence costs no patience
+LONGEST_S = 60.0  # and one that does nothing but show signs of life is given up in the end
 EDGES_ONLY_S = 3600.0  # without a recorder a counter may be read once an hour, and that is no gap
 
 
-class Remote:
-    """The socket. `send` never blocks: what the recorder does not take yet waits here."""
+class Patience:
+    """How long a program still waits for silent recorders: so long in all, for the whole recording."""
 
-    def __init__(self, sock: socket.socket, timeout_s: float, clock: Clock) -> None:
+    def __init__(self, clock: Clock, left_s: float = PATIENCE_S) -> None:
+        self.clock = clock
+        self.left_s = left_s
+
+    def deadline_ns(self, most_s: float = SILENCE_S) -> int:
+        """Until when to wait for the next sign of life."""
+        return self.clock.monotonic_ns() + round(min(most_s, self.left_s) * NS)
+
+    def spend(self, since_ns: int) -> None:
+        """Count the silence since then."""
+        silent_s = (self.clock.monotonic_ns() - since_ns) / NS
+        if silent_s > SIGN_S:
+            self.left_s = max(0.0, self.left_s - silent_s)
+
+
+class Remote:
+    """The socket. `send` never blocks: what the recorder does not take yet waits here.
+
+    sign   what the recorder said last about what it is doing
+    """
+
+    def __init__(self, sock: socket.socket, patience: Patience) -> None:
         sock.setblocking(False)
         self._sock = sock
-        self._clock = clock
-        self._timeout_s = timeout_s
+        self._clock = patience.clock
+        self._patience = patience
         self._backlog = bytearray()
         self._replies = bytearray()
         self._id = 0
         self.tape = 0
+        self.sign = ""
         self.heard_ns = self._clock.monotonic_ns()
 
     def fileno(self) -> int:
@@ -41,18 +67,17 @@ class Remote:
     def gone(self) -> bool:
         """Whether the recorder has hung up."""
         try:
-            return not self._sock.recv(1, socket.MSG_PEEK)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError:
+            self.received()
+        except (OSError, EOFError):
             return True
+        return False
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Hand over a message. Raises OSError where the recorder is gone."""
-        data = encode({"tape": self.tape, **message}).encode() + b"\n"
+        data = encode({"tape": self.tape, **message})
         if self._backlog:
             if len(self._backlog) > MOST_BACKLOG:
-                raise BrokenPipeError("the recorder takes nothing any more")
+                raise BrokenPipeError("the recorder closed the connection")
             self._backlog += data
             self._push()
             return
@@ -73,39 +98,56 @@ class Remote:
         except (BlockingIOError, InterruptedError):
             pass
 
-    def request(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
-        """Send a message and wait for its reply. OSError, EOFError: the recorder is gone; TimeoutError: it is slow."""
+    def ask(self, message: Mapping[str, Any]) -> None:
+        """Send a message whose reply is waited for later, or never."""
         self._id += 1
+        self.sign = ""
         self.send({**message, "id": self._id})
-        deadline_ns = self._clock.monotonic_ns() + round((timeout_s or self._timeout_s) * NS)
+
+    def request(self, message: Mapping[str, Any], silence_s: float = SILENCE_S) -> dict[str, Any]:
+        """Send a message and wait for its reply.
+
+        OSError, EOFError: the recorder is gone; TimeoutError: it shows no sign of life for `silence_s`.
+        """
+        self.ask(message)
+        since_ns = began_ns = self._clock.monotonic_ns()
+        deadline_ns = self._patience.deadline_ns(silence_s)
         while True:
             reply = self._reply()
             if reply is not None:
                 return reply
-            left_ns = deadline_ns - self._clock.monotonic_ns()
-            if left_ns <= 0:
-                raise TimeoutError("no answer in time")
-            self._clock.poll(self._sock.fileno(), write=bool(self._backlog), timeout_s=left_ns / NS)
+            now_ns = self._clock.monotonic_ns()
+            if now_ns >= deadline_ns or now_ns - began_ns > LONGEST_S * NS:
+                self._patience.spend(since_ns)
+                raise TimeoutError(f"no response for {(now_ns - since_ns) / NS:.1f} s")
+            self._clock.poll(self._sock.fileno(), write=bool(self._backlog), timeout_s=(deadline_ns - now_ns) / NS)
             self._push()
-            self._receive()
+            if self.received():
+                self._patience.spend(since_ns)
+                since_ns = self._clock.monotonic_ns()
+                deadline_ns = self._patience.deadline_ns(silence_s)
 
-    def _receive(self) -> None:
+    def received(self) -> bool:
+        """Take what has come from the recorder, without waiting; False for nothing. EOFError: it has hung up."""
         try:
             data = self._sock.recv(1 << 16)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         if not data:
-            raise EOFError("the recorder is gone")
+            raise EOFError("the recorder has exited")
         self.heard_ns = self._clock.monotonic_ns()
         self._replies += data
+        return True
 
     def _reply(self) -> dict[str, Any] | None:
         while b"\n" in self._replies:
             line, _, rest = bytes(self._replies).partition(b"\n")
             self._replies = bytearray(rest)
             reply = json.loads(line)
-            if isinstance(reply, dict) and reply.get("id") == self._id:
-                return reply
+            if isinstance(reply, dict):
+                self.sign = str(reply.get("sign", self.sign))
+                if reply.get("id") == self._id:
+                    return reply
         return None
 
     def close(self) -> None:
@@ -145,6 +187,13 @@ class Local:
         """This process writes the tape itself."""
         return False
 
+    def received(self) -> bool:
+        """This process answers to itself."""
+        return True
+
+    def ask(self, message: Mapping[str, Any]) -> None:
+        """There is nothing to be heard."""
+
     def send(self, message: Mapping[str, Any]) -> None:
         """Carry out a message."""
         if self._session is not None and message["op"] != "follow":
@@ -153,7 +202,7 @@ class Local:
             self._session.apply(message)
             self._session.tend(self._clock.monotonic_ns())
 
-    def request(self, message: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+    def request(self, message: Mapping[str, Any], silence_s: float = SILENCE_S) -> dict[str, Any]:
         """Carry out `status` or `close`."""
         session = self._session
         if session is None:

@@ -18,20 +18,24 @@ from typing import Any, NamedTuple
 
 from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.errors import EverywattError, RecorderError, RunExists, TapeError, UsageError
-from everywatt.core.jsonio import plain
+from everywatt.core.jsonio import plain, text
 from everywatt.core.machine import Machine
 from everywatt.core.spans import Span
-from everywatt.recorder.channel import Local, Remote
+from everywatt.recorder.channel import Local, Patience, Remote
 from everywatt.recorder.inline import Inline
 from everywatt.recorder.launch import import_path, reach
 from everywatt.recorder.request import RecordRequest
+from everywatt.recorder.wire import SEALING
 from everywatt.sensors import registry
 from everywatt.sensors.base import Request
 
 _REFUSALS: dict[str, type[EverywattError]] = {"RunExists": RunExists, "TapeError": TapeError, "UsageError": UsageError}
 MOST_REVIVALS = 20
 MOST_TOP_SPANS = 1000
-OPEN_TIMEOUTS = 4  # probing sensors takes longer than starting a process
+MOST_CHARS = 1 << 18  # of what a program says at once (32,000 numbers): more would take noticeable time
+LOOKS = 20  # every so many looks, ten seconds of `everywatt run`, the recorder is asked whether it is alive
+# Ours whose counters a program may read itself. No other one is touched where the recorder hangs: it may hang in one.
+INLINE_SENSORS = ("rapl", "perf", "hwmon")
 
 _live: weakref.WeakSet[Recording] = weakref.WeakSet()
 _fork_watched = False
@@ -62,7 +66,6 @@ class Order:
     targets: Mapping[str, str]
     asked: RecordRequest
     machine: Machine
-    timeout_s: float
 
     @property
     def request(self) -> Request:
@@ -75,7 +78,7 @@ class Order:
         return {
             "op": "open",
             "tape": str(self.path),
-            "meta": plain(self.meta),
+            "meta": plain(self.meta, MOST_CHARS),
             "targets": dict(self.targets),
             **self.asked.to_dict(),
             "path": import_path(),
@@ -89,7 +92,6 @@ def record(
     *,
     meta: Mapping[str, Any],
     machine: Machine | None = None,
-    timeout_s: float = 5.0,
     **parameters: Any,
 ) -> Recording:
     """Start recording to the new file `path`, as `asked`; `parameters` are single fields of a RecordRequest.
@@ -101,7 +103,7 @@ def record(
     asked = replace(asked, options=_from_the_root(asked.options))
     machine = machine or Machine.here()
     target = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
-    return Recording(Order(target, dict(meta), registry.known(machine.environ), asked, machine, timeout_s))
+    return Recording(Order(target, dict(meta), registry.known(machine.environ), asked, machine))
 
 
 def _from_the_root(options: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
@@ -139,6 +141,10 @@ class Recording:
         self._revivals = 0
         self._closed: Closed | None = None
         self._clock = order.machine.clock
+        self._patience = Patience(self._clock)
+        self._late: Remote | None = None  # a recorder that was given up for its silence, and may answer later
+        self._looks = 0
+        self._edges: tuple[list[Any], list[Any]] = [], []  # the first and the last that were sent
         self._prefix = f"{self._pid:x}-{self._clock.monotonic_ns():x}"
         self._inline = Inline((), order.targets, order.request)
         self._channel: Remote | Local = self._connect(order)
@@ -150,19 +156,20 @@ class Recording:
         why = ""
         for _ in range(3):
             try:
-                remote = Remote(reach(order.timeout_s, self._clock), order.timeout_s, self._clock)
+                remote = Remote(reach(self._patience), self._patience)
             except (EverywattError, OSError) as error:
                 why = str(error)
                 break
             try:
-                reply = remote.request(order.message(), OPEN_TIMEOUTS * order.timeout_s)
+                reply = remote.request(order.message())
             except (OSError, EOFError) as error:
-                remote.close()
-                why = f"The recorder did not answer: {error or type(error).__name__}."
+                why = f"The recorder did not respond: {error or type(error).__name__}."
                 if os.path.lexists(order.path):  # it got as far as that
-                    order = self._move_on(order)
-                if isinstance(error, TimeoutError):  # it hangs; EOF: it was just leaving
+                    order = self._move_on(order, "replaces")
+                if isinstance(error, TimeoutError):
+                    self._late = remote
                     break
+                remote.close()  # it was just leaving
                 continue
             if not reply.get("ok"):
                 remote.close()
@@ -179,16 +186,20 @@ class Recording:
             return remote
         return self._here(order, why)
 
-    def _move_on(self, order: Order) -> Order:
-        """The same order for the next free segment."""
+    def _move_on(self, order: Order, how: str = "continues") -> Order:
+        """The same order for the next free segment, which goes on from the last one or `replaces` it."""
         self.path = next_segment(order.path)
         self.paths.append(self.path)
-        self._order = replace(order, path=self.path, meta={**order.meta, "continues": order.path.name})
+        self._order = replace(order, path=self.path, meta={**order.meta, how: order.path.name})
         return self._order
 
     def _here(self, order: Order, why: str) -> Local:
         """Write the tape in this process: counters at span edges only."""
-        choice = registry.choose(order.targets, order.request, order.asked.sensors)
+        wanted = order.asked.sensors
+        if self._late is not None:
+            ours = {name for name, target in order.targets.items() if target.startswith("everywatt.")}
+            wanted = tuple(name for name in wanted or order.targets if name not in ours or name in INLINE_SENSORS)
+        choice = registry.choose(order.targets, order.request, wanted)
         for group in choice.groups:
             if not group.info.inline:
                 self.notes.append(f"{group.info.name} is not recorded: {why}")
@@ -198,10 +209,7 @@ class Recording:
         self.reports = [plain(report) for report in choice.reports]
         self._inline.close()
         self._inline = Inline.of(kept, order.request)
-        text = (
-            f"There is no recorder process, so counters are read where spans start and end, and nothing else is. {why}"
-        )
-        self.notes.append(text)
+        self.notes.append(f"There is no recorder process, so only counters are read, where spans start and end. {why}")
         return Local(order.path, {**order.meta, "in_process": True}, self.groups, self._clock, self.notes)
 
     # Spans and points.
@@ -227,9 +235,10 @@ class Recording:
         """
         with self._lock:
             uid = uid or self.span_id()
-            message: dict[str, Any] = {"op": "span_open", "uid": uid, "name": str(name), "parent": parent}
+            name = text(name, MOST_CHARS)
+            message: dict[str, Any] = {"op": "span_open", "uid": uid, "name": name, "parent": parent}
             if attributes:
-                message["attributes"] = plain(attributes)
+                message["attributes"] = plain(attributes, MOST_CHARS)
             if self._idle():
                 return uid
             edges = self._inline.read() if at_ns is None else ()
@@ -238,7 +247,7 @@ class Recording:
             )
             self._spans[uid] = message
             if parent is None and len(self.top_spans) < MOST_TOP_SPANS:
-                self.top_spans[uid] = Span(uid, str(name), message["at_ns"], attributes=message.get("attributes") or {})
+                self.top_spans[uid] = Span(uid, name, message["at_ns"], attributes=message.get("attributes") or {})
             self._send(message, edges)
         return uid
 
@@ -268,7 +277,7 @@ class Recording:
             if uid in self.top_spans:
                 self.top_spans[uid] = replace(self.top_spans[uid], end_ns=end_ns)
             if attributes:
-                message["attributes"] = plain(attributes)
+                message["attributes"] = plain(attributes, MOST_CHARS)
             # Known until the message is out: a recorder that takes the place of a dead one has to open it first.
             self._send(message, edges)
             self._spans.pop(uid, None)
@@ -279,12 +288,19 @@ class Recording:
         at_ns = self._clock.monotonic_ns() if at_ns is None else at_ns
         with self._lock:
             for name, value in values.items():
-                self._send({"op": "point", "at_ns": at_ns, "name": str(name), "value": plain(value), "span": span})
+                point = {
+                    "op": "point",
+                    "at_ns": at_ns,
+                    "name": text(name, MOST_CHARS),
+                    "value": plain(value, MOST_CHARS),
+                }
+                self._send({**point, "span": span})
 
-    def note(self, kind: str, text: str) -> None:
+    def note(self, kind: str, sentence: str) -> None:
         """Store a remark; `kind` is a word."""
+        said = {"kind": kind, "text": text(sentence, MOST_CHARS)}
         with self._lock:
-            self._send({"op": "note", "at_ns": self._clock.monotonic_ns(), "kind": kind, "text": text})
+            self._send({"op": "note", "at_ns": self._clock.monotonic_ns(), **said})
 
     def follow(self, pids: Sequence[int], *, cgroup: str | None = None) -> None:
         """Follow these root processes too; `cgroup` is the folder of a group that was made for them."""
@@ -316,8 +332,20 @@ class Recording:
     def look(self) -> None:
         """Replace a recorder that is gone. Costs one system call: for a program that only waits, now and then."""
         with self._lock:
-            if not self._idle() and self._channel.gone():
+            if self._idle():
+                return
+            self._return_to_recorder()
+            heard = False
+            try:
+                heard = self._channel.received()
+            except (OSError, EOFError):
                 self._revive()
+            self._looks = 0 if heard else self._looks + 1
+            if self._looks == LOOKS:
+                with contextlib.suppress(OSError):  # the next look will find out
+                    self._channel.ask({"op": "status"})
+            elif self._looks == 2 * LOOKS:
+                self._revive("The recorder shows no sign of life.")
 
     def status(self) -> dict[str, Any]:
         """Rows so far by group and the recorder's own cost. Replaces a recorder that is gone."""
@@ -331,13 +359,15 @@ class Recording:
             raise RecorderError("This recording belongs to the parent process, which closes it.")
         with self._lock:
             if self._closed is None:
-                reply = self._ask({"op": "close", "linger": linger}, timeout_s=max(30.0, self._order.timeout_s))
+                reply = self._ask({"op": "close", "linger": linger})
                 if not reply.get("ok", True):
                     self.notes.append(str(reply.get("error")))
                 self.notes += [note for note in reply.get("notes", ()) if note not in self.notes]
                 path = Path(reply.get("path", self.path))
                 self._closed = Closed(path, reply.get("cost", {}), tuple(self.notes))
                 self._channel.close()
+                if self._late is not None:
+                    self._late.close()
                 self._inline.close()
                 _live.discard(self)
             return self._closed
@@ -351,6 +381,8 @@ class Recording:
             return
         if edges:
             message = {**message, "edges": [(name, *row) for name, row in edges]}
+            self._edges = self._edges[0] or message["edges"], message["edges"]
+        self._return_to_recorder()
         try:
             self._channel.send(message)
         except OSError:
@@ -359,46 +391,88 @@ class Recording:
                 with contextlib.suppress(OSError):  # dead again: the next message will find out
                     self._channel.send(message)
 
-    def _ask(self, message: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
         for _ in range(2):
             if self._idle():
                 return {}
             try:
-                return self._channel.request(message, timeout_s)
-            except TimeoutError:
-                return {"ok": False, "error": "The recorder did not answer in time; it seals the tape by itself."}
+                return self._channel.request(message)
+            except TimeoutError as error:
+                if isinstance(self._channel, Remote) and self._channel.sign == SEALING:
+                    return {"ok": False, "error": "The recorder is still sealing the tape."}
+                self._revive(f"The recorder gave {error}.")
             except (OSError, EOFError):
                 self._revive()
-        return {"ok": False, "error": "The recorder ended again and again."}
+        return {"ok": False, "error": "The recorder died repeatedly."}
 
-    def _revive(self) -> None:
-        """Go on in a further segment with another recorder; spans that are open are opened there again."""
-        self._channel.close()
-        self._revivals += 1
+    def _return_to_recorder(self) -> None:
+        """Go on with the recorder that was given up, where it answers again (or has ended, so that one can start)."""
+        if self._late is None or self._patience.left_s <= 0:
+            return
+        try:
+            if not self._late.received():
+                return
+        except (OSError, EOFError):
+            pass
+        self._late.close()
+        self._late = None
+        self._revive(said="The recorder answers again.")
+
+    def _revive(self, silent: str = "", said: str = "The recorder ended unexpectedly") -> None:
+        """Go on in a further segment with another recorder; spans that are open are opened there again.
+
+        `silent` says that the recorder is there and does not answer: this process goes on without it.
+        """
+        if isinstance(self._channel, Local):
+            self._channel.send(self._now("recorder", said))
         died_ns = self._channel.heard_ns
+        if silent and isinstance(self._channel, Remote):
+            self._late = self._channel
+        else:
+            self._channel.close()
+        self._revivals += 1
         self._move_on(self._order)
         try:
             if self._revivals > MOST_REVIVALS:
-                self._channel = self._here(self._order, "The recorder ended again and again.")
-            else:
-                self._channel = self._connect(self._order)
+                silent = "The recorder died repeatedly."
+            self._channel = self._here(self._order, silent) if silent else self._connect(self._order)
         except EverywattError as error:  # the folder is gone, say: the program goes on without its tape
-            self.notes.append(f"The recording could not go on: {error}")
+            self.notes.append(f"The recording could not continue: {error}")
             self._closed = Closed(self.path, {}, tuple(self.notes))
             return
         now_ns = self._clock.monotonic_ns()
-        text = f"The recorder ended unexpectedly; nothing was recorded for up to {(now_ns - died_ns) / 1e9:.1f} s."
-        self.notes.append(text)
-        data = {"start_ns": died_ns, "end_ns": now_ns}
+        said = f"{(silent or said).rstrip('.')}; nothing was recorded for up to {(now_ns - died_ns) / 1e9:.1f} s."
+        self.notes.append(said)
+        messages = list(self._spans.values())
+        if silent:  # it may never write what it was sent: how spans ended, and the counters there
+            for span in self.top_spans.values():
+                if span.end_ns is not None:
+                    messages += [span_message(span), {"op": "span_close", "uid": span.id, "at_ns": span.end_ns}]
+            if messages:
+                messages[0] = {**messages[0], "edges": self._edges[0]}
+                messages[-1] = {**messages[-1], "edges": [*messages[-1].get("edges", ()), *self._edges[1]]}
+        messages.append({**self._now("gap", said), "data": {"start_ns": died_ns, "end_ns": now_ns}})
         with contextlib.suppress(OSError):  # dead again: the next message will find out
-            self._channel.send({"op": "note", "at_ns": now_ns, "kind": "gap", "text": text, "data": data})
-            for message in self._spans.values():
+            for message in messages:
                 self._channel.send(message)
+
+    def _now(self, kind: str, said: str) -> dict[str, Any]:
+        """A note with the cheap counters as they are."""
+        edges = [(name, *row) for name, row in self._inline.read()]
+        return {"op": "note", "at_ns": self._clock.monotonic_ns(), "kind": kind, "text": said, "edges": edges}
 
     def _forget(self) -> None:
         """In a forked child: let go of the parent's socket, and of locks that other threads held."""
         self._lock = threading.RLock()
         self._channel.forget()
+        if self._late is not None:
+            self._late.forget()
+
+
+def span_message(span: Span) -> dict[str, Any]:
+    """What opens a span."""
+    found = {"op": "span_open", "uid": span.id, "name": span.name, "parent": span.parent, "at_ns": span.start_ns}
+    return {**found, "attributes": span.attributes}
 
 
 def next_segment(path: Path) -> Path:

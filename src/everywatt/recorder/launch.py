@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from everywatt.core.clocks import NS, Clock
+from everywatt.core.clocks import NS
 from everywatt.core.errors import RecorderError
+from everywatt.recorder.channel import Patience
 from everywatt.recorder.wire import LOCK, Address, own_folder
 
 if TYPE_CHECKING:
@@ -20,13 +21,12 @@ SEND_BUFFER = 1 << 20
 LOCK_NS = 5_000_000  # between two looks at the lock of a client that is starting the recorder
 
 
-def reach(timeout_s: float, clock: Clock) -> socket.socket:
+def reach(patience: Patience) -> socket.socket:
     """A socket to the user's recorder, started where none runs. RecorderError says why there is none."""
     folder = own_folder()
     sock = _connect(folder)
     if sock is not None:
         return sock
-    deadline_ns = clock.monotonic_ns() + round(timeout_s * NS)
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -34,29 +34,33 @@ def reach(timeout_s: float, clock: Clock) -> socket.socket:
             f"{folder} cannot be written: {error.strerror}.", cure="set EVERYWATT_RUNTIME_DIR"
         ) from None
     try:
-        _lock(lock, deadline_ns, clock)
+        _lock(lock, patience)
         sock = _connect(folder)
         if sock is None:
-            start(deadline_ns, clock)
+            start(patience)
             sock = _connect(folder)
     finally:
         os.close(lock)
     if sock is None:
-        raise RecorderError("The recorder was started and cannot be reached.")
+        raise RecorderError("The recorder was started but cannot be reached.")
     return sock
 
 
-def _lock(fd: int, deadline_ns: int, clock: Clock) -> None:
+def _lock(fd: int, patience: Patience) -> None:
     """One client starts the recorder, the others wait for it."""
+    clock = patience.clock
+    since_ns, deadline_ns = clock.monotonic_ns(), patience.deadline_ns()
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            break
         except BlockingIOError:
             now_ns = clock.monotonic_ns()
             if now_ns > deadline_ns:
-                raise RecorderError("Another program has been starting the recorder for too long.") from None
+                patience.spend(since_ns)
+                raise RecorderError("Another process has been starting the recorder for too long.") from None
             clock.sleep_until(now_ns + LOCK_NS)
+    patience.spend(since_ns)
 
 
 def _connect(folder: Path) -> socket.socket | None:
@@ -78,10 +82,10 @@ def import_path() -> list[str]:
     return list(dict.fromkeys(entry for entry in entries if os.path.exists(entry)))  # noqa: PTH110
 
 
-def start(deadline_ns: int, clock: Clock) -> None:
+def start(patience: Patience) -> None:
     """Start a recorder and wait until it listens."""
     if not sys.executable:
-        raise RecorderError("This program does not know its Python interpreter, so no recorder can be started.")
+        raise RecorderError("This process does not know its Python interpreter, so the recorder cannot be started.")
     import subprocess  # only the program that starts the recorder needs it
 
     ready, write = os.pipe2(os.O_CLOEXEC)
@@ -101,7 +105,7 @@ def start(deadline_ns: int, clock: Clock) -> None:
         )
         os.close(write)
         write = -1
-        answer = _await(ready, deadline_ns, clock)
+        answer = _await(ready, patience)
         _reap(child)
     except OSError as error:
         raise RecorderError(f"The recorder cannot be started: {error.strerror or error}.") from None
@@ -113,10 +117,20 @@ def start(deadline_ns: int, clock: Clock) -> None:
         raise RecorderError(f"The recorder did not start: {answer}")
 
 
-def _await(fd: int, deadline_ns: int, clock: Clock) -> str:
-    if not clock.poll(fd, write=False, timeout_s=max(0, deadline_ns - clock.monotonic_ns()) / NS):
-        return "no answer in time."
-    return os.read(fd, 2000).decode(errors="replace").strip() or "it ended at once."
+def _await(fd: int, patience: Patience) -> str:
+    """What the recorder says in one line; dots before it are signs of life."""
+    said = b""
+    while b"\n" not in said:
+        since_ns, deadline_ns = patience.clock.monotonic_ns(), patience.deadline_ns()
+        heard = patience.clock.poll(fd, write=False, timeout_s=(deadline_ns - since_ns) / NS)
+        patience.spend(since_ns)
+        if not heard:
+            return "no response in time."
+        data = os.read(fd, 2000)
+        if not data:
+            break
+        said += data
+    return said.lstrip(b".").decode(errors="replace").strip() or "it exited at once."
 
 
 def _reap(child: subprocess.Popen[bytes]) -> None:

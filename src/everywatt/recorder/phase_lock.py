@@ -257,7 +257,7 @@ class Tracker:
 
     def _complain(self, period_ns: float) -> None:
         period_s, asked_s = period_ns / 1e9, self.asked_ns / 1e9
-        self.trouble = f"{self.name} changes about every {period_s:.2g} s though every {asked_s:.2g} s was asked."
+        self.trouble = f"{self.name} changes about every {period_s:.2g} s, although {asked_s:.2g} s was requested."
 
     def _consider(self, since: int, now: int) -> None:
         """A poll saw a change: enough of them far apart are a slow schedule, otherwise a burst finds the phase."""
@@ -306,7 +306,7 @@ class Tracker:
             self._index = max(self._index, line.sure(before))
             return []
         if not changed:
-            return self._unchanged(line, before, row)
+            return self._unchanged(line, before, after, row)
         self._awaited, self._moving = False, True
         self._stale, self._moved = 0, self._moved * 0.98 + 1
         self._chances = self._chances * 0.98 + 1
@@ -336,8 +336,10 @@ class Tracker:
         early, late = line.band(newest)
         return self._emit(newest, early, min(late, after), row)
 
-    def _unchanged(self, line: Line, before: int, row: Row) -> list[Row]:
+    def _unchanged(self, line: Line, before: int, after: int, row: Row) -> list[Row]:
         index = line.sure(before)
+        if self._unreported and line.possible(after) != index:
+            return []  # the next publication may be what it shows
         if index <= self._index or self._probing:  # after a probe the publication may still come
             return []
         self._moving = False

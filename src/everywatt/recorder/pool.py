@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,10 +31,22 @@ class Pool:
     entries: dict[str, _Entry] = field(default_factory=dict)
 
     def choose(
-        self, targets: Mapping[str, str], request: Request, wanted: Sequence[str] | None
+        self,
+        targets: Mapping[str, str],
+        request: Request,
+        wanted: Sequence[str] | None,
+        sign: Callable[[], None] = lambda: None,
     ) -> tuple[list[Source], list[Report]]:
-        """The sources for a tape (its own tables, shared everything else) and what every sensor said."""
-        choice = registry.choose(targets, request, wanted, ask=self._ask)
+        """The sources for a tape (its own tables, shared everything else) and what every sensor said.
+
+        `sign` is called before each sensor is asked, which may take a while.
+        """
+
+        def ask(name: str, target: str, request: Request) -> tuple[Sensor | None, Report]:
+            sign()
+            return self._ask(name, target, request)
+
+        choice = registry.choose(targets, request, wanted, ask=ask)
         return [group for group in choice.groups if isinstance(group, Source)], list(choice.reports)
 
     def _ask(self, name: str, target: str, request: Request) -> tuple[Sensor | None, Report]:

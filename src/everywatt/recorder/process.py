@@ -78,7 +78,7 @@ class Log:
         """Add one line."""
         try:
             mode = "a" if not self._path.exists() or self._path.stat().st_size < LOG_BYTES else "w"
-            with self._path.open(mode, encoding="utf-8") as file:
+            with self._path.open(mode, encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {os.getpid()} {text}\n")
         except OSError:
             pass
@@ -103,7 +103,7 @@ def detach(log: Log) -> None:
     try:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     except (OSError, ValueError) as error:
-        log(f"The CPU mask stays as it was inherited: {error}")
+        log(f"The CPU mask stays as inherited: {error}")
 
 
 def _listen(folder: Path) -> tuple[socket.socket | None, int]:
@@ -156,7 +156,7 @@ def _tell(ready_fd: int | None, text: str) -> None:
     if ready_fd is None:
         return
     try:
-        os.write(ready_fd, text.encode()[:1000] + b"\n")
+        os.write(ready_fd, text.encode("utf-8", "backslashreplace")[:1000] + b"\n")
         os.close(ready_fd)
     except OSError:
         pass

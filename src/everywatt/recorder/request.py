@@ -45,9 +45,9 @@ class RecordRequest:
 
     def __post_init__(self) -> None:
         if not self.period_s > 0:
-            raise UsageError(f"A period of {self.period_s} s makes no sense.")
+            raise UsageError(f"A period of {self.period_s} s is not valid.")
         if self.memory not in MEMORIES:
-            raise UsageError(f"Memory is told as rss or pss, not as '{self.memory}'.")
+            raise UsageError(f"The memory metric is rss or pss, not '{self.memory}'.")
         object.__setattr__(self, "pids", tuple(self.pids))
         if self.sensors is not None:
             object.__setattr__(self, "sensors", tuple(self.sensors))

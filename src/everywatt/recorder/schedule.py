@@ -48,7 +48,10 @@ class Figures:
         seconds = (now_ns - self.since_ns) / 1e9
         expected = seconds * 1e9 / self.expected_ns
         if expected >= 20 and self.rows < 0.8 * expected:
-            return f"{1e9 / self.expected_ns:.3g} rows a second were expected and {self.rows / seconds:.3g} came."
+            return (
+                f"{1000000000.0 / self.expected_ns:.3g} rows/s were expected and {self.rows / seconds:.3g} rows/s "
+                "were recorded."
+            )
         if self.missed > 0.01 * expected + 1 or self.late > 0.05 * expected + 5:
             return f"{self.missed} ticks were missed and {self.late} late, of about {expected:.0f}."
         return None

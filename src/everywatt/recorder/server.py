@@ -23,13 +23,14 @@ from everywatt.recorder.request import RecordRequest
 from everywatt.recorder.schedule import Schedule
 from everywatt.recorder.session import Session
 from everywatt.recorder.source import Source
-from everywatt.recorder.wire import Connection
+from everywatt.recorder.wire import SEALING, Connection
 
 LINGER_NS = 1_200_000_000
 FED_LINGER_NS = 5 * NS // 2  # the same for a meter that is asked now and then
 PATIENCE_S = 2.0  # a program waits to start while sensors are tried
 YOUNG_NS = 10 * NS  # after that who is on a GPU is read once a second: the run is long enough
 PAUSE_NS = NS // 10
+SIGN_NS = NS // 5  # how often a client that waits is shown a sign of life
 SUSPEND_NS = NS // 20
 REST_NS = 10 * NS  # how long cards are still read after a run: the next one need not find their phase again
 OPENING_NS = 350_000_000  # how long a client waits for a card's phase before it may start all the same
@@ -46,6 +47,7 @@ class Closing:
     connection: Connection
     id: Any
     deadline_ns: int
+    sign_ns: int = 0
 
 
 @dataclass
@@ -116,9 +118,7 @@ class Server:
             self._cruise()
         now = self.clock.monotonic_ns()
         for number in list(self.tapes):
-            self.tapes[number].session.remark(
-                now, "recorder", "The recorder was told to leave before the tape was closed."
-            )
+            self.tapes[number].session.remark(now, "recorder", "The recorder was stopped before the tape was closed.")
             self._finish(number)
         self._let_go(list(self._resting))
 
@@ -131,7 +131,7 @@ class Server:
 
     def _wake_ns(self, now: int) -> int | None:
         times = [tape.session.flush_ns for tape in self.tapes.values()] or [self._leave_ns()]
-        times += [tape.closing.deadline_ns for tape in self.tapes.values() if tape.closing]
+        times += [min(tape.closing.deadline_ns, tape.closing.sign_ns) for tape in self.tapes.values() if tape.closing]
         due = self.schedule.wake_ns()
         return min(times) if due is None else min(due, *times)
 
@@ -262,6 +262,9 @@ class Server:
                     opening.connection.put({"id": opening.id, "ok": True, **opening.reply})
             if tape.closing and (not tape.session.waiting or now >= tape.closing.deadline_ns):
                 self._finish(number)
+            elif tape.closing and now >= tape.closing.sign_ns:
+                tape.closing.connection.sign("close")
+                tape.closing.sign_ns = now + SIGN_NS
         for source in list(self._hurried):
             self._pace(source, now)
         self._let_go([source for source, until_ns in self._resting.items() if now >= until_ns])
@@ -269,7 +272,7 @@ class Server:
             return
         self._look_ns = now + NS // 5
         if self.gone():
-            self.log("The socket was removed: no more clients.")
+            self.log("The socket was removed: no new clients can connect.")
             self.listener.close()
             self.idle_s = 0.0
 
@@ -301,7 +304,9 @@ class Server:
         for number, tape in list(self.tapes.items()):
             if tape.owner is connection:
                 if tape.closing is None:
-                    tape.session.remark(now, "client", "The measured program left without closing the tape.")
+                    tape.session.remark(
+                        now, "client", "Recording ended early: the measured program exited without closing it."
+                    )
                 self._finish(number)
 
     def _answer(self, connection: Connection, message: dict[str, Any]) -> None:
@@ -364,7 +369,7 @@ class Server:
         cpu_s, cruise = time.process_time(), self.cruise
         reads, wakes = self.reads + cruise.reads, self.wakes + cruise.wakes
         period_ns = max(round(asked.period_s * NS), 1_000_000)
-        sources, reports = self.pool.choose(message["targets"], request, asked.sensors)
+        sources, reports = self.pool.choose(message["targets"], request, asked.sensors, lambda: connection.sign("open"))
         try:
             session = Session(Path(message["tape"]), message.get("meta") or {}, period_ns, self.clock, machine.proc)
         except BaseException:
@@ -375,6 +380,7 @@ class Server:
         self._number += 1
         self.tapes[self._number] = Tape(session, connection, cpu_s, reads, wakes)
         for source in sources:
+            connection.sign("open")
             self._enrol(session, source)
         if asked.pids or asked.cgroup:
             session.followed(asked.pids, asked.cgroup)
@@ -444,7 +450,8 @@ class Server:
         tape = self.tapes.pop(number)
         sources = tape.session.sources
         meter = self._meter(tape)
-        why = tape.session.finish(meter)
+        closing = tape.closing
+        why = tape.session.finish(meter, lambda: closing.connection.sign(SEALING) if closing is not None else None)
         now = self.clock.monotonic_ns()
         for source in sources:
             if source.listeners:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ class Session:
                 int(message["at_ns"]), str(message["kind"]), str(message["text"]), **(message.get("data") or {})
             )
         else:
-            raise ValueError(f"there is no operation '{op}'")
+            raise ValueError(f"unknown operation '{op}'")
 
     # Time passing.
 
@@ -176,7 +176,7 @@ class Session:
             self.writer.flush(energy_only=now_ns < self._others_ns)
         except Exception as error:  # noqa: BLE001 - whatever the disk does, recording goes on
             if self._trouble is None:
-                self.remark(now_ns, "tape", f"The tape could not be written: {error} It is tried again.")
+                self.remark(now_ns, "tape", f"The tape could not be written: {error} Retrying.")
             self._trouble = str(error)
         else:
             if self._trouble is not None:
@@ -190,7 +190,7 @@ class Session:
             function(*arguments)
         except Exception as error:  # noqa: BLE001 - whatever the disk does, recording goes on
             self._trouble = self._trouble or str(error)
-            self.remarks.append(f"The tape did not take something: {error}")
+            self.remarks.append(f"The tape rejected a row: {error}")
             del self.remarks[:-MOST_REMARKS]
 
     def linger(self, now_ns: int) -> None:
@@ -203,8 +203,8 @@ class Session:
         """How long the rows of fed groups may take to come: two of their periods."""
         return round(2 * NS * max((source.fed_s or 0.0 for source in self.sources), default=0.0))
 
-    def finish(self, meter: Mapping[str, Any]) -> str | None:
-        """Seal the tape; gives why it could not be sealed, or None."""
+    def finish(self, meter: Mapping[str, Any], written: Callable[[], None] = lambda: None) -> str | None:
+        """Seal the tape; gives why it could not be sealed, or None. `written` is called when only sealing is left."""
         now_ns = self.clock.monotonic_ns()
         seen = {source.info.name: source.seen() for source in self.sources}
         for source in self.sources:
@@ -218,6 +218,8 @@ class Session:
         self._safely(self.writer.set_meta, "quality", quality)
         self._safely(self.writer.set_meta, "meter", dict(meter))
         try:
+            self.writer.flush()
+            written()
             self.writer.seal()
         except Exception as error:  # noqa: BLE001 - the disk may do anything; what was flushed stays
             self._safely(self.writer.abandon)

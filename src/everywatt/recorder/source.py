@@ -302,7 +302,7 @@ class Source:
     def _mind_cost(self, now_ns: int) -> None:
         if not self._long:
             self._long = True
-            text = f"Reading {self.info.name} took {self.cost_ns / NS:.1f} s; other sensors had to wait."
+            text = f"Reading {self.info.name} took {self.cost_ns / NS:.1f} s and delayed other sensors."
             self._remark(now_ns, "slow-read", text, group=self.info.name)
 
     def _remark(self, at_ns: int, kind: str, text: str, **data: Any) -> None:

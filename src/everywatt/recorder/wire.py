@@ -21,9 +21,15 @@ LOCK = f"recorder-{PROTOCOL}.lock"
 LOG = "recorder.log"
 CHUNK = 1 << 16
 LONGEST = 64 << 20
+SEALING = "sealing"  # all that the client has sent is in the tape
 _LONGEST_PATH = 100  # sun_path holds 108 bytes
 
-encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """A message as a line. Paths that are no text arrive as they are, which is what `json.loads` of bytes expects."""
+    return _to_json(message).encode("utf-8", "surrogatepass") + b"\n"
 
 
 class Connection:
@@ -68,8 +74,13 @@ class Connection:
 
     def put(self, reply: Mapping[str, Any]) -> None:
         """Send a reply as soon as the client takes it."""
-        self._out += encode(reply).encode() + b"\n"
+        self._out += encode(reply)
         self.push()
+
+    def sign(self, doing: str) -> None:
+        """Show a client that waits for a reply that the recorder is at work."""
+        if self.open and not self._out:
+            self.put({"sign": doing})
 
     def push(self) -> None:
         """Send what is pending, as far as it goes."""
@@ -100,7 +111,7 @@ def own_folder(environ: Mapping[str, str] | None = None) -> Path:
         raise RecorderError(f"{folder} cannot be used: {error.strerror}.", cure="set EVERYWATT_RUNTIME_DIR") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise RecorderError(
-            f"{folder} belongs to somebody else.", cure="set EVERYWATT_RUNTIME_DIR to a folder of your own"
+            f"{folder} belongs to another user.", cure="set EVERYWATT_RUNTIME_DIR to a folder that you own"
         )
     return folder
 

@@ -29,7 +29,7 @@ def ledger_table(ledger: Ledger, top: int | None = None) -> Table:
     rows.append(["total", whole, _half_width(ledger.total.budget, factor, decimals), "100.0 %", "", "", "", ""])
     return Table.of(
         *("OWNER", Column("ENERGY", "J"), Column("± (95 %)", "J"), Column("SHARE", "%"), Column("CPU TIME", "s")),
-        *(Column("GPU TIME", "s"), Column("MEMORY", "B"), "HOW"),
+        *(Column("GPU TIME", "s"), Column("MEMORY", "B"), "METHOD"),
         rows=rows,
     )
 

@@ -64,7 +64,7 @@ def _rows(run: Run) -> Rows:
     rows = [row for one in found for item in one.items if (row := _row(item)) is not None]
     if len(rows) < 3:
         raise MeasurementRefused(
-            f"{run.name} has {len(rows)} queries with tokens and energy: too few to draw.{_why(found)}"
+            f"{run.name} has {len(rows)} queries with tokens and energy: too few to plot.{_why(found)}"
         )
     return rows[:: -(-len(rows) // MOST_POINTS)]
 
@@ -94,11 +94,11 @@ def _panel(altair: Any, rows: Rows, name: str, title: str) -> Any:
     dots = altair.Chart(altair.Data(values=rows)).mark_circle(color=COLOUR, opacity=0.5, size=28).encode(x=x, y=y)
     fit = regression({"tokens": [row["total"] for row in rows]}, [row[name] for row in rows])
     if fit is None:
-        return dots.properties(width=WIDTH, height=HEIGHT, title="all queries have as many tokens: no slope")
+        return dots.properties(width=WIDTH, height=HEIGHT, title="all queries have the same number of tokens: no slope")
     slope, constant = fit["tokens"], fit["constant"]
     ends = [min(row["total"] for row in rows), max(row["total"] for row in rows)]
     line = [{"total": at, name: constant["value"] + slope["value"] * at} for at in ends]
     drawn = altair.Chart(altair.Data(values=line)).mark_line(color=LINE).encode(x=x, y=y)
     r2 = "" if fit["r2"] is None else f", R² {fit['r2']:.3f}"
-    told = f"{slope['value']:.3g} ± {slope['se']:.2g} (s.e.) a token{r2}"
+    told = f"{slope['value']:.3g} ± {slope['se']:.2g} (s.e.) per token{r2}"
     return altair.layer(dots, drawn).properties(width=WIDTH, height=HEIGHT, title=told)

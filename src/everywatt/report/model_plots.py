@@ -69,7 +69,7 @@ def scatter_plot(columns: Mapping[str, Floats], truth: Floats, target: str, out:
             )
         )
     if not charts:
-        raise UsageError("There is no column to draw.")
+        raise UsageError("There is no column to plot.")
     return _save(altair.concat(*charts, columns=3), out)
 
 
@@ -83,7 +83,7 @@ def _save(chart: Any, out: Path) -> Path:
     styled = chart.configure(font=FONT, background="white").configure_view(stroke=None)
     if out.suffix.lower() not in (*ENDINGS, ".html"):
         raise UsageError(
-            f"'{out.name}' does not say a format.", cure=f"a name that ends in {', '.join(ENDINGS)} or .html"
+            f"The name '{out.name}' has no known extension.", cure=f"a name that ends in {', '.join(ENDINGS)} or .html"
         )
     try:
         if out.suffix.lower() == ".html":

@@ -35,9 +35,9 @@ def plot(
     """
     check_ending(out)
     if what not in WHAT:
-        raise UsageError(f"'{what}' is not something to plot.", cure=f"one of: {', '.join(WHAT)}")
+        raise UsageError(f"'{what}' cannot be plotted.", cure=f"one of: {', '.join(WHAT)}")
     if what != "power" and (metrics or second):
-        raise UsageError("--metric and --second-axis choose lines over time; they go with --what power.")
+        raise UsageError("--metric and --second-axis apply only to --what power.")
     altair = load_altair()
     chart = _power(altair, run, metrics, second) if what == "power" else WHAT[what](altair, run)
     properties: dict[str, Any] = {"width": WIDTH, **({"height": HEIGHT} if what == "power" else {})}
@@ -49,7 +49,9 @@ def plot(
 def check_ending(out: Path) -> None:
     """UsageError where a file's name does not say a format that can be drawn."""
     if out.suffix.lower() not in ENDINGS:
-        raise UsageError(f"'{out.name}' does not say a format.", cure=f"a name that ends in {', '.join(ENDINGS)}")
+        raise UsageError(
+            f"The name '{out.name}' has no known extension.", cure=f"a name that ends in {', '.join(ENDINGS)}"
+        )
 
 
 def save(chart: Any, out: Path, *, scale: float = 2.0) -> Path:
@@ -103,12 +105,15 @@ def _power(altair: Any, run: Run, metrics: Sequence[str], second: Sequence[str])
     lines = lines_of(run)
     left = _chosen(lines, metrics) if metrics else [line for line in lines if line.chart == "power" and line.in_total]
     if not left:
-        raise MeasurementRefused("This run has no ticks of power to draw.", cure="everywatt plot RUN --list")
+        raise MeasurementRefused("This run has no ticks of power to plot.", cure="everywatt plot RUN --list")
     right = _chosen(lines, second)
     for side in (left, right):
         if len({CHARTS[line.chart][1] for line in side}) > 1:
             units = ", ".join(f"{metric_name(line)} in {CHARTS[line.chart][1] or 'no unit'}" for line in side)
-            raise UsageError(f"One axis has one unit: {units}.", cure="--second-axis for the other unit")
+            raise UsageError(
+                f"An axis has one unit, and these metrics have several: {units}.",
+                cure="--second-axis for the other unit",
+            )
     names = [metric_name(line) for line in [*left, *right]]
     scale = altair.Scale(domain=names, range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])
     layers = _band_layers(altair, run)
@@ -191,7 +196,7 @@ def _time(altair: Any, run: Run, field: str = "t") -> Any:
 def _bars(altair: Any, rows: list[dict[str, Any]], title: str) -> Any:
     """Horizontal bars with the 95 % interval and the figure itself."""
     if not rows:
-        raise MeasurementRefused(f"This run has no {title} with an energy figure.", cure="everywatt show RUN")
+        raise MeasurementRefused(f"This run has no {title} with an energy.", cure="everywatt show RUN")
     names = [row["name"] for row in rows]
     # Bars of one name would lie on top of each other.
     rows = [
@@ -258,4 +263,4 @@ WHAT: dict[str, Callable[..., Any]] = {
     "llm-tokens": tokens_chart,
     "llm-density": density_chart,
 }
-"""What can be drawn."""
+"""What can be plotted."""

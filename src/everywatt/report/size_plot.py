@@ -16,7 +16,7 @@ def plot_sizes(sizes: Sequence[Mapping[str, Any]], cheapest: int | None, out: Pa
     """Draw sizes (as `batch probe --json` has them) into a PNG, SVG or PDF; the cheapest one is marked."""
     rows = [_row(one, cheapest) for one in sizes if one["fits"]]
     if not rows:
-        raise MeasurementRefused("Nothing fits, so there is nothing to draw.")
+        raise MeasurementRefused("No size fits, so there is nothing to plot.")
     altair = load_altair()
     x = altair.X(
         "size:Q", title="Size", scale=altair.Scale(type="log", base=2, nice=False), axis=altair.Axis(grid=False)

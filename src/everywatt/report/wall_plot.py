@@ -24,7 +24,7 @@ def plot_wall(nodes: Sequence[Node], out: Path) -> Path:
     altair = load_altair()
     panels = [_panel(altair, node) for node in nodes if len(node.start_s)]
     if not panels:
-        raise MeasurementRefused("This comparison has no cells to draw.")
+        raise MeasurementRefused("This comparison has no cells to plot.")
     save(altair.vconcat(*panels), out)
     return out
 

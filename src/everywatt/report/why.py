@@ -25,15 +25,15 @@ class Cause:
 
 
 _MEANING = {
-    "gain": "the sensor's scale may be off, by the same factor in every window",
-    "offset": "the sensor may be off by some watts, all the time",
-    "edges": "what was drawn between the sensor's last publication and the window's edge is interpolated",
-    "aliasing": "the sensor looks only part of the time, and the load may beat with it",
-    "quantum": "the smallest step of the sensor",
-    "baseline": "the idle power scatters",
+    "gain": "the gain of the sensor may be wrong, by the same factor in every window",
+    "offset": "the offset of the sensor may be wrong, by the same watts all the time",
+    "edges": "power between the sensor's last publication and the window's edge is interpolated",
+    "aliasing": "the sensor samples only part of the time, and the load may alias with it",
+    "quantum": "the resolution of the sensor",
+    "baseline": "scatter of the idle power",
     "gap": "time without readings",
     "wraps": "the counter may have wrapped more than once",
-    "model": "nothing measures power here: watts are modelled from CPU use",
+    "model": "no sensor measures power here: watts are modelled from CPU utilisation",
 }
 
 
@@ -67,7 +67,7 @@ def _cure(source: str, width_j: float, energy: Energy, duration_s: float) -> str
     if source in ("gain", "offset"):
         left_j = CALIBRATED_PCT / 100 * joules / math.sqrt(2)
         if width_j <= left_j:
-            return "small already"
+            return "already small"
         after = _without(energy, gain=left_j, offset=left_j)
         return (
             f"calibrate the sensor against a meter (both to about {CALIBRATED_PCT} %): ± {format_percent(after / 100)}"
@@ -82,7 +82,7 @@ def _cure(source: str, width_j: float, energy: Energy, duration_s: float) -> str
         after = _without(energy, baseline=width_j / 2)
         return f"record idle for four times as long (--idle): ± {format_percent(after / 100)}"
     if source == "model":
-        return "a power sensor: everywatt doctor says which of them this machine could have"
+        return "a power sensor: everywatt doctor lists those that this machine could have"
     if source in ("gap", "wraps"):
         after = _without(energy, **{source: 0.0})
         return f"a recording without gaps: ± {format_percent(after / 100)}"

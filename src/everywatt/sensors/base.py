@@ -35,7 +35,7 @@ class Request:
     options   settings of a sensor, by its name: {"replay": {"tape": "…"}}
     sensors   the sensors that the run names explicitly, None where it leaves the choice to us
     everything  whether all processes of the machine are wanted, not only the trees under `pids`
-    memory    how the memory of processes is told: "rss", or "pss" (which costs 77 µs a process)
+    memory    metric of process memory: "rss", or "pss" (which costs 77 µs per process)
     reaper    the process of the everywatt command itself: its CPU time is the meter's, its children's is not
     patience_s  how long a probe may take, because a program waits for it; None where it may take what it needs
     """
@@ -141,9 +141,9 @@ def checked(row: Any, info: GroupInfo) -> Row:
         clean = tuple(NAN if value is None or not math.isfinite(value) else float(value) for value in values)
         times = int(read_ns), int(early_ns), int(late_ns)
     except (TypeError, ValueError) as error:
-        raise SensorError(f"a row makes no sense: {error}") from None
+        raise SensorError(f"invalid row: {error}") from None
     if len(clean) != len(info.channels):
         raise SensorError(f"{len(clean)} values for {len(info.channels)} channels")
     if times[1] > times[2]:
-        raise SensorError("a value was published before it was published")
+        raise SensorError("invalid row: early_ns > late_ns")
     return Row(*times, clean)

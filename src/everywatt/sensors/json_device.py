@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from everywatt.core.errors import NetworkError, SensorError, UsageError
 from everywatt.core.foreign import parse_json
 from everywatt.net.client import Client, Limits
+from everywatt.net.digest import Digest
 from everywatt.net.tls import ClientTls
 from everywatt.net.url import Login, Url
 
@@ -55,9 +56,20 @@ class JsonDevice:
     ca_file    certificates (PEM) to trust for https instead of the system's
     timeout_s  for the connection, and for each wait for data
     keep       whether its connection is kept for the next question; small plugs serve one client at a time
+    login      credentials, sent where the device asks for them: as a digest where it can check one, else in clear
     """
 
-    def __init__(self, url: str, *, ca_file: str | None = None, timeout_s: float = 5.0, keep: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        ca_file: str | None = None,
+        timeout_s: float = 5.0,
+        keep: bool = False,
+        login: Login | None = None,
+    ) -> None:
+        self._login = login
+        self._authorization: Callable[[str, str], str] | None = None
         limits = Limits(
             connect_s=timeout_s,
             silence_s=timeout_s,
@@ -74,7 +86,9 @@ class JsonDevice:
         except UsageError as error:
             raise SensorError(error.message) from None
         if self.url.login is not None:
-            raise SensorError("url holds credentials; they belong in user and password_file, or in the environment.")
+            raise SensorError(
+                "url contains credentials; put them into user and password_file, or into the environment."
+            )
 
     @property
     def host(self) -> str:
@@ -89,6 +103,23 @@ class JsonDevice:
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
         """Any request. SensorError where there is no response."""
+        answer = self._request(method, path, body, headers or {})
+        if answer.status == 401 and self._login is not None:
+            asked = answer.headers.get("www-authenticate")
+            digest = Digest.of(self._login, asked)
+            if digest is not None:
+                self._authorization = digest.answer
+            elif (asked or "").lower().startswith("basic"):
+                basic = self._login.basic
+                self._authorization = lambda method, path: basic
+            else:
+                return answer
+            answer = self._request(method, path, body, headers or {})
+        return answer
+
+    def _request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+        if self._authorization is not None:
+            headers = {"Authorization": self._authorization(method, path), **headers}
         try:
             response = self._client.request(method, path, body=body, headers=headers)
         except NetworkError as error:
@@ -108,9 +139,9 @@ class JsonDevice:
 def good(answer: Answer, host: str) -> Any:
     """The data of a response of status 200; SensorError with the status where it is another."""
     if answer.status in (401, 403):
-        raise SensorError(f"{host} refuses: {answer.status} (credentials missing or wrong).")
+        raise SensorError(f"{host} refuses access: {answer.status} (credentials missing or wrong).")
     if answer.status != 200:
-        raise SensorError(f"{host} answers with status {answer.status}.")
+        raise SensorError(f"{host} responds with status {answer.status}.")
     return answer.data
 
 

@@ -54,7 +54,7 @@ class SlowMeters:
 
     def meters(self) -> list[Meter]:
         """The meters to ask; SensorError where there is none, as for a family that has not said which it has."""
-        raise SensorError(f"{self.name} does not say which meters there are.")
+        raise SensorError(f"{self.name} does not list its meters.")
 
     def probe(self) -> Report:
         """One reading of each meter."""
@@ -64,7 +64,7 @@ class SlowMeters:
         samples: dict[str, float | None] = {}
         missing: dict[str, str] = {}
         try:
-            _ = self.every_s, self.timeout_s  # a wrong number is told now
+            _ = self.every_s, self.timeout_s  # report an invalid number now
             for meter in self.meters():
                 self._try(meter, samples, missing)
         except (EverywattError, OSError) as error:
@@ -84,7 +84,7 @@ class SlowMeters:
             return
         if values[0] != values[0]:
             meter.end()
-            missing[meter.channels[0].name] = f"{meter.label or meter.device} answers without a value"
+            missing[meter.channels[0].name] = f"{meter.label or meter.device} responds without a value"
             return
         self._meters.append(meter)
         for channel, value in zip(meter.channels, values, strict=True):
@@ -122,7 +122,7 @@ class SlowMeters:
         """A number more than 0 among the options."""
         value = self.options.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
-            raise SensorError(f"[sensor.{self.name}] {key} = {value!r} is no number more than 0.")
+            raise SensorError(f"[sensor.{self.name}] {key} = {value!r} is not a number above 0.")
         return float(value)
 
     def facts(self, **known: Any) -> Facts:
@@ -130,7 +130,7 @@ class SlowMeters:
         told = {key: self.options[key] for key in KNOWN if key in self.options}
         odd = next((key for key, value in told.items() if not isinstance(value, int | float)), None)
         if odd:
-            raise SensorError(f"[sensor.{self.name}] {odd} = {told[odd]!r} is no number.")
+            raise SensorError(f"[sensor.{self.name}] {odd} = {told[odd]!r} is not a number.")
         return Facts(**{**known, **{key: float(value) for key, value in told.items()}})
 
     def several(self, key: str) -> list[str]:
@@ -138,5 +138,5 @@ class SlowMeters:
         value = self.options.get(key) or ()
         found = [value] if isinstance(value, str) else list(value)
         if not all(isinstance(entry, str) and entry for entry in found):
-            raise SensorError(f"[sensor.{self.name}] {key} is a text or a list of texts.")
+            raise SensorError(f"[sensor.{self.name}] {key} must be a string or a list of strings.")
         return found

@@ -1,4 +1,5 @@
-"""Meters that take their time (a command, a BMC, a plug on the network): asked by a thread, so that nobody waits.
+"""Meters that take their time (a command, a BMC, a plug on the network): read by a thread, so that no other sensor
+waits.
 
 The recorder reads all sensors in turn. A meter that answers after a second, or never, must not hold up the others.
 """
@@ -59,7 +60,7 @@ class PolledGroup:
         if not rows and failure is not None:
             raise SensorError(failure)
         if not rows and silent_s > self._patience_s:
-            raise SensorError(f"{self.info.name} has not answered for {silent_s:.0f} s.")
+            raise SensorError(f"{self.info.name} has not responded for {silent_s:.0f} s.")
         return rows
 
     def poll(self) -> None:
@@ -78,7 +79,7 @@ class PolledGroup:
             if any(value == value for value in values):
                 row = Row(end_ns, start_ns - self._age_ns, end_ns, values)
             else:
-                failure = f"{self.info.name} answers without a value."
+                failure = f"{self.info.name} responds without a value."
         with self._lock:
             self._failure = failure
             self._heard_ns = self._clock.monotonic_ns()

@@ -75,7 +75,7 @@ def parse_host_times(data: bytes) -> HostTimes:
     """The first line of /proc/stat.
 
     Busy is user + nice + system + irq + softirq. The kernel counts guests in user and nice already, so they are not
-    added again. Idle is idle + iowait. Steal (the hypervisor ran somebody else) is neither: this machine did no work in
+    added again. Idle is idle + iowait. Steal (the hypervisor ran another guest) is neither: this machine did no work in
     it, and its processes are not charged for it either.
     """
     words = data.split(b"\n", 1)[0].split()

@@ -25,7 +25,7 @@ ORDER = (
 LATE = ("perf", "nvidia-smi")
 LAST = "modelled"
 # What has to be there before a sensor's module is worth loading: a program, a library, a folder of /sys, or settings.
-# The recorder stays small by what it does not load, and nothing on a network is asked that nobody configured.
+# The recorder stays small by what it does not load, and nothing on a network is contacted unless configured.
 NEEDS: dict[str, str] = {
     "tegrastats": "program tegrastats",
     "rocm-smi": "program rocm-smi",
@@ -143,13 +143,13 @@ def _lacking(name: str, target: str, request: Request) -> Report | None:
     elif kind == "program":
         folders = machine.environ.get("PATH", "").split(os.pathsep)
         there = any(os.access(os.path.join(folder, what), os.X_OK) for folder in folders if folder)  # noqa: PTH118
-        why = f"There is no {what} on the path."
+        why = f"{what} was not found on the PATH."
     elif kind == "library":
         from importlib.util import find_spec
 
         there, why = find_spec(what) is not None, f"The library {what} is not installed."
     else:
-        there, why = (machine.sys / what).exists(), f"There is no {machine.sys / what}."
+        there, why = (machine.sys / what).exists(), f"{machine.sys / what} does not exist."
     return None if there else Report(name, State.ABSENT, why, power=False)
 
 

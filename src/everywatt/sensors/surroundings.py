@@ -98,16 +98,16 @@ def find_guest(machine: Machine, cpus: Sequence[Mapping[str, str]]) -> str | Non
     maker = f"{file_text(dmi / 'sys_vendor')} {file_text(dmi / 'product_name')}".lower()
     bare = maker.split()[-1:] and maker.split()[-1].endswith((".metal", "-metal"))  # rented whole
     if not bare and any(word in maker for word in _GUEST_MAKERS):
-        return f"DMI says {' '.join(maker.split())}"
+        return f"DMI reports {' '.join(maker.split())}"
     kind = file_text(machine.sys / "hypervisor" / "type")
     if kind and "control_d" not in file_text(machine.proc / "xen" / "capabilities"):
-        return f"/sys/hypervisor says {kind}"
+        return f"/sys/hypervisor reports {kind}"
     if file_text(machine.proc / "device-tree" / "hypervisor" / "compatible"):
         return "the device tree names a hypervisor"
     # A container whose /proc is filtered (lxcfs) sees its share of the CPUs, but each still tells its socket's size.
     siblings = first.get("siblings", "")
     if siblings.isdigit() and len(cpus) < int(siblings):
-        return f"only {len(cpus)} of {siblings} CPUs of a socket are shown"
+        return f"only {len(cpus)} of {siblings} CPUs of a socket are visible"
     return None
 
 

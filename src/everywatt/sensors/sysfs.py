@@ -56,7 +56,7 @@ def entries(folder: Path) -> list[Path]:
 class NumberFile:
     """A file with one whole number ≥ 0 that is read again and again; the descriptor stays open.
 
-    `most` is the largest value that makes sense (a counter's range). After a failure the file is opened anew at the
+    `most` is the largest value that makes sense (a counter's range). After a failure the file is reopened at the
     next read, so that a device that comes back works again.
     """
 
@@ -101,7 +101,7 @@ class NumberFile:
             return self._fail(f"not a count: {text[:24].decode('ascii', 'replace')!r}")
         value = float(text)
         if self._most is not None and value > self._most:
-            return self._fail(f"{value:.0f} is beyond its range of {self._most:.0f}")
+            return self._fail(f"{value:.0f} is outside its range of {self._most:.0f}")
         self.trouble, self.denied = None, False
         return value
 
@@ -109,7 +109,7 @@ class NumberFile:
         if self._handle is None:
             self._handle = self._opener(str(self.path))
         data = os.pread(self._handle, _LONGEST, 0)
-        # A descriptor of a file that was removed or replaced repeats its last value for ever. Counters seldom stand
+        # A descriptor of a file that was removed or replaced repeats its last value indefinitely. Counters seldom stand
         # still, so that looking only then costs nothing.
         if data == self._last and os.fstat(self._handle).st_nlink == 0:
             self.close()
@@ -202,6 +202,16 @@ def watch(
         if clock.monotonic_ns() >= deadline_ns:
             break
     return first, last
+
+
+def threads_per_core(sys: Path) -> int | None:
+    """How many CPUs the system shows for each core (2 with hyper-threading); None where it does not say."""
+    try:
+        listed = (sys / "devices" / "system" / "cpu" / "cpu0" / "topology" / "thread_siblings_list").read_text()
+        siblings = [part.partition("-") for part in listed.strip().split(",")]
+        return sum(int(last or first) - int(first) + 1 for first, _, last in siblings)
+    except (OSError, ValueError):
+        return None
 
 
 def packages_of(sys: Path) -> list[int] | None:

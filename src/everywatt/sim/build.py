@@ -37,7 +37,7 @@ def compiler(environ: Mapping[str, str] | None = None) -> list[str]:
     if importlib.util.find_spec("ziglang"):
         return zig()
     raise SimError(
-        "The simulated libraries need a C compiler and there is none.",
+        "The simulated libraries need a C compiler, and none was found.",
         cure="pip install 'everywatt[sim]' (brings ziglang), or install gcc",
     )
 
@@ -63,14 +63,17 @@ def libraries(environ: Mapping[str, str] | None = None, command: Sequence[str] |
         except OSError:
             continue
         return _fill(fresh, folder, list(command or compiler(environ)))
-    raise SimError("There is no folder to compile into.", cure="set XDG_CACHE_HOME to a folder that can be written")
+    raise SimError(
+        "No writable cache directory was found for the compiled libraries.",
+        cure="set XDG_CACHE_HOME to a writable folder",
+    )
 
 
 def _caches(env: Mapping[str, str]) -> list[Path]:
     home = env.get("XDG_CACHE_HOME") or (env["HOME"] + "/.cache" if env.get("HOME") else None)
     private = Path(tempfile.gettempdir()) / f"everywatt-cache-{os.getuid()}"
     if private.exists() and private.stat().st_uid != os.getuid():
-        private = Path(tempfile.mkdtemp(prefix="everywatt-cache-"))  # somebody else made that folder
+        private = Path(tempfile.mkdtemp(prefix="everywatt-cache-"))  # another user made that folder
     return [*([Path(home) / "everywatt"] if home else []), private]
 
 
@@ -81,7 +84,7 @@ def _fill(fresh: Path, folder: Path, command: list[str]) -> Path:
             compile_library(SOURCES / source, fresh / library, command)
         try:
             fresh.rename(folder)
-        except OSError:  # somebody was faster
+        except OSError:  # another process was faster
             if not (folder / NVML).exists():
                 raise
         return folder

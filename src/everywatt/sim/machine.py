@@ -67,7 +67,7 @@ class SimMachine:
         curves = [parse_curve(item) if isinstance(item, str) else item for item in gpus]
         if replicate is not None:
             if replicate < 1:
-                raise UsageError(f"{replicate} is not a number of cards.", cure="--gpus 2")
+                raise UsageError(f"{replicate} is not a valid number of cards.", cure="--gpus 2")
             curves = curves or [parse_curve("constant:100W")]
             curves = [curves[i % len(curves)] for i in range(max(replicate, len(curves)))]
         boxes = [parse_curve(item) if isinstance(item, str) else item for item in packages]
@@ -234,7 +234,7 @@ def _device_line(folder: Path, name: str, curve: Curve) -> str:
         rows = (_PIECE.pack(p.t_s, p.length_s, p.from_w, p.to_w, p.before_j) for p in curve.pieces)
         (folder / f"curve-{name}").write_bytes(b"".join(rows))
     elif not isinstance(curve, Load):
-        raise UsageError(f"'{curve.text}' is a curve that the simulated hardware does not know.")
+        raise UsageError(f"'{curve.text}' is not supported by the simulated hardware.")
     numbers = (curve.low_w, curve.high_w, mean, amplitude, period, total)
     return f"device {name} {kind} " + " ".join(repr(float(n)) for n in numbers)
 

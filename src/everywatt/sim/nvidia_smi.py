@@ -77,7 +77,7 @@ def parse(args: list[str]) -> Options:
 
 
 def take(options: Options, wanted: str, value: str) -> None:
-    """Keep the value of one option; ValueError where it is none."""
+    """Keep the value of one option; ValueError if it is not valid."""
     if wanted == "loop":
         options.every = float(int(float(value or 0))) or 5.0
     elif wanted == "ms":

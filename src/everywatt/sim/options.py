@@ -257,9 +257,9 @@ class Settings:
 
 def _checked(gpu: Gpu) -> Gpu:
     if gpu.period_s < 0 or not 0 <= gpu.jitter_s <= gpu.period_s:
-        raise UsageError("The jitter of a simulated card has to be shorter than its period.")
+        raise UsageError("The jitter of a simulated card must be shorter than its period.")
     if gpu.drop >= 1:
-        raise UsageError("drop=1 would be a sensor that never publishes.", cure="a share below 1")
+        raise UsageError("drop=1 means a sensor that never publishes.", cure="a share below 1")
     return gpu
 
 
@@ -273,7 +273,7 @@ def parse_settings(texts: Iterable[str]) -> Settings:
         key, equals, value = item.partition("=")
         *where, plain = key.strip().split(".")
         if not equals:
-            raise UsageError(f"'{item}' is not key=value.", cure=_known())
+            raise UsageError(f"'{item}' is not of the form key=value.", cure=_known())
         if not where and plain in _MACHINE:
             name, parse = _MACHINE[plain]
             machine[name] = _value(item, parse, value)
@@ -281,7 +281,7 @@ def parse_settings(texts: Iterable[str]) -> Settings:
         kind = where[0] if where else "gpu"
         table = {"gpu": _GPU, "package": _PACKAGE}.get(kind, {})
         if plain not in table or len(where) > 2:
-            raise UsageError(f"'{key}' is not something that can be said of a simulated device.", cure=_known())
+            raise UsageError(f"'{key}' is not a property of a simulated device.", cure=_known())
         name, parse = table[plain]
         if len(where) == 2:
             target = single.setdefault((kind, int(where[1]) if where[1].isdigit() else -1), {})
@@ -306,7 +306,7 @@ def _value(item: str, parse: Callable[[str], Any], value: str) -> Any:
     try:
         return parse(value.strip().strip("'\""))
     except (ValueError, IndexError):
-        raise UsageError(f"'{item}' has a value that cannot be read.") from None
+        raise UsageError(f"The value of '{item}' cannot be read.") from None
 
 
 def _known() -> str:

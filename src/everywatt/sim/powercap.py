@@ -37,7 +37,7 @@ class Zone:
         return DEVICES / self.control / parent / self.folder
 
     def line(self) -> str:
-        """How powercap.c is told of it."""
+        """The line that describes it to powercap.c."""
         p = self.package
         terms = ",".join(f"{device}:{factor!r}" for device, factor in self.terms.items())
         numbers = (p.period_s, p.phase_s, p.quantum_j, p.wrap_j, p.start_j, p.reset_at_s)

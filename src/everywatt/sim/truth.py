@@ -37,7 +37,7 @@ class Truth:
     def joules(self, device: str, a_ns: int, b_ns: int) -> float:
         """Exact joules of a device between two instants."""
         if device not in self.terms:
-            raise UsageError(f"There was no device '{device}'.", cure=", ".join(self.terms))
+            raise UsageError(f"The simulation had no device '{device}'.", cure=", ".join(self.terms))
         terms, constant_w = self.terms[device]
         a, b = (a_ns - self.t0_ns) / 1e9, (b_ns - self.t0_ns) / 1e9
         total = constant_w * (b - a)
@@ -121,7 +121,9 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
         fresh.write_text(dumps(data, indent=1) + "\n")
         fresh.replace(path)
     except OSError as error:
-        raise SimError(f"The truth cannot be written to {path}: {error}.", cure="--truth FILE elsewhere") from None
+        raise SimError(
+            f"The truth cannot be written to {path}: {error}.", cure="--truth FILE in another folder"
+        ) from None
 
 
 def load(path: Path) -> Truth:

@@ -167,7 +167,7 @@ def arrow() -> tuple[Any, Any]:
 def job_schema() -> Any:
     """The Arrow schema of jobs."""
     pa, _ = arrow()
-    text, i64, i32, f64 = pa.string(), pa.int64(), pa.int32(), pa.float64()
+    text, i64, f64 = pa.string(), pa.int64(), pa.float64()
     device = pa.struct(
         [("device", text), ("domain", text), ("source", text), *((n, i64) for n in _ENERGIES), ("idle_uj", i64)]
     )
@@ -181,8 +181,7 @@ def job_schema() -> Any:
         "gpu_use": pa.list_(use),
         "steps": pa.list_(step),
         "complete": pa.bool_(),
-        **dict.fromkeys(("restart", "array_task_id", "het_offset", "nodes", "uid"), i32),
-        **dict.fromkeys(("job_id", "array_job_id", "het_job_id"), i64),
+        **dict.fromkeys(_INTEGERS, i64),
         **dict.fromkeys(("cpus", "coverage", "slurm_energy_j", "gpu_utilisation"), f64),
     }
     return pa.schema([(field.name, special.get(field.name) or _kind(field.name)) for field in fields(JobOnNode)])
@@ -195,6 +194,9 @@ def hour_schema() -> Any:
     return pa.schema([(field.name, special.get(field.name) or _kind(field.name)) for field in fields(NodeHour)])
 
 
+_INTEGERS: Final = (
+    "job_id", "array_job_id", "het_job_id", "restart", "array_task_id", "het_offset", "nodes", "uid",
+)  # fmt: skip
 _ENERGIES: Final = ("energy_uj", "low_uj", "high_uj")
 
 

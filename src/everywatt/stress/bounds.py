@@ -10,7 +10,7 @@ from everywatt.stress.kinds import stream_bytes
 from everywatt.stress.program import Program
 
 WORKER_BYTES = 32 * 2**20
-"""What a worker itself may need, with numpy."""
+"""Memory that a worker itself may need, with numpy."""
 MARGIN_BYTES = 256 * 2**20
 MARGIN_SHARE = 0.05
 
@@ -24,9 +24,9 @@ def check_memory(program: Program, machine: Machine | None = None, engine: str =
     allowed = available - max(MARGIN_BYTES, int(total * MARGIN_SHARE))
     if needed > allowed:
         raise UsageError(
-            f"The program needs {format_bytes(needed)} of memory; {format_bytes(available)} are available, "
-            f"and {format_bytes(available - allowed)} of that stay free.",
-            cure=f"at most {format_bytes(max(0, allowed))} in all",
+            f"The program needs {format_bytes(needed)} of memory; {format_bytes(available)} are available, and "
+            f"{format_bytes(available - allowed)} of that must stay free.",
+            cure=f"at most {format_bytes(max(0, allowed))} in total",
         )
 
 

@@ -13,7 +13,7 @@ from everywatt.stress.program import RESOURCES, Cpu, Gpu, Program, Step
 from everywatt.stress.shapes import Shape
 
 DEFAULT = ""
-"""The key of the shape for every resource that has none of its own."""
+"""Key of the shape for all resources without one of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ def shaped(
     one_by_one  each resource alone, one after another, in equal parts of the time
     """
     if not load.resources:
-        raise UsageError("No resource is asked for.", cure="everywatt stress --cpu 2 --shape ramp:0..100 --time 20")
+        raise UsageError("No resource was given.", cure="everywatt stress --cpu 2 --shape ramp:0..100 --time 20")
     if not time_s > 0:
-        raise UsageError(f"A load of {time_s:g} s cannot be.", cure="a time above zero")
+        raise UsageError(f"A duration of {time_s:g} s is not valid.", cure="a time above zero")
     if steps is not None and steps < 1:
-        raise UsageError(f"{steps} steps cannot be played.", cure="one or more")
+        raise UsageError(f"{steps} is not a valid number of steps.", cure="one or more")
     for word in shapes:
         if word != DEFAULT and word not in load.resources:
-            raise UsageError(f"There is a shape for {word}, and no {word} to load.", cure=f"--{word}")
+            raise UsageError(f"There is a shape for {word}, but no {word} load.", cure=f"--{word}")
     parts = _parts(load, shapes, one_by_one)
     played: list[Step] = []
     for part in parts:

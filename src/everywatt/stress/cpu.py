@@ -75,7 +75,7 @@ class Instructions:
             self._event = None
 
     def read(self) -> int | None:
-        """How many so far; None where nobody counts."""
+        """How many so far; None if not counted."""
         return None if self._event is None else read_event(self._event)
 
     def close(self) -> None:

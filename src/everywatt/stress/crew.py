@@ -140,7 +140,7 @@ class Crew:
             for worker in self.workers:
                 if worker.ended is not None:
                     raise UsageError(
-                        f"The {worker.plan.role} load cannot be made: {worker.ended}", cure=worker.plan.cure
+                        f"The {worker.plan.role} load cannot be generated: {worker.ended}", cure=worker.plan.cure
                     )
             if time.monotonic() > deadline:
                 raise EverywattError(f"A load worker was not ready after {READY_S:g} s.", cure="fewer workers")
@@ -148,7 +148,7 @@ class Crew:
 
 def _started(plan: Plan) -> Worker:
     if not sys.executable:
-        raise UsageError("This program does not know its Python interpreter, so no load worker can be started.")
+        raise UsageError("This process does not know its Python interpreter, so load workers cannot be started.")
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "everywatt.stress.worker"],
         stdin=subprocess.PIPE,

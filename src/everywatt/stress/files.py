@@ -78,7 +78,7 @@ def parse_program(data: Mapping[str, Any], default_name: str = "stress") -> Prog
     name = common.pop("name", default_name)
     parts = common.pop("part", [{}])
     if not isinstance(name, str) or not isinstance(parts, list) or not all(isinstance(one, dict) for one in parts):
-        raise UsageError("name is a text, and each part is a table of its own.", cure="[[part]]")
+        raise UsageError("name must be a string, and each part a table of its own.", cure="[[part]]")
     programs = [part_of({**common, **one}).program(name) for one in parts]
     return Program(tuple(step for program in programs for step in program.steps), name)
 
@@ -89,9 +89,9 @@ def part_of(words: Mapping[str, Any]) -> Part:
     words = {key.replace("-", "_"): value for key, value in words.items()}
     for key, value in words.items():
         if key not in known:
-            raise UsageError(f"'{key}' means nothing in a load program.", cure=f"one of: {', '.join(sorted(known))}")
+            raise UsageError(f"Unknown key '{key}' in a load program.", cure=f"one of: {', '.join(sorted(known))}")
         if not isinstance(value, _TYPES[key]) or (isinstance(value, bool) and key != "one_by_one"):
-            raise UsageError(f"{key} = {value!r} cannot be.", cure=f"{key} = {_EXAMPLES[key]}")
+            raise UsageError(f"{key} = {value!r} is not valid.", cure=f"{key} = {_EXAMPLES[key]}")
     gpu = words.get("gpu")
     return Part(**{**words, "gpu": tuple(gpu)}) if isinstance(gpu, list) else Part(**words)
 
@@ -132,7 +132,7 @@ def _shapes(value: str | Mapping[str, str]) -> dict[str, Shape]:
         if resource not in (DEFAULT, *RESOURCES):
             raise UsageError(f"There is no resource '{resource}'.", cure=f"one of: {', '.join(RESOURCES)}")
         if not isinstance(text, str):
-            raise UsageError(f"The shape {text!r} of {resource} is not a text.", cure='shape = "ramp:0..100"')
+            raise UsageError(f"The shape {text!r} of {resource} is not a string.", cure='shape = "ramp:0..100"')
     return {resource: parse_shape(text) for resource, text in words.items()}
 
 

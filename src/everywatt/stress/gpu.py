@@ -10,7 +10,7 @@ from everywatt.core.errors import UsageError
 from everywatt.stress.pacing import Stretch, pace
 
 BURST_S = 0.002
-"""About how long a burst keeps the device busy before it is waited for."""
+"""Approximate length of a burst on the device before synchronising with it."""
 
 
 class Products(Protocol):
@@ -183,7 +183,7 @@ def find_engine(device: int) -> tuple[str, str]:
         if device < there:
             return name, what
         reasons.append(f"{what} has {there} device{'s' * (there != 1)}")
-    raise UsageError(f"nothing can load GPU {device} here ({'; '.join(reasons)}).")
+    raise UsageError(f"GPU {device} cannot be loaded here ({'; '.join(reasons)}).")
 
 
 def _torch_count() -> tuple[int, str]:

@@ -17,14 +17,14 @@ from pathlib import Path
 
 MIB = 2**20
 STREAM_BYTES = (64 * MIB, 256 * MIB)
-"""The least and the most that one of the two halves of a stream has."""
+"""Smallest and largest share of one of the two halves of a stream."""
 _STREAM_ROUND = MIB // 2
 _MATRIX = 48
 _NUMBERS = 2048
 _SORTED = 1024
 _MODULUS = 2**255 - 19
 ROUND_NS = 200_000
-"""About how long a worker works between two looks at the clock."""
+"""Approximate time that a worker works between two looks at the clock."""
 
 
 @dataclass(frozen=True, slots=True)

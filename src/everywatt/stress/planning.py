@@ -17,7 +17,7 @@ from everywatt.stress.stress_ng import METHODS
 
 ENGINES = ("own", "stress-ng")
 DISK_BYTES = 256 * 2**20
-"""Free space below which nothing is written to a disk."""
+"""Free disk space below which nothing is written."""
 _GPU_CURE = "torch with CUDA, or: pip install 'everywatt[opencl]'"
 
 Row = tuple[int, int, float, str]
@@ -64,7 +64,7 @@ def _stress_ng(program: Program) -> list[Plan]:
     other = {step.cpu.kind for step in program.steps if step.cpu is not None} - METHODS.keys()
     if other:
         raise UsageError(
-            f"stress-ng has no load control for the kind {min(other)}.",
+            f"stress-ng cannot control the load of the kind {min(other)}.",
             cure="--engine own, or a kind of: " + ", ".join(METHODS),
         )
 
@@ -98,8 +98,8 @@ def _gpu(program: Program) -> list[Plan]:
 def _writable(folder: str | Path | None) -> str:
     chosen = Path(folder) if folder is not None else Path(tempfile.gettempdir())
     if not chosen.is_dir() or not os.access(chosen, os.W_OK):
-        raise UsageError(f"{chosen} is not a folder that can be written.", cure="--disk-folder FOLDER")
+        raise UsageError(f"{chosen} is not a writable folder.", cure="--disk-folder FOLDER")
     free = shutil.disk_usage(chosen).free
     if free < DISK_BYTES:
-        raise UsageError(f"{chosen} has {format_bytes(free)} left; disk load wants {format_bytes(DISK_BYTES)}.")
+        raise UsageError(f"{chosen} has {format_bytes(free)} left; disk load needs {format_bytes(DISK_BYTES)}.")
     return str(chosen.resolve())

@@ -23,7 +23,7 @@ from everywatt.stress.weighing import weighed
 
 LOOK_S = 0.2
 LATE_S = 3.0
-"""How long after a step's end its workers' reports are waited for, before the step is told without them."""
+"""How long after the end of a step to wait for its workers' reports."""
 
 Stop = Callable[[], object]
 
@@ -176,7 +176,7 @@ class _Player:
         self._told(result)
 
     def _stolen_s(self) -> float | None:
-        """Seconds that the hypervisor has run somebody else, over all CPUs; None where the kernel does not say."""
+        """Seconds that the hypervisor has run another guest, over all CPUs; None if the kernel does not report it."""
         try:
             return parse_host_times(self._stat.read_bytes()).steal_s
         except (OSError, ValueError):

@@ -29,7 +29,7 @@ class Cpu:
 
     def __post_init__(self) -> None:
         if not 1 <= self.cores <= MOST_CORES:
-            raise UsageError(f"{self.cores} cores cannot be loaded.", cure="one core or more")
+            raise UsageError(f"{self.cores} is not a valid number of cores.", cure="one core or more")
         _share(self.percent, "of a core")
         if self.kind not in KINDS:
             raise UsageError(f"There is no kind of work '{self.kind}'.", cure=f"one of: {', '.join(KINDS)}")
@@ -45,7 +45,7 @@ class Gpu:
     def __post_init__(self) -> None:
         _share(self.percent, "of a GPU")
         if not self.devices or min(self.devices) < 0 or len(set(self.devices)) < len(self.devices):
-            raise UsageError(f"{list(self.devices)} is not a list of GPUs.", cure="different numbers from 0")
+            raise UsageError(f"{list(self.devices)} is not a list of GPUs.", cure="distinct numbers from 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Step:
             (self.network_bytes_per_s, "bytes per second over the network"),
         ):
             if not 0 <= amount < math.inf:
-                raise UsageError(f"{amount:g} {what} cannot be asked for.")
+                raise UsageError(f"{amount:g} {what} is not valid.")
 
     @property
     def asked(self) -> dict[str, float | int | str]:
@@ -96,7 +96,7 @@ class Program:
 
     def __post_init__(self) -> None:
         if not self.steps:
-            raise UsageError("A load program without a step does nothing.")
+            raise UsageError("A load program needs at least one step.")
 
     @property
     def duration_s(self) -> float:
@@ -120,4 +120,4 @@ class Program:
 
 def _share(percent: float, of: str) -> None:
     if not 0 <= percent <= 100:
-        raise UsageError(f"{percent:g} % {of} cannot be asked for.", cure="0 to 100")
+        raise UsageError(f"{percent:g} % {of} is not valid.", cure="0 to 100")

@@ -9,7 +9,7 @@ from typing import Any
 from everywatt.stress.program import Step
 
 SHORT_POINTS = 3.0
-"""A share that is missed by more than this many points gets a note; so does an amount missed by this many percent."""
+"""A share missed by more than this many points gets a note; so does an amount missed by this many percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class StepResult:
     start_ns, end_ns  CLOCK_MONOTONIC
     reached           by the same names as `asked`; `cpu_percent` is the workers' own CPU time over wall time. Also
                       `cpu_s` (all workers), and for CPU work `operations` and `bytes` that its kind counts, `waited_s`
-                      (workers were ready and no core was free) and `stolen_s` (the hypervisor ran somebody else)
+                      (workers were ready and no core was free) and `stolen_s` (the hypervisor ran another guest)
     notes             why less was reached than asked
     complete          False: the program was stopped inside this step
     """
@@ -44,7 +44,8 @@ class StepResult:
 
     @property
     def cpu_missed_points(self) -> float | None:
-        """How many points of CPU load less than asked were reached, below zero where more; None where none was told."""
+        """How many points of CPU load less than asked were reached, below zero where more; None if none was
+        reported."""
         if self.step.cpu is None or "cpu_percent" not in self.reached:
             return None
         return self.step.cpu.percent - self.reached["cpu_percent"]
@@ -60,7 +61,7 @@ class StepResult:
     def off_points(self, allowed: float = SHORT_POINTS) -> float | None:
         """How far the duty cycle is from what was asked.
 
-        None where that cannot be told: no CPU load, or it fell short by more than `allowed` points and the machine
+        None if that cannot be determined: no CPU load, or it fell short by more than `allowed` points and the machine
         withheld at least as many.
         """
         missed = self.cpu_missed_points

@@ -22,7 +22,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.units import parse_duration_s
 
 STEPS = 11
-"""How many steps a shape has that does not say it itself: a ramp from 0 to 100 goes by tens."""
+"""Default number of steps of a shape: a ramp from 0 to 100 goes by tens."""
 
 _CURE = "ramp:0..100, constant:50, steps:0,50,100, sine:20..80,30s, random:0..100, walk:0..100,10, latin:0..100"
 _RANGE = re.compile(r"([\d.]+)\.\.([\d.]+)")
@@ -81,7 +81,7 @@ def parse_shape(text: str) -> Shape:
     if kind == "sine":
         return Shape(kind, ends, period_s=_period(more, text) if more else None)
     if kind in ("random", "latin") and more:
-        raise UsageError(f"'{more}' means nothing in the shape '{text}'.", cure=f"{kind}:{rest.partition(',')[0]}")
+        raise UsageError(f"'{more}' is not valid in the shape '{text}'.", cure=f"{kind}:{rest.partition(',')[0]}")
     return Shape(kind, ends, size=_size(more, text) if more else None)
 
 
@@ -98,7 +98,7 @@ def _level(word: str, text: str) -> float:
     try:
         level = float(word)
     except ValueError:
-        raise UsageError(f"'{word}' in the shape '{text}' is not a number of percent.", cure=_CURE) from None
+        raise UsageError(f"'{word}' in the shape '{text}' is not a percentage.", cure=_CURE) from None
     if not 0 <= level <= 100:
         raise UsageError(f"{word} % in the shape '{text}' is outside 0 … 100.")
     return level
@@ -107,14 +107,14 @@ def _level(word: str, text: str) -> float:
 def _size(word: str, text: str) -> float:
     size = _level(word, text)
     if size == 0:
-        raise UsageError(f"A step of 0 in the shape '{text}' leads nowhere.")
+        raise UsageError(f"A step size of 0 in the shape '{text}' is not valid.")
     return size
 
 
 def _period(word: str, text: str) -> float:
     period_s = parse_duration_s(word)
     if period_s <= 0:
-        raise UsageError(f"A period of {word} in the shape '{text}' cannot be.")
+        raise UsageError(f"A period of {word} in the shape '{text}' is not valid.")
     return period_s
 
 
@@ -123,7 +123,7 @@ def _ramp(shape: Shape, _time_s: float, steps: int | None, _chance: random.Rando
     size = shape.size
     count = steps or STEPS if size is None else max(1, math.ceil(abs(last - first) / size - 1e-9)) + 1
     if count == 1:
-        raise UsageError("A ramp of one step cannot reach both its ends.", cure="two steps or more")
+        raise UsageError("A ramp of one step cannot reach both ends.", cure="two steps or more")
     return [first + (last - first) * number / (count - 1) for number in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""CPU load by stress-ng: started anew for each step with whole seconds, and ended by us, since its own timer may not.
+"""CPU load by stress-ng: restarted for each step with whole seconds, and ended by us, since its own timer may not.
 
 Timeouts below a second never end in versions that are widely installed, so it always gets more time than the step has.
 """
@@ -22,7 +22,7 @@ from everywatt.stress.pacing import Stretch, waited_s
 from everywatt.stress.worker import ask_for_the_end
 
 METHODS = {"integer": "int64", "float": "double", "vector": "matrixprod"}
-"""Kinds of work that its load control covers, with its names for them."""
+"""Kinds of work covered by its load control, with its names for them."""
 LOOK_NS = 100_000_000
 LEAVE_S = 0.3
 

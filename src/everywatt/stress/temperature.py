@@ -18,7 +18,7 @@ LOOK_S = 1.0
 OLD_S = 10.0
 _CELSIUS = "°C"
 _LIKELY_C = (-40.0, 200.0)
-"""What a chip's temperature can be; disconnected inputs read far outside of it."""
+"""Plausible range of a chip's temperature; disconnected inputs read far outside it."""
 
 
 class Thermometer:
@@ -60,7 +60,7 @@ class Thermometer:
 class TooHot:
     """A `stop` for `play`: a sentence as soon as something is hotter than the limit, else None.
 
-    UsageError where nothing here tells a temperature: a limit that nobody watches is none.
+    UsageError if no sensor reports a temperature: a limit that is not monitored is none.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class TooHot:
         if not self._thermometer.read():
             self._thermometer.close()
             raise UsageError(
-                "Nothing on this machine tells a temperature, so none can be kept.", cure="a bounded --time"
+                "No sensor on this machine reports a temperature, so no limit can be enforced.",
+                cure="leave --max-temperature out and limit --time",
             )
 
     def __call__(self) -> str | None:
@@ -83,7 +84,7 @@ class TooHot:
         self._next = self._clock() + LOOK_S
         found = self._thermometer.read()
         if not found:
-            return "nothing tells the temperature any more"
+            return "no sensor reports a temperature any more"
         name, hottest = max(found.items(), key=lambda item: item[1])
         if hottest <= self._limit_c:
             return None

@@ -11,7 +11,7 @@ from everywatt.stress.program import Step
 from everywatt.stress.results import SHORT_POINTS
 
 LEAST_OVER_S = 0.005
-"""Of CPU time on each core: less too much is how a worker reports, not how it works."""
+"""CPU time per core: a smaller excess comes from reporting, not from the work itself."""
 
 Reports = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -21,7 +21,7 @@ def weighed(
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """What was reached in the `seconds` of this step, by the names of `Step.asked`, and why it was less.
 
-    `stolen_s` is how long the hypervisor ran somebody else meanwhile, over all CPUs.
+    `stolen_s` is how long the hypervisor ran another guest meanwhile, over all CPUs.
     """
     by_role: dict[str, list[Mapping[str, Any]]] = {}
     for worker in workers:
@@ -73,14 +73,14 @@ def _why(lacking_s: float, waited_s: float | None, stolen_s: float, whole_s: flo
     if lacking_s < 0:
         return f"the duty cycle was off by {-100 * lacking_s / whole_s:.0f} points"
     if waited_s is None:
-        return "whether the machine was busy is not known here"
+        return "whether the machine was busy is unknown"
     allowed_s = SHORT_POINTS / 100 * whole_s
     if waited_s + stolen_s >= lacking_s - allowed_s:
-        told = f"the machine was busy, workers waited {waited_s:.2f} s for a core"
+        told = f"the machine was busy: workers waited {waited_s:.2f} s for a core"
         return f"{told}; the hypervisor took {stolen_s:.2f} s" if stolen_s > allowed_s / 2 else told
     return (
-        f"{lacking_s:.2f} s of CPU time are missing and workers waited {waited_s:.2f} s for a core: "
-        "a quota of their cgroup, or the duty cycle"
+        f"{lacking_s:.2f} s of CPU time are missing and workers waited {waited_s:.2f} s for a core: limited by a "
+        "cgroup quota, or by the duty cycle"
     )
 
 

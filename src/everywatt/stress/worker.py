@@ -54,7 +54,7 @@ class Role(Protocol):
 
 
 class Left(Exception):
-    """The parent has closed stdin: there is nobody to work for."""
+    """The parent has closed stdin: there is no one to work for."""
 
 
 class Pipe:
@@ -162,7 +162,7 @@ def main() -> int:
         serve(Pipe(), say)
     except (Left, BrokenPipeError):
         return 0
-    except Exception as error:  # noqa: BLE001 - drivers and libraries may do anything; the parent tells the user
+    except Exception as error:  # noqa: BLE001 - drivers and libraries may do anything; the parent reports it
         say({"error": str(error) if isinstance(error, EverywattError) else f"{type(error).__name__}: {error}"})
         return 1
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.errors import TapeDamaged
-from everywatt.tape import schema
+from everywatt.tape import schema, shapes
 from everywatt.tape.opening import Opened
 from everywatt.tape.sealing import Tally
 
@@ -21,15 +22,21 @@ def checked(path: Path, table: str, row: tuple[Any, ...] | None) -> tuple[Any, .
         raise TapeDamaged(f"{path}: table {table} lost a row.")
     if schema.checksum(table, row[:-1]) != row[-1]:
         raise TapeDamaged(f"{path}: table {table}, row {row[0]}: the checksum does not match.")
+    if column := shapes.odd_column(table, row[:-1]):
+        raise TapeDamaged(f"{path}: table {table}, row {row[0]}: its {column} is of a type that it never has.")
     return row[:-1]
 
 
 def parsed(path: Path, table: str, row: Any, text: Any) -> Any:
-    """JSON of a column."""
+    """JSON of a column, of the shape that its table has."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, TypeError, RecursionError):
-        raise TapeDamaged(f"{path}: table {table}, row {row} holds no JSON.") from None
+        raise TapeDamaged(f"{path}: table {table}, row {row} is not JSON.") from None
+    shape = shapes.META.get(row, object) if table == "meta" else shapes.JSON[table]
+    if not shapes.fits(value, shape):
+        raise TapeDamaged(f"{path}: table {table}, row {row} has the wrong type: {reprlib.repr(value)}.")
+    return value
 
 
 def has_log(path: Path) -> bool:
@@ -48,7 +55,7 @@ def read_seal(db: sqlite3.Connection, path: Path) -> list[dict[str, Any]]:
     seals = [parsed(path, "seal", 1, row[2]) for row in rows]
     indexes = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type='index'")}
     if seals and not indexes.issuperset(schema.INDEXES):
-        raise TapeDamaged(f"{path}: it is sealed, and an index is missing.")
+        raise TapeDamaged(f"{path}: the tape is sealed, but an index is missing.")
     return seals
 
 
@@ -60,18 +67,19 @@ def unsealed_sentences(path: Path, meta: Mapping[str, Any], opened: Opened) -> l
     lately = f"{interval:g} s" if isinstance(interval, int | float) else "some time"
     if opened.log_cut:
         return [
-            f"{path.name} is not sealed, and the log beside it is damaged: up to {lately} at its end, and all that was "
+            f"{path.name} is not sealed, and the log beside it is damaged: up to {lately} at its end, and everything "
             "written after the damage, is missing."
         ]
     if opened.log:
         return [
-            f"{path.name} is not sealed: it is being written, or its recorder ended; rows not yet flushed are missing."
+            f"{path.name} is not sealed: it is still recording, or its recorder has died; rows not yet flushed are "
+            "missing."
         ]
     if opened.log is None:
-        return [f"{path.name} is not sealed, and the log beside it cannot be read here: up to {lately} can be missing."]
+        return [f"{path.name} is not sealed, and the log beside it cannot be read: up to {lately} may be missing."]
     return [
-        f"{path.name} is not sealed, and the log beside it ({path.name}-wal) is not there: "
-        f"up to {lately} before its end, and all of it that came later, can be missing."
+        f"{path.name} is not sealed, and the log beside it ({path.name}-wal) is missing: up to {lately} before its "
+        "end, and everything after that, may be lost."
     ]
 
 
@@ -104,11 +112,11 @@ def problems(db: sqlite3.Connection, seal: list[dict[str, Any]]) -> Iterator[Pro
         try:
             yield from _table_problems(db, table, tally)
         except (*schema.BROKEN, ValueError) as error:
-            yield table, None, None, f"it cannot be read: {error}."
+            yield table, None, None, f"the table cannot be read: {error}."
             continue
         wanted = seal[0].get(table) if seal and isinstance(seal[0], dict) else None
         if seal and wanted != tally.result():
-            yield table, None, None, f"it holds {tally.count} rows that are not the {wanted} that were sealed."
+            yield table, None, None, f"it has {tally.count} rows that differ from the {wanted} that were sealed."
 
 
 def _table_problems(db: sqlite3.Connection, table: str, tally: Tally) -> Iterator[Problem]:
@@ -154,7 +162,7 @@ class Salvage:
         """Remember that a table ends early."""
         if table not in self._said:
             self._said.add(table)
-            where = "nothing of it is left" if last is None else f"what came after row {last} is lost"
+            where = "nothing of it is left" if last is None else f"everything after row {last} is lost"
             self.sentences.append(f"Table {table}: {where}.")
 
 

@@ -138,7 +138,7 @@ def split_frame(data: bytes, columns: int, rows: int) -> list[tuple[int, memoryv
         parts.append((tag, body[at : at + length]))
         at += length
     if at != len(body):
-        raise CodecError("its length is wrong")
+        raise CodecError("wrong length")
     return parts
 
 
@@ -150,7 +150,7 @@ def inflate(data: bytes | memoryview, most: int) -> bytes:
     except zlib.error as error:
         raise CodecError(str(error)) from None
     if len(plain) > most or not engine.eof or engine.unused_data:
-        raise CodecError("it does not inflate to what it should")
+        raise CodecError("decompressed size mismatch")
     return plain
 
 

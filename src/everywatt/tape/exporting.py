@@ -14,13 +14,15 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from everywatt.core.errors import MissingExtra, TapeError, UsageError
+from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.core.jsonio import dumps
+from everywatt.core.tables import neutral_cell
 from everywatt.tape.reader import StoredGroup, Tape
 
 KINDS: Final = ("csv", "jsonl", "parquet", "arrow")
@@ -60,30 +62,41 @@ Rows = Iterator[tuple[Any, ...]]
 
 
 def export(
-    segments: Sequence[Path], kind: str, out: Path, tell: Callable[[float, str], None] = lambda share, text: None
+    segments: Sequence[Path],
+    kind: str,
+    out: Path,
+    tell: Callable[[float, str], None] = lambda share, text: None,
+    *,
+    neutral: bool = False,
 ) -> list[Path]:
     """Write a run's ticks to `out`, its spans, points and groups beside it; gives the paths. Files are replaced whole.
 
     Value is in `unit`; null where the channel gave nothing. monotonic_ns is when it was read, and it was published
     between early_ns and late_ns. `tell` is called with the share that is done and what is being written.
+    With `neutral`, words in a CSV that a spreadsheet would take for a formula have an apostrophe before them.
     """
     if kind not in KINDS:
-        raise UsageError(f"'{kind}' is not something to export to.", cure=f"one of: {', '.join(KINDS)}")
+        raise UsageError(f"'{kind}' is not an export format.", cure=f"one of: {', '.join(KINDS)}")
     if not segments:
         raise UsageError("There is no tape to export.")
+    if neutral and kind != "csv":
+        raise UsageError("Only a CSV can hold formulas.", cure="--to csv --neutral")
     out = Path(out)
-    write = {"csv": _write_csv, "jsonl": _write_jsonl}.get(kind) or _arrow_writer(kind)
+    writers: dict[str, Callable[[Path, dict[str, str], Rows], None]] = {
+        "csv": partial(_write_csv, neutral=neutral),
+        "jsonl": _write_jsonl,
+    }
+    write = writers.get(kind) or _arrow_writer(kind)
     with contextlib.ExitStack() as stack:
         tapes = [stack.enter_context(Tape.open(path)) for path in segments]
         try:
-            out.parent.mkdir(parents=True, exist_ok=True)
             write(out, TICKS, (row for tape in tapes for row in _ticks(tape, tell)))
             write(beside(out, "spans"), SPANS, (row for tape in tapes for row in _spans(tape)))
             write(beside(out, "points"), POINTS, (row for tape in tapes for row in _points(tape)))
             with _replacing(groups_file(out)) as part:
                 part.write_text(dumps([_groups(tape) for tape in tapes], indent=1), encoding="utf-8")
         except OSError as error:
-            raise TapeError(f"{out} cannot be written: {error.strerror or error}.") from None
+            raise UsageError(f"{out} cannot be written: {error.strerror or error}.") from None
     return [out, beside(out, "spans"), beside(out, "points"), groups_file(out)]
 
 
@@ -98,9 +111,8 @@ def groups_file(out: Path) -> Path:
 
 
 def host_of(tape: Tape) -> str:
-    """The host that a tape says it is of, else the one in its file's name."""
-    host = tape.meta.get("host")
-    return host if isinstance(host, str) and host else tape.path.stem.rpartition("-")[0] or tape.path.stem
+    """The host in the name of a tape's file."""
+    return tape.path.stem.rpartition("-")[0] or tape.path.stem
 
 
 def _utc_ns(tape: Tape, at_ns: int | None) -> int | None:
@@ -170,11 +182,12 @@ def _text_rows(columns: dict[str, str], rows: Rows) -> Rows:
         yield tuple(cells)
 
 
-def _write_csv(path: Path, columns: dict[str, str], rows: Rows) -> None:
+def _write_csv(path: Path, columns: dict[str, str], rows: Rows, *, neutral: bool) -> None:
     with _replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows(_text_rows(columns, rows))
+        lines = _text_rows(columns, rows)
+        writer.writerows(([neutral_cell(cell) for cell in line] for line in lines) if neutral else lines)
 
 
 def _write_jsonl(path: Path, columns: dict[str, str], rows: Rows) -> None:

@@ -29,7 +29,7 @@ class News:
 
 
 class Follower:
-    """What is new on one tape at every look. A row is told once, also when the tape is sealed in between.
+    """What is new on one tape at every look. A row is returned once, also if the tape is sealed in between.
 
     `back_ns` is how far before the tape's end the first look reaches; None: to its start. `tables` asks for the rows
     of tables too, all from the start, since they tell changes only. `until_ns`: as if the tape ended there.
@@ -43,7 +43,7 @@ class Follower:
         self._wants_tables = tables
         self._back_ns = back_ns
         self._frame = self._table = 0
-        self._told: dict[int, int] = {}  # group → publication of the newest row that was told
+        self._told: dict[int, int] = {}  # group → publication of the newest row returned
         self._tables_ns = -(2**62)
         self._began = False
 

@@ -1,4 +1,4 @@
-"""Columns of a tape that is being written: each frame is decoded once, however often somebody asks.
+"""Columns of a tape that is being written: each frame is decoded once, however often it is queried.
 
 A frame of a live tape holds a second, so what is around a window are hundreds of them, and one who follows a tape asks
 for nearly the same ones again and again. A frame that was written stays as it is until the tape is sealed.

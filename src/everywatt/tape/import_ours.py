@@ -29,16 +29,16 @@ def import_export(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) 
             name = str(entry["channel"])
             value = NAN if entry["value"] in (None, "") else float(entry["value"])
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"{paths[0]} is not an export of ours: {error!r}.") from None
+            raise UsageError(f"{paths[0]} is not an export of everywatt: {error!r}.") from None
         if first is not None and entry.get("host") != first.get("host"):
             raise UsageError(
-                f"{paths[0]} holds several hosts; a tape is the recording of one.", cure="split it by host"
+                f"{paths[0]} contains several hosts, and a tape is the recording of one.", cure="split it by host"
             )
         ticks.setdefault(name, {})[key] = value
         described.setdefault(name, entry)
         first, last = first or entry, entry if not last or key[0] > int(last["monotonic_ns"]) else last
     if first is None:
-        raise UsageError(f"{paths[0]} holds no ticks.")
+        raise UsageError(f"{paths[0]} contains no ticks.")
     groups, meta = _groups(paths[0], described)
     recordings = [_recording(info, period_s, ticks) for info, period_s in groups]
     anchors = [anchor for anchor in (_anchor(first), _anchor(last)) if anchor is not None]
@@ -47,7 +47,7 @@ def import_export(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) 
     try:
         spans, points = list(_spans(paths[0])), list(_points(paths[0]))
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"The spans or points beside {paths[0]} are not an export of ours: {error!r}.") from None
+        raise UsageError(f"The spans or points beside {paths[0]} are not an export of everywatt: {error!r}.") from None
     return importing.write_tape(out, recordings, meta=told, anchors=anchors, spans=spans, points=points)
 
 

@@ -37,10 +37,10 @@ def import_files(kind: str, paths: Sequence[Path], out: Path, options: Mapping[s
     """Make one sealed tape at `out` from files of a kind. Raises UsageError where they are not of it."""
     targets = kinds()
     if kind not in targets:
-        raise UsageError(f"'{kind}' is not something to import.", cure=f"one of: {', '.join(sorted(targets))}")
+        raise UsageError(f"'{kind}' cannot be imported.", cure=f"one of: {', '.join(sorted(targets))}")
     missing = [path for path in paths if not Path(path).is_file() and not (kind in FOLDERS and Path(path).is_dir())]
     if missing and Path(missing[0]).is_dir():
-        raise UsageError(f"{missing[0]} is a folder; {kind} is read from files.")
+        raise UsageError(f"{missing[0]} is a folder, and {kind} is read from files.")
     if missing or not paths:
         raise UsageError(f"There is no file {missing[0]}." if missing else "No file was given to import.")
     importer: Importer = load(targets[kind])

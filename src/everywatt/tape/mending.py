@@ -1,7 +1,7 @@
-"""Tapes whose recorder was killed: sealed afterwards, and taken out of the spool, once nobody can be writing them.
+"""Tapes whose recorder was killed: sealed afterwards, and taken out of the spool, once no process can be writing them.
 
-A tape that is being written is locked by its recorder, and its log is touched at every flush. Only where both say that
-nobody is there is a tape sealed; it then says itself that its recorder ended. Nothing is ever removed that was not
+A tape that is being written is locked by its recorder, and its log is touched at every flush. Only if both show that
+no recorder is there is a tape sealed; it then records that its recorder ended. Nothing is ever removed that was not
 written whole elsewhere first, and whatever stands in the way leaves the tape as it is: readable, and not sealed.
 """
 
@@ -22,7 +22,7 @@ from everywatt.tape.reader import Tape
 
 # A recorder writes every few seconds; a file that rested for so long is not in the midst of being made either.
 QUIET_S: Final = 30.0
-# Sealing a larger one takes longer than somebody who only wants to look at it should have to wait.
+# Sealing a larger one takes longer than a reader should have to wait.
 MOST_BYTES: Final = 256 << 20
 KIND: Final = "recorder"
 
@@ -116,5 +116,5 @@ def _say_so(db: sqlite3.Connection, last_ns: int, clock: Clock) -> None:
     when = iso(clock.utc_ns())
     db.execute(schema.REPLACE["meta"], schema.sealed_row("meta", ("sealed_later", dumps(when))))
     number = db.execute("SELECT ifnull(max(id), 0) + 1 FROM note").fetchone()[0]
-    text = "The recorder ended without sealing the tape: what it had not yet written at its end is missing."
+    text = "The recorder ended without sealing the tape: rows that it had not written yet are missing."
     db.execute(schema.INSERT["note"], schema.sealed_row("note", (number, last_ns, KIND, text, dumps({"sealed": when}))))

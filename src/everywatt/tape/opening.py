@@ -74,11 +74,11 @@ def read_header(path: Path) -> Header:
             cure="pip install --upgrade everywatt",
         )
     if version < 1:
-        raise TapeDamaged(f"{path}: its header says format {version}, which there never was.")
+        raise TapeDamaged(f"{path}: its header claims format {version}, which does not exist.")
     size = struct.unpack_from(">H", head, 16)[0]
     page_bytes = 65536 if size == 1 else size
     if page_bytes < 512 or page_bytes & (page_bytes - 1):
-        raise TapeDamaged(f"{path}: its header says pages of {page_bytes} bytes.")
+        raise TapeDamaged(f"{path}: its header claims pages of {page_bytes} bytes.")
     return Header(page_bytes, struct.unpack_from(">I", head, 28)[0], stat.st_size, stat.st_ino)
 
 
@@ -92,7 +92,7 @@ def open_file(path: Path) -> Opened:
         except TapeDamaged:
             if not header.truncated:
                 raise
-            raise TapeDamaged(f"{path} is cut off: {header.left}, too few to read anything of it.") from None
+            raise TapeDamaged(f"{path} is truncated: {header.left}, too few to read anything.") from None
     try:
         return Opened(_connect(path, "mode=ro", header), header, True, wal.is_cut(path))
     except (TapeDamaged, NotATape):
@@ -155,7 +155,7 @@ def _connect(path: Path, how: str, header: Header) -> sqlite3.Connection:
 
 
 def _check_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Only our tables and indexes, as we make them: a trigger or view of somebody else is not a tape's."""
+    """Only our tables and indexes, as we make them: no tape has a foreign trigger or view."""
     found = {name: (kind, sql) for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_schema")}
     expected = {name: ("table", sql) for name, sql in schema.TABLES.items()}
     for name, sql in schema.INDEXES.items():
@@ -163,7 +163,7 @@ def _check_schema(db: sqlite3.Connection, path: Path) -> None:
             expected[name] = ("index", sql)
     odd = [name for name in found if found[name] != expected.get(name)]
     if odd:
-        raise TapeDamaged(f"{path}: table sqlite_schema has an entry {odd[0]!r} that no tape has.")
+        raise TapeDamaged(f"{path}: table sqlite_schema has an entry {odd[0]!r}, which no tape has.")
     missing = [name for name in expected if name not in found]
     if missing:
         raise TapeDamaged(f"{path}: table {missing[0]} is missing.")

@@ -110,7 +110,7 @@ class Buffer:
     def _append_one(self, state: _Group, group: int, row: Row) -> list[Found]:
         width = len(state.info.channels)
         if len(row.values) != width:
-            raise UsageError(f"Group {state.info.name} has {width} channels, and a row came with {len(row.values)}.")
+            raise UsageError(f"Group {state.info.name} has {width} channels, but a row has {len(row.values)} values.")
         at_ns = publication_ns(row)
         if state.accumulator.last_ns is not None and at_ns <= state.accumulator.last_ns:
             state.dropped += 1
@@ -189,12 +189,12 @@ class Buffer:
             start_ns, end_ns, rows = state.losses
             gap = (self.next_id("gap"), group, None, start_ns, end_ns, "lost", None, None)
             self.put(schema.INSERT["gap"], schema.sealed_row("gap", gap))
-            text = f"The tape could not be written for so long that {rows} rows of {state.info.name} had to be dropped."
+            text = f"The tape could not be written for so long that {rows} rows of {state.info.name} were dropped."
             self._note(end_ns, text, {"group": group, "rows": rows})
             state.losses, said = None, True
         if self.refused:
             self._note(
-                0, f"{self.refused} points or inline reads could not be kept while the tape could not be written.", {}
+                0, f"{self.refused} points or inline reads were dropped while the tape could not be written.", {}
             )
             self.refused, said = 0, True
         return said

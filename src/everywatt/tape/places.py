@@ -18,7 +18,7 @@ _NETWORK = (
 
 
 def filesystem(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """The filesystem type of the mount that holds `path` (which need not exist yet); None where it cannot be told."""
+    """The filesystem type of the mount that holds `path` (which need not exist yet); None if unknown."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
@@ -61,7 +61,7 @@ def spool_folder(spool: Path | None) -> Path:
     folder = spool or Path(tempfile.gettempdir()) / spool_name()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise TapeError(f"The spool {folder} belongs to somebody else.", cure="set TMPDIR to a folder of your own")
+        raise TapeError(f"The spool {folder} belongs to another user.", cure="set TMPDIR to a folder that you own")
     return folder
 
 
@@ -102,7 +102,7 @@ def _name_without_overwriting(part: Path, target: Path) -> None:
         return
     except FileExistsError:
         raise RunExists(
-            f"{target} exists, and recordings are never overwritten. The tape is kept in the spool."
+            f"{target} exists already, and recordings are never overwritten. The tape is kept in the spool."
         ) from None
     except OSError:
         pass  # no hard links on this filesystem
@@ -110,6 +110,6 @@ def _name_without_overwriting(part: Path, target: Path) -> None:
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:
         raise RunExists(
-            f"{target} exists, and recordings are never overwritten. The tape is kept in the spool."
+            f"{target} exists already, and recordings are never overwritten. The tape is kept in the spool."
         ) from None
     part.replace(target)

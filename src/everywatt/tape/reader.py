@@ -19,6 +19,7 @@ from everywatt.tape.accumulate import energy_channels, unpack_cum
 from everywatt.tape.edge_index import EdgeIndex
 
 _MOST_TABLE_BYTES: Final = 64 << 20
+_LONGEST_NS: Final = 10 * 366 * 86400 * 10**9  # of one tape
 _EVER: Final = (-(2**63), 2**63 - 1)
 
 
@@ -137,7 +138,7 @@ class Tape:
         whole = bool(opened.log and not opened.log_cut) or bool(self.meta.get("abandoned"))
         self.sealable = whole and not self.sealed and not truncated
         if truncated:
-            trouble.append(f"{self.path.name} is cut off: {opened.header.left}.")
+            trouble.append(f"{self.path.name} is truncated: {opened.header.left}.")
         elif not self.sealed:
             trouble += checking.unsealed_sentences(self.path, self.meta, opened)
         verify = self._verify if self._verify is not None else opened.header.file_bytes < schema.VERIFY_BELOW_BYTES
@@ -166,6 +167,8 @@ class Tape:
     def _read_meta(self) -> None:
         for key, text in self._rows("meta"):
             self.meta[str(key)] = checking.parsed(self.path, "meta", key, text)
+        if not isinstance(self.meta.get("host", {}), dict):  # some imports know its name only
+            self.meta["host"] = {"name": self.meta["host"] or ""}
 
     def _read_groups(self) -> Iterator[StoredGroup]:
         for number, text in self._rows("grp"):
@@ -267,15 +270,17 @@ class Tape:
                 bounds += self._db.execute(sql).fetchone()
             except schema.BROKEN:
                 if self._salvage is None:
-                    raise TapeDamaged(f"{self.path} is damaged: {sql} cannot be answered.") from None
+                    raise TapeDamaged(f"{self.path} is damaged: {sql} failed.") from None
         known = [bound for bound in bounds if bound is not None] or [a.monotonic_ns for a in self._anchors]
         if not known:
             raise self._nothing()
+        if not all(isinstance(bound, int) for bound in known) or max(known) - min(known) > _LONGEST_NS:
+            raise TapeDamaged(f"{self.path} is damaged: a time in it is impossible.")
         return self._bounded(min(known), max(known))
 
     def _bounded(self, first_ns: int, last_ns: int) -> tuple[int, int]:
         """What of that is this segment's, where it shares rows with those before and after it (`meta` `bounds_ns`)."""
-        low_ns, high_ns = self.meta.get("bounds_ns") or (None, None)
+        low_ns, high_ns = (*(self.meta.get("bounds_ns") or ()), None, None)[:2]
         low_ns = first_ns if low_ns is None else min(max(first_ns, low_ns), last_ns)
         high_ns = last_ns if high_ns is None else max(min(last_ns, high_ns), low_ns)
         return low_ns, high_ns
@@ -283,10 +288,10 @@ class Tape:
     def _nothing(self) -> TapeError:
         """Why there is nothing to be had: cut off, not yet written, lost with the log, or never recorded."""
         if self._salvage is not None:
-            return TapeDamaged(f"Nothing that was recorded is left of {self.path}: {self.trouble[0]}")
+            return TapeDamaged(f"No recorded data is left in {self.path}: {self.trouble[0]}")
         if self.sealed:
-            return TapeError(f"{self.path} holds no rows: nothing was recorded before it was sealed.")
-        return TapeError(f"{self.path} holds no rows yet: {self.trouble[0]}")
+            return TapeError(f"{self.path} contains no rows: nothing was recorded before it was sealed.")
+        return TapeError(f"{self.path} contains no rows yet: {self.trouble[0]}")
 
     def _frame_extent(self, group_id: int) -> tuple[int | None, int | None]:
         if self._directory is not None:
@@ -384,7 +389,7 @@ class Tape:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Which file this is, and a number that changes when somebody else has written to it."""
+        """Which file this is, and a number that changes when another process has written to it."""
         return self._inode, 0 if self.sealed else int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     @property
@@ -422,7 +427,7 @@ class Tape:
         except (ValueError, TypeError, RecursionError) as error:
             raise TapeDamaged(f"{self.path}: table tframe, row {row[0]} cannot be decoded: {error}.") from None
         if not isinstance(rows, list) or not all(isinstance(entry, dict) for entry in rows):
-            raise TapeDamaged(f"{self.path}: table tframe, row {row[0]} does not hold rows.")
+            raise TapeDamaged(f"{self.path}: table tframe, row {row[0]} contains no rows.")
         return rows
 
     def problems(self) -> Iterator[checking.Problem]:

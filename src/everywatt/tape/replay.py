@@ -31,7 +31,7 @@ class Replay:
     def probe(self) -> Report:
         """Usable where the tape opens and holds a value."""
         if not self._options.get("tape"):
-            cure = 'tape = "FILE.tape" below [sensor.replay] in your settings'
+            cure = 'set tape = "FILE.tape" in [sensor.replay] of your settings'
             return Report(self.name, State.ABSENT, why="No tape was given to replay.", cure=cure, power=False)
         try:
             with Tape.open(Path(self._options["tape"])) as tape:
@@ -41,13 +41,13 @@ class Replay:
         except (TapeError, UsageError) as error:
             return Report(self.name, State.UNUSABLE, why=str(error), cure=error.cure)
         if not any(value is not None for value in samples.values()):
-            return Report(self.name, State.UNUSABLE, why="The tape holds no value.", samples=samples)
+            return Report(self.name, State.UNUSABLE, why="The tape contains no values.", samples=samples)
         return Report(self.name, State.USABLE, samples=samples, power=power)
 
     def _speed(self) -> float:
         speed = float(self._options.get("speed", 1.0))
         if not 0 < speed < float("inf"):
-            raise UsageError(f"replay.speed is {speed}; it must be more than 0.")
+            raise UsageError(f"replay.speed is {speed}; it must be above 0.")
         return speed
 
     def groups(self) -> Sequence[ReplayGroup | ReplayTable]:

@@ -102,8 +102,10 @@ def new_run(home: Path, tag: str, utc_ns: int) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise TapeError(f"{folder} cannot be made: {error.strerror or error}.", cure="set EVERYWATT_HOME") from None
-    raise TapeError(f"{home} holds 10,000 runs called {base}.")
+            raise TapeError(
+                f"{folder} cannot be created: {error.strerror or error}.", cure="set EVERYWATT_HOME"
+            ) from None
+    raise TapeError(f"{home} already contains 10,000 runs called {base}.")
 
 
 def segments(run: Path) -> list[Path]:
@@ -156,5 +158,5 @@ def find_run(name: str | Path, home: Path) -> Path:
     if text and path.exists():
         if path.is_file() or _is_run(path):
             return path
-        raise RunNotFound(f"{path} holds no tape.", cure="everywatt list")
+        raise RunNotFound(f"{path} contains no tape.", cure="everywatt list")
     raise RunNotFound(f"There is no run '{text}' in {home}.", cure="everywatt list")

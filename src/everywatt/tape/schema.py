@@ -8,6 +8,9 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from everywatt.core.errors import TapeError
+from everywatt.core.jsonio import text
+
 APPLICATION_ID: Final = 0x45574154
 VERSION: Final = 1
 VERIFY_BELOW_BYTES: Final = 64 << 20
@@ -44,14 +47,15 @@ _TYPES: Final = {
 
 
 def _create(table: str) -> str:
-    columns = [f"{name} {_type(table, name)}" for name in COLUMNS[table]]
+    columns = [f"{name} {type_of(table, name)}" for name in COLUMNS[table]]
     # The checksum stands before the blobs, so that metadata never needs a row's overflow pages.
     at = next((i for i, name in enumerate(COLUMNS[table]) if name in ("cum", "data")), len(columns))
     columns.insert(at, "crc INTEGER")
     return f"CREATE TABLE {table}({', '.join(columns)}){' WITHOUT ROWID' if table == 'meta' else ''}"
 
 
-def _type(table: str, name: str) -> str:
+def type_of(table: str, name: str) -> str:
+    """SQLite's type of a column."""
     if name.endswith("_ns"):
         return "INTEGER"
     if table == "note" and name == "data":
@@ -96,5 +100,9 @@ def checksum(table: str, values: Iterable[Any]) -> int:
 
 
 def sealed_row(table: str, values: Sequence[Any]) -> tuple[Any, ...]:
-    """The row with its checksum at the end, ready for INSERT."""
-    return (*values, checksum(table, values))
+    """The row with its checksum at the end, ready for INSERT; TapeError for a number that SQLite cannot hold."""
+    clean = [text(value) if isinstance(value, str) else value for value in values]
+    for value in clean:
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise TapeError(f"A tape holds no number like {value:#x}.")
+    return (*clean, checksum(table, clean))

@@ -40,7 +40,7 @@ def seal(db: sqlite3.Connection, path: Path, sealed_ns: int) -> None:
         busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         if busy:
             raise TapeError(
-                f"{path} is held open by a reader and could not be sealed.", cure="close the reader, seal again"
+                f"{path} is open in a reader and could not be sealed.", cure="close the reader and seal it again"
             )
         db.close()
         part.replace(path)
@@ -49,14 +49,14 @@ def seal(db: sqlite3.Connection, path: Path, sealed_ns: int) -> None:
                 Path(f"{path}{side}").unlink()
         places.sync_file(path.parent)
     except (sqlite3.Error, OSError) as error:
-        raise TapeError(f"{path} could not be sealed: {error}. What was recorded is in it.") from None
+        raise TapeError(f"{path} could not be sealed: {error}. The recording in it is intact.") from None
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
 
 
 def _write_compact(db: sqlite3.Connection, part: Path, sealed_ns: int, mode: int) -> None:
-    # Readable for whom the live tape was: somebody else's mask may apply by now.
+    # Readable for whom the live tape was: another process's umask may apply by now.
     fd = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode & 0o600)
     try:
         os.fchmod(fd, mode)
@@ -161,7 +161,7 @@ class _Builder:
         self.last_ns = last_ns
 
     def frame(self, number: int) -> tuple[Any, ...]:
-        """The large frame as a row; the builder starts anew."""
+        """The large frame as a row; the builder is reset."""
         self.seq += 1
         columns = [codec.encode_ints(column) for column in self.times]
         columns += [codec.encode_floats(column) for column in self.values]

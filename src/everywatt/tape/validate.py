@@ -50,7 +50,7 @@ def _tape_findings(path: Path) -> Iterator[Finding]:
     try:
         with Tape.open(path, verify=False) as tape:
             yield from (Finding(path, None, None, None, sentence) for sentence in tape.trouble)
-            if any("cut off" in sentence for sentence in tape.trouble):
+            if any("truncated" in sentence for sentence in tape.trouble):
                 return
             found = [Finding(path, *problem) for problem in tape.problems()]
             yield from found
@@ -89,13 +89,14 @@ def _frame_findings(path: Path, tape: Tape, group: StoredGroup) -> Iterator[Find
     for frame in tape.iter_frames(group.id):
         here = columns.columns_of(tape, group, [frame], names)
         if (np.diff(here.published) <= 0).any():
-            yield Finding(path, "frame", frame.id, "data", "Its rows are not in order of publication.")
+            yield Finding(path, "frame", frame.id, "data", "Rows are not in order of publication.")
         elif (int(here.published[0]), int(here.published[-1])) != (frame.first_ns, frame.last_ns):
-            yield Finding(path, "frame", frame.id, "first_ns", "It does not hold the rows from first_ns to last_ns.")
+            yield Finding(path, "frame", frame.id, "first_ns", "The rows do not span first_ns to last_ns.")
         elif before is not None and not frame.breaks:
             wrong = _sums_that_differ(tape, group, names, before, here)
             yield from (
-                Finding(path, "frame", frame.id, "cum", f"The sum of {name} does not follow.") for name in wrong
+                Finding(path, "frame", frame.id, "cum", f"The cumulative sum of {name} is inconsistent.")
+                for name in wrong
             )
         before = here
 

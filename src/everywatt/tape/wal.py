@@ -15,7 +15,8 @@ _TRIES: Final = 4
 
 
 def is_cut(path: Path) -> bool:
-    """True where the log of the tape at `path`, which somebody has open, holds more transactions than SQLite reads.
+    """True where the log of the tape at `path`, which another process has open, holds more transactions than SQLite
+    reads.
 
     A writer that is at work may have written a transaction and not yet told its readers, so a doubt is looked at again.
     """

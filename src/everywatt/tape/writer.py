@@ -62,8 +62,8 @@ class TapeWriter:
         for key, value in meta.items():
             self.set_meta(key, value)
         if self.spooled:
-            self.set_meta("place", str(self.path))  # where it belongs, should nobody be left to move it
-            text = "The folder is on a network filesystem: written to a spool first."
+            self.set_meta("place", str(self.path))  # where it belongs, in case no process is left to move it
+            text = "The folder is on a network filesystem: written to a local spool first."
             self.note(Note(self._checkpointed_ns, "spool", text))
         self.flush()
 
@@ -86,7 +86,7 @@ class TapeWriter:
 
     def _reserve(self, spool: Path | None, mounts: Path) -> Path:
         if os.path.lexists(self.path):
-            raise RunExists(f"{self.path} exists, and recordings are never overwritten.")
+            raise RunExists(f"{self.path} exists already, and recordings are never overwritten.")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if not os.access(self.path.parent, os.W_OK | os.X_OK):
@@ -106,7 +106,7 @@ class TapeWriter:
         `prompt`: they go with every flush, also if they carry no energy.
         """
         if not (expected_period_s > 0):
-            raise UsageError(f"Group {info.name}: the expected period must be more than 0 s.")
+            raise UsageError(f"Group {info.name}: the expected period must be above 0 s.")
         group = self._buffer.add_group(info, expected_period_s, prompt)
         self._insert("grp", group, dumps({**info.to_dict(), "expected_period_s": expected_period_s}))
         return group
@@ -151,7 +151,7 @@ class TapeWriter:
         """End a span, adding attributes. One that was never opened becomes a note."""
         entry = self._open_spans.pop(uid, None)
         if entry is None:
-            self.note(Note(at_ns, "span", f"Span {uid} was closed and is not open."))
+            self.note(Note(at_ns, "span", f"Span {uid} was closed but is not open."))
             return
         number, span = entry
         merged = {**span.attributes, **(attributes or {})}
@@ -221,13 +221,11 @@ class TapeWriter:
         try:
             if self._file.stat().st_ino == self._inode:
                 return
-            reason = "another file took its place"
+            reason = "another file replaced it"
         except OSError as error:
             reason = error.strerror or str(error)
-        if reason == "another file took its place" or not self._file.parent.is_dir():
-            raise TapeError(
-                f"{self._file} was removed while it was recorded ({reason}); what is recorded is kept for now."
-            )
+        if reason == "another file replaced it" or not self._file.parent.is_dir():
+            raise TapeError(f"{self._file} was removed during the recording ({reason}); the data is kept for now.")
         self._put_back()
 
     def _put_back(self) -> None:
@@ -240,10 +238,10 @@ class TapeWriter:
             self._db = fresh
             _use_log(fresh)
         except (sqlite3.Error, OSError) as error:
-            raise TapeError(f"{self._file} was removed, and cannot be written again: {error}.") from None
+            raise TapeError(f"{self._file} was removed, and cannot be restored: {error}.") from None
         self._inode = self._file.stat().st_ino
         self.note(
-            Note(self._clock.monotonic_ns(), "removed", "The file was removed while it was recorded, and put back.")
+            Note(self._clock.monotonic_ns(), "removed", "The file was removed during the recording and restored.")
         )
 
     def seal(self) -> Path:
@@ -258,7 +256,7 @@ class TapeWriter:
         if dropped:
             self.set_meta("dropped_rows", dropped)
             total = sum(dropped.values())
-            text = f"{total} rows came out of order and were left out."
+            text = f"{total} rows arrived out of order and were dropped."
             self.note(Note(self._clock.monotonic_ns(), "out-of-order", text, dropped))
         self.flush()
         sealing.seal(self._connection(), self._file, self._clock.monotonic_ns())
@@ -281,10 +279,9 @@ class TapeWriter:
 def _table_json(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Rows as JSON; looked at one by one only where they hold what JSON cannot."""
     try:
-        text = json.dumps(rows, ensure_ascii=False, allow_nan=False)
+        return json.dumps(rows, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError):
-        text = dumps(list(rows))
-    return text.encode()
+        return dumps(list(rows)).encode()
 
 
 def _span_columns(span: Span) -> tuple[Any, ...]:
@@ -296,7 +293,7 @@ def _create(path: Path, *, empty: bool = False) -> sqlite3.Connection:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
     except FileExistsError:
-        raise RunExists(f"{path} exists, and recordings are never overwritten.") from None
+        raise RunExists(f"{path} exists already, and recordings are never overwritten.") from None
     except OSError as error:
         raise TapeError(f"{path} cannot be written: {error.strerror or error}.", cure="set EVERYWATT_HOME") from None
     try:

@@ -44,7 +44,7 @@ def test_accuracy_and_energy_of_the_same_items(small, large):
     assert found.figures["energy_per_output_token_ratio"].value == pytest.approx(2.0, rel=1e-6)
     assert found.figures["accuracy_per_joule_ratio"].value == pytest.approx(0.75 / 0.5 / 2, rel=1e-6)
     assert found.figures["agreement"].value == pytest.approx(0.75)
-    assert any("right more often" in text for text in found.verdicts)
+    assert any("more often correct" in text for text in found.verdicts)
     assert any("energy: more" in text for text in found.verdicts)
 
 
@@ -53,7 +53,7 @@ def test_runs_that_say_the_same_are_not_called_certainly_equal(small):
     more = found.figures["accuracy_difference"]
     assert more.value == 0.0 and more.low < -0.01 and more.high > 0.01
     assert found.p == 1.0
-    assert all("no difference shown" in text for text in found.verdicts)
+    assert all("no difference detected" in text for text in found.verdicts)
 
 
 def test_other_items_and_another_scope_are_refused(folder, small):

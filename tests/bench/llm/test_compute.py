@@ -22,7 +22,7 @@ def test_flops_mfu_and_the_price_of_tokens_by_hand():
 def test_what_is_not_known_is_refused_or_not_there():
     assert compute_figures(Facts(), 10, 10, 1.0, ENERGY) == {}
     found = compute_figures(Facts(7e9, "given"), 10, None, 1.0, ENERGY)
-    assert found["flops"].refused == "tokens are not known"
+    assert found["flops"].refused == "token counts are unknown"
     assert "--peak-flops" in found["mfu"].refused
     found = compute_figures(Facts(7e9, "given"), 10, 10, 1.0, Energy.refuse("nothing was measured"))
     assert found["flops"].value == 2 * 7e9 * 20

@@ -5,10 +5,9 @@ import json
 import os
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from machines import Process, write_machine
 from sse_server import running
 
 from everywatt.api.run import load
@@ -19,8 +18,6 @@ from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.clocks import NS
 from everywatt.meters.series import Part, Table, group, write_part
 from everywatt.sim.machine import SimMachine
-
-BURN = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: pass"
 
 
 @pytest.fixture
@@ -125,29 +122,32 @@ def cores():
     return os.cpu_count()
 
 
-def burner_when_asked(server, env, before):
-    """Starts a burner when the first query that counts has come; gives it."""
-    deadline = time.monotonic() + 60
-    while len(server.log) < before + 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return subprocess.Popen([sys.executable, "-c", BURN], env=env)
+def served(folder, burner_cpus):
+    """Ten seconds of idle, then ten queries of a second each to a server that uses half a CPU; a burner beside them.
+
+    The package draws 10 W, and 20 W for each CPU that is busy.
+    """
+    server, other = [0.0] * 10 + [0.5] * 10, [0.0] * 10 + [burner_cpus] * 10
+    watts = [10.0 + 20.0 * (mine + theirs) for mine, theirs in zip(server, other, strict=True)]
+    spans = [("idle", 0, 10, {"role": "idle"}), *(("query", 10 + n, 11 + n, {}) for n in range(10))]
+    write_machine(
+        folder / "h-0001.tape", {"cpu.0": watts}, [Process(100, server)], seconds=20, other=other, spans=spans,
+        follow=[100],
+    )  # fmt: skip
+    run = load(folder)
+    records = []
+    for number, span in enumerate(one for one in run.spans if one.name == "query"):
+        times = tuple(span.start_ns + (k + 1) * NS // 10 for k in range(10))
+        answer = Answer(OK, "x", sent_ns=span.start_ns, ended_ns=span.end_ns, piece_ns=times)
+        records.append(Record(f"i{number}", "concurrency 1", span.id, answer))
+    return bill(run, records)
 
 
-@pytest.mark.serial
-def test_a_burner_beside_the_server_moves_joules_per_token_by_less_than_five_percent(lab, tmp_path):
-    env = environment(lab, tmp_path)
-    with running(tmp_path, env, burn_ms=20, gap_ms=5, first_ms=1, tokens=20) as server:
-        data = scripts(tmp_path / "many.jsonl", *({"n": n} for n in range(12)))
-        alone = bench(env, server, data)
-        with ThreadPoolExecutor() as pool:
-            burner = pool.submit(burner_when_asked, server, env, len(server.log))
-            try:
-                beside = bench(env, server, data)
-            finally:
-                burner.result().kill()
-                burner.result().wait()
-    assert beside["energy_others"]["joules"] > 3 * alone["energy_others"]["joules"]
-    name = "energy_net_per_output_token"
-    assert beside[name]["value"] == pytest.approx(alone[name]["value"], rel=0.05)
-    # 20 ms of CPU time for each token at 55 W above idle for all CPUs, and what sending it takes.
-    assert alone[name]["value"] == pytest.approx(0.02 * 55 / cores(), rel=0.15)
+@pytest.mark.parametrize("burner_cpus", [0.0, 1.0, 3.0])
+def test_a_burner_beside_the_server_is_owed_by_others(tmp_path, burner_cpus):
+    owed = served(tmp_path, burner_cpus)
+    assert owed.boundary == "server"
+    assert owed.net.value == pytest.approx(100, rel=0.01), "half a CPU for ten seconds"
+    assert owed.others.value == pytest.approx(200 * burner_cpus, rel=0.01, abs=1.0)
+    assert owed.gross.value - owed.net.value == pytest.approx(100, rel=0.01), "idle"
+    assert [query.net_j for query in owed.queries.values()] == pytest.approx([10] * 10, rel=0.02)

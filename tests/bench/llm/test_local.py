@@ -3,9 +3,9 @@
 import asyncio
 import json
 import sys
-import time
 
 import pytest
+from waiting import until
 
 from everywatt.bench.llm.clients import Connection, make
 from everywatt.bench.llm.values import Ask
@@ -105,7 +105,5 @@ def test_a_command_that_nobody_waits_for_is_ended_with_its_children(tmp_path, ho
     else:
         assert asyncio.run(asked()).status == "timeout"
     pids = [int(word) for word in told.read_text().split()]
-    deadline = time.monotonic() + 30
-    while not all(map(gone, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: all(map(gone, pids)))
     assert all(map(gone, pids))

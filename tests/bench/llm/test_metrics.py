@@ -69,7 +69,7 @@ def test_always_the_same_verdict_is_not_certainty(verdict):
     joule = found.figures["accuracy_per_joule_mean"]
     assert joule.high - joule.low > 0.02
     correct = found.figures["energy_per_correct_answer"]
-    assert (correct.refused == "no answer is right") == (verdict == "wrong")
+    assert (correct.refused == "no answer is correct") == (verdict == "wrong")
 
 
 def test_an_interval_wider_than_the_figure_ends_at_nothing():
@@ -83,7 +83,7 @@ def test_failed_queries_are_not_judged_and_missing_tokens_refuse():
     found = metrics("concurrency 1", [record(0), record(1, status="broken")], bill(2))
     assert (found.accuracy.n, found.statuses) == (1, {"ok": 1, "broken": 1})
     found = metrics("concurrency 1", [record(0, tokens=None)], bill(1))
-    assert found.figures["energy_per_output_token"].refused == "output tokens are not known"
+    assert found.figures["energy_per_output_token"].refused == "output tokens are unknown"
     assert any("tokens were not counted" in note for note in found.notes)
 
 

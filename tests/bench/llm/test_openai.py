@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from sse_server import running
+from waiting import until
 
 from everywatt.bench.llm.clients import Connection, make
 from everywatt.bench.llm.values import Ask
@@ -76,14 +77,8 @@ def test_times_of_arrival_are_within_two_milliseconds_of_the_servers(server):
 
 def logged(server, script):
     """What the server wrote down of a request; it does so a moment after the last byte."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        prompt = script if isinstance(script, str) else json.dumps(script)
-        found = [one for one in server.log if one["prompt"] == prompt]
-        if found:
-            return found[0]
-        time.sleep(0.01)
-    raise AssertionError("the server did not write it down")
+    prompt = script if isinstance(script, str) else json.dumps(script)
+    return until(lambda: [one for one in server.log if one["prompt"] == prompt], "the server's log")[0]
 
 
 def test_times_of_arrival_follow_the_server(server):

@@ -50,7 +50,7 @@ def test_a_check_function_gets_the_entry_point(sandbox):
 @pytest.mark.parametrize(
     ("code", "found"),
     [
-        ("while True: pass", "took too long"),
+        ("while True: pass", "timed out"),
         ("x = 'a' * (3 << 30)", "MemoryError"),
         ("open('big', 'wb').write(b'0' * (1 << 26))", None),
         ("import sys; sys.exit(3)", "ended with 3"),

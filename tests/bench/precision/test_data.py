@@ -121,7 +121,7 @@ def test_the_old_folder_of_tensors(tmp_path):
     [
         ({"mask": np.ones((3, 5), dtype=np.int64)}, r"attention_mask has shape \(3, 5\), input_ids \(3, 4\)"),
         ({"mask": np.full((3, 4), 2)}, "attention_mask has values other than 0 and 1"),
-        ({"labels": np.array([0, 1, 2])}, "label 2 of item 2 is wrong; labels are 0 to 1"),
+        ({"labels": np.array([0, 1, 2])}, "label 2 of item 2 is invalid; labels are 0 to 1"),
         ({"labels": np.array([0, 1])}, r"labels has shape \(2,\)"),
         ({"ids": np.arange(3)}, r"input_ids has shape \(3,\)"),
         ({"told": '{"num_samples": 5}'}, "metadata.json says 5 samples, the tensors have 3"),

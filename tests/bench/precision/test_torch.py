@@ -10,6 +10,7 @@ from everywatt.bench.precision.data import load_data
 from everywatt.bench.precision.layers import apportion
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.ptfile import read_tensor
+from everywatt.bench.precision.worker import _calls
 
 pytestmark = pytest.mark.ml
 ENTRIES = """
@@ -120,6 +121,18 @@ def test_no_hook_stays_and_none_is_there_when_measured(gpt2):
     with pytest.raises(RuntimeError):
         torch_layers.times(model.model, lambda: (_ for _ in ()).throw(RuntimeError()), 1, lambda: None)
     assert model.hooks() == 0
+
+
+def test_a_layer_pass_leaves_a_batch_as_it_was(gpt2):
+    _, model, prepared, _ = gpt2
+
+    def functions():
+        return min(_calls(lambda: model.run(prepared)) for _ in range(3))
+
+    functions()  # the first batches fill caches
+    before = functions()
+    model.layers(prepared, 3)
+    assert functions() == before > 100
 
 
 def test_gpt2_in_int8_has_all_its_products_in_int8(gpt2):

@@ -38,7 +38,7 @@ def test_a_trial_per_inference_is_a_batch(tmp_path):
     (folder / "trial_1.csv").write_text(",".join(TRIAL) + "\n" + ",".join(map(str, TRIAL.values())) + "\n")
     (one,) = read_old([tmp_path])
     assert (one.energy_per_batch_j, one.energy_per_sample_j) == (2.0, 0.1)
-    assert "called int8, but its dtype is torch.float32" in one.note
+    assert "labelled int8, but its dtype is {line.get('dtype') or 'unknown'}" in one.note
     (folder / "trial_1.json").unlink()
     assert read_old([tmp_path])[0].energy_per_sample_j == 0.1
 

@@ -104,7 +104,7 @@ def test_spans_one_after_the_other_cost_what_the_run_says(tape):
         assert entry.joules == pytest.approx(truth.joules, abs=2e-6)
         # Those beside it share its edges, so it knows itself about as well as the window of its own does.
         assert entry.half_width == pytest.approx(truth.half_width, rel=0.25)
-    outside = book.entry("outside of the spans")
+    outside = book.entry("outside the spans")
     assert outside.owner.kind is OwnerKind.OTHER
     assert outside.energy.joules == pytest.approx(8 * 350.0, rel=1e-6)
 
@@ -162,8 +162,8 @@ def test_the_span_around_everything_is_an_owner_only_where_it_is_alone(tape):
     root = span(0, SECONDS, name="train", role="run")
     assert [e.owner.label for e in ledger(tape, [root]).entries] == ["train"]
     book = ledger(tape, [root, span(5, 10, root.id, "epoch")])
-    assert [e.owner.label for e in book.entries] == ["epoch", "outside of the spans"]
-    assert [e.owner.label for e in ledger(tape, []).entries] == ["outside of the spans"]
+    assert [e.owner.label for e in book.entries] == ["epoch", "outside the spans"]
+    assert [e.owner.label for e in ledger(tape, []).entries] == ["outside the spans"]
 
 
 def test_spans_of_several_processes_share_by_use(tape):

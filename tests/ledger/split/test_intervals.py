@@ -74,3 +74,13 @@ def test_the_spread_of_idle_goes_by_time_shared_and_not_by_joules():
 def test_a_spread_is_not_larger_than_what_there_is():
     idle, work = owners([0.0, 60.0], [40.0, 0.0], "prior", spread_w=1000.0)
     assert idle.by_source()["baseline"] == work.by_source()["baseline"] == pytest.approx(100)
+
+
+def test_with_two_threads_for_each_core_the_smaller_owner_may_owe_more_than_its_cpu_time_says():
+    names, charged, idle_j = ["small", "large"], [25.0, 75.0], [0.0, 0.0]
+    levels = Idle(10.0, 0.0, "given"), [10.0, 10.0], [0.0, 0.0]
+    made = budgets(Budget(), "cpu.0", levels[0], names, charged, idle_j, levels[1], levels[2], 0.0, [0.125, 0.375])
+    # Alone they would draw 1 − 0.75² = 0.4375 and 1 − 0.25² = 0.9375 of the most: shares 0.318 and 0.682.
+    small, large = (budget.by_key()["split:cpu.0:saturation"] for budget in made)
+    assert small == pytest.approx(1.3 * (100 * 0.4375 / 1.375 - 25))
+    assert small + large == pytest.approx(0.0, abs=1e-9)

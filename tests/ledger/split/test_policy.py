@@ -1,4 +1,4 @@
-"""Who is charged for idling."""
+"""Who is charged for idle energy."""
 
 import numpy as np
 import pytest

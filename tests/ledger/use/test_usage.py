@@ -90,7 +90,7 @@ def test_children_that_came_and_went_are_charged_to_a_stand_in_of_their_parent()
     use = fed((10, [row(5, 0.0)]), (11, [row(5, 0.1, 1.0)]), (12, [row(5, 0.1, 3.0)]))
     assert by_id(use) == {"5:0": 0.1, "5:0:exited": 3.0}
     stand_in = next(process for process in use.processes if process.exited)
-    assert stand_in.label == "children of p5 that came and went"
+    assert stand_in.label == "short-lived children of p5"
 
 
 def test_what_a_known_child_used_at_last_is_its_own():

@@ -25,7 +25,7 @@ def test_layers_and_what_is_outside_of_them_add_up():
     found = precision_document(precision_result())["layers"]
     assert [one["precision"] for one in found] == ["fp32", "int8"]
     assert [(part["name"], part["shown"]) for part in found[0]["parts"]] == [
-        ("mlp", "12.00 J"), ("attention", "6.000 J"), ("(outside of layers)", "2.000 J")
+        ("mlp", "12.00 J"), ("attention", "6.000 J"), ("(outside layers)", "2.000 J")
     ]  # fmt: skip
     assert sum(part["share"] for part in found[0]["parts"]) == pytest.approx(1.0)
 
@@ -33,7 +33,7 @@ def test_layers_and_what_is_outside_of_them_add_up():
 def test_where_everything_failed_the_page_says_so():
     broken = replace(precision_result(), rows=(Row("fp32", failure="out of memory"),), sensitivity={})
     data = precision_document(broken)
-    assert data["verdicts"] == ["no precision has a figure"] and data["trials"] == []
+    assert data["verdicts"] == ["no precision has an energy"] and data["trials"] == []
     assert "out of memory" in trials_page(data)
 
 

@@ -41,8 +41,8 @@ def test_a_failure_is_named_and_there_is_no_verdict():
 
 def test_an_outlier_is_told_and_kept():
     data = trials_document(compared(odd=(0, 2)))
-    assert "A: trial 3 lies far off the others; it is counted" in data["remarks"]
-    assert [t["remark"] for t in data["trials"] if t["joules"] > 250] == ["far off the others"]
+    assert "A: trial 3 is an outlier; kept" in data["remarks"]
+    assert [t["remark"] for t in data["trials"] if t["joules"] > 250] == ["outlier"]
 
 
 def test_too_few_trials_have_no_ends():

@@ -22,7 +22,7 @@ def test_it_fits_and_shows_every_device(cards, width, height, ascii_only):
     for name in ("cpu.0", *(f"gpu.{number}" for number in range(cards))):
         assert sum(line.split()[:1] == [name] for line in text.splitlines()) == 1
     assert "python train.py" in text and "idle" in text
-    for head in ("POWER", "ENERGY", "OWNER", *(["USE", "MEMORY", "TEMP"] if cards else [])):
+    for head in ("POWER", "ENERGY", "OWNER", *(["UTIL", "MEMORY", "TEMP"] if cards else [])):
         assert head in text
 
 
@@ -104,13 +104,13 @@ def test_states_have_styles_that_colour_is_not_needed_for():
     lines = board(hot, View(), 200, 30)
     first = next(line for line in lines if plain([line]).startswith(" gpu.0"))
     second = next(line for line in lines if plain([line]).startswith(" gpu.1"))
-    assert ("hot" in {style for _, style in first}) and "held back" in plain([first])
+    assert ("hot" in {style for _, style in first}) and "throttled" in plain([first])
     assert "warm" in {style for _, style in second}
 
 
 def test_no_device_and_no_owner_are_said():
     text = plain(board(snapshot(owners=Owners(refused="no process was recorded"), devices=()), View(), 80, 24))
-    assert "no device measures power here" in text and "owners: no process was recorded" in text
+    assert "no device here measures power" in text and "owners: no process was recorded" in text
 
 
 def test_control_characters_of_names_do_not_reach_the_screen():

@@ -86,7 +86,7 @@ def test_a_total_without_a_device_that_fell_silent_says_so(tmp_path):
     card = (gauge_group(period_s=0.1, window_s=0.1), 0.1, rows(lambda t: 80.0, 0, 20, 0.1))
     devices = gathered(write_tape(tmp_path / "a.tape", [package, card])).devices(at(60))
     assert sum_of(devices)[0] == pytest.approx(30.0)
-    assert left_out(devices) == ["gpu.0: nothing was read for 40 s; power is that of the others"]
+    assert left_out(devices) == ["gpu.0: no reading for 40 s; power is that of the others"]
 
 
 def test_what_is_inside_another_is_not_in_the_total(tmp_path):

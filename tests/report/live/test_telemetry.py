@@ -105,7 +105,7 @@ def test_a_log_that_starts_again_is_read_from_its_start(log):
 def test_nonsense_is_counted_and_said(log):
     log.write_text("not json\n[1, 2]\n" + lines(event("start")) + '{"status": "start", "gpu_index": "x"}\n')
     shown = TelemetrySource(log).poll()
-    assert shown.notes == ("2 lines of the log are no events",)
+    assert shown.notes == ("2 lines of the log are not events",)
     assert sum(worker.events for worker in shown.work) == 2
 
 

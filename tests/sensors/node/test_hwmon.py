@@ -136,7 +136,7 @@ def test_values_that_say_nothing_are_left_out_with_the_reason(tree):
     assert report.missing["ina226/power2_input"] == "labelled 'NC': not connected"
     assert "not a count: '-4000'" in report.missing["hwmon.ina226/power3_input"]
     assert report.missing["hwmon.ina226/power4_input"] == "empty"
-    assert report.missing["hwmon.ina226/energy1_input"] == "the counter stands still at 0 J"
+    assert report.missing["hwmon.ina226/energy1_input"] == "the counter is stuck at 0 J"
 
 
 def test_absent_dead_and_denied_are_three_things(tree):

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.clocks import NS
@@ -262,7 +263,7 @@ def test_no_nvidia_smi_and_no_power(smi, tmp_path):
 def test_a_hanging_probe_is_given_up(smi, monkeypatch):
     monkeypatch.setattr("everywatt.sensors.nvidia.nvidia_smi.PROBE_TIMEOUT_S", 0.3)
     report = smi("hang").probe()
-    assert report.state is State.UNUSABLE and "did not answer in 0.3 s" in report.why
+    assert report.state is State.UNUSABLE and "did not respond within 0.3 s" in report.why
 
 
 def test_a_run_waits_for_a_hanging_probe_no_longer_than_it_says(smi, tmp_path):
@@ -271,7 +272,7 @@ def test_a_run_waits_for_a_hanging_probe_no_longer_than_it_says(smi, tmp_path):
     assert impatient.state is State.UNUSABLE and "did not answer in 0.25 s" in impatient.why
     assert impatient.cure is not None and "patience_s" in impatient.cure
     told = NvidiaSmi(replace(given, patience_s=60.0, options={"nvidia-smi": {"patience_s": 0.3}})).probe()
-    assert "did not answer in 0.3 s" in told.why
+    assert "did not respond within 0.3 s" in told.why
 
 
 @pytest.mark.parametrize("mode", ["hangs-looping", "trap"])
@@ -283,7 +284,7 @@ def test_a_child_that_does_not_loop_is_replaced_by_polls(smi, mode, monkeypatch)
     rows, _ = _collect([group], 20, lambda rows, errors: sensor._feed.polling and len(rows["gpu.0"]) >= 6)
     assert sensor._feed.polling
     assert {row.values[0] for row in rows["gpu.0"]} == {100.5}
-    assert "asked for a line every 0.1 s, gave no line for" in group.trouble
+    assert "requested to print every 0.1 s, printed no line for" in group.trouble
     assert group.trouble.startswith("nvidia-smi --loop-ms=100, ")
     assert "single polls are used instead" in group.trouble
 
@@ -293,7 +294,7 @@ def test_the_achieved_rate_is_checked(smi):
     sensor = smi("slow")
     (group,) = sensor.groups()
     _collect([group], 15, lambda rows, errors: group.trouble)
-    assert group.trouble.startswith("nvidia-smi was asked for a reading every 0.1 s and gives one every")
+    assert group.trouble.startswith("nvidia-smi was requested to read every 0.1 s and delivers one every")
     assert not sensor._feed.polling
 
 
@@ -311,7 +312,7 @@ def test_lines_that_are_held_back_get_their_own_times(smi):
     rows, _ = _collect([group], 10, lambda rows, errors: len(rows["gpu.0"]) >= 16)
     steps = [(after.read_ns - before.read_ns) / NS for before, after in pairwise(rows["gpu.0"])]
     assert len(steps) >= 15 and max(steps[:7]) < 0.5 and 0.05 < sum(steps[:7]) / 7 < 0.2
-    assert "8 at once; their own time stamps are used" in group.trouble
+    assert "8 at once; its own timestamps are used" in group.trouble
 
 
 def test_lines_that_are_held_back_without_times_lead_to_polls(smi):
@@ -362,7 +363,7 @@ def test_a_power_value_that_turns_into_a_word_is_a_gap(smi, tmp_path):
     _collect([group], 10, lambda rows, errors: rows["gpu.0"])
     (tmp_path / "err").touch()
     _, errors = _collect([group], 10, lambda rows, errors: errors)
-    assert errors[0] == "GPU 0: nvidia-smi gives 'Unknown Error' for power.draw.instant."
+    assert errors[0] == "GPU 0: nvidia-smi reports 'Unknown Error' for power.draw.instant."
 
 
 def test_the_child_ends_with_the_last_group(smi):
@@ -398,10 +399,7 @@ def test_the_child_does_not_outlive_a_parent_that_was_killed(smi, tmp_path):
     os.kill(host.pid, signal.SIGKILL)
     host.wait()
     host.stdout.close()
-    end = time.monotonic() + 20
-    while _runs(pid) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not _runs(pid)
+    until(lambda: not _runs(pid), "the end of the child")
 
 
 def _runs(pid):

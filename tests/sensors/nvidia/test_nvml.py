@@ -342,7 +342,7 @@ def test_jetson_where_every_call_says_not_supported_is_rejected():
     sensor, fake, _ = _sensor([Card(broken={"all"}, counter=False, instant=False, average=False)])
     report = sensor.probe()
     assert report.state is State.UNUSABLE
-    assert report.why == "NVML starts, but no GPU gives energy or power: Not Supported."
+    assert report.why == "NVML starts, but no GPU reports energy or power: Not Supported."
     assert sensor.groups() == ()
     assert fake.users == 0
 

@@ -76,8 +76,8 @@ def test_what_the_machine_has_not_is_told(machine):
     for cpu in (0, 1):
         (machine.sys / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq").unlink()
     group = activity.HostActivity(machine, PLAIN)
-    assert group.missing.keys() == {"bytes of disks", "CPU frequency"}
-    assert group.missing["bytes of disks"] == "no disk of its own"
+    assert group.missing.keys() == {"disk bytes", "CPU frequency"}
+    assert group.missing["disk bytes"] == "no disk of its own"
     (machine.proc / "cpuinfo").write_text("cpu MHz\t\t: 1000.0\nx\t: y\ncpu MHz\t\t: 3000.5\n")
     again = activity.HostActivity(machine, PLAIN)
     assert values_of(again)["host.cpu_frequency"] == pytest.approx(2.00025e9)

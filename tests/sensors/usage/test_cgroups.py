@@ -121,3 +121,13 @@ def test_a_member_of_a_made_group_belongs_where_it_was_started():
 def test_a_path_cannot_hold_a_second_line(sign):
     path = f"/user.slice/x{sign}0::/system.slice/slurmstepd.scope/job_999/step_0"
     assert parse_place(f"0::{path}\n".encode()).path == path
+
+
+def test_a_container_in_another_hierarchy_does_not_hide_a_job():
+    """With version 1 a user may make groups in systemd's hierarchy, of any name and depth; a job's only root makes."""
+    own = f"/user.slice/user-1000.slice/user@1000.service/a/b/libpod-{'ab' * 32}.scope"
+    place = parse_place(f"3:freezer:/slurm/uid_1000/job_5/step_0\n2:cpuacct:/\n1:name=systemd:{own}\n".encode())
+    assert place.path == "/slurm/uid_1000/job_5/step_0"
+    forged = "/user.slice/user-1000.slice/user@1000.service/system.slice/slurmstepd.scope/job_9/step_0/user/task_0"
+    place = parse_place(f"3:freezer:/slurm/uid_1000/job_5/step_0\n2:cpuacct:/\n1:name=systemd:{forged}\n".encode())
+    assert place.path == "/slurm/uid_1000/job_5/step_0"

@@ -57,7 +57,7 @@ def test_a_pattern_finds_the_number_among_others(tmp_path):
         ({"command": "meter", "domain": "moon"}, "domain is one of"),
         ({"command": "meter", "pattern": "("}, "no regular expression"),
         ({"command": "meter", "pattern": "watts (x)"}, "finds nothing"),
-        ({"command": "joules", "unit": "W"}, "in J, and the settings say W"),
+        ({"command": "joules", "unit": "W"}, "in J, but the settings say W"),
         ({"file": "/nonexistent/file"}, "cannot be read"),
     ],
 )

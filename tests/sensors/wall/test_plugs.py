@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -56,6 +57,49 @@ def test_two_plugs_are_two_devices():
         assert [device["device"] for device in report.devices] == ["wall.shelly", "wall.shelly-1"]
 
 
+class DigestPlug:
+    """A Shelly of the second generation with a password: digest with SHA-256, a nonce that is replaced now and then."""
+
+    def __init__(self, password="s3cret", per_nonce=3):
+        self.password, self.per_nonce, self.served, self.counts = password, per_nonce, 0, []
+
+    def answer(self, method, path, headers, body):
+        if path == "/shelly":
+            return 200, {}, {"gen": 2, "auth_en": True}
+        nonce = f"n{self.served // self.per_nonce}"
+        challenge = f'Digest qop="auth", realm="plug-1", nonce="{nonce}", algorithm=SHA-256'
+        kind, _, rest = headers.get("authorization", "").partition(" ")
+        told = {key.strip(): value.strip('" ') for key, _, value in (part.partition("=") for part in rest.split(","))}
+        if kind != "Digest" or told.get("nonce") != nonce or told.get("uri") != path:
+            return 401, {"WWW-Authenticate": challenge}, {}
+
+        def digest(*parts):
+            return hashlib.sha256(":".join(parts).encode()).hexdigest()
+
+        secret, asked = digest("admin", "plug-1", self.password), digest(method, path)
+        if told["response"] != digest(secret, nonce, told["nc"], told["cnonce"], "auth", asked):
+            return 401, {"WWW-Authenticate": challenge}, {}
+        self.served += 1
+        self.counts.append((nonce, told["nc"], told["cnonce"]))
+        return 200, {}, PLUG
+
+
+def test_a_shelly_with_a_password():
+    plug = DigestPlug()
+    with Server(plug.answer) as server:
+        environ = {"EVERYWATT_SHELLY_USER": "admin", "EVERYWATT_SHELLY_PASSWORD": "s3cret"}
+        sensor = make(Shelly, server.url, environ)
+        assert sensor.probe().samples["wall.shelly.power"] == 10.7
+        (meter,) = sensor.meters()
+        for _ in range(8):
+            assert meter.ask()[0] == 10.7
+        assert len(plug.counts) == len(set(plug.counts)) >= 8, "no count is used twice with a nonce"
+        assert not any("Basic" in seen[2].get("authorization", "") for seen in server.seen[1:]), "sent in clear"
+        wrong = make(Shelly, server.url, {**environ, "EVERYWATT_SHELLY_PASSWORD": "no"}).probe()
+        assert wrong.state is State.UNUSABLE and "401" in wrong.why
+        assert "401" in make(Shelly, server.url).probe().why
+
+
 def test_tasmota_now_and_in_2018():
     assert energy_of(TASMOTA) == ([20.0], pytest.approx(6.04 * 3.6e6))
     assert energy_of(TASMOTA_2018) == ([27.0], pytest.approx(0.52 * 3.6e6))
@@ -74,9 +118,9 @@ def test_credentials_are_in_no_message():
         assert "password=s3cret-pass" in server.seen[0][1]
     assert report.state is State.UNUSABLE and "s3cret" not in repr(report) and "admin" not in repr(report)
     environ = {"EVERYWATT_SHELLY_USER": "admin", "EVERYWATT_SHELLY_PASSWORD": "s3cret-pass"}
-    with Server(lambda *a: (401, {}, {})) as server:
+    with Server(lambda *a: (401, {"WWW-Authenticate": 'Basic realm="x"'}, {})) as server:
         report = make(Shelly, server.url, environ).probe()
-        assert server.seen[0][2]["authorization"].startswith("Basic ")
+        assert server.seen[-1][2]["authorization"].startswith("Basic ")
     assert "credentials missing or wrong" in report.why and "s3cret" not in repr(report)
 
 

@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hung import can_mount_fuse, hung_mount
+from waiting import until
 
 from everywatt.core.errors import UsageError
 from everywatt.slurm.node.hooks import EVENTS, Site, hook, make_spool, slurm_conf_lines
@@ -31,18 +34,19 @@ JOB = {
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> Iterator[Site]:
     places = {"spool": tmp_path / "spo ol", "folder": tmp_path / "etc", "store": Path("/srv/jobs")}
     made = Site(**places, command=tmp_path / "missing", period="2s")
     make_spool(made.spool)
-    return made
+    yield made
+    (tmp_path / "started.end").touch()  # for the command of `started_file`
 
 
-def call(site: Site, event: str, timeout: float = 20, **more: str) -> subprocess.CompletedProcess[bytes]:
+def call(site: Site, event: str, **more: str) -> subprocess.CompletedProcess[bytes]:
     """As slurmd calls it: without PATH and HOME."""
     path = site.spool.parent / f"{event}.sh"
     path.write_text(hook(event, site))
-    return subprocess.run(["/bin/sh", str(path)], env={**JOB, **more}, capture_output=True, timeout=timeout)
+    return subprocess.run(["/bin/sh", str(path)], env={**JOB, **more}, capture_output=True, timeout=60)
 
 
 def check_silent(done: subprocess.CompletedProcess[bytes]) -> None:
@@ -66,6 +70,7 @@ def test_what_a_hook_says_is_read_back(site: Site) -> None:
 
 def test_a_task_tells_its_array_and_nothing_that_it_could_lie_about(site: Site) -> None:
     name = "x\nuser=root\njob_id=99\nuid=0"
+    (site.spool / "tasks" / str(os.getuid())).mkdir()
     check_silent(call(site, "task", SLURM_ARRAY_JOB_ID="1", SLURM_ARRAY_TASK_ID="4", SLURM_JOB_NAME=name))
     (event,) = read_events(site.spool)
     assert (event.job_id, event.number("array_job_id"), event.number("array_task_id")) == (3, 1, 4)
@@ -113,9 +118,9 @@ def test_an_agent_that_is_stopped_is_not_waited_for(site: Site) -> None:
 
 
 def started_file(site: Site) -> Path:
-    """A command in the place of everywatt that says that it was called."""
+    """A command in the place of everywatt that says that it was called, and runs until the test is over."""
     started = site.spool.parent / "started"
-    site.command.write_text(f'#!/bin/sh\necho "$@" > {started}\nsleep 2\n')
+    site.command.write_text(f'#!/bin/sh\necho "$@" > {started}\nuntil [ -e {started}.end ]; do sleep 0.1; done\n')
     site.command.chmod(0o755)
     return started
 
@@ -125,10 +130,8 @@ def test_without_an_agent_a_recorder_is_started_and_not_waited_for(site: Site, w
     if written is not None:
         (site.spool / "agent.pid").write_text(written)
     started = started_file(site)
-    check_silent(call(site, "start", timeout=1.8))
-    deadline = time.monotonic() + 20
-    while not (started.exists() and started.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    check_silent(call(site, "start"))
+    until(lambda: started.exists() and started.read_text())
     words = ["slurm", "node", "--until-idle", "--node", "n1", "--spool", *str(site.spool).split()]
     assert started.read_text().split() == [*words, "--store", "/srv/jobs", "--period", "2s"]
     started.unlink()
@@ -141,17 +144,15 @@ def test_what_is_started_outlives_the_end_of_the_hooks_group(site: Site) -> None
     site.command.write_text("#!/bin/sh\nsleep 0.2\necho $$ >> " + str(site.spool.parent / "alive") + "\n")
     site.command.chmod(0o755)
     path = site.spool.parent / "start.sh"
-    path.write_text(hook("start", site))
+    path.write_text(hook("start", site).replace(" && ! alive starting", ""))
     for _ in range(20):
         started = subprocess.Popen(["/bin/sh", str(path)], env=JOB, process_group=0)
         os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
         started.wait()
-    deadline, alive = time.monotonic() + 10, site.spool.parent / "alive"
-    while time.monotonic() < deadline and not (alive.exists() and len(alive.read_text().split()) == 20):
-        time.sleep(0.05)
-    assert len(alive.read_text().split()) == 20
+    alive = site.spool.parent / "alive"
+    until(lambda: alive.exists() and len(alive.read_text().split()) == 20, "twenty recorders")
 
 
 def test_an_agent_that_died_and_was_not_waited_for_is_dead(site: Site) -> None:
@@ -164,10 +165,7 @@ def test_an_agent_that_died_and_was_not_waited_for_is_dead(site: Site) -> None:
     assert holder(site.spool) is None
     started = started_file(site)
     check_silent(call(site, "start"))
-    deadline = time.monotonic() + 20
-    while not started.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert started.exists()
+    until(started.exists)
     agent.wait()
 
 
@@ -179,9 +177,10 @@ def test_a_user_drops_a_task_and_sees_no_others(site: Site) -> None:
     script = site.spool.parent / "task.sh"
     script.write_text(hook("task", site))
     as_nobody = {"user": 65534, "group": 65534, "extra_groups": ()}
+    check_silent(call(site, "start", SLURM_JOB_UID="65534"))
     done = subprocess.run(["/bin/sh", str(script)], env=JOB, capture_output=True, timeout=20, **as_nobody)
     check_silent(done)
-    (event,) = read_events(site.spool)
+    (event,) = (event for event in read_events(site.spool) if event.kind == "task")
     assert event.uid == 65534
     listing = subprocess.run(["ls", str(site.spool / "tasks")], capture_output=True, **as_nobody)
     assert listing.returncode != 0
@@ -196,7 +195,8 @@ def test_what_is_no_event_is_put_aside(site: Site) -> None:
     (folder / "link.event").symlink_to("/etc/passwd")
     os.mkfifo(folder / "pipe.event")
     assert read_events(site.spool) == []
-    assert {path.name for path in folder.glob("*.bad")} >= {"torn.bad", "big.bad", "wrong.bad", "task.bad", "pipe.bad"}
+    names = {"torn.event", "big.event", "wrong.event", "task.event", "link.event", "pipe.event"}
+    assert {path.name for path in (site.spool / "quarantine").iterdir()} == names
 
 
 def test_lines_of_slurm_conf(site: Site) -> None:
@@ -238,7 +238,7 @@ def install(folder: Path, *more: str) -> dict[str, list[str]]:
     conf.write_text("ClusterName=x\nPrologFlags=X11\n")
     words = [sys.executable, "-m", "everywatt", "slurm", "install", *places, f"--slurm-conf={conf}", "--json", *more]
     env = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "EVERYWATT_HOME": str(folder / "home")}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert conf.read_text() == "ClusterName=x\nPrologFlags=X11\n", "slurm.conf is the site's"
     found: dict[str, list[str]] = json.loads(done.stdout)
@@ -270,7 +270,7 @@ def test_installing_may_print_and_write_nothing(tmp_path: Path) -> None:
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     install(tmp_path)
     units = sorted((tmp_path / "units").iterdir())
-    done = subprocess.run(["systemd-analyze", "verify", *map(str, units)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["systemd-analyze", "verify", *map(str, units)], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -291,3 +291,77 @@ def test_a_disk_that_is_really_full_harms_nobody(site: Site) -> None:
         assert len(read_events(site.spool)) == 1
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.skipif(not can_mount_fuse(), reason="FUSE cannot be mounted here")
+def test_a_program_on_a_mount_that_never_answers_holds_nobody_up(site: Site, tmp_path: Path) -> None:
+    with hung_mount(tmp_path / "hung") as hung:
+        there = Site(site.spool, site.folder, site.store, hung / "venv/bin/everywatt")
+        for _ in range(3):
+            check_silent(call(there, "start", timeout=5))
+        assert len(read_events(site.spool)) == 3
+        assert len(waiting_on(hung)) == 1, "one process waits, however many jobs start"
+
+
+def waiting_on(path: Path) -> list[int]:
+    """Processes with this path among their words."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(path) in entry.read_bytes() and int(entry.parent.name) != os.getpid():
+                found.append(int(entry.parent.name))
+    return found
+
+
+def test_what_the_prolog_starts_writes_files_that_others_may_read(site: Site) -> None:
+    started = site.spool.parent / "started"
+    site.command.write_text(f"#!/bin/sh\numask > {started}.part && mv {started}.part {started}\n")
+    site.command.chmod(0o755)
+    check_silent(call(site, "start"))
+    deadline = time.monotonic() + 20
+    while not started.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert started.read_text() == "0022\n"
+
+
+def planted(site: Site, name: str) -> Path:
+    """A link that another user has put where a task writes; gives what it points to."""
+    folder = next(iter((site.spool / "tasks").glob("[0-9]*")), site.spool / "tasks")
+    victim = site.spool.parent / "victim"
+    victim.write_text("precious")
+    (folder / name).symlink_to(victim)
+    return victim
+
+
+@pytest.mark.parametrize("name", [".task-3-77", "task-3-0-77.event"])
+def test_a_task_writes_through_no_link(site: Site, name: str) -> None:
+    call(site, "start")
+    victim = planted(site, name)
+    script = site.spool.parent / "task.sh"
+    script.write_text(hook("task", site).replace("$$", "77"))
+    check_silent(subprocess.run(["/bin/sh", str(script)], env=JOB, capture_output=True, timeout=20))
+    assert victim.read_text() == "precious"
+    assert (victim.parent / "spo ol" / "tasks").stat().st_mode & 0o777 == 0o711
+    assert not [event for event in read_events(site.spool) if event.kind == "task"]
+
+
+def test_a_user_with_many_files_starves_nobody(site: Site) -> None:
+    tasks = site.spool / "tasks"
+    for uid, count in (("1000", 3000), ("2000", 1)):
+        (tasks / uid).mkdir()
+        for number in range(count):
+            (tasks / uid / f"!{number:05}.event").write_text("event=task\njob_id=7\nwhole=yes\n")
+    seen: dict[str, int] = {}
+    for event in read_events(site.spool):
+        seen[event.path.parent.name] = seen.get(event.path.parent.name, 0) + 1
+    assert seen["2000"] == 1 and 0 < seen["1000"] <= 500
+
+
+def test_what_users_leave_that_is_no_event_is_removed(site: Site) -> None:
+    own = site.spool / "tasks" / "1000"
+    own.mkdir()
+    (own / "!big.event").write_bytes(b"x" * 100_000)
+    (own / "!link.event").symlink_to("/etc/passwd")
+    os.mkfifo(own / "!pipe.event")
+    assert read_events(site.spool) == []
+    assert list(own.iterdir()) == []

@@ -1,9 +1,13 @@
 """A node's jobs: who they are, what of the tape is theirs, and that nothing is lost when it is killed."""
 
 import errno
+import io
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -11,19 +15,23 @@ from machines import Process, write_machine
 from tapes import UTC_NS
 
 from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.errors import EverywattError
+from everywatt.slurm.lists import expand, indices
+from everywatt.slurm.node import recorder
 from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.booking import book
 from everywatt.slurm.node.cards import card_order, gres_numbers
 from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.job_spans import shown
-from everywatt.slurm.node.node_jobs import NodeJob, NodeJobs, indices
+from everywatt.slurm.node.node_jobs import NodeJob, NodeJobs
 from everywatt.slurm.node.presence import AGENT, holder, leave, take_place
 from everywatt.slurm.node.record import record
 from everywatt.slurm.node.recorder import Node, tapes_in
-from everywatt.slurm.node.scontrol import expand, parse_job, parse_pids
+from everywatt.slurm.node.scontrol import parse_job, parse_pids
 from everywatt.slurm.node.spool import Event, forget
 from everywatt.slurm.node.state import State
 from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.site.checks import flaws
 from everywatt.slurm.site.store import Store
 from everywatt.tape.reader import Tape
 
@@ -227,8 +235,8 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, place: int) -> list[int]:
     return seen
 
 
-def through(tmp_path: Path) -> None:
-    """Two jobs from start to end, on a node that is started again wherever it dies."""
+def through(tmp_path: Path, *, again: bool = False) -> None:
+    """Two jobs from start to end, on a node that is started again wherever it dies, or `again` each time."""
     spool = tmp_path / "spool"
     make_spool(spool)
     news = {
@@ -240,6 +248,7 @@ def through(tmp_path: Path) -> None:
     for now, events in news.items():
         for kind, job, at in events:
             drop(spool, kind, job, at, node="n1", cpus=1, cluster="c", exit_code="0:0")
+        node = None if again else node
         while True:
             try:
                 node = node or node_at(tmp_path, now)
@@ -249,6 +258,11 @@ def through(tmp_path: Path) -> None:
                 break
             except Killed:
                 node = None
+            except EverywattError:
+                assert node is None, "only a start may be refused"
+    for _ in range(2):  # the next seconds
+        node.listen()
+        node.settle()
     assert node is not None and (node.running, node.waiting) == (0, 0)
 
 
@@ -275,6 +289,67 @@ def test_a_kill_at_any_write_leaves_hours_that_are_the_sum_of_jobs(tape: Path, t
         assert of_jobs_uj == pytest.approx(true_uj, rel=1e-6)
         place += 1 if place == 0 else 2  # to die after a write is to die before the next one
     assert writes > 20
+
+
+CALLS = ((os, "open"), (io, "open"), (os, "mkdir"), (os, "fsync"), (os, "rename"), (os, "replace"), (os, "unlink"),
+         (os, "scandir"))  # fmt: skip
+
+
+def by_node() -> bool:
+    """Whether it is the node that calls, and not the test."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename != recorder.__file__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def failing_at(patch: pytest.MonkeyPatch, folder: Path, place: int, number: int) -> list[str]:
+    """From now on the `place`-th call of the system in the node's spool or store fails. Gives what was called."""
+    seen: list[str] = []
+    ours = tuple(str(folder / name) for name in ("spool", "store"))
+
+    def wrapped(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *words: Any, **options: Any) -> Any:
+            inside = name == "fsync" or (not isinstance(path, int) and os.fsdecode(path).startswith(ours))
+            if inside and by_node():
+                seen.append(f"{name} {path}")
+                if len(seen) == place:
+                    raise OSError(number, os.strerror(number), str(path))
+            return work(path, *words, **options)
+
+        return call
+
+    for module, name in CALLS:
+        patch.setattr(module, name, wrapped(name, getattr(module, name)))
+    return seen
+
+
+def test_any_one_call_may_fail(tmp_path: Path) -> None:
+    """After any single failure the records are the truth: nothing is lost, and nothing is counted twice."""
+    (tmp_path / "tape").mkdir()
+    processes = [
+        Process(101, [0.0] + [1.0] * 9 + [0.0] * 2, extra=step(1)),
+        Process(103, [0.0] * 2 + [1.0] * 5 + [0.0] * 5, extra=step(2)),
+        Process(104, flat(1.0), extra={"uid": 0, "cgroup": "/system.slice/sshd.service"}),
+    ]
+    machine = {"cpu.0": flat(60.0)}
+    write_machine(tmp_path / "tape" / "box-0001.tape", machine, processes, seconds=SECONDS, everything=True)
+    true_uj, place, calls = None, 0, ["none"]
+    while place <= len(calls):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        (folder / "tape").symlink_to(tmp_path / "tape")
+        make_spool(folder / "spool")
+        with pytest.MonkeyPatch.context() as patch:
+            seen = failing_at(patch, folder, place, errno.ENOSPC if place % 2 else errno.EMFILE)
+            through(folder, again=True)
+        what = f"{place}: {seen[place - 1] if place else ''}"
+        of_hours_uj, of_jobs_uj = balance_uj(folder)
+        true_uj, calls = (of_jobs_uj, list(seen)) if true_uj is None else (true_uj, calls)
+        assert of_hours_uj == of_jobs_uj == pytest.approx(true_uj, rel=1e-6), what
+        assert list((folder / "spool" / "events").iterdir()) == [], what
+        place += 1
+    assert len(calls) > 60
 
 
 def test_a_full_disk_is_waited_out(tape: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,9 +474,11 @@ def test_an_end_without_a_start_is_kept_and_said() -> None:
 
 def test_what_scontrol_says() -> None:
     facts = parse_job(SHOWN, "n2")
-    assert (facts["account"], facts["user"], facts["uid"]) == ("phys", "ada", 1000)
-    assert (facts["cpus"], facts["memory_bytes"], facts["gpus"]) == (2.0, 2 << 30, [1])
-    assert (facts["array_job_id"], facts["array_task_id"], facts["nodes"]) == (5, 2, 2)
+    assert facts == {
+        "array_job_id": 5, "array_task_id": 2, "restart": 1, "name": "a Account=evil b.sh", "submit_s": 1794700000,
+        "state": "RUNNING", "memory_bytes": 2 << 30,
+    }  # fmt: skip
+    assert parse_job(SHOWN + SHOWN) == {}
     assert parse_job("rubbish") == {}
 
 
@@ -541,7 +618,8 @@ def test_gpus_go_by_uuid_with_their_use(tmp_path: Path) -> None:
 
 def test_a_suspended_job_holds_nothing_meanwhile() -> None:
     line = (
-        "JobId=3 JobName=x JobState=COMPLETED RunTime=00:00:30 StartTime=1000 EndTime=1050 SuspendTime=1020 "
+        "JobId=3 JobName=x UserId=a(1) GroupId=a(1) MCS_label=N/A JobState=COMPLETED "
+        "RunTime=00:00:30 StartTime=1000 EndTime=1050 SuspendTime=1020 "
         "SecsPreSuspend=20 "
     )
     facts = parse_job(line)
@@ -611,7 +689,109 @@ def test_a_slow_controller_holds_nobody_up(tape: Path, tmp_path: Path, monkeypat
 
 def test_a_job_whose_start_was_not_told_has_what_its_processes_were_charged_with():
     """Else the hours of the node would hold joules that are in no record."""
-    job = NodeJob(66, 0, 100.0, 100.0, complete=False, note="its start was not told")
+    job = NodeJob(66, 0, 100.0, 100.0, complete=False, note="its start was not reported")
     made = record(job, Account(own_uj={"cpu.0": 687_914}), {"cpu.0": ("package", "rapl")}, "cpu")
     assert (made.energy_uj, made.refused, made.idle_uj, made.coverage) == (687_914, None, None, 0.0)
     assert record(job, Account(), {}, "cpu").refused == "nothing was recorded while it ran"
+
+
+def two_jobs(tmp_path: Path) -> Path:
+    """A spool that says that jobs 1 and 2 have run."""
+    spool = tmp_path / "spool"
+    make_spool(spool)
+    for job in (1, 2):
+        drop(spool, "start", job, 1, node="n1", cpus=1, cluster="c")
+        drop(spool, "end", job, 7, node="n1", exit_code="0:0")
+    return spool
+
+
+def asking(node: Node, error: BaseException) -> Node:
+    def ask(jobs: Sequence[int], *_: str) -> dict[int, dict[str, Any]]:
+        if 1 in jobs:
+            raise error
+        return {job: {"name": f"job {job}"} for job in jobs}
+
+    node._ask = ask
+    return node
+
+
+def test_a_job_that_cannot_be_asked_for_stops_no_other(tape: Path, tmp_path: Path) -> None:
+    two_jobs(tmp_path)
+    node = asking(node_at(tmp_path, 12), MemoryError())
+    for _ in range(4):
+        node.listen()
+        node.settle()
+    assert {key: row.name for key, row in stored(tmp_path).items()} == {1: "", 2: "job 2"}
+
+
+def test_an_event_that_killed_twice_is_put_aside_and_named(tape: Path, tmp_path: Path) -> None:
+    spool = two_jobs(tmp_path)
+    (spool / "events" / "end-1-7.event").unlink()
+    kills = 0
+    for _ in range(6):
+        node = asking(node_at(tmp_path, 12), Killed())
+        try:
+            node.listen()
+            node.settle()
+        except Killed:
+            kills += 1
+    assert kills == 2
+    assert [path.name for path in (spool / "quarantine").iterdir()] == ["start-1-1.event"]
+    assert stored(tmp_path)[2].complete
+    (flaw,) = flaws(Store(tmp_path / "store"), 0, 1e12)
+    assert (flaw.kind, flaw.node, "start-1-1.event" in flaw.problem) == ("quarantined", "n1", True)
+    (spool / "quarantine" / "start-1-1.event").unlink()
+    node_at(tmp_path, 12).listen()
+    assert flaws(Store(tmp_path / "store"), 0, 1e12) == []
+
+
+@pytest.mark.parametrize("key", ["array_task_id", "het_offset"])
+def test_no_number_of_a_users_can_keep_records_out_of_the_store(tape: Path, tmp_path: Path, key: str) -> None:
+    spool = two_jobs(tmp_path)
+    own = spool / "tasks" / "0"
+    own.mkdir()
+    (own / "task-1.event").write_text(f"event=task\njob_id=1\n{key}={10**17}\nwhole=yes\n")
+    os.utime(own / "task-1.event", (T0 + 2, T0 + 2))
+    node = node_at(tmp_path, 12)
+    node.listen()
+    assert node.settle() == 2
+    assert set(stored(tmp_path)) == {1, 2}
+
+
+def test_the_recorder_of_a_node_has_a_limit_of_memory(tmp_path: Path) -> None:
+    """systemd limits the unit; what a Prolog starts is in slurmd's cgroup."""
+    script = (
+        "import resource, sys\nfrom everywatt.cli.main import main\n"
+        "sys.argv = ['everywatt', *sys.argv[1:]]\n"
+        "import everywatt.slurm.node.recorder as recorder\n"
+        "recorder.Node.listen = lambda node: print(resource.getrlimit(resource.RLIMIT_DATA)[0]) or 0\n"
+        "main()\n"
+    )
+    words = [
+        "slurm",
+        "node",
+        "--once",
+        "--tape",
+        tmp_path,
+        "--spool",
+        tmp_path / "spool",
+        "--store",
+        tmp_path / "store",
+    ]
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=60)
+    assert 0 < int(done.stdout.split()[0]) < 4 << 30, done.stderr
+
+
+def test_a_node_needs_neither_pyarrow_nor_duckdb(tape: Path, tmp_path: Path) -> None:
+    """A node has the base install with the agent; the host of the site has the rest."""
+    two_jobs(tmp_path)
+    script = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('pyarrow', 'pyarrow.parquet', 'duckdb', 'pandas')))\n"
+        "from everywatt.cli.main import main\nmain()\n"
+    )
+    words = ["slurm", "node", "--once", "--node=n1", *(f"--{n}={tmp_path / n}" for n in ("tape", "spool", "store"))]
+    env = {**os.environ, "EVERYWATT_HOME": str(tmp_path / "home")}
+    done = subprocess.run([sys.executable, "-c", script, *words], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, "n1: 2 jobs recorded, 0 are running."), done.stderr
+    assert {key: row.energy_uj is not None for key, row in stored(tmp_path).items()} == {1: True, 2: True}

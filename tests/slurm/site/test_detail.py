@@ -42,15 +42,15 @@ def test_steps_and_what_is_in_none(store: Store) -> None:
 def test_hints_name_what_stood_still(store: Store) -> None:
     (lazy,), (gpu,), (torn,) = (find(store, number) for number in ("1", "2", "6"))
     assert hints(lazy) == [
-        "2.0 of 16 CPUs used, in the mean.",
-        "4.0 GiB of the 64.0 GiB of memory that it asked for were used at most.",
-        "350.0 kJ went into what was given to it and stood still.",
+        "2.0 of 16 CPUs used on average.",
+        "At most 4.0 GiB of the requested 64.0 GiB of memory were used.",
+        "350.0 kJ went into allocated hardware that was not used.",
     ]
     assert hints(gpu) == [
         "GPU 1 of n1 drew 61.00 W idle for 3 h 00 min.",
-        "600.0 kJ went into what was given to it and stood still.",
+        "600.0 kJ went into allocated hardware that was not used.",
     ]
-    assert hints(torn) == ["Of 1 of its nodes there is no record.", "Only 50.0 % of it was observed."]
+    assert hints(torn) == ["1 of its nodes have no record.", "Only 50.0 % of it was observed."]
 
 
 def test_beside_what_slurm_counted(store: Store) -> None:

@@ -54,7 +54,30 @@ def test_what_is_no_answer(answer, why):
     server = ApiServer(lambda asked: (answer[0], dict(answer[1]), answer[2]))
     with server, pytest.raises(EverywattError, match=why):
         jobs_of_series(server.url, WANTED)
-    with pytest.raises(EverywattError, match="does not answer: Connection refused"):
+    with pytest.raises(EverywattError, match="does not respond: Connection refused"):
         jobs_of_series(server.url, WANTED)
     with pytest.raises(UsageError):
         jobs_of_series("prometheus:9090", WANTED)
+
+
+@pytest.mark.parametrize(
+    ("told", "end_s", "state"),
+    [([], 2000.0, "UNKNOWN"), ([1000, 1800], 1800.0, "UNKNOWN"), ([1000, 4600], 4600.0, "RUNNING")],
+)
+def test_a_counter_that_stays_is_no_job_that_runs(told, end_s, state):
+    """Energy is told on and on after a job's end; that the job is here is told while it is."""
+
+    def answer(asked):
+        query = asked.body.decode()
+        if "query_range" not in asked.path:
+            return prometheus(asked)
+        if "job_info" in query:
+            result = [{"metric": {"exported_job": "7"}, "values": [[at, "1"] for at in told]}] if told else []
+        else:
+            values = [[1000, "1"], [1500, "1.5"], [2000, "2"], [3000, "2"], [4600, "2"]]
+            result = [{"metric": {"owner": "7"}, "values": values}]
+        return 200, {}, json.dumps({"status": "success", "data": {"result": result}}).encode()
+
+    with ApiServer(answer) as server:
+        (job,) = jobs_of_series(server.url, WANTED)
+    assert (job["start_s"], job["end_s"], job["state"]) == (1000.0, end_s, state)

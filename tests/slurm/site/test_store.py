@@ -95,7 +95,7 @@ def test_a_node_that_appends_often_makes_one_file_of_its_own(tmp_path: Path) -> 
     store.append([job(900, "n1.a")], "n1.a")
     for number in range(MOST_PARTS + 3):
         store.append([job(number % 30, energy_uj=number, written_s=float(number + 1))], "n1")
-    files = [path.name for path in (tmp_path / "jobs" / "date=2026-11-15").glob("*.parquet")]
+    files = [path.name for path in (tmp_path / "jobs" / "date=2026-11-15").glob("*.jsonl")]
     assert len([name for name in files if name.startswith("n1.a.")]) == 1
     assert len(files) <= 4
     rows = store.jobs(MIDNIGHT, MIDNIGHT + 86_400, "node = 'n1'").to_pylist()
@@ -117,7 +117,10 @@ def test_files_of_an_earlier_version_open(tmp_path: Path) -> None:
 
     store = Store(tmp_path)
     (file,) = store.append([job(1)], "n1")
-    pq.write_table(pq.read_table(file).drop_columns(["waste_uj", "gpu_utilisation"]), file)
+    store.compact(DAY)
+    compact = file.with_name("compact.parquet")
+    pq.write_table(pq.read_table(compact).drop_columns(["waste_uj", "gpu_utilisation"]), file.with_suffix(".parquet"))
+    compact.unlink()
     assert store.jobs(MIDNIGHT, MIDNIGHT + 86_400).column("waste_uj").to_pylist() == [None]
     store.compact(DAY)
     assert store.jobs(MIDNIGHT, MIDNIGHT + 86_400).column("waste_uj").to_pylist() == [None]

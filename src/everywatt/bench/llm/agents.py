@@ -120,7 +120,7 @@ class AgentBill:
 
 
 def agent_bill(run: Run, otel: Path | None = None) -> AgentBill:
-    """What the GenAI spans of a run owe: those that the program made, or those of an OpenTelemetry file."""
+    """The energy of the GenAI spans of a run: those that the program made, or those of an OpenTelemetry file."""
     outer = None if otel is None else read_spans(otel)
     steps: list[Step] = []
     notes: list[str] = list(run.trouble)
@@ -131,13 +131,14 @@ def agent_bill(run: Run, otel: Path | None = None) -> AgentBill:
         if spans:
             steps += _steps(tape, spans)
     if outer is not None and len(placed) < len(outer):
-        notes.append(f"{len(outer) - len(placed)} of {len(outer)} spans lie outside of the recording: no energy")
+        notes.append(f"{len(outer) - len(placed)} of {len(outer)} spans lie outside the recording: no energy")
     if not steps:
         if outer:
-            raise MeasurementRefused("The recording does not cover any of these spans.", cure="is it of the same time?")
-        raise UsageError(
-            f"{run.name} has no spans of an agent.", cure="turn(), model_call(), tool_call(), or --otel FILE"
-        )
+            raise MeasurementRefused(
+                "The recording does not cover any of these spans.",
+                cure="check that the file and the run cover the same time",
+            )
+        raise UsageError(f"{run.name} has no agent spans.", cure="turn(), model_call(), tool_call(), or --otel FILE")
     return AgentBill(sum_energies(step.own for step in steps), tuple(steps), tuple(notes))
 
 
@@ -161,7 +162,7 @@ def _steps(tape: Tape, spans: Sequence[Span]) -> Iterator[Step]:
     windows = union([(one.start_ns, one.end_ns or one.start_ns) for one in spans])
     book = span_ledger(sources(tape), windows, spans)
     if book.total.joules is None:
-        raise MeasurementRefused(f"There is no energy: {book.total.refused}")
+        raise MeasurementRefused(f"No energy was measured: {book.total.refused}")
     own = {entry.owner.id: entry.energy for entry in book.entries if entry.owner.kind is OwnerKind.SPAN}
     below: dict[str, list[str]] = {}
     for one in spans:

@@ -1,8 +1,8 @@
 """Three data sets that are made here, by code and a seed: arithmetic, multiple choice, instruction following.
 
-Made and not copied, so that they are nobody's property, are in nobody's training data, and need no network. 1,000
-items each: two models whose accuracy differs by 5 points around 70 % on the same items are told apart. No two items of
-a set have the same prompt: an item that is asked twice tells nothing new, and a server may remember its answer.
+Made and not copied, so they belong to no one, are in no training data, and need no network. 1,000 items each: two
+models whose accuracy differs by 5 points around 70 % on the same items can be distinguished. No two items of a set have
+the same prompt: an item that is asked twice tells nothing new, and a server may remember its answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def arithmetic(n: int = SIZE, seed: int = SEED) -> Iterator[Item]:
 
 
 def _different(n: int, make: Callable[[int], Item]) -> Iterator[Item]:
-    """So many items, each drawn again until nobody has its prompt. UsageError where there are no more."""
+    """`n` items with distinct prompts. UsageError if there are not enough."""
     seen: set[str] = set()
     for number in range(n):
         for _ in range(MOST_DRAWS):
@@ -41,7 +41,7 @@ def _different(n: int, make: Callable[[int], Item]) -> Iterator[Item]:
             if item.prompt not in seen:
                 break
         else:
-            raise UsageError(f"There are no {n} different items of this set.", cure=f"--dataset-param n={number}")
+            raise UsageError(f"This data set cannot provide {n} different items.", cure=f"--dataset-param n={number}")
         seen.add(item.prompt)
         yield item
 

@@ -79,10 +79,12 @@ class Connection:
         variable = left.pop("api_key_env", KEY_VARIABLE)
         env = os.environ if environ is None else environ
         if variable != KEY_VARIABLE and not env.get(variable):
-            raise UsageError(f"The environment has no {variable}, which api_key_env names.")
+            raise UsageError(f"The environment variable {variable}, named by api_key_env, is not set.")
         key = env.get(variable, "").strip()
         if not (key.isascii() and key.isprintable()):
-            raise UsageError(f"The key in {variable} has characters that cannot be sent.", cure=f"look at {variable}")
+            raise UsageError(
+                f"The key in {variable} contains characters that cannot be sent.", cure=f"check {variable}"
+            )
         retries = left.pop("retries", "3")
         if not retries.isdecimal():
             raise UsageError(f"retries={retries} is not a whole number.")
@@ -125,13 +127,13 @@ def no_secrets(names: Iterable[str]) -> None:
     for name in names:
         if name.lower().replace("-", "_") in ("api_key", "apikey", "key", "token", "authorization", "password"):
             raise UsageError(
-                f"A secret on the command line can be seen by everybody here: '{name}' is not taken.",
+                f"'{name}' was refused: a secret on the command line is visible to every user of this machine.",
                 cure=f"export {KEY_VARIABLE}=…, or --client-param api_key_env=NAME",
             )
 
 
 def checked_url(text: str) -> str:
-    """A base URL without a slash at its end; UsageError where it is none, or holds a password."""
+    """A base URL without a slash at its end; UsageError if it is not valid or contains a password."""
     try:
         url = urlsplit(text)
         port = url.port
@@ -140,7 +142,7 @@ def checked_url(text: str) -> str:
     if url.scheme not in ("http", "https") or not url.hostname or port == 0:
         raise UsageError(f"'{text}' is not a URL such as http://127.0.0.1:8000.")
     if url.username or url.password or url.query:
-        raise UsageError("A base URL has no user, password or query.", cure=f"export {KEY_VARIABLE}=…")
+        raise UsageError("A base URL takes no user, password or query.", cure=f"export {KEY_VARIABLE}=…")
     return text.rstrip("/")
 
 
@@ -159,5 +161,5 @@ def _seconds(name: str, text: str | None) -> float | None:
         return None
     seconds = parse_duration_s(text)
     if not seconds > 0:
-        raise UsageError(f"{name}={text} is not a time.")
+        raise UsageError(f"{name}={text} is not a duration.")
     return seconds

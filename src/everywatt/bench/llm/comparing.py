@@ -29,7 +29,7 @@ from everywatt.core.stats import Z95, clustered, mcnemar, resampled_sums
 
 Floats = npt.NDArray[np.float64]
 COLUMNS = ("right", "joules", "tokens", "seconds", "items")
-DRAWN = "items drawn 2,000 times, with what both runs did on them"
+DRAWN = "bootstrap over items, 2,000 draws, with both runs' results on each item"
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,9 @@ def side(run: Run, level: str | None = None) -> Side:
 def compare_llm(first: Side, other: Side, *, force: bool = False) -> Beside:
     """The second beside the first. ScopeError where they asked other items, or their energy covers something else."""
     if first.plan["dataset"].get("sha256") != other.plan["dataset"].get("sha256") and not force:
-        raise ScopeError(f"{other.name} asked other items than {first.name}.", cure="--force compares those of one id")
+        raise ScopeError(
+            f"{other.name} used other items than {first.name}.", cure="--force compares the items with equal ids"
+        )
     notes = []
     if first.level != other.level:
         notes.append(f"the loads differ: {first.level} and {other.level}")
@@ -103,9 +105,9 @@ def compare_llm(first: Side, other: Side, *, force: bool = False) -> Beside:
     same = [name for name in first.records if name in other.records]
     both = [name for name in same if first.records[name].ok and other.records[name].ok]
     if not both:
-        raise UsageError(f"{first.name} and {other.name} have no item that both answered.")
+        raise UsageError(f"{first.name} and {other.name} have no answered item in common.")
     if len(both) < max(len(first.records), len(other.records)):
-        notes.append(f"{len(both)} items that both answered are compared")
+        notes.append(f"compared: {len(both)} items that both runs answered")
     covered = _same_scope(first, other, force)
     if covered is not None:
         notes.append(covered)
@@ -121,8 +123,8 @@ def _same_scope(first: Side, other: Side, force: bool) -> str | None:
     if facts[0] != facts[1]:
         said = " and ".join(f"{scope} of the {boundary}" for scope, boundary in facts)
         if not force:
-            raise ScopeError(f"The energies do not cover the same thing: {said}.", cure="--force compares all the same")
-        return f"the energies do not cover the same thing: {said}"
+            raise ScopeError(f"The energies do not cover the same scope: {said}.", cure="--force compares them anyway")
+        return f"the energies do not cover the same scope: {said}"
     return None
 
 
@@ -140,25 +142,27 @@ def _beside(first: Side, other: Side, both: Sequence[str], notes: Sequence[str],
     if judged:
         own = _sums(first, other, judged, [first.records[name].group for name in judged], with_energy)
         more = _figure(
-            own, lambda s: s["right_b"] / s["items_b"] - s["right_a"] / s["items_a"], f"accuracy − first's; {DRAWN}"
+            own,
+            lambda s: s["right_b"] / s["items_b"] - s["right_a"] / s["items_a"],
+            f"accuracy − accuracy of the first; {DRAWN}",
         )
         figures["accuracy_difference"] = _not_too_sure(more, only_first, only_this, len(judged))
         if with_energy:
             figures["accuracy_per_joule_ratio"] = _with_measurement(
-                _figure(own, _accuracy_per_joule, f"accuracy per joule / first's; {DRAWN}"), first, other
+                _figure(own, _accuracy_per_joule, f"accuracy per joule / the first's; {DRAWN}"), first, other
             )
     if with_energy:
         figures["energy_ratio"] = _with_measurement(
-            _figure(sums, lambda s: s["joules_b"] / s["joules_a"], f"gross J of the items / first's; {DRAWN}"),
+            _figure(sums, lambda s: s["joules_b"] / s["joules_a"], f"gross J of the items / the first's; {DRAWN}"),
             first,
             other,
         )
         if _known_tokens(first, both) and _known_tokens(other, both):
-            formula = f"gross J per output token / first's; {DRAWN}"
+            formula = f"gross J per output token / the first's; {DRAWN}"
             ratio = _figure(sums, lambda s: s["joules_b"] / s["tokens_b"] * s["tokens_a"] / s["joules_a"], formula)
             figures["energy_per_output_token_ratio"] = _with_measurement(ratio, first, other)
     figures["time_ratio"] = _figure(
-        sums, lambda s: s["seconds_b"] / s["seconds_a"], f"seconds of the answers / first's; {DRAWN}"
+        sums, lambda s: s["seconds_b"] / s["seconds_a"], f"seconds of the answers / the first's; {DRAWN}"
     )
     figures["agreement"] = agreement(list(other.records.values()), list(first.records.values()))
     p = mcnemar(only_first, only_this) if judged else None
@@ -184,7 +188,7 @@ def _not_too_sure(figure: Figure, only_first: int, only_this: int, n: int) -> Fi
     near = Z95 * math.sqrt(max(split - (only_this - only_first) ** 2 / (n + 2), 0.0)) / (n + 2)
     low = min(figure.value if figure.low is None else figure.low, max(-1.0, middle - near))
     high = max(figure.value if figure.high is None else figure.high, min(1.0, middle + near))
-    return Figure(figure.value, low, high, "", f"{figure.formula}, at least Agresti and Min's")
+    return Figure(figure.value, low, high, "", f"{figure.formula}, at least the interval of Agresti and Min")
 
 
 def _known_tokens(one: Side, items: Sequence[str]) -> bool:
@@ -217,7 +221,7 @@ def _figure(sums: tuple[dict[str, Floats], dict[str, float]], of: Callable[[Any]
     try:
         value = float(of(whole))
     except ZeroDivisionError:
-        return Figure.none("", formula, "the first run has nothing to divide by")
+        return Figure.none("", formula, "the figure of the first run is zero")
     with np.errstate(all="ignore"):
         found = np.asarray(of(drawn), dtype=np.float64)
     found = found[np.isfinite(found)]
@@ -238,23 +242,31 @@ def _with_measurement(figure: Figure, first: Side, other: Side) -> Figure:
     below = math.hypot(figure.value - figure.low, figure.value * (1 - ratio.low / ratio.value))
     above = math.hypot(figure.high - figure.value, figure.value * (ratio.high / ratio.value - 1))
     high = figure.value + above if math.isfinite(above) else None
-    return Figure(figure.value, max(0.0, figure.value - below), high, "", f"{figure.formula}; and the measurement")
+    return Figure(
+        figure.value, max(0.0, figure.value - below), high, "", f"{figure.formula}; plus measurement uncertainty"
+    )
 
 
 def _sentences(first: str, other: str, figures: Mapping[str, Figure], p: float | None) -> list[str]:
     found = []
     more = figures.get("accuracy_difference")
     if more is not None and more.value is not None and more.low is not None and more.high is not None:
-        word = "right more often" if more.low > 0 else "right less often" if more.high < 0 else "no difference shown"
+        word = (
+            "more often correct" if more.low > 0 else "less often correct" if more.high < 0 else "no difference shown"
+        )
         ends = 100 * (more.value - more.low), 100 * (more.high - more.value)
         told = format_number(100 * more.value, "points", *ends, signed=True)
-        found.append(f"{other} beside {first}, accuracy: {word}, {told}, McNemar p = {p:.2g}")
-    for name, what in (("energy_ratio", "energy"), ("time_ratio", "time"), ("accuracy_per_joule_ratio", "right per J")):
+        found.append(f"{other} compared with {first}, accuracy: {word}, {told}, McNemar p = {p:.2g}")
+    for name, what in (
+        ("energy_ratio", "energy"),
+        ("time_ratio", "time"),
+        ("accuracy_per_joule_ratio", "correct per J"),
+    ):
         ratio = figures.get(name)
         if ratio is None or ratio.value is None or ratio.low is None:
             continue
         word = (
             "more" if ratio.low > 1 else "less" if ratio.high is not None and ratio.high < 1 else "no difference shown"
         )
-        found.append(f"{other} beside {first}, {what}: {word}, ratio {ratio.printed()}")
+        found.append(f"{other} compared with {first}, {what}: {word}, ratio {ratio.printed()}")
     return found

@@ -86,7 +86,7 @@ def parse_prices(text: str) -> tuple[float, float, str]:
     """`0.15,0.60 USD`: for a million input tokens, for a million output tokens, and the currency."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*,\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if not found:
-        raise UsageError(f"'{text}' is not two prices of a million tokens such as '0.15,0.60 USD'.")
+        raise UsageError(f"'{text}' is not a pair of prices per million tokens such as '0.15,0.60 USD'.")
     return float(found.group(1)), float(found.group(2)), found.group(3)
 
 
@@ -109,11 +109,11 @@ def compute_figures(
     tokens = None if inputs is None or outputs is None else inputs + outputs
     if facts.parameters is not None:
         formula = (
-            f"2 × {facts.parameters:.4g} parameters ({facts.parameters_from}) × (input + output tokens); "
-            "no attention; cached input counts"
+            f"2 × {facts.parameters:.4g} parameters ({facts.parameters_from}) × (input + output tokens); without "
+            "attention; cached input counts"
         )
         if tokens is None:
-            found["flops"] = Figure.none("FLOP", formula, "tokens are not known")
+            found["flops"] = Figure.none("FLOP", formula, "token counts are unknown")
         else:
             flops = 2.0 * facts.parameters * tokens
             found["flops"] = Figure(flops, None, None, "FLOP", formula)
@@ -127,18 +127,18 @@ def compute_figures(
 def _mfu(facts: Facts, flops: Figure, seconds: float) -> Figure:
     formula = "FLOPs / seconds with a query open / peak FLOP/s"
     if facts.peak_flops is None:
-        return Figure.none("", formula, "the peak of the hardware is not known: --peak-flops")
+        return Figure.none("", formula, "the peak FLOP/s of the hardware is unknown: --peak-flops")
     formula = f"{formula} ({facts.peak_flops:.4g}, {facts.peak_from})"
     if flops.value is None or not seconds:
-        return Figure.none("", formula, flops.refused or "no query took any time")
+        return Figure.none("", formula, flops.refused or "no query took measurable time")
     return Figure(flops.value / seconds / facts.peak_flops, None, None, "", formula)
 
 
 def _token_cost(facts: Facts, inputs: int | None, outputs: int | None) -> Figure:
     assert facts.token_price is not None
     unit = facts.currency or "(price units)"
-    formula = f"input tokens × {facts.token_price[0]:g} + output tokens × {facts.token_price[1]:g}, for a million"
+    formula = f"input tokens × {facts.token_price[0]:g} + output tokens × {facts.token_price[1]:g}, per million"
     if inputs is None or outputs is None:
-        return Figure.none(unit, formula, "tokens are not known")
+        return Figure.none(unit, formula, "token counts are unknown")
     cost = (inputs * facts.token_price[0] + outputs * facts.token_price[1]) / PER_MILLION
     return Figure(cost, None, None, unit, formula)

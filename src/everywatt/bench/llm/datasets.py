@@ -4,7 +4,7 @@
     questions.jsonl   prompt=question answer=gold   any JSON lines, CSV, Parquet, or folder of Arrow files
     gsm8k             path=test.jsonl               a published layout
 
-A data set of somebody else registers by the entry point group `everywatt.llm_datasets`: a callable that takes the
+A third-party data set registers by the entry point group `everywatt.llm_datasets`: a callable that takes the
 parameters as keywords and gives items.
 """
 
@@ -53,7 +53,9 @@ def load_dataset(name: str, params: Mapping[str, str] | None = None) -> Dataset:
         raise UsageError(f"The data set '{name}' has no items.")
     ids = {item.id for item in items}
     if len(ids) < len(items):
-        raise UsageError(f"The data set '{name}' has an id twice.", cure="--dataset-param id=COLUMN names another")
+        raise UsageError(
+            f"The data set '{name}' contains an id twice.", cure="choose another column with --dataset-param id=COLUMN"
+        )
     digest = hashlib.sha256()
     for item in items:
         digest.update(json.dumps([item.id, item.prompt, item.answer, item.scorer, item.rules], default=str).encode())
@@ -63,7 +65,10 @@ def load_dataset(name: str, params: Mapping[str, str] | None = None) -> Dataset:
 def _items(name: str, params: dict[str, str]) -> Iterable[Item]:
     if name in LAYOUTS:
         if set(params) != {"path"}:
-            raise UsageError(f"'{name}' needs your file of it, and nothing else.", cure="--dataset-param path=FILE")
+            raise UsageError(
+                f"'{name}' requires the path of your copy of the data set, and takes no other parameter.",
+                cure="--dataset-param path=FILE",
+            )
         return _published(name, Path(params["path"]))
     if Path(name).exists():
         return _mapped(Path(name), params)
@@ -72,7 +77,7 @@ def _items(name: str, params: dict[str, str]) -> Iterable[Item]:
         with border(name):
             return tuple(_called(name, maker, params))
     known = ", ".join((*registered(LLM_DATASETS), *LAYOUTS))
-    raise UsageError(f"There is no data set and no file '{name}'.", cure=f"a file, or one of: {known}")
+    raise UsageError(f"There is no data set or file '{name}'.", cure=f"a file, or one of: {known}")
 
 
 def _called(name: str, make: Callable[..., Iterable[Item]], params: Mapping[str, str]) -> Iterable[Item]:
@@ -95,7 +100,7 @@ def _published(name: str, path: Path) -> Iterator[Item]:
             yield LAYOUTS[name](row, number)
         except (KeyError, ValueError, TypeError, StopIteration) as error:
             why = f"no column {error}" if isinstance(error, KeyError) else str(error)
-            raise UsageError(f"{path}, row {number + 1}, is not of {name}: {why}.") from None
+            raise UsageError(f"{path}, row {number + 1}, is not in the format of {name}: {why}.") from None
 
 
 def _mapped(path: Path, params: Mapping[str, str]) -> Iterator[Item]:
@@ -142,7 +147,7 @@ def rows(path: Path) -> Iterator[Mapping[str, Any]]:
         if path.is_dir():
             files = sorted(f for f in path.rglob("*") if f.suffix in (".arrow", ".parquet") and f.is_file())
             if not files:
-                raise UsageError(f"{path} holds no Arrow or Parquet file.")
+                raise UsageError(f"{path} contains no Arrow or Parquet file.")
             for file in files:
                 yield from _table_rows(file)
         elif path.suffix in (".parquet", ".arrow"):

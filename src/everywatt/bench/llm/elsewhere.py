@@ -28,8 +28,8 @@ SKEW = "clock skew"
 
 
 def bill_elsewhere(run: Run, records: Sequence[Record], server_tape: Mapping[str, Any], boundary: str = SERVER) -> Bill:
-    """What queries owe by the tape of the server's host. `server_tape` has `path` and `skew_s`: how far at most the two
-    hosts' clocks are apart. Refused where the tape cannot be read, or does not cover the queries."""
+    """The energy of queries from the tape of the server's host. `server_tape` has `path` and `skew_s`: how far at most
+    the two hosts' clocks are apart. Refused where the tape cannot be read, or does not cover the queries."""
     try:
         server = load(str(server_tape["path"]))
     except EverywattError as error:
@@ -81,13 +81,16 @@ def _with_skew(owed: Bill, asked: Sequence[Asked], skew_s: float) -> Bill:
         span: replace(query, energy=_wider(query.energy, each[span], f"{SKEW}:{span}"))
         for span, query in owed.queries.items()
     }
-    note = f"measured on the server's own tape; its clock and this host's are taken to be within {skew_s * 1000:g} ms"
+    note = (
+        "measured on the server's own tape, assuming that its clock and this host's differ by at most "
+        f"{skew_s * 1000:g} ms"
+    )
     gross = _wider(owed.gross, whole, SKEW)
     return replace(
         owed,
         gross=replace(gross, notes=(*gross.notes, note)),
         net=_wider(owed.net, whole, SKEW),
-        about=f"{owed.about}; on the server's host, by its own tape",
+        about=f"{owed.about}; on the server's host, from its own tape",
         queries=queries,
     )
 

@@ -1,11 +1,12 @@
-"""What queries owe: the server's energy while they were open, shared by what each of them got in that time.
+"""The energy charged to queries: the server's energy while they were open, shared by what each of them got in that
+time.
 
-Of the ledger by process the server's processes are taken (active and held), and the idle of the devices beside it;
-what other processes and everywatt itself used is not. Where no process of the server is known it is the whole machine.
-The joules of each device are then shared by the queries that were open: idle equally, the rest by tokens that arrived.
-Reading its prompt counts like tokens at the run's median rate for as long as that takes where nobody has to wait for
-his turn, just before the first token; a query that stands in the server's queue before that gets nothing and owes idle
-alone. Amounts are whole microjoules and add up to the server's.
+Of the ledger by process the server's processes are taken (active and held), and the idle of the devices beside it; what
+other processes and everywatt itself used is not. Where no process of the server is known it is the whole machine. The
+joules of each device are then shared by the queries that were open: idle equally, the rest by tokens that arrived.
+Reading its prompt counts like tokens at the run's median rate for as long as that takes when the query does not have to
+wait, just before the first token; a query that stands in the server's queue before that gets nothing and is charged
+idle alone. Amounts are whole microjoules and add up to the server's.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ FEWEST_TICKS = 3
 
 @dataclass(frozen=True, slots=True)
 class QueryEnergy:
-    """What one query owes, gross, and its two phases with how many ticks of the slowest sensor fell into each."""
+    """The gross energy of one query, and its two phases with how many ticks of the slowest sensor fell into each."""
 
     energy: Energy
     net_j: float
@@ -84,7 +85,7 @@ class Asked:
 
 
 def bill(run: Run, records: Sequence[Record], boundary: str = SERVER) -> Bill:
-    """What these queries owe. Energies are refused, with the reason, where there is no figure."""
+    """The energy of these queries, refused with the reason where there is no figure."""
     return settle(asked_of(run, records), boundary, run.trouble)
 
 
@@ -102,14 +103,14 @@ def asked_of(run: Run, records: Sequence[Record]) -> list[Asked]:
 
 
 def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] = ()) -> Bill:
-    """What the queries of some tapes owe."""
+    """The energy of the queries of some tapes."""
     windows = [one.windows for one in asked]
     seconds = sum(end - start for one in windows for start, end in one) / NS
     if not any(one.records for one in asked):
         return refused("no query has a span on the tape", boundary)
     book = ledger([one.tape for one in asked], windows, "process", notes=notes)
     if book.total.joules is None:
-        return refused(book.total.refused or "there is no energy", boundary, seconds)
+        return refused(book.total.refused or "no energy was measured", boundary, seconds)
     if boundary == SERVER and not any(entry.owner.kind is OwnerKind.PROCESS for entry in book.entries):
         boundary = MACHINE
     accounts = _accounts(book, boundary)
@@ -133,7 +134,10 @@ def about(boundary: str) -> str:
     """A boundary in words."""
     when = "while at least one query was open"
     if boundary == SERVER:
-        return f"the server's processes and the idle of the devices, {when}; not other processes, not everywatt itself"
+        return (
+            f"the server's processes and the idle energy of the devices, {when}; without other processes and "
+            "everywatt itself"
+        )
     return f"the whole machine, {when}"
 
 
@@ -227,7 +231,7 @@ def _accounts(book: Ledger, boundary: str) -> _Accounts:
 
 
 def _together(energies: Sequence[Energy], nothing: Energy) -> Energy:
-    """The sum of what several owners owe, by device too: a device that only one of them has is kept."""
+    """The sum of several owners' energy, by device too: a device that only one of them has is kept."""
     whole = sum_energies([nothing, *(one for one in energies if one.joules is not None)], join_scopes=True)
     parts = tuple((label, part) for label, part in whole.parts if part.joules is not None)
     return replace(nothing, joules=whole.joules, budget=whole.budget, parts=parts)
@@ -298,7 +302,7 @@ def _phases(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> 
 
 
 def _reading_s(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> Callable[[Record], float]:
-    """How long the server reads a query's prompt where nobody is before it: by the least wait for a first token.
+    """How long the server reads a query's prompt without a queue: the shortest wait for a first token.
 
     By the least for each input token where every answer tells those. An answer that came in one piece at its end tells
     nothing of its first token: all of its time counts.

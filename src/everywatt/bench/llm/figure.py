@@ -1,4 +1,4 @@
-"""A figure of a language-model run: a number with its interval, unit and formula, or why there is none."""
+"""A figure of a language-model run: a number with its interval, unit and formula, or the reason for its absence."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Figure:
 def over_energy(amount: float, energy: Energy, unit: str, formula: str) -> Figure:
     """An amount for each joule, with the energy's interval."""
     if energy.joules is None or not energy.joules > 0:
-        return Figure.none(unit, formula, energy.refused or "there is no energy")
+        return Figure.none(unit, formula, energy.refused or "no energy was measured")
     low = energy.low or 0.0
     most = amount / low if low > 0 else None
     return Figure(amount / energy.joules, amount / (energy.high or energy.joules), most, unit, formula)

@@ -115,11 +115,11 @@ def _apart(text: str) -> tuple[str, str]:
 
 
 class Refused(Exception):
-    """The server answered with an error. `again` tells whether a further attempt makes sense."""
+    """The server answered with an error. `again` is True if a retry makes sense."""
 
     def __init__(self, head: Head, text: str) -> None:
         code, where = head.status, head.headers.get("location")
-        text = f"it points to {where}" if where and code < 400 else text
+        text = f"redirected to {where}" if where and code < 400 else text
         super().__init__(f"HTTP {code}: {text}" if text else f"HTTP {code}")
         self.again = code in AGAIN
         self.status = "failed" if code >= 500 or code == 429 else "refused"
@@ -145,11 +145,11 @@ class Reply(Sink):
         return self.data.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """What it says, as JSON; ValueError where it is none."""
+        """The body as JSON; ValueError if it is not JSON."""
         try:
             return json.loads(self.text)
         except RecursionError:
-            raise ValueError("it is nested too deeply") from None
+            raise ValueError("the response is nested too deeply") from None
 
     def sent(self, at_ns: int) -> None:
         """The request goes out."""
@@ -217,7 +217,7 @@ class Http:
         return self._client
 
     async def get(self, path: str, timeout_s: float = 10.0) -> Reply:
-        """A small document; NetworkError where there is none."""
+        """A small document; NetworkError if it cannot be fetched."""
         reply = Reply()
         try:
             async with asyncio.timeout(timeout_s):
@@ -265,7 +265,7 @@ class Http:
         if got.error is not None:
             return "broken" if got.piece_ns else "failed", got.error, not got.piece_ns, None
         if not got.done and got.finish is None:
-            return "broken", "the stream ended before the answer did", not got.piece_ns, None
+            return "broken", "the stream ended before the answer was complete", not got.piece_ns, None
         return OK, None, False, None
 
     async def _exchange(self, method: str, path: str, data: bytes | None, sink: Sink) -> None:
@@ -283,4 +283,4 @@ def _trouble(error: Exception, got: Stream, total_s: float) -> tuple[str, str, b
     if isinstance(error, TimeoutError):
         return "timeout", f"no complete answer within {total_s:g} s", False
     why = error.reason if isinstance(error, NetworkError) else error
-    return "broken", f"what the server sent cannot be read: {why}", False
+    return "broken", f"the response of the server cannot be read: {why}", False

@@ -63,7 +63,7 @@ class Judge:
             return Score(UNEVALUATED, None, f"{how}: {answer.error or answer.status}"[:300])
         verdict = verdict_of(answer.text)
         if verdict is None:
-            return Score(UNEVALUATED, answer.text[-200:], f"{how}: it gave no verdict")
+            return Score(UNEVALUATED, answer.text[-200:], f"{how}: no verdict in the response")
         return Score(verdict, answer.text.strip()[-200:], how)
 
     async def close(self) -> None:

@@ -65,7 +65,9 @@ def parse_bounds(text: str) -> dict[str, float]:
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name.strip() not in BOUNDS or not value:
-            raise UsageError(f"'{part}' is not a bound such as ttft=500ms; bounds are: {', '.join(BOUNDS)}.")
+            raise UsageError(
+                f"'{part}' is not a latency objective such as ttft=500ms; objectives are: {', '.join(BOUNDS)}."
+            )
         found[name.strip()] = parse_duration_s(value)
     return found
 

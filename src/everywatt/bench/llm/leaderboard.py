@@ -85,9 +85,9 @@ class Board:
 def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board:
     """The table. ScopeError where the runs cannot stand in one."""
     if order not in ORDERS:
-        raise UsageError(f"There is no order '{order}'.", cure=f"one of: {', '.join(ORDERS)}")
+        raise UsageError(f"Results cannot be sorted by '{order}'.", cure=f"one of: {', '.join(ORDERS)}")
     if not runs:
-        raise UsageError("Which runs?", cure="everywatt bench leaderboard RUN RUN")
+        raise UsageError("No runs were given.", cure="everywatt bench leaderboard RUN RUN")
     asked: dict[tuple[str, str], str] = {}
     covered: dict[tuple[str, str], str] = {}
     places = []
@@ -100,8 +100,8 @@ def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board
             if one.gross.joules is not None:
                 covered.setdefault((one.gross.scope, one.boundary), run.name)
             places.append(_place(run.name, model_name(plan), one))
-    _one_only(asked, "The runs did not ask the same items", lambda key: f"{key[0]} ({key[1]})")
-    _one_only(covered, "The runs' joules do not cover the same thing", lambda key: f"scope {key[0]}, boundary {key[1]}")
+    _one_only(asked, "The runs used different items", lambda key: f"{key[0]} ({key[1]})")
+    _one_only(covered, "The runs' joules do not cover the same scope", lambda key: f"scope {key[0]}, boundary {key[1]}")
     name, sign = ORDERS[order]
     places.sort(key=lambda place: (place.value(name) is None, sign * (place.value(name) or 0.0)))
     scope, boundary = next(iter(covered), ("", ""))
@@ -117,14 +117,14 @@ def model_name(plan: Mapping[str, Any]) -> str:
 def _one_only(found: Mapping[tuple[str, str], str], what: str, shown: Any) -> None:
     if len(found) > 1:
         told = "; ".join(f"{run}: {shown(key)}" for key, run in found.items())
-        raise ScopeError(f"{what}: {told}.", cure="one table for each")
+        raise ScopeError(f"{what}: {told}.", cure="rank the runs of each group separately")
 
 
 def _place(run: str, model: str, one: Metrics) -> Place:
     share = one.accuracy
-    formula = "right / judged answers; Wilson"
+    formula = "correct / scored answers; Wilson"
     accuracy = (
-        Figure.none("", formula, "nothing was judged")
+        Figure.none("", formula, "no answer was scored")
         if share is None
         else Figure(share.value, share.low, share.high, "", formula)
     )

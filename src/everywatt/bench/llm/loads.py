@@ -36,14 +36,14 @@ class Level:
 
     def __post_init__(self) -> None:
         if (self.concurrency is None) == (self.rate is None):
-            raise UsageError("A load is a concurrency or a rate, one of them.")
+            raise UsageError("A load is either a concurrency or a rate.")
         if self.concurrency is not None and not 1 <= self.concurrency <= MOST_AT_ONCE:
             raise UsageError(f"A concurrency of {self.concurrency} is outside 1 … {MOST_AT_ONCE}.")
         for rate in (self.rate, self.rate_end):
             if rate is not None and not 0 < rate <= 100_000:
-                raise UsageError(f"A rate of {rate:g} requests a second makes no sense.")
+                raise UsageError(f"A rate of {rate:g} requests/s is not valid.")
         if not self.ramp_s > 0:
-            raise UsageError(f"A ramp of {self.ramp_s:g} s makes no sense.")
+            raise UsageError(f"A ramp of {self.ramp_s:g} s is not valid.")
 
     @property
     def kind(self) -> str:

@@ -36,7 +36,7 @@ class PythonCallable:
         connection.only("call")
         target = connection.params.get("call", "")
         if ":" not in target:
-            raise UsageError("The client 'python' needs --client-param call=module:function.")
+            raise UsageError("The client 'python' requires --client-param call=module:function.")
         self._target, self._of = target, connection
         self._call: Callable[..., Any] | None = None
 
@@ -65,7 +65,7 @@ class PythonCallable:
             async with asyncio.timeout(self._of.total_s):
                 await _collect(self._call, ask, got)
         except TimeoutError:
-            status, error = "timeout", "it took too long"
+            status, error = "timeout", "timed out"
         except Exception as trouble:  # noqa: BLE001 - the user's function may raise anything
             status, error = "broken" if got.piece_ns else "failed", f"{type(trouble).__name__}: {trouble}"
         return self._of.without_key_in(got.answer(status, began_ns, began_ns, attempts=1, error=error))
@@ -114,7 +114,7 @@ class ShellCommand:
         connection.only("run")
         text = connection.params.get("run", "")
         if not text:
-            raise UsageError("The client 'command' needs --client-param run='COMMAND'.")
+            raise UsageError("The client 'command' requires --client-param run='COMMAND'.")
         self._words = [word.replace("{model}", connection.model) for word in shlex.split(text)]
         self._of = connection
 
@@ -129,7 +129,7 @@ class ShellCommand:
         return []
 
     async def ask(self, ask: Ask) -> Answer:
-        """Run it once. It does not go on where nobody waits for it any more."""
+        """Run it once. It is stopped if its caller no longer waits for it."""
         got, began_ns = Stream(), time.monotonic_ns()
         status, error = OK, None
         child = await _started(self._words)
@@ -139,9 +139,9 @@ class ShellCommand:
                 if code := await child.wait():
                     status, error = "failed", f"the command ended with {code}"
         except TimeoutError:
-            status, error = "timeout", "it took too long"
+            status, error = "timeout", "timed out"
         except ValueError as trouble:
-            status, error = "broken", f"what the command wrote cannot be read: {trouble}"
+            status, error = "broken", f"the output of the command cannot be read: {trouble}"
         finally:
             await _ended(child)
         return self._of.without_key_in(got.answer(status, began_ns, began_ns, attempts=1, error=error))

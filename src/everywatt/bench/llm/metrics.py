@@ -17,7 +17,7 @@ from everywatt.bench.llm.stats import Share, regression, trimmed_mean
 from everywatt.core.energy import Energy
 from everywatt.core.stats import bootstrap_ratio
 
-BOOTSTRAP = "items and their joules drawn together 2,000 times, and the measurement's interval"
+BOOTSTRAP = "joint bootstrap over items and their joules, 2,000 draws, and the measurement's interval"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def metrics(
     bounds: Mapping[str, float] | None = None,
     facts: Facts | None = None,
 ) -> Metrics:
-    """The figures of these queries (of one load) with what they owe."""
+    """The figures of these queries (of one load) with their energy."""
     answered = [record for record in records if record.ok]
     judged = [record for record in answered if record.judged]
     right = [record for record in judged if record.right]
@@ -84,7 +84,7 @@ def metrics(
     accuracy = Share.of(len(right), len(judged))
     notes: list[str] = list(bill.gross.notes)
     if outputs is None and answered:
-        notes.append("tokens were not counted: the server gave no usage, and no tokenizer was named")
+        notes.append("token counts are unknown: the server reported no usage, and no tokenizer was named")
     pooled = {record.answer.counted for record in answered}
     # What has no energy of its own must not be counted in what the others' joules are divided by.
     billed = [record for record in answered if record.span in bill.queries]
@@ -158,10 +158,10 @@ def _per(energy: Energy, count: float | None, unit: str, formula: str, why: str)
 
 def _energy_figures(bill: Bill, answered: int, inputs: int | None, outputs: int | None) -> dict[str, Figure]:
     total = None if inputs is None or outputs is None else inputs + outputs
-    no_tokens = "output tokens are not known" if outputs is None else "there are no tokens"
+    no_tokens = "output tokens are unknown" if outputs is None else "there are no tokens"
     return {
         "energy_per_request": _per(
-            bill.gross, answered, "J", "gross J of all queries / answered queries", "nothing was answered"
+            bill.gross, answered, "J", "gross J of all queries / answered queries", "no query was answered"
         ),
         "energy_per_output_token": _per(bill.gross, outputs, "J", "gross J of all queries / output tokens", no_tokens),
         "energy_net_per_output_token": _per(
@@ -175,13 +175,13 @@ def _energy_figures(bill: Bill, answered: int, inputs: int | None, outputs: int 
 
 def _answer_figures(bill: Bill, judged: Sequence[Record], right: int, accuracy: Share | None) -> dict[str, Figure]:
     names = {
-        "energy_per_correct_answer": ("J", "gross J of the judged queries / right answers"),
-        "accuracy_per_joule_mean": ("1/J", "accuracy / mean gross J of a judged query (does not depend on how many)"),
-        "accuracy_per_joule_total": ("1/J", "accuracy / total gross J of the judged queries (falls with their number)"),
+        "energy_per_correct_answer": ("J", "gross J of the scored queries / correct answers"),
+        "accuracy_per_joule_mean": ("1/J", "accuracy / mean gross J of a scored query (independent of their number)"),
+        "accuracy_per_joule_total": ("1/J", "accuracy / total gross J of the scored queries (falls with their number)"),
         "accuracy_per_watt": ("1/W", "accuracy / (gross J / seconds with a query open)"),
     }
     owed = [bill.queries[record.span or ""] for record in judged if record.span in bill.queries]
-    why = bill.gross.refused or ("nothing was judged" if accuracy is None else "no query has energy")
+    why = bill.gross.refused or ("no answer was scored" if accuracy is None else "no query has energy")
     if not bill.gross.joules or accuracy is None or len(owed) < len(judged):
         return {name: Figure(None, None, None, unit, formula, why) for name, (unit, formula) in names.items()}
     joules = [one.energy.value for one in owed]
@@ -197,7 +197,7 @@ def _answer_figures(bill: Bill, judged: Sequence[Record], right: int, accuracy: 
         1 / high if right and high else None,
         1 / low if right and low else None,
         *names["energy_per_correct_answer"],
-        None if right else "no answer is right",
+        None if right else "no answer is correct",
     )
     low_j, high_j = max(bill.gross.low or 0.0, 0.0), bill.gross.high or bill.gross.joules
     return {
@@ -228,7 +228,7 @@ def _speed_figures(
     bill: Bill, answered: Sequence[Record], outputs: int | None, bounds: Mapping[str, float] | None
 ) -> dict[str, Figure]:
     seconds, energy = bill.seconds, bill.gross
-    no_time = None if seconds else "no query took any time"
+    no_time = None if seconds else "no query took measurable time"
     rate = outputs / seconds if outputs is not None and seconds else None
     found = {
         "output_tokens_per_second": Figure(
@@ -256,26 +256,26 @@ def _speed_figures(
 
 
 def _unknown(outputs: int | None) -> str | None:
-    return "output tokens are not known" if outputs is None else None
+    return "output tokens are unknown" if outputs is None else None
 
 
 def _share(share: Share | None, formula: str) -> Figure:
     if share is None:
-        return Figure(None, None, None, "", formula, "nothing was answered")
+        return Figure(None, None, None, "", formula, "no query was answered")
     return Figure(share.value, share.low, share.high, "", formula)
 
 
 def _inverse(energy: Energy, outputs: int | None) -> Figure:
     unit, formula = "1/J", "output tokens / s / W = output tokens / gross J"
     if outputs is None:
-        return Figure.none(unit, formula, energy.refused or "output tokens are not known")
+        return Figure.none(unit, formula, energy.refused or "output tokens are unknown")
     return over_energy(outputs, energy, unit, formula)
 
 
 def _edp(energy: Energy, answered: Sequence[Record]) -> Figure:
     unit, formula = "J s", "gross J / answered queries × mean seconds of an answer"
     if energy.joules is None or not answered:
-        return Figure(None, None, None, unit, formula, energy.refused or "nothing was answered")
+        return Figure(None, None, None, unit, formula, energy.refused or "no query was answered")
     mean_s = sum(r.answer.ended_ns - r.answer.sent_ns for r in answered) / 1e9 / len(answered)
     scale = mean_s / len(answered)
     return Figure(
@@ -294,12 +294,12 @@ def _phase_figures(
         each = f"{formula} / {'input' if name == 'prefill' else 'output'} tokens"
         counts = [one.prefill_ticks if name == "prefill" else one.decode_ticks for one in owed]
         short = sum(count < FEWEST_TICKS for count in counts)
-        why = bill.gross.refused or ("nothing was answered" if not owed else None)
+        why = bill.gross.refused or ("no query was answered" if not owed else None)
         if why is None and short:
             every = "" if bill.tick_s is None else f", which is read every {bill.tick_s * 1000:g} ms"
             why = (
-                f"{short} of {len(owed)} {name}s are covered by fewer than {FEWEST_TICKS} readings of the sensor{every}"
-                ": a boundary between two readings has no energy"
+                f"{short} of {len(owed)} {name}s are covered by fewer than {FEWEST_TICKS} readings of the "
+                f"sensor{every}: energy cannot be resolved between two readings"
             )
         if why is not None:
             found[f"{name}_energy"] = Figure(None, None, None, "J", formula, why)
@@ -322,7 +322,7 @@ def _perplexity(answered: Sequence[Record]) -> dict[str, Figure]:
     nats = [-(record.answer.logprob_sum or 0.0) for record in known]
     tokens = [float(record.answer.logprob_tokens) for record in known]
     of = "" if len(known) == len(answered) else f"; {len(known)} of {len(answered)} answers have them"
-    formula = f"exp(−Σ log-probability / tokens that have one{of}); items drawn 2,000 times"
+    formula = f"exp(−Σ log-probability / tokens that have one{of}); bootstrap over items, 2,000 draws"
     spread = bootstrap_ratio(nats, tokens, [record.group for record in known])
     low, high = (None, None) if spread is None else (math.exp(spread[0]), math.exp(spread[1]))
     return {"perplexity": Figure(math.exp(sum(nats) / sum(tokens)), low, high, "", formula)}

@@ -1,4 +1,4 @@
-"""Ollama by its own API, which tells what loading the model and reading the prompt took."""
+"""Ollama by its own API, which reports the time for loading the model and reading the prompt."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Ollama:
             reply = await self._http.get("/api/tags")
         except NetworkError as error:
             raise MeasurementRefused(
-                f"No Ollama answers at {self._root}: {error.reason}.", cure="ollama serve"
+                f"No Ollama server answers at {self._root}: {error.reason}.", cure="ollama serve"
             ) from None
         try:
             models = {str(one["name"]): one for one in reply.json()["models"]}
         except (ValueError, KeyError, TypeError):
-            raise MeasurementRefused(f"What answers at {self._root} is not Ollama.", cure="--client openai") from None
+            raise MeasurementRefused(f"The server at {self._root} is not Ollama.", cure="--client openai") from None
         found = models.get(self._of.model) or models.get(f"{self._of.model}:latest")
         if found is None:
             raise UsageError(f"Ollama has no model '{self._of.model}'.", cure=f"ollama pull {self._of.model}")

@@ -26,13 +26,13 @@ class OpenAI:
     def __init__(self, connection: Connection) -> None:
         connection.only("endpoint", "tokenizer", "usage")
         if not connection.base_url:
-            raise UsageError("The client 'openai' needs --base-url.", cure="--base-url http://127.0.0.1:8000")
+            raise UsageError("The client 'openai' requires --base-url.", cure="--base-url http://127.0.0.1:8000")
         self._of = connection
         self._root = connection.base_url if connection.base_url.endswith("/v1") else f"{connection.base_url}/v1"
         self._http = Http(connection, self._root)
         self._endpoint = connection.params.get("endpoint", "chat")
         if self._endpoint not in ("chat", "completions"):
-            raise UsageError(f"endpoint={self._endpoint} is not chat or completions.")
+            raise UsageError(f"endpoint={self._endpoint} is not one of chat, completions.")
         self._ask_usage = connection.params.get("usage", "yes") == "yes"
         self._counter: Counter | None = counter(connection.params.get("tokenizer"))
         self.parameters: int | None = None
@@ -56,19 +56,19 @@ class OpenAI:
             raise MeasurementRefused(f"No server answers at {self._root}: {why}.", cure="start it first") from None
         if reply.status in (401, 403):
             raise MeasurementRefused(
-                f"{self._root} wants a key (HTTP {reply.status}).", cure=f"export {KEY_VARIABLE}=…"
+                f"{self._root} requires an API key (HTTP {reply.status}).", cure=f"export {KEY_VARIABLE}=…"
             )
         if reply.status >= 500:
-            raise MeasurementRefused(f"{self._root} is not ready: HTTP {reply.status}.", cure="wait for it")
+            raise MeasurementRefused(f"{self._root} is not ready: HTTP {reply.status}.", cure="wait until it is ready")
         if 300 <= reply.status < 400:
             where = self._of.without_key(reply.head.headers.get("location", "elsewhere"))
             raise MeasurementRefused(
-                f"{self._root} points to {where} (HTTP {reply.status}).", cure="name that server with --base-url"
+                f"{self._root} redirects to {where} (HTTP {reply.status}).", cure="pass that server as --base-url"
             )
         names = _models(reply)
         self.parameters = _parameters(reply, self._of.model)
         if names is None:
-            return [f"{self._root}/models gives no list, so nobody knows whether '{self._of.model}' is there"]
+            return [f"{self._root}/models returns no list, so whether '{self._of.model}' is available is unknown"]
         if names and self._of.model not in names:
             those = self._of.without_key(", ".join(names[:10]))
             raise UsageError(f"The server has no model '{self._of.model}'; it has: {those}.")

@@ -34,7 +34,7 @@ def read_spans(path: Path) -> list[Span]:
         found[span.id] = span
     chosen = {name: span for name, span in found.items() if any(key.startswith(PREFIX) for key in span.attributes)}
     if not found:
-        raise UsageError(f"{path} holds no spans of OpenTelemetry.", cure="OTLP as JSON lines")
+        raise UsageError(f"{path} contains no OpenTelemetry spans.", cure="OTLP as JSON lines")
     return [replace(span, parent=_above(span, found, chosen)) for span in chosen.values()]
 
 
@@ -68,7 +68,7 @@ def _all(path: Path) -> Iterator[Span]:
         try:
             yield from _of_line(foreign.parse_json(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{path}:{number} is not OTLP as JSON: {error}.") from None
+            raise UsageError(f"{path}:{number} is not OTLP in JSON: {error}.") from None
 
 
 def _of_line(data: Mapping[str, Any]) -> Iterator[Span]:

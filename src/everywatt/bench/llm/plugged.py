@@ -10,7 +10,7 @@ from everywatt.core.errors import EverywattError, UsageError
 
 @contextmanager
 def border(what: str) -> Iterator[None]:
-    """UsageError in place of whatever somebody else's code raises; errors of everywatt pass."""
+    """Raise UsageError for any exception of third-party code; errors of everywatt pass."""
     try:
         yield
     except EverywattError:

@@ -46,7 +46,7 @@ def evaluate(
 
 
 def owed_by(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> Bill:
-    """What queries owe, wherever the server is; refused where nothing measured it."""
+    """The energy of queries, wherever the server is; refused if nothing measured it."""
     boundary = str(plan.get("boundary") or SERVER)
     if plan.get("server_tape"):
         return bill_elsewhere(run, records, plan["server_tape"])

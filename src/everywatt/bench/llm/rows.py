@@ -46,9 +46,9 @@ def figure_rows(one: Metrics) -> list[Row]:
     of = ", ".join(f"{count} {name}" for name, count in one.verdicts.items())
     if (share := one.accuracy) is not None:
         shown = Figure(100 * share.value, 100 * share.low, 100 * share.high, "%", "").printed()
-        rows.append(row_of("accuracy", shown, f"right / judged answers ({of}); Wilson"))
+        rows.append(row_of("accuracy", shown, f"correct / scored answers ({of}); Wilson"))
     elif of:
-        rows.append(("accuracy", "refused", "", f"nothing was judged ({of})"))
+        rows.append(("accuracy", "refused", "", f"no answer was scored ({of})"))
     for name, energy in (("energy, gross", one.gross), ("energy, net", one.net), ("other processes", one.others)):
         if energy.joules is None:
             rows.append((name, "refused", "", energy.refused or ""))

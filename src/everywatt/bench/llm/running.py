@@ -23,8 +23,8 @@ from everywatt.recorder.client import Recording
 
 QUERY, WARM_UP = "query", "warm-up"
 SAME_ITEMS = (
-    "every load asks the same items: a server that keeps prompts (llama.cpp does, unless --set cache_prompt=false) "
-    "has less to read the second time"
+    "all loads use the same items: a server that caches prompts (llama.cpp does, unless --set cache_prompt=false) has "
+    "less to compute from the second load on"
 )
 LEARNT = ("facts", "scoring", "server_tape")  # of a plan: what may become known when a run goes on
 _WARM = "Count from one to ten. (warm-up {number})"
@@ -82,7 +82,7 @@ class Bench:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What was asked, for the record; with what the server told of itself once it was asked."""
+        """What was asked, for the record; with what the server reported about itself, once known."""
         return self._about
 
     def _learn(self) -> None:
@@ -114,7 +114,7 @@ class Bench:
         try:
             self._notes += await self._client.health()
             if self._scoring.judge is not None and (why := await self._scoring.judge.health()) is not None:
-                self._notes.append(f"the judge cannot judge now, and its answers stay unevaluated: {why}")
+                self._notes.append(f"the judge is not available, so its answers stay unscored: {why}")
             self._learn()
             if len(self._plan.levels) > 1:
                 self._notes.append(SAME_ITEMS)
@@ -177,7 +177,7 @@ class Bench:
         elsewhere = self._about.get("server_tape") or self._about.get("no_energy")
         if not carries and not elsewhere and self._client.where != "nowhere":
             self._meter.discard()
-            raise NoSensor("Nothing on this machine measures power, and --no-estimate forbids a model.")
+            raise NoSensor("No sensor on this machine measures power, and --no-estimate rules out a model.")
         return recording
 
     async def _idle(self, recording: Recording) -> None:
@@ -190,7 +190,7 @@ class Bench:
         busy = share is not None and share > BUSY_SHARE
         if busy:
             self._notes.append(
-                f"other programs kept {share:.0%} of the CPUs busy while idle was recorded: that is not idle"
+                f"baseline rejected: other programs kept {share:.0%} of the CPUs busy while idle power was recorded"
             )
         recording.span_close(uid, attributes={"role": "not-idle" if busy else "idle"})
 
@@ -204,7 +204,7 @@ class Bench:
             answer = await self._ask(ask)
             recording.span_close(uid, attributes={"status": answer.status})
             if answer.status != OK:
-                self._notes.append(f"warm-up {number + 1} gave no answer: {answer.error}")
+                self._notes.append(f"warm-up {number + 1} got no answer: {answer.error}")
 
     async def _level(self, recording: Recording, journal: Journal, level: Level, items: Sequence[Item]) -> None:
         self._done = 0
@@ -229,7 +229,7 @@ class Bench:
             return await self._client.ask(ask)
         except EverywattError:
             raise
-        except Exception as error:  # noqa: BLE001 - a client may be somebody else's: its mistake costs one query
+        except Exception as error:  # noqa: BLE001 - a client may be third-party code: its error costs one query
             why = f"the client failed: {type(error).__name__}: {error}".rstrip(": ")
             return Answer("failed", began_ns=began_ns, sent_ns=began_ns, ended_ns=time.monotonic_ns(), error=why)
 
@@ -248,7 +248,7 @@ class Bench:
 
 
 def _attributes(answer: Answer, score: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the span on the tape tells of a query; the raw times are in the record."""
+    """Attributes of a query's span on the tape; the raw times are in the record."""
     first = answer.first_ns
     return {
         "status": answer.status,

@@ -26,7 +26,7 @@ PROBE_S = 60.0  # what cannot start ends at once; what can may be held up
 NOBODY = 65534
 MOST_OF_NOBODY = 512  # processes, of all that run as nobody here
 MOUNT_PROC = "--mount-proc"
-# An interpreter in somebody's home may start for `nobody` and then find no library.
+# An interpreter in a home directory may start for `nobody` and then find no library.
 _PROBE = "import collections, json, re, socket"
 # The limits are set by the process itself, before it reads a line of what the model wrote.
 _LIMITS = f"""
@@ -67,9 +67,9 @@ class Sandbox:
 
     @property
     def about(self) -> str:
-        """For the record: `no network, own processes, sees no others, as nobody`."""
-        words = ["no network, own processes" if self.before else "the network is open"]
-        words += ["sees no others"] if MOUNT_PROC in self.before else []
+        """For the record: `no network, own processes, no other processes visible, as nobody`."""
+        words = ["no network, own processes" if self.before else "network not isolated"]
+        words += ["no other processes visible"] if MOUNT_PROC in self.before else []
         words += ["as nobody"] if self.user else []
         words += [f"by {self.python}"] if self.python != sys.executable else []
         return ", ".join(words)
@@ -85,10 +85,10 @@ class Sandbox:
                     return one
         if root:
             raise MeasurementRefused(
-                "Code of a model would run as root: there is no Python here that the user 'nobody' can read.",
-                cure="run everywatt as another user, or install a python3 that everybody can read",
+                "Code written by a model would run as root: the user 'nobody' can read no Python on this machine.",
+                cure="run everywatt as another user, or install a python3 that all users can read",
             )
-        raise MeasurementRefused("Python does not start in a process of its own here, so code cannot be judged.")
+        raise MeasurementRefused("Python cannot be started in a process of its own, so code cannot be scored.")
 
     def run(self, text: str, *, seconds: float = MOST_SECONDS) -> Ending:
         """Run a Python program; it and all that it started are gone afterwards."""
@@ -101,7 +101,7 @@ class Sandbox:
 
 
 def pythons() -> tuple[str, ...]:
-    """This interpreter, and the system's: one in somebody's home is of no use to `nobody`."""
+    """This interpreter, and the system's: one in a home directory is of no use to the user `nobody`."""
     found = shutil.which("python3", path=os.defpath)
     return (sys.executable,) if found is None else (sys.executable, found)
 

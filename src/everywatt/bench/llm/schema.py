@@ -45,7 +45,7 @@ def violations(data: Any, schema: Any, at: str = "$") -> list[str]:
         return [f"{at} is not allowed"]
     odd = [word for word in schema if word not in _KNOWN and word not in _SILENT]
     if odd:
-        raise UsageError(f"'{odd[0]}' of JSON Schema is not known here; known are: {', '.join(sorted(_KNOWN))}.")
+        raise UsageError(f"'{odd[0]}' of JSON Schema is not supported; supported are: {', '.join(sorted(_KNOWN))}.")
     wrong = [*_plain(data, schema, at)]
     if isinstance(data, str):
         wrong += _text(data, schema, at)
@@ -66,17 +66,17 @@ def _plain(data: Any, schema: Mapping[str, Any], at: str) -> list[str]:
         if not any(_is(data, name) for name in names):
             wrong.append(f"{at} is not of type {' or '.join(names)}")
     if "enum" in schema and data not in schema["enum"]:
-        wrong.append(f"{at} is none of {schema['enum']}")
+        wrong.append(f"{at} is not one of {schema['enum']}")
     if "const" in schema and data != schema["const"]:
         wrong.append(f"{at} is not {schema['const']!r}")
     if "anyOf" in schema and all(violations(data, one, at) for one in schema["anyOf"]):
-        wrong.append(f"{at} fits none of the alternatives")
+        wrong.append(f"{at} matches none of the alternatives")
     return wrong
 
 
 def _is(data: Any, name: str) -> bool:
     if name not in _TYPES:
-        raise UsageError(f"'{name}' is not a type of JSON.")
+        raise UsageError(f"'{name}' is not a JSON type.")
     if isinstance(data, bool):
         return name == "boolean"
     if name == "integer" and isinstance(data, float):

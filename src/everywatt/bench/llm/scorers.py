@@ -1,6 +1,7 @@
 """Scorers: whether an answer is right.
 
-`unparsed` (no answer could be found in the text) is told apart from wrong, and so is `unevaluated`: nobody judged it.
+`unparsed` (no answer could be found in the text) is distinguished from wrong, and so is `unevaluated`: it was not
+scored.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MOST_TEXT = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`verdict` is right, wrong, unparsed or unevaluated; `found` was read out of the answer, `how` tells the rule."""
+    """`verdict` is right, wrong, unparsed or unevaluated; `found` was read out of the answer, `how` names the rule."""
 
     verdict: str
     found: str | None = None
@@ -93,7 +94,7 @@ def numeric(text: str, item: Item) -> Score:
     """
     wanted = number(item.answer or "")
     if wanted is None:
-        raise UsageError(f"Item {item.id} has no number as its answer: {item.answer!r}.")
+        raise UsageError(f"The answer of item {item.id} is not a number: {item.answer!r}.")
     value, how = find_number(text)
     if value is None:
         return Score(UNPARSED)

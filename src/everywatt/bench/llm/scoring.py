@@ -32,9 +32,11 @@ class Scoring:
         """UsageError where an item cannot be judged: found out now, not after an hour."""
         for name in dict.fromkeys(item.scorer for item in items if item.scorer is not None):
             if name == JUDGE and self.judge is None:
-                raise UsageError("These answers want a judge.", cure="--judge-url URL --judge-model NAME")
+                raise UsageError("Scoring these answers requires a judge.", cure="--judge-url URL --judge-model NAME")
             if name == CODE and self.sandbox is None:
-                raise UsageError("These answers are code, and running it has to be allowed.", cure="--run-code")
+                raise UsageError(
+                    "These answers are code, and running it must be allowed explicitly.", cure="--run-code"
+                )
             if name not in LATER:
                 scorer(name)
 

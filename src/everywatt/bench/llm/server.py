@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 _LISTEN = "0A"
-# Programs that hold a port for somebody else, by how the kernel calls them.
+# Programs that hold a port on behalf of others, by their names in the kernel.
 TUNNELS = ("ssh", "autossh", "kubectl", "cloudflared")
 PROXIES = (
     *("docker-proxy", "rootlesskit", "rootlessport", "slirp4netns", "pasta", "conmon", "gvproxy", "socat"),
@@ -47,7 +47,7 @@ def port_of(url: str) -> int:
 
 
 def listeners(port: int, proc: Path = Path("/proc")) -> list[int]:
-    """Processes that listen on a TCP port, without those whose parent is among them; empty where nobody can tell."""
+    """Processes that listen on a TCP port, without those whose parent is among them; empty if unknown."""
     inodes = _inodes(port, proc)
     if not inodes:
         return []
@@ -56,7 +56,7 @@ def listeners(port: int, proc: Path = Path("/proc")) -> list[int]:
 
 
 def forwarder(pids: Sequence[int], proc: Path = Path("/proc")) -> str | None:
-    """The name of a program among these that only passes on what it gets; None where there is none."""
+    """The name of a program among these that only forwards; None if there is none."""
     for pid in pids:
         try:
             name = (proc / str(pid) / "comm").read_text().strip()
@@ -93,7 +93,7 @@ def _holds(folder: Path, inodes: set[str]) -> bool:
                     if os.readlink(entry.path) in inodes:  # noqa: PTH115 - thousands of them, and a Path costs more
                         return True
     except OSError:
-        pass  # gone, or somebody else's
+        pass  # gone, or another user's
     return False
 
 

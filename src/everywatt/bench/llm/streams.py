@@ -26,7 +26,7 @@ class Lines(ABC):
         if b"\n" not in data:
             self._rest += data
             if len(self._rest) > MOST_LINE_BYTES:
-                raise ValueError("a line has no end")
+                raise ValueError("a line does not end")
             return False
         *lines, rest = (bytes(self._rest) + data).split(b"\n")
         self._rest = bytearray(rest)
@@ -58,7 +58,7 @@ class Events(Lines):
         """The head is there: it must say that events follow."""
         kind = head.headers.get("content-type", "")
         if kind.partition(";")[0].strip().lower() != "text/event-stream":
-            raise ValueError(f"not a stream of events, but {kind or 'of no type'}")
+            raise ValueError(f"expected an event stream, got {kind or 'no content type'}")
 
     def line(self, at_ns: int, line: bytes) -> None:
         """A field of an event, its end, or a comment."""

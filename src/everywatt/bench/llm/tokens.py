@@ -27,7 +27,9 @@ def counter(path: str | None) -> Counter | None:
         return None
     file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
     if not file.is_file():
-        raise UsageError(f"There is no tokenizer {file}.", cure="the folder of the model, with tokenizer.json")
+        raise UsageError(
+            f"There is no tokenizer {file}.", cure="the folder of the model, which contains tokenizer.json"
+        )
     try:
         from tokenizers import Tokenizer
     except ImportError:

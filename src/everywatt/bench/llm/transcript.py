@@ -19,7 +19,7 @@ class Transcript:
     def __init__(self, connection: Connection) -> None:
         connection.only("file")
         if "file" not in connection.params:
-            raise UsageError("The client 'transcript' needs --client-param file=FILE.")
+            raise UsageError("The client 'transcript' requires --client-param file=FILE.")
         self._file = Path(connection.params["file"])
         self._answers: dict[str, Answer] = {}
 
@@ -36,7 +36,7 @@ class Transcript:
                 self._answers[str(data["id"])] = Answer.from_dict(answer)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise UsageError(f"{self._file}:{number} is not a record: {error}.") from None
-        return ["a transcript was recorded elsewhere: there is no energy"]
+        return ["a transcript was recorded elsewhere, so there is no energy"]
 
     async def ask(self, ask: Ask) -> Answer:
         """The recorded answer."""

@@ -37,7 +37,7 @@ def program(code: str, rules: Mapping[str, Any]) -> str:
     if rules.get("entry_point"):
         name = str(rules["entry_point"])
         if not name.isidentifier():
-            raise UsageError(f"entry_point {name!r} is not a name.")
+            raise UsageError(f"entry_point {name!r} is not an identifier.")
         parts.append(f"check({name})")
     return "\n\n".join(part for part in parts if part)
 
@@ -54,4 +54,4 @@ def score_code(text: str, item: Item, sandbox: Sandbox, *, seconds: float = MOST
     if ending.code == 0:
         return Score(RIGHT, "passed", how)
     last = ending.said.rstrip("\n").rpartition("\n")[2][:200] if ending.said else f"ended with {ending.code}"
-    return Score(WRONG, "took too long" if ending.code is None else last, how)
+    return Score(WRONG, "timed out" if ending.code is None else last, how)

@@ -45,8 +45,8 @@ class Answer:
     stream ended in the middle). `sent_ns` is when the first byte of the last attempt
     went out, `began_ns` when asking began: connecting, failed attempts and waits lie in between.
     `piece_ns` has one time for each piece of text that arrived; a piece is usually one token. `counted` says who
-    counted the tokens: `usage` (the server), `tokenizer NAME`, or None where nobody did and the counts are None.
-    `server` is what the server itself told of its times, as it told it (Ollama's durations, llama.cpp's timings).
+    counted the tokens: `usage` (the server), `tokenizer NAME`, or None if they were not counted.
+    `server` is the timings reported by the server itself, unchanged (Ollama's durations, llama.cpp's timings).
     `logprob_sum` is the sum of the natural log-probabilities of `logprob_tokens` tokens, where the server gave them.
     """
 

@@ -13,9 +13,9 @@ def document(text: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("nested too deeply") from None
     if not isinstance(data, dict):
-        raise ValueError("it is not an object")
+        raise ValueError("not an object")
     return data
 
 
@@ -40,14 +40,14 @@ def words(data: Mapping[str, Any], *names: str) -> str:
     for name in names:
         found = data.get(name)
         if found is not None and not isinstance(found, str):
-            raise ValueError(f"'{name}' is not a text")
+            raise ValueError(f"'{name}' is not a string")
         if found:
             return found
     return ""
 
 
 def count(value: Any) -> int | None:
-    """A number of tokens as a server told it; None for anything that is none."""
+    """A number of tokens as reported by a server; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 

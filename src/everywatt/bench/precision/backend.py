@@ -108,7 +108,7 @@ class PlainBackend:
         return 0
 
     def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
-        raise Unsupported("a plain callable has no layers that can be seen")
+        raise Unsupported("a plain callable has no visible layers")
 
     def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:
-        raise Unsupported("a plain callable has no layers that can be seen")
+        raise Unsupported("a plain callable has no visible layers")

@@ -22,7 +22,7 @@ INT8_OPERATORS = (
 )
 FLOATS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 LEAST_SHARE = 0.9
-"""Share of the bytes that a float precision's weights must have in its type."""
+"""Share of the bytes of a float precision's weights that must have its type."""
 X86 = {"bf16": ("avx512_bf16", "amx_bf16"), "fp16": ("avx512_fp16", "amx_fp16")}
 X86_INT8 = ("avx512_vnni", "avx_vnni", "amx_int8")
 ARM = {"bf16": ("bf16",), "fp16": ("asimdhp", "fphp")}
@@ -92,12 +92,14 @@ def refusal(label: str, seen: Computed) -> str | None:
 
 def _not_int8(label: str, seen: Computed) -> str | None:
     if not seen.visible:
-        return f"not called {label}: what this model computes cannot be seen, so nothing shows that it is integer"
+        return (
+            f"not labelled {label}: what this model computes is not visible, so integer arithmetic cannot be confirmed"
+        )
     if not seen.int8_bytes:
         kinds = ", ".join(seen.weights) or "no"
-        return f"not {label}: its weights are {kinds}, none is stored in 8 bits"
+        return f"not {label}: its weights are {kinds}, none of them stored in 8 bits"
     if not seen.int8_operators:
-        return f"not {label}: no integer operator ran; the products are computed in floating point"
+        return f"not {label}: no integer operator ran; products are computed in floating point"
     if seen.disk_bytes is not None and seen.parameters:
         floating = 4 * seen.parameters
         saved = 3 * seen.int8_bytes  # an 8-bit weight saves three of four bytes
@@ -115,7 +117,7 @@ def emulated(label: str, *, flags: Sequence[str] = (), capability: tuple[int, in
         least = {"fp16": (5, 3), "bf16": (8, 0), "int8": (6, 1)}.get(label.split("-")[0])
         if least is not None and capability < least:
             found, wanted = (".".join(map(str, pair)) for pair in (capability, least))
-            return f"emulated: the card's compute capability is {found}, {label} needs {wanted}"
+            return f"emulated: the card has compute capability {found}, and {label} needs {wanted}"
         return None
     if not flags or label not in X86:
         return None
@@ -137,7 +139,7 @@ def int8_note(flags: Sequence[str]) -> str | None:
     """What to know of int8 on this CPU; None where it has dot-product instructions for it."""
     if not flags or "asimd" in flags or any(flag in flags for flag in X86_INT8):
         return None
-    return "integer arithmetic, but without dot-product instructions (VNNI): slower than int8 can be"
+    return "integer arithmetic without dot-product instructions (VNNI): slower than int8 on newer CPUs"
 
 
 def cpu_flags(proc: Path = Path("/proc")) -> tuple[str, ...]:

@@ -27,19 +27,19 @@ def converted(
     if precision in CASTS:
         return model.to(CASTS[precision]).to(device)
     if device.type != "cpu":
-        raise Unsupported(f"{precision} of torch runs on the CPU only (--device cpu)")
+        raise Unsupported(f"{precision} in torch runs on the CPU only (--device cpu)")
     if torch.backends.quantized.engine == "none":
         raise Unsupported("this build of torch has no engine for quantised operators")
     model = model.to(torch.float32)
     if int8_layers is not None:
         return dynamic_int8(model, int8_layers)
     if not linear_names(model):
-        raise Unsupported(f"{precision}: the model has no linear layer that torch could quantise")
+        raise Unsupported(f"{precision}: the model has no linear layer that torch can quantise")
     if precision == "int8":
         return dynamic_int8(model, None)
     if precision == "int8-static":
         return _static_int8(model, calibration, call)
-    raise Unsupported(f"torch has no way to make {precision}")
+    raise Unsupported(f"torch cannot convert to {precision}")
 
 
 def linear_names(model: Any) -> list[str]:
@@ -79,7 +79,7 @@ def _straighten(model: Any, names: Sequence[str] | None) -> None:
 def _static_int8(model: Any, calibration: Sequence[Any], call: Call) -> Any:
     """Weights and activations in 8 bits, the activations' ranges found on calibration data."""
     if not calibration:
-        raise Unsupported("int8-static needs data to find the ranges of activations")
+        raise Unsupported("int8-static requires data to calibrate the ranges of activations")
     _straighten(model, None)
     quantization = torch.ao.quantization
     with warnings.catch_warnings(), torch.no_grad():

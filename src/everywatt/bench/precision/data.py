@@ -97,12 +97,12 @@ def _sst2_file() -> Path:
     if not path.is_file():
         raise UsageError(
             f"SST-2 is not bundled with everywatt: {path} is missing.",
-            cure=f"put {SST2_FILE} there (872 sentences as BERT-uncased tokens), or use --data {REVIEWS}.",
+            cure=f"copy {SST2_FILE} there (872 sentences as BERT-uncased tokens), or use --data {REVIEWS}.",
         )
     if hashlib.sha256(path.read_bytes()).hexdigest() != SST2_SHA256:
         raise UsageError(
             f"{path} is not the expected file: its SHA-256 should be {SST2_SHA256}.",
-            cure=f"replace it, or give your own file as --data {path}.",
+            cure=f"replace it, or pass your own file as --data {path}.",
         )
     return path
 
@@ -112,7 +112,7 @@ def _npz(path: Path) -> Arrays:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (ValueError, OSError, EOFError) as error:
-        raise UsageError(f"{path} is not read: {error}.") from error
+        raise UsageError(f"{path} cannot be read: {error}.") from error
 
 
 def _folder(path: Path, num_labels: int | None) -> Dataset:
@@ -125,7 +125,7 @@ def _folder(path: Path, num_labels: int | None) -> Dataset:
         told = foreign.read_json(path / "metadata.json")
     found = _checked(path.name, arrays, num_labels or told.get("num_labels"), str(told.get("tokenizer", "")))
     if told.get("num_samples") not in (None, len(found)):
-        raise UsageError(f"{path}: metadata.json says {told['num_samples']} samples, the tensors have {len(found)}.")
+        raise UsageError(f"{path}: metadata.json reports {told['num_samples']} samples, the tensors have {len(found)}.")
     return found
 
 
@@ -137,7 +137,7 @@ def _checked(name: str, arrays: Arrays, num_labels: int | None, note: str = "") 
     count = len(next(iter(arrays.values())))
     for key, array in arrays.items():
         if array.ndim == 0 or len(array) != count:
-            raise UsageError(f"{name}: {key} has shape {array.shape}, and others have {count} items.")
+            raise UsageError(f"{name}: {key} has shape {array.shape}, but the others have {count} items.")
         if array.dtype.kind not in "iufb":
             raise UsageError(f"{name}: {key} holds {array.dtype}, not numbers.")
     if count == 0:
@@ -152,9 +152,11 @@ def _checked(name: str, arrays: Arrays, num_labels: int | None, note: str = "") 
 def _check_tokens(name: str, arrays: Arrays) -> None:
     ids, mask = arrays["input_ids"], arrays.get("attention_mask")
     if ids.ndim != 2 or ids.dtype.kind not in "iu":
-        raise UsageError(f"{name}: input_ids has shape {ids.shape} of {ids.dtype}; it should be items × tokens, whole.")
+        raise UsageError(
+            f"{name}: input_ids has shape {ids.shape} of {ids.dtype}; expected integers of shape items × tokens."
+        )
     if ids.min() < 0:
-        raise UsageError(f"{name}: input_ids has the token {ids.min()}.")
+        raise UsageError(f"{name}: input_ids contains the invalid token {ids.min()}.")
     if mask is not None and mask.shape != ids.shape:
         raise UsageError(f"{name}: attention_mask has shape {mask.shape}, input_ids {ids.shape}.")
     if mask is not None and not np.isin(mask, (0, 1)).all():
@@ -165,13 +167,13 @@ def _check_tokens(name: str, arrays: Arrays) -> None:
 
 def _check_labels(name: str, labels: npt.NDArray[Any], count: int, num_labels: int | None) -> npt.NDArray[np.int64]:
     if labels.ndim != 1 or len(labels) != count:
-        raise UsageError(f"{name}: labels has shape {labels.shape}; {count} items want ({count},).")
+        raise UsageError(f"{name}: labels has shape {labels.shape}; expected ({count},).")
     if labels.dtype.kind not in "iub":
-        raise UsageError(f"{name}: labels holds {labels.dtype}, not whole numbers.")
+        raise UsageError(f"{name}: labels holds {labels.dtype}, not integers.")
     wrong = np.flatnonzero((labels < 0) | (labels >= num_labels if num_labels else False))
     if len(wrong):
         limit = f"0 to {num_labels - 1}" if num_labels else "not negative"
-        raise UsageError(f"{name}: label {labels[wrong[0]]} of item {wrong[0]} is wrong; labels are {limit}.")
+        raise UsageError(f"{name}: label {labels[wrong[0]]} of item {wrong[0]} is invalid; labels are {limit}.")
     return labels.astype(np.int64)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 ISA_CURES = ("AVX512_CORE_FP16", "AVX2")
-"""What to hold oneDNN to where the CPU faults on an instruction that it says it has: first without AMX, then AVX2."""
+"""ISA limits for oneDNN if the CPU faults on an instruction that it reports as available: first without AMX, then
+AVX2."""
 MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate")
 
 
@@ -15,7 +16,7 @@ def died(returncode: int, last_words: str = "") -> str:
     """Why a process that answered no more is gone.
 
     >>> died(-4)
-    'SIGILL: an instruction that the CPU does not have, or says it has and faults on'
+    'SIGILL: illegal instruction: the CPU does not have it, or reports it and faults on it'
     """
     if returncode >= 0:
         return f"ended with {returncode}" + (f": {last_words}" if last_words else "")
@@ -24,12 +25,12 @@ def died(returncode: int, last_words: str = "") -> str:
     except ValueError:
         name = f"signal {-returncode}"
     why = {
-        "SIGILL": "an instruction that the CPU does not have, or says it has and faults on",
+        "SIGILL": "illegal instruction: the CPU does not have it, or reports it and faults on it",
         "SIGKILL": "killed, most likely by the kernel because memory ran out",
-        "SIGSEGV": "a fault inside a native library",
-        "SIGABRT": "a native library gave up",
-        "SIGFPE": "an arithmetic fault inside a native library",
-        "SIGBUS": "a memory fault, perhaps a full /dev/shm",
+        "SIGSEGV": "segmentation fault in a native library",
+        "SIGABRT": "aborted by a native library",
+        "SIGFPE": "arithmetic fault in a native library",
+        "SIGBUS": "memory fault, perhaps because /dev/shm is full",
     }.get(name)
     said = f": {why}" if why else ""
     return f"{name}{said}" + (f" ({last_words})" if last_words and name == "SIGABRT" else "")
@@ -40,7 +41,7 @@ def cure(returncode: int) -> str | None:
     if returncode == -signal.SIGILL:
         return f"{ISA_VARIABLE}={ISA_CURES[0]} in the environment"
     if returncode == -signal.SIGKILL:
-        return "a smaller --batch-size, or fewer programs beside it"
+        return "use a smaller --batch-size, or stop other programs"
     return None
 
 

@@ -80,7 +80,7 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
 
 
 def trial_of(arm: Arm, line: Mapping[str, Any]) -> Trial:
-    """The trial that a line tells of."""
+    """The trial that a line describes."""
     told = line["told"]
     return Trial(
         arm.index,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,14 @@ from everywatt.bench.precision.sensitivity import Correlation, Sensitivity, corr
 from everywatt.bench.precision.variants import Arm, available_bytes, crowded
 from everywatt.bench.precision.workers import Worker, WorkerFailed
 from everywatt.bench.trials import Trial, with_energy
+from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy
 
 FEWEST = 3
 SENSITIVITY_ITEMS = 64
 LEAST = 2
 """Batches in a timed loop, however long they take."""
-SHORT = "memory is short: each model is loaded anew before its trials, one at a time"
+SHORT = "memory is short: each model is reloaded before its trials, one at a time"
 Show = Callable[[str], None]
 
 
@@ -54,15 +54,26 @@ class Conduct:
 class PrecisionLab:
     """One experiment in a recording that the caller opened. An interrupt loses nothing that is done."""
 
-    def __init__(self, job: Job, conduct: Conduct, meter: Meter, show: Show | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        conduct: Conduct,
+        meter: Meter,
+        show: Show | None = None,
+        *,
+        clock: Clock | None = None,
+        worker: Callable[[Mapping[str, str] | None], Worker] = Worker,
+    ) -> None:
         self.job = job
+        self._clock: Clock = clock or SystemClock()
+        self._worker = worker
         self.conduct = conduct
         self.data: Dataset = load_data(job.data)
         self.arms = [Arm(precision, index) for index, precision in enumerate(job.precisions)]
         self.scorer = Scorer(job, self.data)
         self._meter = meter
         self._show = show or (lambda text: None)
-        self._cooling = Cooling(meter)
+        self._cooling = Cooling(meter, self._clock)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder: Path | None = None
         self._journal = Journal(None)
@@ -73,7 +84,7 @@ class PrecisionLab:
         self._plan: list[str] = []
         self._plan_block: int | None = None
         self._remarks: list[str] = []
-        self._began = time.monotonic()
+        self._began_ns = self._clock.monotonic_ns()
 
     @property
     def folder(self) -> Path:
@@ -177,7 +188,7 @@ class PrecisionLab:
             if others and (self._short or crowded(self.arms, available_bytes())):
                 self._let_go(others)
                 others = []
-            arm.worker = Worker(arm.environ)
+            arm.worker = self._worker(arm.environ)
             try:
                 told = self._step(
                     arm, "setup", job=self.job.to_dict(), precision=arm.precision, int8_layers=arm.int8_layers
@@ -227,13 +238,13 @@ class PrecisionLab:
         if arm.precision.startswith("int8") and pair is None and (note := int8_note(flags)) is not None:
             arm.notes.append(note)
         if not arm.computed.visible:
-            arm.notes.append("a plain callable: its precision is the caller's word")
+            arm.notes.append("a plain callable: its precision is as declared by the caller")
 
     def _mixed(self) -> None:
         """Try each layer alone, make a plan from that, and measure the plan beside the baseline."""
         base = next((arm for arm in self.arms if arm.usable), None)
         if base is None or base.precision != "fp32" or not base.times:
-            self._remarks.append("no sensitivity: it needs fp32 of torch as the baseline, with its layers")
+            self._remarks.append("no sensitivity: it requires torch fp32 as the baseline, with visible layers")
             return
         if self._plan_block is None:
             self._guarded(base, self._sensitivity)
@@ -282,7 +293,7 @@ class PrecisionLab:
             block = first + number
             if conduct.trials is not None and number >= conduct.trials:
                 return "trials"
-            if conduct.trials is None and number and time.monotonic() - self._began > conduct.max_s:
+            if conduct.trials is None and number and self._elapsed_s() > conduct.max_s:
                 return "time"
             for place, index in enumerate(order):
                 if arms[index].usable and not arms[index].has(block):
@@ -290,6 +301,9 @@ class PrecisionLab:
             if conduct.trials is None and number + 1 >= FEWEST and self._decided(arms):
                 return "decided"
         raise AssertionError("blocks never end")
+
+    def _elapsed_s(self) -> float:
+        return (self._clock.monotonic_ns() - self._began_ns) / NS
 
     def _guarded(self, arm: Arm, step: Callable[..., None], *more: int) -> None:
         """A worker that fails later on is a row with its reason; the others go on."""
@@ -367,7 +381,7 @@ class PrecisionLab:
             return
         self._show(f"recording idle power for {self.conduct.idle_s:g} s")
         uid = recording.span_open("idle", attributes={"role": "idle"})
-        time.sleep(self.conduct.idle_s)
+        self._clock.sleep_until(self._clock.monotonic_ns() + round(self.conduct.idle_s * NS))
         recording.span_close(uid)
 
     def _per_batch(
@@ -393,7 +407,7 @@ class PrecisionLab:
             latency = Latency.of(arm.latencies_s)
             row = Row(
                 arm.precision,
-                arm.failure or (None if arm.trials else "not measured: interrupted before"),
+                arm.failure or (None if arm.trials else "not measured: interrupted first"),
                 arm.cure,
                 tuple(dict.fromkeys((*arm.notes, *(one.notes if one is not None else ())))),
                 arm.computed,

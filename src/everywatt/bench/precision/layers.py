@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-REMAINDER = "(outside of layers)"
+REMAINDER = "(outside layers)"
 PARTS = (
     ("attention", re.compile(r"attn|attention")),
     ("embedding", re.compile(r"embed|wte|wpe")),
@@ -64,7 +64,9 @@ def apportion(
     rows.append(LayerRow(REMAINDER, "", "other", left_s, 0.0, left_s / whole_s, left_j))
     note = None
     if scale < 1.0:
-        note = f"layers took {1 / scale:.2f} times as long with hooks as the whole batch without; they are scaled"
+        note = (
+            f"layers took {1 / scale:.2f} times as long with hooks as the whole batch without; their figures are scaled"
+        )
     return rows, note
 
 

@@ -37,7 +37,7 @@ class OnnxBackend:
             raise MissingExtra("onnxruntime", "onnx") from None
         if precision not in PRECISIONS:
             raise Unsupported(
-                f"ONNX Runtime's CPU provider has no {precision} kernels; {', '.join(PRECISIONS)} are made"
+                f"ONNX Runtime's CPU provider has no {precision} kernels; available: {', '.join(PRECISIONS)}"
             )
         self.task = job.task
         self._folder = tempfile.TemporaryDirectory(prefix="everywatt-")
@@ -87,10 +87,10 @@ class OnnxBackend:
         return 0
 
     def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
-        raise Unsupported("energy by layer is for the torch runtime")
+        raise Unsupported("energy by layer requires the torch runtime")
 
     def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:
-        raise Unsupported("sensitivity by layer is for the torch runtime")
+        raise Unsupported("sensitivity by layer requires the torch runtime")
 
     def _profile(self, prepared: Any) -> tuple[dict[str, int], dict[str, int]]:
         """Operators that ran, the most expensive first, and the types that products got, from a session of its own."""

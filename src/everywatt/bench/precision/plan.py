@@ -49,21 +49,21 @@ class Job:
         if self.runtime not in RUNTIMES:
             raise UsageError(f"'{self.runtime}' is not one of {', '.join(RUNTIMES)}.")
         if not self.precisions:
-            raise UsageError("At least one precision is needed.")
+            raise UsageError("At least one precision is required.")
         twice = [one for one in self.precisions if self.precisions.count(one) > 1]
         if twice:
-            raise UsageError(f"{twice[0]} is asked for twice.")
+            raise UsageError(f"{twice[0]} was given twice.")
         if self.entry is None:
             unknown = [one for one in self.precisions if one not in PRECISIONS]
             if unknown:
                 raise UsageError(f"'{unknown[0]}' is not one of {', '.join(PRECISIONS)}.")
             if self.model not in PRESETS and not Path(self.model).is_dir():
                 raise UsageError(
-                    f"There is no folder '{self.model}', and it is none of {', '.join(PRESETS)}.",
-                    cure="--model DIR with a model that was saved there, or --entry module:function",
+                    f"There is no folder '{self.model}', and it is not one of {', '.join(PRESETS)}.",
+                    cure="--model DIR with a saved model, or --entry module:function",
                 )
         elif ":" not in self.entry:
-            raise UsageError(f"'{self.entry}' is not module:function.")
+            raise UsageError(f"'{self.entry}' is not of the form module:function.")
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ class Job:
 
 
 def job_from(told: Mapping[str, Any]) -> Job:
-    """The job that `to_dict` told of."""
+    """The job that `to_dict` described."""
     return Job(**{**told, "precisions": tuple(told["precisions"])})
 
 

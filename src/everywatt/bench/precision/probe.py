@@ -30,7 +30,7 @@ class Probe:
 
 
 PENALTIES = (0.01, 0.1, 0.3, 1.0, 3.0)
-"""Tried in turn: a few hundred sentences with hundreds of features each are learnt by heart with too small a one."""
+"""Tried in turn: with too small a penalty, a few hundred sentences with hundreds of features each are memorised."""
 FOLDS = 4
 
 

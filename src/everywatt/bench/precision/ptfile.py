@@ -49,7 +49,7 @@ def _rebuild(
     if 0 not in size and last >= storage.size:
         raise pickle.UnpicklingError("a tensor reaches beyond its storage")
     if np.prod([int(n) for n in size], dtype=object) > LARGEST_BYTES:
-        raise pickle.UnpicklingError("a tensor is larger than this reader takes")
+        raise pickle.UnpicklingError("a tensor is larger than the limit of this reader")
     step = storage.itemsize
     view = np.lib.stride_tricks.as_strided(storage[offset:], tuple(size), tuple(int(s) * step for s in stride))
     return view.copy()
@@ -68,7 +68,7 @@ class _Reader(pickle.Unpickler):
             return OrderedDict
         if module == "torch" and name in STORAGES:
             return _Storage(name)
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not a plain tensor")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not a plain tensor")
 
     def persistent_load(self, pid: Any) -> npt.NDArray[Any]:
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], _Storage)):
@@ -77,7 +77,7 @@ class _Reader(pickle.Unpickler):
         member = self._archive.getinfo(f"{self._prefix}data/{key}")
         wanted = int(count) * kind.dtype.itemsize
         if member.file_size < wanted or wanted > LARGEST_BYTES:
-            raise pickle.UnpicklingError("a storage is shorter than it says, or too large")
+            raise pickle.UnpicklingError("a storage is shorter than declared, or too large")
         return np.frombuffer(self._archive.read(member)[:wanted], dtype=kind.dtype)
 
 
@@ -87,11 +87,11 @@ def read_tensor(path: Path) -> npt.NDArray[Any]:
         with zipfile.ZipFile(path) as archive:
             inside = [name for name in archive.namelist() if name.endswith("/data.pkl")]
             if len(inside) != 1:
-                raise UsageError(f"{path} is a zip archive, but not of PyTorch.")
+                raise UsageError(f"{path} is a zip archive, but not one of PyTorch.")
             prefix = inside[0].removesuffix("data.pkl")
             order = f"{prefix}byteorder"
             if order in archive.namelist() and archive.read(order).strip() != b"little":
-                raise UsageError(f"{path} was written on a big-endian machine, which is not read.")
+                raise UsageError(f"{path} was written on a big-endian machine, which is not supported.")
             with archive.open(inside[0]) as file:
                 found = _Reader(file, archive, prefix).load()  # type: ignore[arg-type]
     except zipfile.BadZipFile:
@@ -101,7 +101,7 @@ def read_tensor(path: Path) -> npt.NDArray[Any]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
     except (pickle.UnpicklingError, KeyError, ValueError, TypeError, IndexError, EOFError, AttributeError) as error:
-        raise UsageError(f"{path} is not read: {error}.") from error
+        raise UsageError(f"{path} cannot be read: {error}.") from error
     if not isinstance(found, np.ndarray):
-        raise UsageError(f"{path} holds a {type(found).__name__}, not one tensor.")
+        raise UsageError(f"{path} contains a {type(found).__name__}, not one tensor.")
     return found

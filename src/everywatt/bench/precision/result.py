@@ -74,12 +74,12 @@ class Window:
 
     def text(self, target: float = TARGET) -> str:
         """A sentence for the person."""
-        said = f"the sensor leaves ± {format_percent(self.own)} of a loop of {format_duration(self.seconds)}"
+        said = f"the sensor contributes ± {format_percent(self.own)} over a loop of {format_duration(self.seconds)}"
         if not self.enough:
-            said += f"; for ± {format_percent(target)} it would take {format_duration(self.needed_s)}"
+            said += f"; ± {format_percent(target)} would take {format_duration(self.needed_s)}"
         if self.shared > target:
             common = format_percent(self.shared)
-            said += f" (± {common} is common to all precisions and cancels in ratios as far as it is gain)"
+            said += f" (± {common} is common to all precisions; its gain part cancels in ratios)"
         return said
 
 

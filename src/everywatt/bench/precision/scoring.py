@@ -50,8 +50,8 @@ class Scorer:
         assert self.data.labels is not None
         items = halves(len(self.data), self._seed)[0]
         self._probe = train_probe(read_answers(file)["outputs"], self.data.labels[items])
-        said = f"accuracy of a linear probe that was trained on the other {len(items)} items"
-        self.notes.append(f"{said}, its penalty of {self._probe.penalty:g} chosen by cross-validation among them")
+        said = f"accuracy of a linear probe trained on the other {len(items)} items"
+        self.notes.append(f"{said}, its penalty of {self._probe.penalty:g} chosen by cross-validation")
 
     def add(self, precision: str, file: Path) -> None:
         """The answers of one precision."""
@@ -61,12 +61,12 @@ class Scorer:
         """Scores of each class for each item."""
         outputs = answers["outputs"]
         if not np.isfinite(outputs).all():
-            self.notes.append("some answers are not numbers; they count as wrong")
+            self.notes.append("some outputs are not numbers; they count as wrong")
             outputs = np.nan_to_num(outputs, nan=0.0, posinf=1e30, neginf=-1e30)
         if self._probe is not None:
             outputs = self._probe.logits(outputs)
         if outputs.ndim != 2:
-            raise UsageError(f"The model gives answers of shape {outputs.shape}; classes want items × classes.")
+            raise UsageError(f"The outputs of the model have shape {outputs.shape}; expected items × classes.")
         return np.asarray(outputs)
 
     def labels(self, answers: Answers) -> npt.NDArray[np.int64]:

@@ -12,7 +12,7 @@ import numpy as np
 from everywatt.models.design import correlation
 
 HARM_SHARE = 0.5
-"""A plan may do this share of the harm that all layers do, one by one, added up."""
+"""Share of the total harm of quantising each layer alone that a plan may do."""
 LEAST_KL = 1e-9
 
 
@@ -80,15 +80,16 @@ def plan(rows: Sequence[Sensitivity], harm_share: float = HARM_SHARE) -> list[st
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """Whether the dear layers are the harmful ones: Spearman's correlation of energy and divergence over layers."""
+    """Whether the most expensive layers are the harmful ones: Spearman's correlation of energy and divergence over
+    layers."""
 
     value: float
     layers: int
 
     def __str__(self) -> str:
         return (
-            f"energy and harm of {self.layers} layers: rank correlation {self.value:+.2f} "
-            "(Spearman; +1: the dearest layers do the most harm, -1: the least)"
+            f"energy and harm of {self.layers} layers: rank correlation {self.value:+.2f} (Spearman; +1: the most "
+            "expensive layers do the most harm, -1: the least)"
         )
 
 

@@ -17,8 +17,8 @@ COST = (
     Column("samples / s", ""), Column("samples / J", ""),
 )  # fmt: skip
 WORTH = (
-    "precision", Column("quality", ""), Column("beside the baseline", ""), Column("same answers", "%"),
-    Column("on disk", "B"), Column("in memory", "B"), Column("right / J", ""), Column("Pareto", align="right"),
+    "precision", Column("quality", ""), Column("vs baseline", ""), Column("agreement", "%"),
+    Column("on disk", "B"), Column("in memory", "B"), Column("correct / J", ""), Column("Pareto", align="right"),
 )  # fmt: skip
 SHARES = {
     "energy / sample": "energy_per_sample",
@@ -32,7 +32,7 @@ SHARES = {
     "on disk": "disk",
     "in memory": "memory",
     "samples / J": "samples_per_joule",
-    "right / J": "accuracy_per_joule",
+    "correct / J": "accuracy_per_joule",
 }
 
 
@@ -101,9 +101,9 @@ def computed_lines(result: Result) -> list[str]:
             continue
         weights = ", ".join(f"{dtype} {format_bytes(size)}" for dtype, size in _largest(seen.weights, 3))
         compute = ", ".join(dtype for dtype, _ in _largest(seen.compute, 3)) or "?"
-        dear = list(seen.operators.items())[:3]
-        integer = [(name, seen.operators[name]) for name in seen.int8_operators if name not in dict(dear)]
-        operators = ", ".join(f"{name} × {count}" for name, count in dear + integer[:1])
+        largest = list(seen.operators.items())[:3]
+        integer = [(name, seen.operators[name]) for name in seen.int8_operators if name not in dict(largest)]
+        operators = ", ".join(f"{name} × {count}" for name, count in largest + integer[:1])
         said = f"{row.precision}: weights {weights}; products in {compute}; {operators}"
         lines.append(said + (f"; {row.emulated}" if row.emulated else ""))
     return lines
@@ -118,9 +118,9 @@ def verdicts(result: Result) -> list[str]:
 def layer_table(row: Row, most: int = 12) -> Table:
     """The most expensive layers, then the others together; everything is in JSON and CSV."""
     layers = [LayerRow(**one) for one in row.layers]
-    dear = sorted(layers[:-1], key=lambda one: -one.seconds)[:most]
-    rest = [one for one in layers[:-1] if one not in dear]
-    rows: list[list[Cell]] = [[one.layer, one.kind, one.share, one.joules] for one in dear]
+    largest = sorted(layers[:-1], key=lambda one: -one.seconds)[:most]
+    rest = [one for one in layers[:-1] if one not in largest]
+    rows: list[list[Cell]] = [[one.layer, one.kind, one.share, one.joules] for one in largest]
     if rest:
         joined = None if rest[0].joules is None else sum(one.joules or 0.0 for one in rest)
         rows.append([f"{len(rest)} other layers", "", sum(one.share for one in rest), joined])
@@ -144,7 +144,7 @@ def sensitivity_table(result: Result, most: int = 12) -> Table:
         for one in told["layers"][:most]
     ]
     return Table.of(
-        "what to quantise first",
+        "layer, in order of sensitivity",
         Column("share", "%"),
         Column("saves", "%"),
         Column("divergence", ""),

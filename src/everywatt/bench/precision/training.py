@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +13,7 @@ from everywatt.bench.interleaving import blocks
 from everywatt.bench.precision.computed import cpu_flags, emulated
 from everywatt.bench.precision.trained import Epoch, Trained
 from everywatt.bench.precision.workers import Worker, WorkerFailed
+from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import EverywattError, UsageError
 
@@ -63,18 +63,29 @@ class _Training:
 class TrainLab:
     """Trains every precision in a recording that the caller opened; several times in interleaved blocks, if asked."""
 
-    def __init__(self, job: TrainJob, meter: Meter, show: Show | None = None, *, cool: bool = True) -> None:
+    def __init__(
+        self,
+        job: TrainJob,
+        meter: Meter,
+        show: Show | None = None,
+        *,
+        cool: bool = True,
+        clock: Clock | None = None,
+        worker: Callable[[], Worker] = lambda: Worker(module=MODULE),
+    ) -> None:
         self.job = job
+        self._clock: Clock = clock or SystemClock()
+        self._worker = worker
         self._meter = meter
         self._show = show or (lambda text: None)
-        self._cooling = Cooling(meter) if cool else None
+        self._cooling = Cooling(meter, self._clock) if cool else None
         self._done: list[_Training] = []
         self.interrupted = True
 
     def work(self, idle_s: float = 2.0) -> None:
         """Train. KeyboardInterrupt passes through; epochs that are done are kept."""
         with self._meter.span("idle", role="idle"):
-            time.sleep(idle_s)
+            self._clock.sleep_until(self._clock.monotonic_ns() + round(idle_s * NS))
         names = self.job.precisions
         for number, order in zip(range(self.job.trials), blocks(len(names)), strict=False):
             for index in order:
@@ -87,7 +98,7 @@ class TrainLab:
         if self._done and self._cooling is not None and self.job.trials > 1:
             self._cooling.wait(self._show)
         self._done.append(training)
-        worker = Worker(module=MODULE)
+        worker = self._worker()
         try:
             self._train(training, worker)
         except WorkerFailed as error:
@@ -135,7 +146,7 @@ class TrainLab:
         """Every training with its epochs, in the order in which they ran; ratios are to the first precision's."""
         found = [self._trained(one, run) for one in self._done]
         missing = [name for name in self.job.precisions if all(one.precision != name for one in found)]
-        found += [Trained(name, (), Energy.refuse("not trained"), failure="interrupted before") for name in missing]
+        found += [Trained(name, (), Energy.refuse("not trained"), failure="interrupted first") for name in missing]
         base = next((one for one in found if one.epochs and one.energy.joules), None)
         return [_beside(one, base, found) for one in found]
 
@@ -166,7 +177,7 @@ class TrainLab:
 def _epoch(number: int, spans: tuple[str, str, dict[str, Any]], run: Run | None) -> Epoch:
     whole, part, told = spans
     if run is None:
-        energy = training = Energy.refuse("there is no recording")
+        energy = training = Energy.refuse("nothing was recorded")
         joules: Sequence[float] = ()
     else:
         energy, training = run.energy(span=whole), run.energy(span=part)

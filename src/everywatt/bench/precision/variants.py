@@ -13,7 +13,7 @@ from everywatt.bench.precision.workers import Worker
 from everywatt.bench.trials import Trial
 
 SPARE = 1.5
-"""Memory that must be free for another worker, as a multiple of what the largest one took so far."""
+"""Free memory required for another worker, as a multiple of the largest worker so far."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Arm:
         return any(trial.block == block for trial in self.trials)
 
     def add(self, trial: Trial, told: dict[str, Any]) -> None:
-        """Take a timed loop in: what the worker told of it, and its trial."""
+        """Add a timed loop: the worker's report, and its trial."""
         self.latencies_s += [ns / 1e9 for ns in told["latency_ns"]]
         self.batches.append(len(told["latency_ns"]))
         self.peak_bytes = max(self.peak_bytes or 0, told["peak_bytes"])

@@ -120,14 +120,14 @@ class Lab:
     def model(self) -> Backend:
         """The model, once it is set up."""
         if self._model is None:
-            raise UsageError("There is no model yet.")
+            raise UsageError("No model is loaded yet.")
         return self._model
 
     @property
     def data(self) -> Dataset:
         """The data, once it is set up."""
         if self._data is None:
-            raise UsageError("There is no data yet.")
+            raise UsageError("No data is loaded yet.")
         return self._data
 
     def _answers(self, items: Any) -> Arrays:

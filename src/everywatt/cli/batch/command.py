@@ -71,7 +71,9 @@ def _from_file(ctx: click.Context, param: click.Parameter, value: Path | None) -
     table = data.get("batch", data)
     odd = [key for key in data if key != "batch"] if table is not data else []
     if odd:
-        raise ConfigError(f"{value}: '{odd[0]}' is outside of [batch].", cure="everything in the table [batch]")
+        raise ConfigError(
+            f"{value}: '{odd[0]}' is outside the table [batch].", cure="put all keys into the table [batch]"
+        )
     known = {name.lstrip("-"): p for p in ctx.command.params for name in p.opts}
     defaults: dict[str, Any] = {}
     for key, setting in table.items():
@@ -97,7 +99,7 @@ config_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=_from_file,
-    help="A TOML file whose keys are these options, with items and command.",
+    help="TOML file with these options as keys, plus items and command.",
 )
 
 
@@ -105,26 +107,35 @@ config_option = click.option(
 @click.argument("items", required=False, metavar="ITEMS")
 @config_option
 @gpus_option
-@click.option("--per-gpu", type=click.IntRange(1), default=1, help="Items at the same time on each GPU (1).")
-@click.option("--cpu-workers", type=click.IntRange(0), default=None, help="Items at the same time without a GPU.")
-@click.option("--max-retries", type=click.IntRange(0), default=2, help="Try an item that failed so often again (2).")
-@click.option("--backoff", "backoff_s", type=DURATION, default=1.0, help="Wait before a retry, doubled each time (1s).")
-@click.option("--timeout", "timeout_s", type=DURATION, default=None, help="An item that takes longer has failed.")
-@click.option("--size", "size_column", metavar="COLUMN", help="The column that tells how large an item is.")
-@click.option("--no-hash", "hashed", flag_value=False, default=True, help="Do not keep the content hash of files.")
+@click.option("--per-gpu", type=click.IntRange(1), default=1, help="Items to run at once on each GPU.  [default: 1]")
+@click.option("--cpu-workers", type=click.IntRange(0), default=None, help="Items to run at once without a GPU.")
+@click.option("--max-retries", type=click.IntRange(0), default=2, help="Retries for a failed item.  [default: 2]")
 @click.option(
-    "--telemetry", type=click.Path(path_type=Path), metavar="FILE", help="Also write BADC's telemetry (JSON lines)."
+    "--backoff",
+    "backoff_s",
+    type=DURATION,
+    default=1.0,
+    help="Delay before the first retry; doubled for each further one.  [default: 1s]",
 )
-@click.option("--resume", type=RUN, metavar="RUN", help="Go on with an earlier batch; what is done is not run again.")
-@click.option("--wrap", metavar="WORDS", help="Put these words before the command, as 'nsys profile -o {index}'.")
-@click.option("--wrap-items", metavar="0,ID", help="Only for these items, by index or id; else for all.")
+@click.option("--timeout", "timeout_s", type=DURATION, default=None, help="Fail an item that takes longer than this.")
+@click.option("--size", "size_column", metavar="COLUMN", help="Column that holds the size of an item.")
+@click.option("--no-hash", "hashed", flag_value=False, default=True, help="Do not record content hashes of files.")
+@click.option(
+    "--telemetry",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write telemetry in BADC's format (JSON lines).",
+)
+@click.option("--resume", type=RUN, metavar="RUN", help="Resume an earlier batch; finished items are not run again.")
+@click.option("--wrap", metavar="WORDS", help="Prefix the command with these words, such as 'nsys profile -o {index}'.")
+@click.option("--wrap-items", metavar="0,ID", help="Apply --wrap only to these items, by index or id; all by default.")
 @slurm_options
-@click.option("--plan", "plan_only", is_flag=True, help="Print who would run what, and do nothing.")
+@click.option("--plan", "plan_only", is_flag=True, help="Print which item would run where, and exit.")
 @click.option(
     "--on-interrupt",
     type=click.Choice([FINISH, KILL]),
     default=FINISH,
-    help="What Ctrl-C does with items that run (finish); a second one kills them.",
+    help="What Ctrl-C does with running items; a second Ctrl-C kills them.  [default: finish]",
 )
 @settings_options
 @output_options
@@ -149,15 +160,15 @@ def command(
     note: str | None,
     output: Output,
 ) -> int:
-    """Run a command for each item, spread over the GPUs; every item with its energy and what its GPU did meanwhile.
+    """Run a command for each item, spread over the GPUs, and measure the energy and GPU metrics of every item.
 
-    ITEMS is a .csv or .jsonl file or one item a line, `-` for standard input. In the command {input}, {index}, {gpu}
-    and any {column} are replaced. An item that fails does not stop the others: the batch then ends with 1. --resume RUN
-    goes on, and needs neither items nor command again.
+    ITEMS is a .csv or .jsonl file, a file with one item per line, or `-` for standard input. {input}, {index}, {gpu}
+    and any {column} in the command are replaced. A failed item does not stop the others; the exit code is then 1.
+    --resume RUN continues an earlier batch, without repeating the items or the command.
     """
     words = words_of()
     if timeout_s is not None and timeout_s <= 0:
-        raise UsageError("--timeout wants a time above zero.")
+        raise UsageError("--timeout must be above zero.")
     folder = None if resume is None else find_batch(resume, existing_home(settings.home))
     by_array = folder is not None and bool(array.parts(folder))
     if folder is not None and by_array and not plan_only:
@@ -178,7 +189,10 @@ def command(
         return 0
     if on_slurm and work.todo:
         if telemetry is not None:
-            raise UsageError("--telemetry is written where items run, and these run elsewhere.", cure="leave it out")
+            raise UsageError(
+                "--telemetry is written where the items run, and these run on other hosts.",
+                cure="leave --telemetry out",
+            )
         return run_array(work, words, folder, slurm, settings, output)
     if not work.todo and folder is not None and not plan_only:
         return _nothing_left(folder, work, output)
@@ -222,7 +236,7 @@ def run_batch(
     if meter.elsewhere:
         output.warn(meter.elsewhere)
     if meter.recording is None:
-        output.warn(f"no recording: {meter.energy.refused}")
+        output.warn(f"nothing recorded: {meter.energy.refused}")
     with stopping(on_interrupt, output) as (ready, caught):
         outcome = work_off(
             work,
@@ -242,7 +256,7 @@ def run_batch(
         log.close()
         write_summary(log.path, found)
     if outcome.stopped:
-        output.say(f"Interrupted. Go on with: everywatt batch --resume {outcome.folder.name}")
+        output.say(f"Interrupted. Resume with: everywatt batch --resume {outcome.folder.name}")
         return 128 + (caught[0] if caught else signal.SIGINT)
     return code
 
@@ -251,7 +265,7 @@ def _items(items: str | None, history: History | None, size_column: str | None, 
     if items is None and history is not None:
         return [state.item for state in history.states.values()]
     if items is None:
-        raise UsageError("There are no items.", cure="everywatt batch ITEMS -- CMD {input}")
+        raise UsageError("No items were given.", cure="everywatt batch ITEMS -- CMD {input}")
     if items == "-":
         text = decoded(sys.stdin.buffer.read(), "standard input")
         return parse_items(text, "", size_column=size_column, what="standard input", warn=output.warn)

@@ -25,7 +25,7 @@ from everywatt.tape.run_store import find_run, list_runs
 
 WORDS = "everywatt.batch.words"
 TWINS_S = 0.5
-gpus_option = click.option("--gpus", metavar="0,1", help="Only these GPUs, by index or UUID; none: the CPU alone.")
+gpus_option = click.option("--gpus", metavar="0,1", help="GPUs to use, by index or UUID; none for the CPU alone.")
 
 
 class Stoppable(Protocol):
@@ -104,7 +104,7 @@ def stopping(how: str, output: Output) -> Iterator[tuple[Callable[[Stoppable], N
         for runner in runners:
             runner.stop(how)
         if how == FINISH and len(caught) == 1:
-            output.say("Items that run are finished first; once more kills them.")
+            output.say("Finishing the running items; interrupt again to kill them.")
 
     def ready(runner: Stoppable) -> None:
         runners.append(runner)

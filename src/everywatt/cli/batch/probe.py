@@ -29,13 +29,27 @@ from everywatt.core.tables import Column, Table
 
 
 @click.command("probe", cls=WithCommand)
-@click.option("--initial", type=click.IntRange(1), default=1, help="The size to begin with (1).")
-@click.option("--max", "most", type=click.IntRange(1), default=None, help="Try no size above this (2^30).")
-@click.option("--step", type=click.IntRange(1), default=1, help="How closely the largest size is wanted (1).")
-@click.option("--trials", type=click.IntRange(1), default=1, help="Runs of each size whose energy counts (1).")
-@click.option("--largest-only", is_flag=True, help="Do not look for the cheapest size.")
-@click.option("--timeout", "timeout_s", type=DURATION, default=None, help="A run that takes longer does not fit.")
-@click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: .png, .svg or .pdf.")
+@click.option("--initial", type=click.IntRange(1), default=1, help="Size to start with.  [default: 1]")
+@click.option("--max", "most", type=click.IntRange(1), default=None, help="Largest size to try.  [default: 2^30]")
+@click.option(
+    "--step", type=click.IntRange(1), default=1, help="Resolution with which to find the largest size.  [default: 1]"
+)
+@click.option("--trials", type=click.IntRange(1), default=1, help="Measured runs of each size.  [default: 1]")
+@click.option("--largest-only", is_flag=True, help="Do not search for the cheapest size.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=DURATION,
+    default=None,
+    help="Treat a run that takes longer than this as not fitting.",
+)
+@click.option(
+    "--plot",
+    "picture",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a plot to this file: .png, .svg or .pdf.",
+)
 @gpus_option
 @settings_options
 @output_options
@@ -52,21 +66,23 @@ def command(
     note: str | None,
     output: Output,
 ) -> int:
-    """Find the largest size that fits, by doubling and halving with real runs, then the cheapest in joules a unit.
+    """Find the largest size that fits, by doubling and bisecting, then the one with the fewest joules per unit.
 
-    {size} in the command is a whole number: a batch size, a length. A run that ends with another code than 0 does not
-    fit; the table says why. Ctrl-C keeps what was found.
+    {size} in the command is replaced by a whole number, such as a batch size or a length. A run that exits with a code
+    other than 0 does not fit; the table gives the reason. Ctrl-C keeps partial results.
     """
     words = words_of()
     if timeout_s is not None and timeout_s <= 0:
-        raise UsageError("--timeout wants a time above zero.")
+        raise UsageError("--timeout must be above zero.")
     if picture is not None:
         from everywatt.report.plots import check_ending, load_altair
 
         check_ending(picture)
         load_altair()  # before an hour of runs, not after
     if not any("{size}" in word or "{input}" in word for word in words):
-        raise UsageError("The command needs {size}.", cure="everywatt batch probe -- CMD --batch-size {size}")
+        raise UsageError(
+            "The command does not contain {size}.", cure="everywatt batch probe -- CMD --batch-size {size}"
+        )
     lanes = lay_out(os.environ, gpus=wanted_gpus(gpus))
     for text in lanes.notes:
         output.say(text)
@@ -75,7 +91,7 @@ def command(
     meter = batch_meter("probe", [device], settings, note)
     meter.start(command=["everywatt", "batch", "probe", "--", *words], reaper=os.getpid())
     if meter.recording is None:
-        raise MeasurementRefused(f"no recording: {meter.energy.refused}")
+        raise MeasurementRefused(f"nothing recorded: {meter.energy.refused}")
     show = output.progress()
     runner = RunnerSettings(words, max_retries=0, timeout_s=timeout_s, hash_files=False)
     probe = Probe(device, runner, plan, meter, Path(meter.recording.path.parent), show)
@@ -87,7 +103,7 @@ def command(
     finally:
         run = meter.stop()
     if run is None:
-        raise MeasurementRefused(f"no recording: {meter.energy.refused}")
+        raise MeasurementRefused(f"nothing recorded: {meter.energy.refused}")
     clear_line(output)
     result = probe.result(run)
     _show(result, output)
@@ -119,12 +135,12 @@ def _show(result: Result, output: Output) -> None:
     ]
     columns = (
         *(Column("size", ""), "fits", Column("runs", ""), Column("time", "s"), Column("units/s", "")),
-        *(Column("peak memory", "B"), Column("energy", "J"), Column("J/unit", ""), "why not"),
+        *(Column("peak memory", "B"), Column("energy", "J"), Column("J/unit", ""), "reason"),
     )
     output.table(Table.of(*columns, rows=rows))
     output.text(_largest(result))
     if result.cheapest is not None:
-        near = f"; not to be told from it: {', '.join(map(str, result.undecided))}" if result.undecided else ""
+        near = f"; indistinguishable: {', '.join(map(str, result.undecided))}" if result.undecided else ""
         output.text(f"cheapest: {result.cheapest}{near}")
     output.say(f"  run     {result.run}   (everywatt batch summary {result.run})")
 
@@ -132,12 +148,12 @@ def _show(result: Result, output: Output) -> None:
 def _largest(result: Result) -> str:
     fits, fails = result.largest.fits, result.largest.fails
     if result.ended == "interrupted":
-        seen = "nothing was seen to fit" if fits is None else f"{fits} fits"
-        return f"interrupted: {seen}" + ("" if fails is None else f", {fails} does not")
+        seen = "no size that fits was found" if fits is None else f"{fits} fits"
+        return f"interrupted: {seen}" + ("" if fails is None else f"; {fails} does not fit")
     if fits is None:
-        return "nothing fits"
+        return "no size fits"
     if fails is not None:
-        return f"largest that fits: {fits}; {fails} does not"
+        return f"largest size that fits: {fits} ({fails} does not)"
     if fits >= MOST_UNASKED:
-        return f"largest that fits: {fits}, and nothing larger was tried. Does the command look at its size?"
-    return f"largest that fits: {fits}, and nothing larger was asked for"
+        return f"largest size that fits: {fits}, the largest tried. Does the command use its size?"
+    return f"largest size that fits: {fits}, the upper limit of the search"

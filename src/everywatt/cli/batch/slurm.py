@@ -53,11 +53,20 @@ class SlurmOptions:
 def slurm_options(function: F) -> F:
     """Adds --executor, --tasks, --sbatch, --print-script and --no-wait; the function gets `slurm`."""
 
-    @click.option("--executor", type=click.Choice([LOCAL, SLURM]), default=None, help="Where items run (local).")
-    @click.option("--tasks", type=click.IntRange(1), default=TASKS, help=f"Slurm: tasks of the job array ({TASKS}).")
-    @click.option("--sbatch", multiple=True, metavar="OPTION", help="Slurm: an option for sbatch, as --gres=gpu:1.")
-    @click.option("--print-script", is_flag=True, help="Slurm: print the script, and do not submit it.")
-    @click.option("--no-wait", "wait", flag_value=False, default=True, help="Slurm: submit, and do not wait.")
+    @click.option(
+        "--executor", type=click.Choice([LOCAL, SLURM]), default=None, help="Where the items run.  [default: local]"
+    )
+    @click.option(
+        "--tasks",
+        type=click.IntRange(1),
+        default=TASKS,
+        help=f"Slurm: number of tasks in the job array.  [default: {TASKS}]",
+    )
+    @click.option("--sbatch", multiple=True, metavar="OPTION", help="Slurm: option for sbatch, such as --gres=gpu:1.")
+    @click.option("--print-script", is_flag=True, help="Slurm: print the job script without submitting it.")
+    @click.option(
+        "--no-wait", "wait", flag_value=False, default=True, help="Slurm: submit the job without waiting for it."
+    )
     @functools.wraps(function)
     def wrapped(
         *args: Any,
@@ -69,7 +78,7 @@ def slurm_options(function: F) -> F:
         **values: Any,
     ) -> Any:
         if executor == LOCAL and print_script:
-            raise UsageError("--print-script is for Slurm.", cure="--executor slurm --print-script")
+            raise UsageError("--print-script requires --executor slurm.", cure="--executor slurm --print-script")
         chosen = SLURM if print_script else executor
         return function(*args, slurm=SlurmOptions(chosen, tasks, sbatch, print_script, wait), **values)
 
@@ -112,7 +121,7 @@ def settle(folder: Path, options: SlurmOptions, output: Output) -> int | None:
             continue
         job = array.job_of(part)
         if job is None:
-            raise UsageError(f"{folder.name} was not submitted yet.", cure=f"sbatch {part / array.SCRIPT}")
+            raise UsageError(f"{folder.name} has not been submitted yet.", cure=f"sbatch {part / array.SCRIPT}")
         code = _await(folder, part, job, options, output)
         if code is not None:
             return code
@@ -159,14 +168,17 @@ def _await(run: Path, part: Path, job: str, options: SlurmOptions, output: Outpu
     """Until the array has left the queue, then collect it; an exit code where it was not waited for."""
     if not options.wait and (waiting := array.in_queue(job)):
         output.say(
-            f"{len(waiting)} tasks of job {job} have not ended. Collect with: everywatt batch --resume {run.name}"
+            f"{len(waiting)} tasks of job {job} are not finished. Collect with: everywatt batch --resume {run.name}"
         )
         return 0
     try:
         _watch(part, job, output)
     except KeyboardInterrupt:
         clear_line(output)
-        output.say(f"Job {job} goes on; scancel {job} ends it. Wait again with: everywatt batch --resume {run.name}")
+        output.say(
+            f"Job {job} keeps running; cancel it with scancel {job}. Wait for it with: everywatt batch --resume "
+            f"{run.name}"
+        )
         return INTERRUPTED
     clear_line(output)
     for note in collect(run, part):

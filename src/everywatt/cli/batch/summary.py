@@ -33,15 +33,20 @@ MOST_ROWS = 20
 
 @click.command("summary", cls=Verb)
 @click.argument("runs", nargs=-1, type=RUN, metavar="RUN|LOG...")
-@click.option("--to", "form", type=click.Choice(["md", "json", "csv"]), help="Markdown, JSON or CSV on stdout.")
-@click.option("--baseline", type=RUN, metavar="RUN", help="Compare with this batch; a drift ends with 1.")
-@click.option("--tolerance", type=click.FloatRange(0, 1), default=TOLERANCE, help="The share that is no drift (0.1).")
+@click.option("--to", "form", type=click.Choice(["md", "json", "csv"]), help="Output format on stdout.")
+@click.option("--baseline", type=RUN, metavar="RUN", help="Compare with this batch; exit with 1 if it has drifted.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, 1),
+    default=TOLERANCE,
+    help="Relative change that does not count as drift.  [default: 0.1]",
+)
 @output_options
 def command(runs: tuple[str, ...], form: str | None, baseline: str | None, tolerance: float, output: Output) -> int:
-    """What a batch came to. RUN is a batch; a telemetry log (.jsonl) or summary.json of BADC is read too.
+    """Summarise a batch. RUN is a batch; telemetry logs (.jsonl) and summary.json files of BADC are read too.
 
-    Several batches are put side by side: items a second and joules an item against the number of GPUs. The exit code
-    is 1 where an item failed or is left, or where the batch has drifted from --baseline.
+    Several batches are shown side by side: items/s and J/item against the number of GPUs. The exit code is 1 if an item
+    failed or is unfinished, or if the batch has drifted from --baseline.
     """
     names = runs or ("last",)
     if len(names) > 1:
@@ -160,10 +165,10 @@ def _show_items(found: BatchFigures, output: Output) -> None:
     failed = [item for item in found.items if item.state.status != DONE and item.attempts]
     untouched = sum(not item.attempts for item in found.items)
     if failed:
-        output.table(item_table(failed[:MOST_ROWS], "not done"))
+        output.table(item_table(failed[:MOST_ROWS], "not finished"))
         if len(failed) > MOST_ROWS:
-            output.text(f"and {len(failed) - MOST_ROWS} more; --json has all")
+            output.text(f"and {len(failed) - MOST_ROWS} more; --json lists all")
     if untouched:
-        output.text(f"{untouched} items were not begun")
+        output.text(f"{untouched} items were not started")
     if slow := stragglers(found):
         output.table(item_table(slow[:MOST_ROWS], "stragglers"))

@@ -18,20 +18,21 @@ from everywatt.core.tables import Cell, Column, Table
 
 @click.command(cls=Verb)
 @click.argument("run", type=RUN, default="last")
-@click.option("--otel", type=click.Path(path_type=Path), metavar="FILE", help="GenAI spans: OTLP as JSON lines.")
-@click.option("--steps", is_flag=True, help="Every span, not only the kinds.")
+@click.option("--otel", type=click.Path(path_type=Path), metavar="FILE", help="GenAI spans as OTLP JSON lines.")
+@click.option("--steps", is_flag=True, help="Every span, not only the summary by kind.")
 @out_option
 @output_options
 def command(run: str, otel: Path | None, steps: bool, out: Path | None, output: Output) -> None:
-    """What the steps of an agent cost: turns, model calls, tool calls.
+    """Show the energy of the steps of an agent: turns, model calls, tool calls.
 
     The spans are those that the program made with turn(), model_call() and tool_call(), or those of an OpenTelemetry
-    file of the same time. A joule belongs to the innermost span that was open: nothing is counted twice.
+    file covering the same time. Each joule belongs to the innermost span that was open, so own energies add up.
     """
     check_ending(out, (".json",))
     found = agent_bill(load(run), otel)
     title = (
-        f"{len(found.steps)} steps, {format_energy(found.total)} in all · {found.total.scope} · {found.total.pedigree}"
+        f"{len(found.steps)} steps, {format_energy(found.total)} in total · {found.total.scope} · "
+        f"{found.total.pedigree}"
     )
     columns: tuple[str | Column, ...] = (
         "KIND",
@@ -43,10 +44,10 @@ def command(run: str, otel: Path | None, steps: bool, out: Path | None, output: 
     output.table(Table.of(*columns, rows=_kinds(found), title=title))
     if steps:
         output.text()
-        energies = (Column("OWN ENERGY", "J"), Column("WITH ALL BELOW", "J"))
+        energies = (Column("OWN ENERGY", "J"), Column("WITH CHILDREN", "J"))
         columns = ("STEP", "KIND", Column("TIME", "s"), *energies, "TOKENS")
         output.table(Table.of(*columns, rows=[_row(one) for one in found.steps]))
-    output.text("own energy: while nothing below was open; it adds up to the whole")
+    output.text("own energy: drawn while no child span was open; it adds up to the total")
     for note in found.notes:
         output.say(f"Note: {note}")
     if out is not None:

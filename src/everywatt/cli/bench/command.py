@@ -6,11 +6,11 @@ from everywatt.cli.common.parts import parts
 
 BENCHMARKS: dict[str, tuple[str, str]] = {
     "precision": ("everywatt.cli.bench.precision", "Measure a model at several precisions."),
-    "train": ("everywatt.cli.bench.train", "Measure a training, epoch by epoch."),
-    "llm": ("everywatt.cli.bench.llm", "Ask a language model: joules, accuracy and speed, each with an interval."),
-    "agents": ("everywatt.cli.bench.agents", "What turns, model calls and tool calls of an agent cost."),
-    "leaderboard": ("everywatt.cli.bench.leaderboard", "Runs of `bench llm` in one table, best first."),
+    "train": ("everywatt.cli.bench.train", "Measure a training run, epoch by epoch."),
+    "llm": ("everywatt.cli.bench.llm", "Query a language model: joules, accuracy and speed, each with an interval."),
+    "agents": ("everywatt.cli.bench.agents", "Show the energy of an agent's turns, model calls and tool calls."),
+    "leaderboard": ("everywatt.cli.bench.leaderboard", "Rank runs of `bench llm` in one table."),
 }
 
 
-command = parts("bench", "Benchmarks of models: energy beside speed and quality.", BENCHMARKS)
+command = parts("bench", "Benchmark models: energy beside speed and quality.", BENCHMARKS)

@@ -22,24 +22,24 @@ HEADERS = (
     "MODEL",
     "LOAD",
     "ACCURACY",
-    "RIGHT PER J",
-    "J PER TOKEN",
-    "J PER REQUEST",
+    "CORRECT/J",
+    "J/TOKEN",
+    "J/REQUEST",
     "TOKENS/S",
-    "PEDIGREE",
+    "PROVENANCE",
     "RUN",
 )
 
 
 @click.command(cls=Verb)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
-@click.option("--by", "order", type=click.Choice(list(ORDERS)), default="accuracy-per-joule", help="The order.")
+@click.option("--by", "order", type=click.Choice(list(ORDERS)), default="accuracy-per-joule", help="Figure to sort by.")
 @out_option
 @output_options
 def command(runs: tuple[str, ...], order: str, out: Path | None, output: Output) -> None:
-    """Runs of `bench llm` in one table, best first, each figure with its interval.
+    """Rank runs of `bench llm` in one table, each figure with its interval.
 
-    Refused, with exit code 3, where the runs asked other items or their joules cover something else.
+    Refused with exit code 3 if the runs used different items or their joules cover different scopes.
     """
     check_ending(out, (".json",))
     board = leaderboard([load(run) for run in runs], order)

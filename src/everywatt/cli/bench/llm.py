@@ -1,4 +1,4 @@
-"""`everywatt bench llm`: ask a language model, and tell what its answers cost and whether they are right."""
+"""`everywatt bench llm`: query a language model, and report the energy and correctness of its answers."""
 
 from __future__ import annotations
 
@@ -54,43 +54,89 @@ INTERRUPTED = 130
 OURS = ("messages", "model", "prompt", "stream", "stream_options")
 SAME = ("client", "model", "dataset", "settings", "system", "levels", "scorer")
 CURE_ELSEWHERE = "--server-tape RUN --server-skew 5ms"
-ELSEWHERE = f"the server is on another host, whose energy nothing here measures: {CURE_ELSEWHERE}"
+ELSEWHERE = f"the server is on another host, whose energy is not measured here: {CURE_ELSEWHERE}"
 
 
 @click.command(cls=Verb)
-@click.option("--base-url", default="", metavar="URL", help="The server, such as http://127.0.0.1:8000.")
-@click.option("--model", default="", help="The model, as the server calls it.")
+@click.option("--base-url", default="", metavar="URL", help="URL of the server, such as http://127.0.0.1:8000.")
+@click.option("--model", default="", help="Name of the model on the server.")
 @click.option("--dataset", default="", metavar="D", help="arithmetic, multiple-choice, instructions, … or a file.")
 @click.option("--client", "client_id", default="openai", metavar="ID", help="openai, ollama, python, command, …")
-@click.option("--client-param", "client_params", type=PAIR, multiple=True, metavar="K=V", help="See the guide.")
-@click.option("--dataset-param", "dataset_params", type=PAIR, multiple=True, metavar="K=V", help="See the guide.")
-@click.option("--max-queries", type=click.IntRange(1), default=None, help="Ask only the first so many items.")
-@click.option("--set", "sampling", type=PAIR, multiple=True, metavar="K=V", help="Sampling, such as temperature=0.")
-@click.option("--system", default=None, metavar="TEXT", help="A system prompt for every query.")
-@click.option("--concurrency", type=click.IntRange(1), default=None, help="So many queries at a time (1).")
-@click.option("--rate", default=None, metavar="R", help="New queries a second: 2, constant:2, ramp:1..10:60s.")
-@click.option("--sweep", default=None, metavar="N,N", help="Several concurrencies, one after the other: 1,2,4,8.")
-@click.option("--repeats", type=click.IntRange(1), default=1, help="Ask everything so many times over (1).")
-@click.option("--scorer", default=None, metavar="NAME", help="Judge all items by this scorer: exact, judge, code, …")
-@click.option("--judge-url", default="", metavar="URL", help="The server of a model that judges answers.")
-@click.option("--judge-model", default="", metavar="NAME", help="The model that judges.")
-@click.option("--judge-param", "judge_params", type=PAIR, multiple=True, metavar="K=V", help="As --client-param.")
-@click.option("--run-code", is_flag=True, help="Run code that the model wrote, apart, to judge it by unit tests.")
-@click.option("--reference", type=RUN, metavar="RUN", help="Tell how many answers agree with those of another run.")
-@click.option("--parameters", default=None, metavar="N", help="Parameters that a token uses, for FLOPs: 135M, 7B.")
-@click.option("--peak-flops", default=None, metavar="N", help="FLOP/s that the hardware could do, for MFU: 312T.")
-@click.option("--token-price", default=None, metavar="IN,OUT", help="Price of a million tokens: '0.15,0.60 USD'.")
+@click.option(
+    "--client-param",
+    "client_params",
+    type=PAIR,
+    multiple=True,
+    metavar="K=V",
+    help="Parameter of the client; see docs/llm.md.",
+)
+@click.option(
+    "--dataset-param",
+    "dataset_params",
+    type=PAIR,
+    multiple=True,
+    metavar="K=V",
+    help="Parameter of the data set; see docs/llm.md.",
+)
+@click.option("--max-queries", type=click.IntRange(1), default=None, help="Use only the first N items.")
+@click.option(
+    "--set", "sampling", type=PAIR, multiple=True, metavar="K=V", help="Sampling parameter, such as temperature=0."
+)
+@click.option("--system", default=None, metavar="TEXT", help="System prompt for every query.")
+@click.option("--concurrency", type=click.IntRange(1), default=None, help="Queries in flight at a time.  [default: 1]")
+@click.option(
+    "--rate", default=None, metavar="R", help="Arrival rate of queries: 2 per second, constant:2, ramp:1..10:60s."
+)
+@click.option("--sweep", default=None, metavar="N,N", help="Several concurrencies in turn: 1,2,4,8.")
+@click.option("--repeats", type=click.IntRange(1), default=1, help="Number of passes over the items.  [default: 1]")
+@click.option("--scorer", default=None, metavar="NAME", help="Score all items with this scorer: exact, judge, code, …")
+@click.option("--judge-url", default="", metavar="URL", help="Server of the model that judges answers.")
+@click.option("--judge-model", default="", metavar="NAME", help="Model that judges answers.")
+@click.option(
+    "--judge-param",
+    "judge_params",
+    type=PAIR,
+    multiple=True,
+    metavar="K=V",
+    help="Parameter of the judge's client, as --client-param.",
+)
+@click.option(
+    "--run-code", is_flag=True, help="Run code that the model wrote in a sandbox, and score it by unit tests."
+)
+@click.option("--reference", type=RUN, metavar="RUN", help="Report how many answers agree with those of another run.")
+@click.option("--parameters", default=None, metavar="N", help="Active parameters per token, for FLOPs: 135M, 7B.")
+@click.option("--peak-flops", default=None, metavar="N", help="Peak FLOP/s of the hardware, for MFU: 312T.")
+@click.option(
+    "--token-price",
+    default=None,
+    metavar="IN,OUT",
+    help="Price of a million tokens, input and output: '0.15,0.60 USD'.",
+)
 @country_option
 @intensity_option
 @pue_option
 @price_option
-@click.option("--warmup", type=click.IntRange(0), default=2, help="Queries that do not count, with own prompts (2).")
-@click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
-@click.option("--server-pid", type=click.IntRange(1), multiple=True, help="The server, where its port does not tell.")
-@click.option("--server-tape", default=None, metavar="RUN", help="The tape of the host that the server is on.")
-@click.option("--server-skew", type=DURATION, default=None, help="How far that host's clock may be from this one's.")
-@click.option("--goodput", default=None, metavar="BOUNDS", help="Latency bounds: ttft=500ms,tpot=50ms,e2e=5s.")
-@click.option("--resume", type=RUN, metavar="RUN", help="Go on with a run: ask what has no answer yet.")
+@click.option(
+    "--warmup",
+    type=click.IntRange(0),
+    default=2,
+    help="Warm-up queries that are not counted; they use prompts of their own.  [default: 2]",
+)
+@click.option(
+    "--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first.  [default: 2s]"
+)
+@click.option(
+    "--server-pid", type=click.IntRange(1), multiple=True, help="PID of the server, if it cannot be found by port."
+)
+@click.option("--server-tape", default=None, metavar="RUN", help="Tape of the host on which the server runs.")
+@click.option(
+    "--server-skew",
+    type=DURATION,
+    default=None,
+    help="Largest possible difference between that host's clock and this one's.",
+)
+@click.option("--goodput", default=None, metavar="BOUNDS", help="Latency objectives: ttft=500ms,tpot=50ms,e2e=5s.")
+@click.option("--resume", type=RUN, metavar="RUN", help="Resume a run: send only the queries without an answer.")
 @out_option
 @settings_options_beside_model
 @output_options
@@ -133,14 +179,14 @@ def command(
     note: str | None,
     output: Output,
 ) -> int:
-    """Ask a language model the items of a data set: joules, accuracy and speed, each with its interval.
+    """Query a language model with the items of a data set: joules, accuracy and speed, each with its interval.
 
-    The server is found by its port on this host and charged with what its processes used and the idle of the devices;
-    other processes are not. Each query is on disk when it is finished, and --resume asks the rest. An API key comes
-    from EVERYWATT_LLM_API_KEY, or the variable that --client-param api_key_env=NAME names. -o writes .json, .csv (a
-    line for each query) or .md.
+    The server is found by its port on this host and charged with the energy of its processes and the idle energy of its
+    devices; other processes are not charged to it. Each finished query is on disk at once, and --resume sends the rest.
+    The API key comes from EVERYWATT_LLM_API_KEY, or from the variable named by --client-param api_key_env=NAME. -o
+    writes .json, .csv (one line per query) or .md.
 
-    Ends with 0 also where answers are wrong, with 3 where no query was answered, with 4 where nothing measures.
+    The exit code is 0 even if answers are wrong, 3 if no query was answered, and 4 if no sensor measures power.
     """
     check_ending(out, ENDINGS)
     bounds = parse_bounds(goodput) if goodput else None
@@ -173,7 +219,7 @@ def command(
         "facts": _facts(parameters, peak_flops, token_price, old or {}).to_dict(),
     }
     if old is not None and (wrong := differences(old, plain(about), SAME)):
-        raise UsageError(f"{resume} asked something else: {', '.join(wrong)} differ.")
+        raise UsageError(f"{resume} used other options: {', '.join(wrong)} differ.")
     name = f"llm-{_short(asked.model) or asked.client_id}"
     meter = meter_of(settings, note, name, pids=pids or None, append=folder)
     reaper = None if client.where == "here" else os.getpid()
@@ -214,7 +260,7 @@ class Asked:
         """What was not given again is as the old plan has it."""
         if old.get("imported_from"):
             raise UsageError(
-                f"That run was imported from {old['imported_from']}: there is nothing to go on with.",
+                f"That run was imported from {old['imported_from']} and cannot be resumed.",
                 cure="everywatt report RUN, or everywatt bench leaderboard RUN",
             )
         return Asked(
@@ -235,9 +281,9 @@ class Asked:
     def checked(self, repeats: int) -> Asked:
         """With a load where none was given. UsageError where something is missing."""
         if not self.dataset:
-            raise UsageError("Which questions?", cure="--dataset arithmetic")
+            raise UsageError("No data set was given.", cure="--dataset arithmetic")
         if not self.model and self.client_id in ("openai", "ollama"):
-            raise UsageError("Which model?", cure="--model NAME")
+            raise UsageError("No model was given.", cure="--model NAME")
         return self if self.levels else replace(self, levels=repeated((Level(),), repeats))
 
 
@@ -293,7 +339,7 @@ def _server_tape(name: str | None, skew_s: float | None) -> dict[str, Any] | Non
         return None
     if name is None or skew_s is None:
         raise UsageError(
-            "A tape of another host needs to be known together with how far its clock may be from this one's.",
+            "A tape of another host needs a bound on the difference between the clocks.",
             cure="--server-tape RUN --server-skew 5ms",
         )
     return {"path": str(Path(name).absolute()) if Path(name).exists() else name, "skew_s": skew_s}
@@ -307,7 +353,7 @@ def _scoring(
     if before and not url and not model:
         url, model = before["base_url"], before["model"]
     if bool(url) != bool(model):
-        raise UsageError("A judge is a server and a model.", cure="--judge-url URL --judge-model NAME")
+        raise UsageError("A judge needs both a server and a model.", cure="--judge-url URL --judge-model NAME")
     judge = Judge(model, url, dict(params)) if url else None
     return Scoring(judge, Sandbox.find() if run_code else None)
 
@@ -333,11 +379,11 @@ def _server(where: str, url: str, given: Sequence[int], output: Output) -> tuple
     pids = listeners(port_of(url))
     name = forwarder(pids)
     if name in TUNNELS:
-        return (), f"port {port_of(url)} is held by {name}, which passes it on to another host: {CURE_ELSEWHERE}"
+        return (), f"port {port_of(url)} belongs to {name}, which forwards it to another host: {CURE_ELSEWHERE}"
     if name is not None:
         output.warn(
-            f"port {port_of(url)} is held by {name}, which only passes on what it gets: the whole machine is charged. "
-            "Name the server's processes by --server-pid."
+            f"port {port_of(url)} belongs to {name}, which only forwards requests, so the whole machine is charged. "
+            "Name the server's processes with --server-pid."
         )
         return (), None
     return tuple(pids), None
@@ -375,7 +421,7 @@ def _settings(sampling: Sequence[tuple[str, str]]) -> dict[str, Any]:
     clients.no_secrets(key for key, _ in sampling)
     for key, _ in sampling:
         if key in OURS:
-            raise UsageError(f"--set {key}: that is not for sampling, and everywatt sets it itself.")
+            raise UsageError(f"--set {key}: not a sampling parameter; everywatt sets it itself.")
     return {key: _value(text) for key, text in sampling}
 
 

@@ -20,7 +20,7 @@ def compare_runs_of_models(
     first, *others = [side(run, level) for run in runs]
     found = [compare_llm(first, other, force=force) for other in others]
     for one in found:
-        title = f"{one.name} beside {first.name}: {one.items} items, {one.level}"
+        title = f"{one.name} compared with {first.name}: {one.items} items, {one.level}"
         output.table(Table.of(*HEADERS, rows=_rows(one), title=title))
         for text in one.verdicts:
             output.text(text)
@@ -37,6 +37,6 @@ def compare_runs_of_models(
 def _rows(one: Beside) -> list[Row]:
     rows = [figure_row(name, figure) for name, figure in one.figures.items()]
     if one.p is not None:
-        counts = f"right only in the first {one.only_first}, only in this one {one.only_this}"
+        counts = f"correct only in the first: {one.only_first}, only in this one: {one.only_this}"
         rows.append(("McNemar's test", f"p = {one.p:.3g}", "", f"exact, two-sided; {counts}"))
     return rows

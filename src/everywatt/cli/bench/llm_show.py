@@ -55,7 +55,7 @@ def _show_together(found: Sequence[Metrics], output: Output) -> None:
     if best is not None:
         output.text(
             f"knee: {best['level']}, at {format_number(best['output_tokens_per_second'], 'output tokens/s')} and "
-            f"{format_quantity(best['energy_per_output_token'], 'J/token')}; beyond it more load hardly saves energy"
+            f"{format_quantity(best['energy_per_output_token'], 'J/token')}; more load hardly saves energy beyond it"
         )
 
 

@@ -46,29 +46,55 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 
 
 @click.command(cls=Verb)
-@click.option("--model", default=DEFAULT_MODEL, metavar="DIR", help="A saved model, minilm (default) or gpt2-random.")
-@click.option("--task", type=click.Choice(TASKS), help="What the model does (from the model).")
+@click.option(
+    "--model", default=DEFAULT_MODEL, metavar="DIR", help="Saved model, minilm or gpt2-random.  [default: minilm]"
+)
+@click.option("--task", type=click.Choice(TASKS), help="Task of the model; by default taken from the model.")
 @click.option("--data", metavar="D", help="An .npz file, a folder of .pt tensors, reviews, sst2 or random-tokens.")
-@click.option("--precisions", default="fp32,bf16,int8", metavar="LIST", help="The first is the baseline.")
-@click.option("--batch-size", type=click.IntRange(1), default=8, help="Items in a batch (8).")
-@click.option("--seq-length", type=click.IntRange(1), help="Tokens of a timed sentence (nine tenths fit).")
-@click.option("--iters", type=click.IntRange(1), help="Batches in a timed loop (as many as --loop takes).")
-@click.option("--loop", "loop_s", type=DURATION, help="How long a timed loop lasts (10s).")
-@click.option("--warmup", type=click.IntRange(2), default=3, help="Batches before the first loop (3).")
-@click.option("--trials", type=click.IntRange(1), help="Exactly so many loops of each, instead of --target.")
-@click.option("--target", type=Share(), default=0.02, help="Stop when differences are known to this share (2%).")
-@click.option("--max-time", "max_s", type=DURATION, default=1800.0, help="Begin no trials after this long (30 min).")
-@click.option("--limit", type=click.IntRange(8), help="Score at most so many items (all).")
-@click.option("--runtime", type=click.Choice(RUNTIMES), default="torch", help="What runs the model (torch).")
-@click.option("--entry", metavar="MODULE:FUNCTION", help="A function that builds the model.")
-@click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1 (a GPU where there is one).")
-@click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
-@click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trials.")
-@click.option("--layers", is_flag=True, help="Also energy by layer.")
-@click.option("--sensitivity", is_flag=True, help="Also which layers to quantise first, and a mixed plan, measured.")
-@click.option("--from", "old", multiple=True, type=click.Path(path_type=Path), help="Show old result files.")
-@click.option("--old-format", type=click.Choice(FORMS), help="Write -o FILE.csv in the columns of an old file.")
-@click.option("--resume", type=RUN, metavar="RUN", help="Go on with a benchmark that was interrupted.")
+@click.option(
+    "--precisions", default="fp32,bf16,int8", metavar="LIST", help="Precisions to measure; the first is the baseline."
+)
+@click.option("--batch-size", type=click.IntRange(1), default=8, help="Items per batch.  [default: 8]")
+@click.option(
+    "--seq-length",
+    type=click.IntRange(1),
+    help="Tokens per timed sentence; by default the length that nine in ten sentences fit.",
+)
+@click.option("--iters", type=click.IntRange(1), help="Batches per timed loop; by default as many as fit into --loop.")
+@click.option("--loop", "loop_s", type=DURATION, help="Duration of a timed loop.  [default: 10s]")
+@click.option(
+    "--warmup", type=click.IntRange(2), default=3, help="Warm-up batches before the first loop.  [default: 3]"
+)
+@click.option("--trials", type=click.IntRange(1), help="Run exactly this many loops of each, ignoring --target.")
+@click.option(
+    "--target", type=Share(), default=0.02, help="Stop when differences are known to this precision.  [default: 2%]"
+)
+@click.option(
+    "--max-time", "max_s", type=DURATION, default=1800.0, help="Start no trials after this long.  [default: 30 min]"
+)
+@click.option("--limit", type=click.IntRange(8), help="Score at most this many items; all by default.")
+@click.option(
+    "--runtime", type=click.Choice(RUNTIMES), default="torch", help="Library that runs the model.  [default: torch]"
+)
+@click.option("--entry", metavar="MODULE:FUNCTION", help="Function that builds the model.")
+@click.option(
+    "--device", default="auto", metavar="NAME", help="cpu, cuda or cuda:1; a GPU by default, if there is one."
+)
+@click.option(
+    "--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first.  [default: 2s]"
+)
+@click.option(
+    "--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for the machine to cool between trials."
+)
+@click.option("--layers", is_flag=True, help="Also measure energy by layer.")
+@click.option(
+    "--sensitivity",
+    is_flag=True,
+    help="Also rank layers by their sensitivity to quantisation, and measure a mixed-precision plan.",
+)
+@click.option("--from", "old", multiple=True, type=click.Path(path_type=Path), help="Show result files of older tools.")
+@click.option("--old-format", type=click.Choice(FORMS), help="Write -o FILE.csv with the columns of an older tool.")
+@click.option("--resume", type=RUN, metavar="RUN", help="Resume an interrupted benchmark.")
 @click.option("--quick", is_flag=True, help="Loops of 2 s, three trials, 128 scored items.")
 @out_option
 @settings_options_beside_model
@@ -105,16 +131,16 @@ def command(
     note: str | None,
     output: Output,
 ) -> int:
-    """Measure a model at several precisions: energy, speed, accuracy, size, and what was really computed.
+    """Measure a model at several precisions: energy, speed, accuracy, size, and the precision actually computed.
 
-    Each precision runs in a process of its own, in interleaved timed loops; only those are charged. Without options it
-    is the MiniLM sentence encoder on the bundled reviews. -o writes .json, .csv, .md or .html. Ctrl-C keeps partial
-    results: --resume RUN continues the same request and repeats nothing that was finished.
+    Each precision runs in a process of its own, in interleaved timed loops; only the loops are charged. By default the
+    model is the MiniLM sentence encoder on the bundled reviews. -o writes .json, .csv, .md or .html. Ctrl-C keeps
+    partial results: --resume RUN continues with the same options and repeats nothing that was finished.
     """
     if old:
         return _old(old, output)
     if old_format is not None and (out is None or out.suffix != ".csv"):
-        raise UsageError("--old-format says how -o FILE.csv is written.")
+        raise UsageError("--old-format requires -o FILE.csv.")
     check_ending(out, ENDINGS)
     chosen = QUICK if quick else USUAL
     kind = task_of(model, task, entry)
@@ -164,7 +190,7 @@ def _same(earlier: Run, told: Mapping[str, Any], conduct: Conduct, given: set[st
     job = job_from(request["job"])
     wrong = [name for name in told if name in given and getattr(job, name) != told[name]]
     if wrong:
-        raise UsageError(f"{earlier.name} measured something else: {', '.join(sorted(wrong))} differ.")
+        raise UsageError(f"{earlier.name} used other options: {', '.join(sorted(wrong))} differ.")
     fields = {name: getattr(conduct, name) for name in conduct.__dataclass_fields__ if name in given}
     return job, replace(Conduct(**request["conduct"]), **fields)
 
@@ -188,7 +214,7 @@ def experiment(
         run = meter.stop()
         lab.close()
     if run is None:
-        output.warn(f"no recording: {meter.energy.refused}")
+        output.warn(f"nothing recorded: {meter.energy.refused}")
     return lab.result(run)
 
 
@@ -196,7 +222,7 @@ def show(result: Result, output: Output) -> None:
     """The tables and sentences."""
     job = result.job
     length = next((row.seq_length for row in result.rows if row.seq_length), None)
-    shape = f"batches of {job.batch_size}" + (f" × {length} tokens" if length else "")
+    shape = f"batch size {job.batch_size}" + (f" × {length} tokens" if length else "")
     output.text(f"{job.name} · {job.task} · {job.data} · {shape}")
     output.text()
     for table in tables.tables(result):
@@ -256,7 +282,7 @@ OLD_FIGURES = (
 )
 OLD_LAYERS = (
     *("layer", "type", "file", Column("time", "s"), Column("share", "%"), Column("energy", "J"), Column("KL", "")),
-    *(Column("logits", ""), Column("worse by", ""), Column("impact", "")),
+    *(Column("logits", ""), Column("degradation", ""), Column("impact", "")),
 )
 
 
@@ -302,7 +328,7 @@ def _old_layer(one: OldLayer) -> list[Cell]:
 def _ending(result: Result, interrupted: Callable[[], int], settings: Settings, output: Output) -> int:
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Go on with: everywatt bench precision --resume {result.run}")
+            output.say(f"Interrupted. Resume with: everywatt bench precision --resume {result.run}")
         return interrupted()
     if result.baseline is None:
         return 3

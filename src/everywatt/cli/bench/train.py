@@ -36,22 +36,34 @@ COLUMNS = (
 
 @click.command(cls=Verb)
 @click.option(
-    "--model", default="minilm", metavar="DIR", help="A saved classifier, or minilm with a new head (default)."
+    "--model", default="minilm", metavar="DIR", help="Saved classifier, or minilm with a new head.  [default: minilm]"
 )
 @click.option(
     "--data", default="reviews", metavar="D", help="An .npz file, a folder of .pt tensors, reviews (bundled) or sst2."
 )
 @click.option("--precisions", default="fp32,bf16", metavar="LIST", help="fp32, and autocast to bf16 or fp16.")
-@click.option("--epochs", type=click.IntRange(1), default=2, help="Passes over the training half (2).")
-@click.option("--batch-size", type=click.IntRange(1), default=16, help="Items in a batch (16).")
-@click.option("--lr", type=click.FloatRange(0, min_open=True), default=5e-5, help="Learning rate (5e-5).")
-@click.option("--limit", type=click.IntRange(2), help="At most so many items of each half (all).")
-@click.option("--entry", metavar="MODULE:FUNCTION", help="A function that builds the model.")
-@click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1 (a GPU where there is one).")
-@click.option("--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first (2s).")
-@click.option("--trials", type=click.IntRange(1), default=1, help="Trainings of each, interleaved (1).")
-@click.option("--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for idle between trainings.")
-@click.option("--quick", is_flag=True, help=f"Only {QUICK_ITEMS} items of each half.")
+@click.option("--epochs", type=click.IntRange(1), default=2, help="Passes over the training half.  [default: 2]")
+@click.option("--batch-size", type=click.IntRange(1), default=16, help="Items per batch.  [default: 16]")
+@click.option("--lr", type=click.FloatRange(0, min_open=True), default=5e-5, help="Learning rate.  [default: 5e-5]")
+@click.option("--limit", type=click.IntRange(2), help="At most this many items of each half; all by default.")
+@click.option("--entry", metavar="MODULE:FUNCTION", help="Function that builds the model.")
+@click.option(
+    "--device", default="auto", metavar="NAME", help="cpu, cuda or cuda:1; a GPU by default, if there is one."
+)
+@click.option(
+    "--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first.  [default: 2s]"
+)
+@click.option(
+    "--trials", type=click.IntRange(1), default=1, help="Training runs of each precision, interleaved.  [default: 1]"
+)
+@click.option(
+    "--no-cooldown",
+    "cool",
+    flag_value=False,
+    default=True,
+    help="Do not wait for the machine to cool between training runs.",
+)
+@click.option("--quick", is_flag=True, help=f"Use only {QUICK_ITEMS} items of each half.")
 @out_option
 @settings_options_beside_model
 @output_options
@@ -74,10 +86,11 @@ def command(
     note: str | None,
     output: Output,
 ) -> int:
-    """Measure a training: energy of each epoch and step beside loss and accuracy, fp32 against autocast.
+    """Measure a training run: energy of each epoch and step beside loss and accuracy, fp32 against autocast.
 
-    Half of the data trains, the other half validates. Epochs add up to the training. With --trials N each precision is
-    trained so often, interleaved, and a verdict follows. -o writes .json, .csv or .md.
+    Half of the data is for training, the other half for validation. The energy of the epochs adds up to that of the
+    run. With --trials N each precision is trained N times, interleaved, and a verdict follows. -o writes .json, .csv or
+    .md.
     """
     check_ending(out, ENDINGS)
     require_torch()
@@ -155,10 +168,10 @@ def _show(found: Sequence[Trained], beside: Sequence[Figures], output: Output) -
     for said in dict.fromkeys(line for one in found for line in _remarks(one, found, several)):
         output.text(said)
     if not several:
-        output.say("One training each: how much trainings vary from run to run is not in these intervals.")
+        output.say("One training run each: these intervals do not include the variation from run to run.")
         return
     means = [[one.candidate.label, len(one.trials), quantity(one.energy, "J"), time_of(one.seconds)] for one in beside]
-    columns = ("precision", Column("trainings", ""), Column("mean energy", "J"), Column("time", "s"))
+    columns = ("precision", Column("runs", ""), Column("mean energy", "J"), Column("time", "s"))
     output.table(Table.of(*columns, rows=means))
     output.text()
     for one_beside in beside[1:]:

@@ -7,10 +7,12 @@ import os
 import resource
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from everywatt.core.memory import own_peak_bytes
 
@@ -34,12 +36,13 @@ def held_signals() -> Iterator[tuple[set[int], set[int]]]:
     """Signals wait until they are asked for, so that none is lost around the command's start. No handler is needed.
 
     Gives the signals to wait for, and the mask that the command is to have. What was ignored for us (nohup) stays
-    ignored for the command. What arrives after its end is dropped: there is nobody left to pass it on to. A thread that
-    existed before would not hold them, and one signal could end us: no library with threads may be loaded before this.
+    ignored for the command. What arrives after its end is dropped: there is no process left to pass it on to. A thread
+    that existed before would not hold them, and one signal could end us: no library with threads may be loaded before
+    this.
     """
     caught = {int(number) for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody could wait for the command
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise the command could not be waited for
     before = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, caught)}
     try:
         yield caught, before
@@ -49,12 +52,12 @@ def held_signals() -> Iterator[tuple[set[int], set[int]]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def adopt_orphans() -> bool:
+def adopt_orphans(adopt: bool = True) -> bool:
     """Keep processes whose parents end below this one, so that they can be waited for. False where it is refused."""
     import ctypes
 
     try:
-        return bool(ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+        return bool(ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
 
@@ -93,12 +96,24 @@ def spawn(words: Sequence[str], mask: set[int], *, to_stderr: bool, join: Callab
     return child.pid
 
 
+def become(words: Sequence[str], *, to_stderr: bool) -> NoReturn:
+    """Let the command take the place of this process. OSError where it cannot be started."""
+    adopt_orphans(False)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if to_stderr:
+        os.dup2(2, 1)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.execvp(words[0], list(words))
+
+
 @dataclass
 class Ended:
     """How the command ended (128+n: by signal n), and what it and the orphans that were waited for have used.
 
     The kernel hands the peak of the process that starts a command down to it. So a command that stayed below ours
-    (`floor_bytes`, taken before it is started) has no peak that could be told.
+    (`floor_bytes`, taken before it is started) has no peak that could be distinguished.
     """
 
     code: int = 0
@@ -113,10 +128,10 @@ class Ended:
         self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
 
     def memory(self) -> dict[str, int | str | None]:
-        """`max_rss_bytes` of the command; where it cannot be told None, with the reason."""
+        """`max_rss_bytes` of the command; None with the reason if it cannot be determined."""
         if self.peak_bytes > self.floor_bytes:
             return {"max_rss_bytes": self.peak_bytes}
-        reason = f"at most {self.floor_bytes} bytes: a smaller peak than everywatt's own cannot be told from it"
+        reason = f"at most {self.floor_bytes} bytes: a peak below everywatt's own cannot be distinguished from it"
         return {"max_rss_bytes": None, "max_rss_reason": reason}
 
 

@@ -14,9 +14,10 @@ from everywatt.recorder.request import RecordRequest
 
 @contextmanager
 def terminable() -> Iterator[Callable[[], int]]:
-    """SIGTERM inside ends the work as Ctrl-C does, so that what there is is kept; gives the exit code to end with.
+    """SIGTERM inside ends the work as Ctrl-C does, so partial results are kept; yields the exit code.
 
-    `timeout` sends it twice, to its command and to its group: the second must not break into keeping what there is.
+    `timeout` sends it twice, to its command and to its group: the second must not interrupt the saving of partial
+    results.
     """
     came: list[int] = []
 

@@ -136,7 +136,7 @@ class Tag(click.ParamType):  # type: ignore[type-arg]
 
 
 class Pair(click.ParamType):  # type: ignore[type-arg]
-    """`key=value`, and nothing shorter: a bare word would be sent on under a name that nobody gave."""
+    """`key=value`, and nothing shorter: a bare word would get an invented name."""
 
     name = "k=v"
 
@@ -153,7 +153,7 @@ def _ahead_s(text: str) -> float:
     """A time to wait, which may be nothing and cannot be less."""
     seconds = parse_duration_s(text)
     if seconds < 0:
-        raise UsageError(f"'{text}' has passed already.", cure="a duration such as 10s")
+        raise UsageError(f"'{text}' has already passed.", cure="a duration such as 10s")
     return seconds
 
 
@@ -161,7 +161,7 @@ def _some_s(text: str) -> float:
     """A time for which something goes on."""
     seconds = _ahead_s(text)
     if seconds == 0:
-        raise UsageError(f"'{text}' is no time at all.", cure="a duration such as 10s")
+        raise UsageError(f"'{text}' is not a duration above zero.", cure="a duration such as 10s")
     return seconds
 
 
@@ -177,6 +177,25 @@ PAIR = Pair()
 
 run_argument = click.argument("run", type=RUN)
 out_option = click.option("-o", "--out", type=click.Path(path_type=Path), help="Write to this file or folder.")
+
+
+def _window(
+    ctx: click.Context, param: click.Parameter, value: tuple[float, float] | None
+) -> tuple[float, float] | None:
+    if value is not None and not value[0] < value[1]:
+        raise click.BadParameter(f"a window ends after it begins: {value[1]:g} does not come after {value[0]:g}.")
+    return value
+
+
+between_option = click.option(
+    "--between",
+    nargs=2,
+    type=float,
+    default=None,
+    callback=_window,
+    metavar="A B",
+    help="Restrict to A to B seconds after the start.",
+)
 json_option = click.option(
     "--json",
     "json_to",
@@ -184,10 +203,10 @@ json_option = click.option(
     flag_value=STDOUT,
     default=None,
     metavar="[=FILE]",
-    help="One JSON object on stdout and nothing else there; with =FILE, in that file.",
+    help="Print one JSON object on stdout and nothing else; =FILE writes it to a file.",
 )
-quiet_option = click.option("--quiet", is_flag=True, help="No messages except errors.")
-verbose_option = click.option("--verbose", is_flag=True, help="Details and progress on stderr.")
+quiet_option = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+verbose_option = click.option("--verbose", is_flag=True, help="Print details and progress to stderr.")
 period_option = click.option("--period", metavar="DURATION", help="Time between two reads, such as 100ms.")
 sensors_option = click.option("--sensors", metavar="NAMES", help="Use only these sensors, separated by commas.")
 estimate_option = click.option(
@@ -195,27 +214,29 @@ estimate_option = click.option(
     "estimate",
     flag_value=False,
     default=None,
-    help="No modelled figures where nothing measures power.",
+    help="Give no modelled figures if no sensor measures power.",
 )
-tag_option = click.option("--tag", "tags", type=TAG, multiple=True, help="Label the run; a bare word names it.")
+tag_option = click.option(
+    "--tag", "tags", type=TAG, multiple=True, help="Tag the run with key=value; a bare word names the run."
+)
 memory_option = click.option(
     "--memory",
     type=click.Choice(["rss", "pss"]),
     default=None,
-    help="How memory of processes is told; pss adds proportional and unique set sizes, at a price.",
+    help="Metric of process memory; pss adds proportional and unique set sizes, and is slower.",
 )
 _POWER_MODEL: dict[str, Any] = {
     "type": click.Path(dir_okay=False, path_type=Path),
     "metavar": "FILE",
-    "help": "Estimate power from use by this fitted model (everywatt model fit).",
+    "help": "Estimate power with this fitted model (see everywatt model fit).",
 }
 model_option = click.option("--model", "--power-model", "power_model", **_POWER_MODEL)
 power_model_option = click.option("--power-model", **_POWER_MODEL)
-note_option = click.option("--note", metavar="TEXT", help="Keep a sentence with the run.")
+note_option = click.option("--note", metavar="TEXT", help="Store a sentence with the run.")
 
 
 def settings_here(flags: Mapping[str, Any] | None = None, *, quiet: bool = False) -> Settings:
-    """The settings that hold here (`core.config.resolve`); what is odd about them is told, sensors that are not there
+    """The settings that hold here (`core.config.resolve`); problems with them are reported, sensors that are not there
     too, and is in its `warnings`."""
     from everywatt.sensors.registry import odd_tables
 
@@ -285,13 +306,17 @@ def _settings_options(function: F, model: Callable[[Callable[..., Any]], Callabl
     return wrapped  # type: ignore[return-value]
 
 
-country_option = click.option("--country", metavar="CODE", help="Carbon by this country's yearly grid intensity.")
-intensity_option = click.option("--intensity", metavar="GRAMS", help="Carbon with these grams of CO2e per kWh.")
-intensity_file_option = click.option(
-    "--intensity-file", metavar="CSV", help="Carbon also with an intensity over time: columns time and g_per_kwh."
+country_option = click.option("--country", metavar="CODE", help="Carbon from this country's yearly grid intensity.")
+intensity_option = click.option(
+    "--intensity", metavar="GRAMS", help="Carbon from this intensity, in grams of CO2e per kWh."
 )
-pue_option = click.option("--pue", metavar="RATIO", help="What the room draws over what its computers draw.")
-price_option = click.option("--price", metavar="AMOUNT", help="Cost with this price of a kWh: 0.25 or '0.25 EUR'.")
+intensity_file_option = click.option(
+    "--intensity-file", metavar="CSV", help="Carbon also from an intensity over time; columns time and g_per_kwh."
+)
+pue_option = click.option(
+    "--pue", metavar="RATIO", help="Power usage effectiveness: power of the room divided by power of its computers."
+)
+price_option = click.option("--price", metavar="AMOUNT", help="Cost from this price of a kWh: 0.25 or '0.25 EUR'.")
 
 
 def carbon_options(function: F) -> F:

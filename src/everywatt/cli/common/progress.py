@@ -46,7 +46,7 @@ class Task:
 
 @contextmanager
 def task(output: Output, what: str) -> Iterator[Tell]:
-    """A block of work that may take long; gives the function by which it tells how far it is.
+    """A block of work that may take long; yields the function with which it reports progress.
 
     On a terminal nothing is shown for two seconds, then one line that is rewritten, and cleared at the end. Elsewhere
     --verbose gives one plain line every ten seconds.

@@ -27,27 +27,29 @@ MEMBERS = {
 @click.argument("kind")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @out_option
-@click.option("--set", "settings", type=PAIR, multiple=True, metavar="K=V", help="How to read the files; see above.")
+@click.option(
+    "--set", "settings", type=PAIR, multiple=True, metavar="K=V", help="Parameter of the importer; see above."
+)
 @output_options
 def command(
     kind: str, paths: tuple[Path, ...], out: Path | None, settings: tuple[tuple[str, str], ...], output: Output
 ) -> None:
-    """Turn recordings of other tools into a run.
+    """Import recordings of other tools as a run.
 
-    KIND is csv, jsonl, parquet or arrow (what `export` wrote, and any other csv), nvidia-smi, dmon or pmon (logs of
-    that command), tegrastats or powermetrics (logs of those), omegawatt (a wattmeter), aipowermeter, labia, codecarbon,
-    sage, ipmi, ipw (a profile folder of Intelligence per Watt), or what a plug-in offers.
+    KIND is csv, jsonl, parquet or arrow (files written by `export`, and any other csv), nvidia-smi, dmon or pmon (logs
+    of nvidia-smi), tegrastats or powermetrics (logs of those tools), omegawatt (a wattmeter), aipowermeter, labia,
+    codecarbon, sage, ipmi, ipw (a profile folder of Intelligence per Watt), or a kind that a plug-in provides.
 
-    Any other csv has to be told its columns: --set time=COLUMN --set values=COLUMN,COLUMN --set unit=W
-    --set kind=gauge --set device=gpu.0 --set domain=gpu, and perhaps scale, delimiter, zone_h and
-    time_format (iso, s, ms, ns or a strptime pattern). What is known of the meter goes into the
-    interval: gain_pct, offset_w, quantum, wrap, max_w, window_s. For nvidia-smi: card, driver, limit_w,
-    zone_h, column. For tegrastats: zone_h, interval_s, start. Values may be JSON.
+    Any other csv needs its columns described: --set time=COLUMN --set values=COLUMN,COLUMN --set unit=W --set
+    kind=gauge --set device=gpu.0 --set domain=gpu, and optionally scale, delimiter, zone_h and time_format (iso, s, ms,
+    ns or a strptime pattern). Known properties of the meter go into the interval: gain_pct, offset_w, quantum, wrap,
+    max_w, window_s. For nvidia-smi: card, driver, limit_w, zone_h, column. For tegrastats: zone_h, interval_s, start.
+    Values may be JSON.
 
     sacct, prometheus and sage have options of their own: everywatt import prometheus --help.
     """
     if kind not in kinds():
-        raise UsageError(f"'{kind}' is not something to import.", cure=f"one of: {', '.join(sorted(kinds()))}")
+        raise UsageError(f"'{kind}' cannot be imported.", cure=f"one of: {', '.join(sorted(kinds()))}")
     options: dict[str, Any] = {key: _value(key, value) for key, value in settings}
     with imported(output, out, f"{kind}-{paths[0].stem}", f"import of {paths[0].name}") as (target, _):
         import_files(kind, paths, target, options)

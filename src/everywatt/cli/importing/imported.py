@@ -20,7 +20,7 @@ MANY = 10  # a summary looks at every device of every tape, several times
 
 @contextmanager
 def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator[tuple[Path, Tell]]:
-    """Gives where to write a tape, and by what to tell how far it is; then says what the run has.
+    """Yields where to write a tape and a function to report progress; then prints what the run contains.
 
     Without `out` it is a new run of that name, in a folder `out` that is there too. Where nothing comes of it, no
     empty run is left.
@@ -50,7 +50,7 @@ def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator
     output.text(str(folder))
     if len(run.tapes) > MANY:
         output.say(f"energy  {energy}")
-        output.say(f"{len(run.tapes)} tapes; more of them: everywatt show {folder if out else run.name}")
+        output.say(f"{len(run.tapes)} tapes; for details: everywatt show {folder if out else run.name}")
         return
     for line in summary(run):
         output.say(line)
@@ -64,7 +64,7 @@ def _oddities(run: Run) -> list[str]:
     swapped = sum(int(meta.get("swapped_fields", 0)) for meta in metas)
     found = [sentence for meta in metas for sentence in meta.get("oddities", ())]
     if torn:
-        found.append(f"{torn} line{'s' if torn > 1 else ''} could not be read and became no reading")
+        found.append(f"{torn} line{'s' if torn > 1 else ''} could not be read and gave no readings")
     if swapped:
-        found.append(f"use and memory stood under each other's name {swapped} times and were put right")
+        found.append(f"utilisation and memory were swapped {swapped} times; corrected")
     return found

@@ -26,13 +26,15 @@ FILE = click.Path(path_type=Path)
 
 @click.command(cls=Verb)
 @click.argument("url")
-@click.option("--start", type=TIME, help="From this time on (an hour before the end).")
-@click.option("--end", type=TIME, help="Up to this time (now).")
-@click.option("--filter", "filter_file", type=FILE, metavar="FILE", help="Which series: see above.")
-@click.option("--step", type=DURATION, metavar="DURATION", help="Values on a grid, instead of the samples themselves.")
-@click.option("--counters", is_flag=True, help="In a table: counters as they are, not as rates.")
-@click.option("--token-file", type=FILE, metavar="FILE", help="A token to send, in a file.")
-@click.option("--ca", type=FILE, metavar="FILE", help="Whose certificates to trust.")
+@click.option("--start", type=TIME, help="Start of the period; an hour before its end by default.")
+@click.option("--end", type=TIME, help="End of the period; now by default.")
+@click.option("--filter", "filter_file", type=FILE, metavar="FILE", help="File of series to import; see above.")
+@click.option(
+    "--step", type=DURATION, metavar="DURATION", help="Resample to this grid instead of importing the stored samples."
+)
+@click.option("--counters", is_flag=True, help="Export raw counters instead of rates (tables only).")
+@click.option("--token-file", type=FILE, metavar="FILE", help="File whose first line is the bearer token.")
+@click.option("--ca", type=FILE, metavar="FILE", help="CA certificate (PEM) to trust.")
 @out_option
 @output_options
 def command(
@@ -47,16 +49,16 @@ def command(
     out: Path | None,
     output: Output,
 ) -> None:
-    """Make a run out of the series of a time-series engine.
+    """Import series from a time-series database as a run.
 
     URL is Prometheus, VictoriaMetrics, Mimir, or a data source behind Grafana
-    (https://grafana/api/datasources/proxy/uid/NAME) with --token-file. Without --step every sample comes as it was
-    stored, so that energy is what the agent counted.
+    (https://grafana/api/datasources/proxy/uid/NAME) with --token-file. Without --step, samples are imported exactly as
+    stored, so the energy equals what the agent counted.
 
-    --filter FILE says which series, instead of all of everywatt: lines of PromQL selectors, or
-    [["metric", {"label": "text"}], ...], where both are texts that a name contains.
+    --filter FILE selects series instead of all of everywatt's: lines of PromQL selectors, or
+    [["metric", {"label": "text"}], ...], where both are substrings to match.
 
-    -o FILE.csv or FILE.parquet writes a table instead: one row a time, one column a series, joined by time, with
+    -o FILE.csv or FILE.parquet writes a table instead: one row per time, one column per series, joined by time, with
     counters as rates.
     """
     end_ns = time.time_ns() if end is None else end
@@ -78,7 +80,7 @@ def command(
         _table(client, out, ask, step, not counters, output)
         return
     if counters:
-        raise UsageError("--counters is for tables; a tape keeps counters as they are.", cure="-o FILE.csv")
+        raise UsageError("--counters applies only to tables; a tape always keeps raw counters.", cure="-o FILE.csv")
     host = urlsplit(client.url).hostname or "server"
     with imported(output, out, f"prometheus-{host}", f"import from {client.shown}") as (target, tell):
         nodes, notes = targets(ask(tell))

@@ -19,16 +19,18 @@ DAY_S = 86_400.0
 
 @click.command(cls=Verb)
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--since", type=TIME, help="Jobs from this time on (a day ago); for sacct itself, not for files.")
-@click.option("--until", type=TIME, help="Jobs up to this time (now).")
+@click.option(
+    "--since", type=TIME, help="Jobs from this time on; a day ago by default. Applies to sacct, not to files."
+)
+@click.option("--until", type=TIME, help="Jobs up to this time; now by default.")
 @store_option
 @output_options
 def command(files: tuple[Path, ...], since: int | None, until: int | None, store: Path | None, output: Output) -> None:
-    """Fill a store with what sacct knows: how jobs ended, their accounts, the energy that Slurm counted.
+    """Add what sacct knows to a store: how jobs ended, their accounts, the energy counted by Slurm.
 
-    Without a FILE sacct is asked. A FILE is what `SLURM_TIME_FORMAT=%s sacct -aDP --format=…` wrote, with its header. A
-    job that was recorded keeps its energy and gets its state; a job that was not recorded is added without an energy,
-    and says so. Doing it twice changes nothing.
+    Without a FILE, sacct is called. A FILE is the output of `SLURM_TIME_FORMAT=%s sacct -aDP --format=…`, with its
+    header. A recorded job keeps its energy and gets its state; a job that was not recorded is added and marked as
+    having no energy. Importing twice changes nothing.
     """
     opened = store_of(store)
     until_s = time.time() if until is None else until / NS
@@ -38,4 +40,4 @@ def command(files: tuple[Path, ...], since: int | None, until: int | None, store
     with writing(opened.path):
         changed, added = fill(opened, jobs)
     output.json("import-sacct", {"jobs": len(jobs), "changed": changed, "added": added})
-    output.text(f"{len(jobs)} jobs in sacct: {changed} records brought up to date, {added} jobs added without energy.")
+    output.text(f"{len(jobs)} jobs in sacct: {changed} records updated, {added} jobs added without energy.")

@@ -25,15 +25,22 @@ Pairs = tuple[tuple[str, str], ...]
 
 @click.command(cls=Verb)
 @click.argument("sources", nargs=-1, required=True, metavar="URL|FILE...")
-@click.option("--start", type=TIME, help="From this time on; for a URL.")
-@click.option("--end", type=TIME, help="Up to this time (now); for a URL.")
-@click.option("--filter", "filters", type=TAG, multiple=True, metavar="K=V", help="Only records with this; repeat it.")
-@click.option("--head", type=click.IntRange(min=1), metavar="N", help="The first N of each series.")
-@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="The last N of each series.")
-@click.option("--bucket", metavar="NAME", help="Where the API keeps them.")
-@click.option("--token-file", type=FILE, metavar="FILE", help="A token to send, in a file.")
-@click.option("--ca", type=FILE, metavar="FILE", help="Whose certificates to trust.")
-@click.option("--set", "settings", type=TAG, multiple=True, metavar="K=V", help="name=TEXT: only such series.")
+@click.option("--start", type=TIME, help="Start of the period; URLs only.")
+@click.option("--end", type=TIME, help="End of the period, now by default; URLs only.")
+@click.option("--filter", "filters", type=TAG, multiple=True, metavar="K=V", help="Filter of the API; may be repeated.")
+@click.option("--head", type=click.IntRange(min=1), metavar="N", help="Keep the first N records of each series.")
+@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Keep the last N records of each series.")
+@click.option("--bucket", metavar="NAME", help="Name of the bucket in the API.")
+@click.option("--token-file", type=FILE, metavar="FILE", help="File whose first line is the bearer token.")
+@click.option("--ca", type=FILE, metavar="FILE", help="CA certificate (PEM) to trust.")
+@click.option(
+    "--set",
+    "settings",
+    type=TAG,
+    multiple=True,
+    metavar="K=V",
+    help="name=TEXT: keep only series whose name contains TEXT.",
+)
 @out_option
 @output_options
 def command(
@@ -50,24 +57,27 @@ def command(
     out: Path | None,
     output: Output,
 ) -> None:
-    """Make a run out of records of Sage: asked of a data API, or in files (ndjson, also .gz).
+    """Import records of Sage as a run, from a data API or from files (ndjson, also .gz).
 
-    Watts of rails become power of the board; everything else is kept beside it. --filter name=tegra.* --filter vsn=W023
-    are the API's own filters.
+    Watts of rails become power of the board; all other records are kept beside it. --filter name=tegra.* and
+    --filter vsn=W023 are filters of the API itself.
     """
     asked = {"--start": start, "--end": end, "--filter": filters, "--head": head, "--tail": tail, "--bucket": bucket}
     if all(_is_file(source) for source in sources):
         given = next((name for name, value in asked.items() if value), None)
         if given:
-            raise UsageError(f"{given} is for a URL; a file has what it has.", cure="--set name=TEXT")
+            raise UsageError(f"{given} applies only to URLs, not to files.", cure="--set name=TEXT")
         paths = [Path(source) for source in sources]
         with imported(output, out, f"sage-{paths[0].stem}", f"import of {paths[0].name}") as (target, _):
             import_files("sage", paths, target, dict(settings))
         return
     if len(sources) > 1:
-        raise UsageError("One URL at a time, or files.", cure=f"everywatt import sage {sources[0]} --start -1h")
+        raise UsageError(
+            "Several sources were given and one is a URL: import one URL at a time, or files.",
+            cure=f"everywatt import sage {sources[0]} --start -1h",
+        )
     if start is None:
-        raise UsageError("From when on?", cure=f"everywatt import sage {sources[0]} --start -1h")
+        raise UsageError("No start time was given.", cure=f"everywatt import sage {sources[0]} --start -1h")
     client = ApiClient(sources[0], token=read_token(None, token_file), ca=ca)
     if client.corrected:
         output.warn(client.corrected)
@@ -77,7 +87,7 @@ def command(
         parts = parts_of(lines, dict(settings).get("name", ""))
         if not parts:
             raise MeasurementRefused(
-                f"{client.shown} has no numbers for that ({len(lines)} records came).",
+                f"{client.shown} returned no numbers for that period and filter ({len(lines)} records).",
                 cure="another --start or --filter",
             )
         write_parts(target, parts, [Path(client.shown)], {"meta": {"imported_from": [client.shown]}})

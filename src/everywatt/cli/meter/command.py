@@ -30,18 +30,18 @@ from everywatt.meters.plugmap import check_against, load_map, unchanged
 from everywatt.meters.stats import MeterStats, PlugStats, stats
 
 PATHS = click.argument("files", nargs=-1, metavar="FILE...", type=click.Path(path_type=Path))
-ARCHIVE = click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", help="An archive of meters.")
-METER = click.option("--meter", metavar="NAME", help="Which meter, where there are several.")
-START = click.option("--start", type=TIME, help="From this time on.")
-END = click.option("--end", type=TIME, help="Up to this time.")
+ARCHIVE = click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", help="Archive of meters.")
+METER = click.option("--meter", metavar="NAME", help="Meter to read, if there are several.")
+START = click.option("--start", type=TIME, help="Start of the period.")
+END = click.option("--end", type=TIME, help="End of the period.")
 MAP = click.option(
-    "--map", "map_file", type=click.Path(path_type=Path), metavar="FILE", help="Which plug feeds which node (map.toml)."
+    "--map", "map_file", type=click.Path(path_type=Path), metavar="FILE", help="Map of plugs to nodes (map.toml)."
 )
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Record, archive and read wattmeters at the wall."""
+    """Record, archive and analyse wattmeters."""
 
 
 @command.command("stats", cls=Verb)
@@ -50,10 +50,10 @@ def command() -> None:
 @METER
 @START
 @END
-@click.option("--plug", "plugs", metavar="LIST", help="Only these plugs, as 1,5 or 1-6, and their sum.")
-@click.option("--node", metavar="NAME", help="Only the plugs of this node, and their sum; needs --map.")
+@click.option("--plug", "plugs", metavar="LIST", help="Restrict to these plugs, such as 1,5 or 1-6, and their sum.")
+@click.option("--node", metavar="NAME", help="Restrict to the plugs of this node, and their sum; requires --map.")
 @MAP
-@click.option("--head", is_flag=True, help="The first rows, as they are.")
+@click.option("--head", is_flag=True, help="Print the first rows as recorded.")
 @output_options
 def stats_command(
     files: tuple[Path, ...],
@@ -67,22 +67,22 @@ def stats_command(
     head: bool,
     output: Output,
 ) -> None:
-    """Count, median, most, least, mean, energy and coverage of the plugs of a meter.
+    """Count, median, maximum, minimum, mean, energy and coverage of the plugs of a meter.
 
-    FILE is what `wattmetre-read` printed (CSV, TSV, gzip, zip) or Parquet of an archive; files of one meter are taken
-    together, in the order of their times. --archive reads a period of an archive instead.
+    FILE is output of `wattmetre-read` (CSV, TSV, gzip, zip) or Parquet from an archive; files of one meter are joined
+    in order of time. --archive reads a period of an archive instead.
     """
     odd, change_ns = Oddities(), None
     chosen, total = _chosen(plugs, node)
     if node is not None:
         sample = next(_recording(files, archive, meter, (start, end), None, Oddities()), None)
         if sample is None:
-            raise MeasurementRefused("There are no rows in that period.")
+            raise MeasurementRefused("No rows were recorded in that period.")
         chosen, change_ns = plugs_of(map_file, node, meter, (start, end), sample)
     blocks = unchanged(_recording(files, archive, meter, (start, end), chosen, odd), change_ns, f"'{node}'")
     first = next(blocks, None)
     if first is None:
-        raise MeasurementRefused("There are no rows in that period.")
+        raise MeasurementRefused("No rows were recorded in that period.")
     if head:
         _head(first, chosen, output)
         return
@@ -95,7 +95,7 @@ def stats_command(
 def _chosen(plugs: str | None, node: str | None) -> tuple[list[int] | None, str | None]:
     """The plugs that are asked for, None for all or for those of a node, and what their sum is called."""
     if plugs is not None and node is not None:
-        raise UsageError("Ask for plugs or for a node, not both.")
+        raise UsageError("Plugs and a node exclude each other.")
     if plugs is None:
         return None, node
     numbers = plug_numbers(plugs)
@@ -111,7 +111,7 @@ def _recording(
     odd: Oddities,
 ) -> Iterator[Block]:
     if (archive is None) == (not files):
-        raise UsageError("Give files, or an archive.", cure="everywatt meter stats FILE… or --archive DIR")
+        raise UsageError("Pass files or an archive.", cure="everywatt meter stats FILE… or --archive DIR")
     if archive is not None:
         return iter(read_archive(archive, meter, *period, plugs))
     missing = [path for path in files if not path.is_file()]
@@ -177,7 +177,7 @@ def _show(found: MeterStats, odd: Oddities, output: Output) -> None:
     seconds = (found.end_ns - found.start_ns) / NS
     output.say(
         f"{found.rows} rows from {_stamp(found.start_ns)} to {_stamp(found.end_ns)} UTC ({format_duration(seconds)}); "
-        f"{format_percent(found.repeats / found.rows)} of them repeat the row before."
+        f"{format_percent(found.repeats / found.rows)} of them repeat the previous row."
     )
     for line in odd.sentences():
         output.say(f"In the files: {line}.")
@@ -185,11 +185,11 @@ def _show(found: MeterStats, odd: Oddities, output: Output) -> None:
 
 @command.command("import", cls=Verb)
 @PATHS
-@click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", required=True, help="Where to put it.")
+@click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", required=True, help="Archive to write to.")
 @METER
 @output_options
 def import_command(files: tuple[Path, ...], archive: Path, meter: str | None, output: Output) -> None:
-    """Put recordings of a meter into an archive: raw rows, and true copies by second and by minute, as Parquet.
+    """Add recordings of a meter to an archive, as Parquet: raw rows, and exact aggregates by second and by minute.
 
     For a run that `show` and `report` can read, use `everywatt import omegawatt` instead.
     """
@@ -199,7 +199,7 @@ def import_command(files: tuple[Path, ...], archive: Path, meter: str | None, ou
     with task(output, "import"):
         stored = store(archive, meter or "meter", _recording(files, None, meter, (None, None), None, odd))
     if not stored:
-        raise MeasurementRefused("The files hold no rows.")
+        raise MeasurementRefused("The files contain no rows.")
     output.json("meter-import", {"files": [str(path) for path in stored], "oddities": odd.sentences()})
     for path in stored:
         output.text(str(path))
@@ -213,13 +213,13 @@ def import_command(files: tuple[Path, ...], archive: Path, meter: str | None, ou
 @METER
 @output_options
 def map_command(files: tuple[Path, ...], map_file: Path | None, meter: str | None, output: Output) -> None:
-    """Check a map of plugs and list it, and hold it against recordings where FILE is given.
+    """Check and list a map of plugs, and compare it with recordings if FILE is given.
 
     A plug that is mapped to a phase without voltage, to two nodes at once, or that the meter does not have, is an
     error. Tables of Lab-IA (JSON) can be read too.
     """
     if map_file is None:
-        raise UsageError("Which map?", cure="--map map.toml")
+        raise UsageError("No map was given.", cure="--map map.toml")
     table = load_map(map_file)
     odd = Oddities()
     for path in files:
@@ -251,13 +251,13 @@ def _day(utc_ns: int | None) -> str | None:
 
 @command.command("capture", cls=Verb)
 @click.argument("port")
-@click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", required=True, help="Where to put it.")
+@click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", required=True, help="Archive to write to.")
 @METER
-@click.option("--text", is_flag=True, help="The port gives what wattmetre-read prints, not binary frames.")
-@click.option("--rotate", metavar="HH:MM", default="07:00", show_default=True, help="Start a new file at this hour.")
-@click.option("--zip", "zips", is_flag=True, help="Also write zips as Lab-IA keeps them.")
-@click.option("--baud", type=int, default=921_600, show_default=True, help="Speed of the serial line.")
-@click.option("--for", "duration", type=DURATION, help="End after this time; without it, when it is told to.")
+@click.option("--text", is_flag=True, help="PORT delivers the text output of wattmetre-read, not binary frames.")
+@click.option("--rotate", metavar="HH:MM", default="07:00", show_default=True, help="Hour at which a new file starts.")
+@click.option("--zip", "zips", is_flag=True, help="Also write zip files in the layout of Lab-IA.")
+@click.option("--baud", type=int, default=921_600, show_default=True, help="Baud rate of the serial line.")
+@click.option("--for", "duration", type=DURATION, help="Stop after this long; by default, run until stopped.")
 @output_options
 def capture_command(
     port: str,
@@ -270,10 +270,11 @@ def capture_command(
     duration: float | None,
     output: Output,
 ) -> None:
-    """Record an Omegawatt around the clock into an archive.
+    """Record an Omegawatt meter continuously into an archive.
 
-    PORT is a serial device (/dev/ttyUSB0), a pipe, a file, or - for standard input. It goes on after an unplugged
-    adapter, a full disk, and, started again, after a kill. SIGHUP starts a new file; SIGTERM and Ctrl-C end it.
+    PORT is a serial device (/dev/ttyUSB0), a pipe, a file, or - for standard input. Capture continues after an
+    unplugged adapter or a full disk and, when restarted, after a kill. SIGHUP starts a new file; SIGTERM and Ctrl-C
+    stop it.
     """
     turn = _clock(rotate)
     name = meter or (Path(port).name if port != "-" else "meter")
@@ -290,14 +291,16 @@ def capture_command(
     unit = "lines" if text else "frames"
     output.say(f"{done.frames} {unit}, {done.rotations} rotations, {done.outages} outages, {done.bad} bad frames.")
     if done.lost_bytes:
-        raise MeasurementRefused(f"{done.lost_bytes} bytes could not be written and are lost.", cure="make room")
+        raise MeasurementRefused(
+            f"{done.lost_bytes} bytes could not be written and are lost.", cure="free some disk space"
+        )
 
 
 def _clock(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,2}):(\d{2})", text)
     hour, minute = (int(match[1]), int(match[2])) if match else (99, 99)
     if hour > 23 or minute > 59:
-        raise UsageError(f"'{text}' is not an hour.", cure="--rotate 07:00")
+        raise UsageError(f"'{text}' is not an hour of the day.", cure="--rotate 07:00")
     return hour, minute
 
 

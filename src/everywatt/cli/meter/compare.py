@@ -29,17 +29,21 @@ def make(read: Read) -> click.Command:
 
     @click.command("compare", cls=Verb)
     @click.argument("files", nargs=-1, metavar="FILE...", type=click.Path(path_type=Path))
-    @click.option("--chips", "chips", type=RUN, multiple=True, help="A run of a node's chips; repeat for more nodes.")
-    @click.option("--nodes", metavar="NAMES", help="The nodes of these runs, in their order; else their hosts.")
-    @click.option("--wall", type=RUN, help="A run with a meter in it (may be the one of the chips), instead of FILE.")
-    @click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", help="An archive of meters.")
-    @click.option("--meter", metavar="NAME", help="Which meter, where there are several.")
     @click.option(
-        "--map", "map_file", type=click.Path(path_type=Path), metavar="FILE", help="Which plug feeds which node."
+        "--chips", "chips", type=RUN, multiple=True, help="Run with the chips of a node; repeat for more nodes."
     )
+    @click.option("--nodes", metavar="NAMES", help="Nodes of these runs, in order; their hosts by default.")
+    @click.option("--wall", type=RUN, help="Run that contains a meter (may be the run of the chips), instead of FILE.")
+    @click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", help="Archive of meters.")
+    @click.option("--meter", metavar="NAME", help="Meter to read, if there are several.")
+    @click.option("--map", "map_file", type=click.Path(path_type=Path), metavar="FILE", help="Map of plugs to nodes.")
     @click.option("--every", type=DURATION, default="10s", show_default=True, help="Length of a cell.")
-    @click.option("--from", "from_file", type=click.Path(path_type=Path), metavar="FILE", help="A saved comparison.")
-    @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: .png, .svg or .pdf.")
+    @click.option(
+        "--from", "from_file", type=click.Path(path_type=Path), metavar="FILE", help="Saved comparison to show."
+    )
+    @click.option(
+        "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Write a plot to this file: .png, .svg or .pdf."
+    )
     @click.option("-o", "--out", type=click.Path(path_type=Path), help="Save the cells as JSON.")
     @output_options
     def command(
@@ -56,22 +60,25 @@ def make(read: Read) -> click.Command:
         out: Path | None,
         output: Output,
     ) -> None:
-        """Chips beside the wall for each node, with the offset of their clocks and the fitted overhead.
+        """Compare chips with the wall for each node, with the clock offset and the fitted overhead.
 
-        The wall is FILE or --archive of an Omegawatt with --map (all plugs without one), or --wall RUN. The offset of
-        the clocks is estimated from the signals, printed and taken out; where they are flat it is refused and left.
+        The wall is FILE or --archive of an Omegawatt with --map (all plugs without one), or --wall RUN. The clock
+        offset is estimated from the signals, printed and removed; if the signals are flat, it is refused and nothing is
+        shifted.
         """
         if not every > 0:
-            raise UsageError("A cell lasts longer than nothing.", cure="--every 10s")
+            raise UsageError("--cell must be above zero.", cure="--every 10s")
         if from_file is not None:
             _show(from_saved(from_file), output, plot)
             return
         if not chips:
-            raise UsageError("Whose chips?", cure="--chips RUN")
+            raise UsageError("No run of chips was given.", cure="--chips RUN")
         runs = [load(name) for name in chips]
         names = nodes.split(",") if nodes else [_host(run) for run in runs]
         if len(names) != len(runs) or len(set(names)) != len(names):
-            raise UsageError(f"{len(runs)} runs and {len(set(names))} nodes.", cure="--nodes with one name a run")
+            raise UsageError(
+                f"{len(runs)} runs but {len(set(names))} node names.", cure="--nodes with one name per run"
+            )
         found = []
         for name, run in zip(names, runs, strict=True):
             if wall is not None:
@@ -98,7 +105,7 @@ def _beside(
     period, plugs = (begun_ns - AROUND_NS, ended_ns + AROUND_NS), None
     sample = next(read(period, None, Oddities()), None)
     if sample is None:
-        raise MeasurementRefused(f"{node}: the meter has no rows at the time of {run.name}.")
+        raise MeasurementRefused(f"{node}: the meter has no rows during {run.name}.")
     if map_file is not None:
         table = load_map(map_file)
         plugs, _ = plugs_of(map_file, node, meter, (begun_ns, ended_ns), sample)
@@ -121,7 +128,7 @@ def plugs_of(
     sample  the first rows of the recording, with all plugs
     """
     if map_file is None:
-        raise UsageError("A node needs a map of plugs.", cure="--map map.toml")
+        raise UsageError("Selecting a node requires a map of plugs.", cure="--map map.toml")
     table, first_ns = load_map(map_file), int(sample.utc_ns[0])
     start_ns, end_ns = period
     since_ns = first_ns if start_ns is None else start_ns
@@ -140,7 +147,7 @@ def _show(nodes: list[Node], output: Output, plot: Path | None) -> None:
     if plot is not None:
         from everywatt.report.wall_plot import plot_wall
 
-        output.say(f"Drawn: {plot_wall(nodes, plot)}.")
+        output.say(f"Plot: {plot_wall(nodes, plot)}.")
 
     def mean(values: object) -> float:
         known = np.asarray(values, dtype=np.float64)
@@ -179,10 +186,10 @@ def _show(nodes: list[Node], output: Output, plot: Path | None) -> None:
             len(node.start_s),
             *(mean(values) for values in (node.cpu_w, node.gpu_w, node.wall_w)),
             node.gap_pct / 100,
-            str(node.overhead) if node.overhead else "not fitted: the chips hardly moved, or cells are few",
+            str(node.overhead) if node.overhead else "not fitted: too few cells, or the chips' power hardly varied",
         ]
         for node in nodes
     ]
     output.table(Table.of("NODE", Column("CELLS", ""), *powers, Column("GAP", "%"), "OVERHEAD", rows=rows))
     for node in nodes:
-        output.say(f"{node.name}: the chips' clock less the meter's: {node.clock}")
+        output.say(f"{node.name}: clock of the chips minus clock of the meter: {node.clock}")

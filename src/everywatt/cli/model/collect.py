@@ -25,14 +25,14 @@ IDLE_SHARE = 0.05
 
 
 @click.command(cls=Verb)
-@click.option("--time", "time_s", type=DURATION, default="10m", show_default=True, help="How long in all.")
-@click.option("--cpu", "cores", type=click.IntRange(1, 4096), help="Cores to load; all unless set.")
-@click.option("--steps", type=click.IntRange(2, 10_000), help="Steps of load; one every 3 s unless set.")
+@click.option("--time", "time_s", type=DURATION, default="10m", show_default=True, help="Total duration.")
+@click.option("--cpu", "cores", type=click.IntRange(1, 4096), help="Cores to load; all by default.")
+@click.option("--steps", type=click.IntRange(2, 10_000), help="Number of load steps; one every 3 s by default.")
 @click.option("--kinds", default=",".join(KINDS), show_default=True, help="Kinds of CPU work, separated by commas.")
-@click.option("--memory-bytes", type=click.IntRange(0), default=0, help="Memory at full load; none unless set.")
-@click.option("--disk", metavar="RATE", default="0", help="Also write to disk: at full load this much, such as 50MB/s.")
-@click.option("--network", metavar="RATE", default="0", help="Also send over the loopback: at most this much.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same steps.")
+@click.option("--memory-bytes", type=click.IntRange(0), default=0, help="Memory at full load; none by default.")
+@click.option("--disk", metavar="RATE", default="0", help="Also write to disk, at full load this much, such as 50MB/s.")
+@click.option("--network", metavar="RATE", default="0", help="Also send over the loopback, at full load this much.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed; the same seed gives the same steps.")
 @settings_options
 @output_options
 def command(
@@ -48,17 +48,17 @@ def command(
     note: str | None,
     output: Output,
 ) -> None:
-    """Make load on purpose and record everything: what `model fit` learns from.
+    """Generate varied load and record everything that `model fit` can learn from.
 
-    Loads cover the space evenly (a Latin hypercube over cores and kinds of work), with idle at the start. What else
-    tells of power (frequency, disk, network, instructions) is recorded too. The run is then a source for
+    Load levels cover the space evenly (a Latin hypercube over cores and kinds of work), starting with idle. Other
+    indicators of power (frequency, disk, network, instructions) are recorded too. Use the run with
     `everywatt model fit RUN --target …`.
     """
     from everywatt.stress import Load
     from everywatt.stress.files import parse_bytes
 
     if time_s < LEAST_S:
-        raise UsageError(f"{format_duration(time_s)} is too short to learn from.", cure="--time 1m or more")
+        raise UsageError(f"{format_duration(time_s)} is too short to fit a model.", cure="--time 1m or more")
     chosen = tuple(kind.strip() for kind in kinds.split(",") if kind.strip())
     unknown = [kind for kind in chosen if kind not in KINDS]
     if unknown or not chosen:
@@ -110,7 +110,7 @@ def _tell(name: str, path: object, steps: int, output: Output) -> None:
     if targets:
         output.text(f"Next: everywatt model fit {name} --target {targets[0]} --out model.json")
     else:
-        output.warn("Nothing measured power during this run, so that there is nothing to learn. Try: everywatt sensors")
+        output.warn("No sensor measured power during this run, so no model can be fitted to it. Try: everywatt sensors")
     output.json(
         "model-collection",
         {"run": name, "path": str(path), "rows": len(table), "columns": list(table.columns), "targets": targets},

@@ -5,14 +5,14 @@ from __future__ import annotations
 from everywatt.cli.common.parts import parts
 
 STEPS: dict[str, tuple[str, str]] = {
-    "collect": ("everywatt.cli.model.collect", "Make load on purpose and record everything: rows to learn from."),
-    "explore": ("everywatt.cli.model.explore", "Say which column moves with power at all, and with which delay."),
-    "fit": ("everywatt.cli.model.fit", "Learn power from use, with every model's error on rows it had not seen."),
-    "evaluate": ("everywatt.cli.model.evaluate", "Say how far off a model is on a table with the truth."),
-    "explain": ("everywatt.cli.model.explain", "Say what moves a model's watts, and by how much."),
-    "predict": ("everywatt.cli.model.predict", "Watts of a table with their interval, as CSV."),
-    "show": ("everywatt.cli.model.show", "Show a model file: what it needs, where it holds, how far off it is."),
+    "collect": ("everywatt.cli.model.collect", "Generate varied load and record everything as training data."),
+    "explore": ("everywatt.cli.model.explore", "Show which columns move with power, and with what delay."),
+    "fit": ("everywatt.cli.model.fit", "Fit models of power and report their errors on held-out rows."),
+    "evaluate": ("everywatt.cli.model.evaluate", "Report a model's errors on a table with known power."),
+    "explain": ("everywatt.cli.model.explain", "Show how much each input moves a model's watts."),
+    "predict": ("everywatt.cli.model.predict", "Predict the watts of a table, with intervals, as CSV."),
+    "show": ("everywatt.cli.model.show", "Show a model file: its inputs, valid ranges and errors."),
     "install": ("everywatt.cli.model.install", "Use a model as a sensor from now on, also on another machine."),
 }
 
-command = parts("model", "Learn power from what a machine does, and estimate it where no sensor is.", STEPS)
+command = parts("model", "Fit power models, and estimate power where there is no sensor.", STEPS)

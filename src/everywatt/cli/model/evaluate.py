@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 @click.command(cls=Verb)
 @model_argument
 @table_options
-@click.option("--target", metavar="COLUMN", help="The column with the truth.  [default: the model's own target]")
+@click.option("--target", metavar="COLUMN", help="Column with the true power.  [default: the model's own target]")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Prediction against truth: .png, .svg, .pdf or .html.",
+    help="Plot prediction against truth: .png, .svg, .pdf or .html.",
 )
 @output_options
 def command(model: Path, table: Rows, target: str | None, plot: Path | None, output: Output) -> None:
-    """Say how far off a model is on a table that has the truth: errors, coverage of its interval, rows out of range."""
+    """Evaluate a model on a table with known power: errors, coverage of its interval, rows out of range."""
     from everywatt.models.applying import apply, evaluate
     from everywatt.models.modelfile import load_model
 
@@ -41,16 +41,16 @@ def command(model: Path, table: Rows, target: str | None, plot: Path | None, out
     rows = [
         ["mean error", percent(found["mape_pct"]), format_watts(found["mae_w"])],
         [
-            "of energy over the whole time",
+            "error of the energy over the whole time",
             percent(found["energy_error_pct"]),
             bias,
         ],
-        ["inside of what was learnt", percent(found["mape_inside_pct"]), ""],
-        ["the mean of the training alone", percent(found["mean_baseline_pct"]), ""],
-        ["of the variance explained (R²)", "-" if found["r2"] is None else format_number(found["r2"]), ""],
-        [f"truths inside the {found['level']:.0%} interval", percent(100 * found["coverage"]), ""],
+        ["within the training range", percent(found["mape_inside_pct"]), ""],
+        ["predicting the training mean", percent(found["mean_baseline_pct"]), ""],
+        ["variance explained (R²)", "-" if found["r2"] is None else format_number(found["r2"]), ""],
+        [f"truths within the {found['level']:.0%} interval", percent(100 * found["coverage"]), ""],
         ["mean width of the interval", percent(found["mean_width_pct"]), ""],
-        ["rows outside of what was learnt", percent(100 * found["outside_share"]), ""],
+        ["rows outside the training range", percent(100 * found["outside_share"]), ""],
     ]
     output.table(
         Table.of(

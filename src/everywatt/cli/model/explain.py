@@ -17,7 +17,7 @@ from everywatt.core.tables import Cell, Column, Table
 @model_argument
 @output_options
 def command(model: Path, output: Output) -> None:
-    """Say what moves a model's watts: each column over its range while the others stay at their medians."""
+    """Show how much each input moves a model's watts, over its range, with the other inputs at their medians."""
     from everywatt.models.exploring import effects
     from everywatt.models.modelfile import load_model
 
@@ -27,9 +27,7 @@ def command(model: Path, output: Output) -> None:
     rows: list[list[Cell]] = [
         [one.name, one.low_w, one.middle_w, one.high_w, format_quantity(one.swing_w, "W", signed=True)] for one in found
     ]
-    output.table(
-        Table.of("COLUMN", *(Column(name, "W") for name in ("AT ITS LOW", "MEDIAN", "HIGH", "SWING")), rows=rows)
-    )
+    output.table(Table.of("COLUMN", *(Column(name, "W") for name in ("LOW", "MEDIAN", "HIGH", "RANGE")), rows=rows))
     share = fitted.about.get("importance", {})
     if isinstance(share, dict) and share:
         output.text()

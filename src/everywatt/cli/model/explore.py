@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 @table_options
 @target_option
 @click.option(
-    "--lags", type=click.IntRange(0, 60), default=5, show_default=True, help="Rows of delay to try, both ways."
+    "--lags",
+    type=click.IntRange(0, 60),
+    default=5,
+    show_default=True,
+    help="Largest delay to try, in rows, in both directions.",
 )
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Scatter plots: .png, .svg, .pdf or .html."
 )
 @output_options
 def command(table: Rows, target: str, lags: int, plot: Path | None, output: Output) -> None:
-    """Say which columns move with power, and with which delay: look before anything is fitted.
+    """Show which columns move with power, and with what delay, before fitting anything.
 
-    A delay above zero means that the column moves first. Correlations are of ranks, so that a bent line counts in full.
+    A delay above zero means that the column moves first. Correlations are rank correlations, so a monotonic curve
+    counts in full.
     """
     from everywatt.models.exploring import explore
 
@@ -44,7 +49,7 @@ def command(table: Rows, target: str, lags: int, plot: Path | None, output: Outp
     for warning in found.warnings:
         output.warn(warning)
     if not any(one.grade in ("strong", "some") for one in found.columns):
-        output.text(f"There is no relation here: nothing moves with {target}.")
+        output.text(f"No relation: no column moves with {target}.")
     if plot is not None:
         from everywatt.report.model_plots import scatter_plot
 

@@ -23,27 +23,29 @@ if TYPE_CHECKING:
 @table_options
 @target_option
 @click.option("--features", default="auto", metavar="COLUMNS", help="auto, or columns separated by commas.")
-@click.option("--ignore", multiple=True, metavar="COLUMN", help="A column not to use (again and again).")
-@click.option("--averages", is_flag=True, help="Try rolling averages over 1, 5 and 15 s as well.")
+@click.option("--ignore", multiple=True, metavar="COLUMN", help="Column to exclude; may be repeated.")
+@click.option("--averages", is_flag=True, help="Also try rolling averages over 1, 5 and 15 s.")
 @click.option(
     "--choose",
     type=click.Choice(["blocks", "loads"]),
     default="blocks",
     show_default=True,
-    help="Choose by the error on blocks of time, or on loads, that were left out.",
+    help="Choose the model by its error on held-out blocks of time, or on held-out loads.",
 )
 @click.option(
     "--level",
     type=click.FloatRange(0.5, 0.99),
     default=0.9,
     show_default=True,
-    help="Share of truths inside the interval.",
+    help="Nominal coverage of the interval.",
 )
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The model file.")
 @click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Where the plot goes; beside the model unless set."
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Model file to write."
 )
-@click.option("--no-plot", is_flag=True, help="No plot of prediction against truth.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="File of the plot; beside the model by default."
+)
+@click.option("--no-plot", is_flag=True, help="Do not plot prediction against truth.")
 @output_options
 def command(
     table: Rows,
@@ -58,11 +60,11 @@ def command(
     no_plot: bool,
     output: Output,
 ) -> None:
-    """Learn a column of watts from the others, and write the model as a JSON file.
+    """Fit a column of watts to the other columns, and write the model as a JSON file.
 
-    Every model is judged on rows it has not seen: five blocks of time left out in turn, and each load left out in turn
-    (by --load COLUMN, by the steps of a load program, else groups of rows with like use). Baselines stand beside. Where
-    no model is better than the mean the answer is "no relation", nothing is written, and the exit code is 3.
+    Every model is evaluated on held-out rows: five blocks of time in turn, and each load in turn (by --load COLUMN, by
+    the steps of a load program, or else by groups of rows with similar utilisation), beside simple baselines. If no
+    model is better than the mean, the answer is "no relation", nothing is written, and the exit code is 3.
     """
     from everywatt.models.fitting import error_row, fit
     from everywatt.models.modelfile import dumps
@@ -70,7 +72,7 @@ def command(
     wanted = None if features == "auto" else [name.strip() for name in features.split(",") if name.strip()]
     ignored = [name.strip() for words in ignore for name in words.split(",") if name.strip()]
     if target in (wanted or ()) or target in ignored:
-        raise UsageError(f"{target} is what is to be learnt.", cure="--target another column")
+        raise UsageError(f"{target} is the target itself.", cure="--target another column")
     found = fit(
         table,
         target,
@@ -94,12 +96,12 @@ def command(
     }
     if found.model is None or found.chosen is None:
         output.json("model-fit", data)
-        raise MeasurementRefused(f"There is no relation between these columns and {target}: {found.why}.")
+        raise MeasurementRefused(f"No relation between these columns and {target}: {found.why}.")
     write_text(out, dumps(found.model))
     best, held = found.chosen, percent(None if found.coverage is None else 100 * found.coverage)
     output.text(
-        f"{best.candidate.name}: {percent(best.blocked_pct)} off on time it had not seen, {percent(best.loads_pct)} on "
-        f"loads it had not seen; {level:.0%} intervals held {held} of the truths. Written: {out}"
+        f"{best.candidate.name}: error {percent(best.blocked_pct)} on held-out time, {percent(best.loads_pct)} on "
+        f"held-out loads; {level:.0%} intervals held {held} of the truths. Written: {out}"
     )
     drawn = None if no_plot else _plot(found, plot or out.with_suffix(".svg"), output)
     about = {"chosen": best.candidate.name, "coverage": found.coverage, "level": level, "file": str(out)}
@@ -119,8 +121,8 @@ def _table(found: Fit, choose: str, output: Output) -> None:
         rows.append(
             [one.candidate.name, percent(one.blocked_pct), format_watts(one.blocked_w), percent(one.loads_pct), mark]
         )
-    title = f"Error on rows left out ({len(found.truth)} rows, {len(found.loads)} loads; chosen by {choose})"
-    output.table(Table.of("MODEL", "BLOCKED", "BLOCKED", "ONE LOAD OUT", "", rows=rows, right=(1, 2, 3), title=title))
+    title = f"Error on held-out rows ({len(found.truth)} rows, {len(found.loads)} loads; chosen by {choose})"
+    output.table(Table.of("MODEL", "BLOCKED", "BLOCKED", "HELD-OUT LOAD", "", rows=rows, right=(1, 2, 3), title=title))
 
 
 def _plot(found: Fit, path: Path, output: Output) -> Path | None:
@@ -133,5 +135,5 @@ def _plot(found: Fit, path: Path, output: Output) -> Path | None:
     except MissingExtra as error:
         output.warn(f"No plot: {error}")
         return None
-    output.say(f"Prediction against truth, each row while it was left out: {drawn}")
+    output.say(f"Prediction against truth, for each row while it was held out: {drawn}")
     return drawn

@@ -27,14 +27,16 @@ SECTION = re.compile(r"^\[sensor\.model\]\n(?:(?!\[).*\n?)*", re.MULTILINE)
 @click.command(cls=Verb)
 @model_argument
 @click.option(
-    "--against", metavar="SENSOR|RUN", help="Move the model here: by this sensor now, or by a recording of it."
+    "--against",
+    metavar="SENSOR|RUN",
+    help="Transfer the model to this machine: against this sensor now, or against a recording of it.",
 )
-@click.option("--time", "time_s", type=DURATION, default="3m", show_default=True, help="How long beside a sensor.")
 @click.option(
-    "--target", metavar="COLUMN", help="The channel of the sensor in that recording; the model's own unless set."
+    "--time", "time_s", type=DURATION, default="3m", show_default=True, help="How long to record beside a sensor."
 )
-@click.option("--remove", is_flag=True, help="No longer use a model.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done and change nothing.")
+@click.option("--target", metavar="COLUMN", help="Channel of the sensor in that recording; by default the model's own.")
+@click.option("--remove", is_flag=True, help="Stop using a model.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, without changing anything.")
 @output_options
 def command(
     model: Path,
@@ -45,11 +47,11 @@ def command(
     dry_run: bool,
     output: Output,
 ) -> None:
-    """Use a model as a sensor from now on: copy it beside your settings and name it there.
+    """Use a model as a sensor from now on: copy it beside your settings and enable it there.
 
-    With --against the model of another machine is moved here, by a sensor (load is made for --time while it is
-    recorded) or by a recording beside one: gain and offset are fitted, and the interval is made at least as wide as
-    what is left over.
+    With --against, the model of another machine is transferred to this one, using a sensor (load is generated for
+    --time while it is recorded) or a recording of one: gain and offset are fitted, and the interval is widened to at
+    least the remaining error.
     """
     from everywatt.models.modelfile import dumps, load_model
 
@@ -57,11 +59,11 @@ def command(
     text = config.read_text(encoding="utf-8") if config.is_file() else ""
     if remove:
         _write(config, SECTION.sub("", text), dry_run)
-        output.say(f"The sensor 'model' is no longer in {config}.")
+        output.say(f"The sensor 'model' was removed from {config}.")
         return
     fitted = load_model(model)
     if fitted.form.kind == "plugin":
-        raise UsageError("A model of a plug-in cannot be a sensor: it needs more than the recorder loads.")
+        raise UsageError("A model from a plug-in cannot be a sensor: the recorder does not load plug-ins for models.")
     if against is not None:
         from everywatt.models.applying import transfer
 
@@ -71,9 +73,9 @@ def command(
         fitted = replace(transfer(fitted, table, target, socket.gethostname()), target=target)
         moved = fitted.about["transferred"]
         output.text(
-            f"Moved from {before.host or 'elsewhere'}: × {format_number(moved['gain'])} "
-            f"{format_quantity(moved['offset_w'], 'W', signed=True)}, "
-            f"{percent(moved['error_pct'])} off here over {moved['rows']} rows."
+            f"Transferred from {before.host or 'another machine'}: × {format_number(moved['gain'])} "
+            f"{format_quantity(moved['offset_w'], 'W', signed=True)}, error {percent(moved['error_pct'])} here over "
+            f"{moved['rows']} rows."
         )
     copy = config.parent / "models" / f"{re.sub(r'[^A-Za-z0-9._-]', '-', model.stem)}.json"
     section = f'[sensor.model]\nfile = "models/{copy.name}"\n'
@@ -105,8 +107,8 @@ def _beside(against: str, time_s: float, output: Output) -> Table:
     settings = replace(resolve(), sensors=(against, "use"))
     _, report = probe(against, known()[against], Request(options=settings.options, sensors=settings.sensors))
     if not report.usable or not report.power:
-        raise UsageError(f"{against} gives no power here: {report.why}.", cure=report.cure or "everywatt sensors")
-    output.say(f"Making load for {format_duration(time_s)} beside {against}.")
+        raise UsageError(f"{against} delivers no power here: {report.why}.", cure=report.cure or "everywatt sensors")
+    output.say(f"Generating load for {format_duration(time_s)} beside {against}.")
     run, _ = collected(Load(cpu_cores=os.cpu_count() or 1), time_s, None, 0, settings, "", output)
     return run_table([run])
 
@@ -119,7 +121,7 @@ def _target(table: Table, own: str) -> str:
     if own in table.columns or not powers:
         return own
     if len(powers) > 1:
-        raise UsageError(f"There is no {own} here. Which of {', '.join(powers)}?", cure=f"--target {powers[0]}")
+        raise UsageError(f"There is no {own} here; choose one of {', '.join(powers)}.", cure=f"--target {powers[0]}")
     return powers[0]
 
 
@@ -131,7 +133,7 @@ def _write(config: Path, text: str, dry_run: bool) -> None:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"{config} would not be readable: {error}.", cure="write [sensor.model] there by hand"
+            f"{config} would become unreadable: {error}.", cure="add [sensor.model] to it by hand"
         ) from None
     if not dry_run:
         config.parent.mkdir(parents=True, exist_ok=True)

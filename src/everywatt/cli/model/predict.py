@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @out_option
 @output_options
 def command(model: Path, table: Table, out: Path | None, output: Output) -> None:
-    """Watts of every row as CSV: time, watts, low, high, and which inputs are outside of what was learnt."""
+    """Predict the watts of every row as CSV: time, watts, low, high, and inputs outside the training range."""
     from everywatt.models.applying import apply
     from everywatt.models.modelfile import load_model
 

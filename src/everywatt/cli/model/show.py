@@ -18,30 +18,30 @@ from everywatt.models.form import Model
 @model_argument
 @output_options
 def command(model: Path, output: Output) -> None:
-    """Show a model: what it needs and where that was learnt, how far off every model was, how it was validated."""
+    """Show a model: its inputs and their training ranges, the error of every candidate, how it was validated."""
     from everywatt.models.modelfile import load_model, to_dict
 
     fitted = load_model(model)
     about = fitted.about
-    output.text(f"{fitted.target}: {about.get('model', fitted.form.kind)}, learnt {_where(fitted)}")
+    output.text(f"{fitted.target}: {about.get('model', fitted.form.kind)}, trained {_where(fitted)}")
     if fitted.gain != 1.0 or fitted.offset_w:
         offset = format_quantity(fitted.offset_w, "W", signed=True)
-        output.text(f"Moved to {fitted.host or 'another machine'}: × {format_number(fitted.gain)} {offset}")
+        output.text(f"Transferred to {fitted.host or 'another machine'}: × {format_number(fitted.gain)} {offset}")
     rows: list[list[Cell]] = [
         [name, fitted.units.get(name) or "-", r.low, r.middle, r.high] for name, r in fitted.columns.items()
     ]
-    output.table(Table.of("NEEDS", "UNIT", *(Column(name, "") for name in ("LOW", "MEDIAN", "HIGH")), rows=rows))
+    output.table(Table.of("INPUT", "UNIT", *(Column(name, "") for name in ("LOW", "MEDIAN", "HIGH")), rows=rows))
     tried = [
         [str(e.get("model", "")), percent(e.get("blocked_pct")), percent(e.get("load_out_pct"))] for e in fitted.errors
     ]
     if tried:
         output.text()
-        output.table(Table.of("TRIED", "BLOCKED", "ONE LOAD OUT", rows=tried, right=(1, 2)))
+        output.table(Table.of("MODEL", "BLOCKED", "HELD-OUT LOAD", rows=tried, right=(1, 2)))
     if about.get("validated"):
         output.text(f"Validated by {about['validated']}.")
     if isinstance(about.get("coverage_in_blocks"), int | float):
         held = format_percent(about["coverage_in_blocks"])
-        output.text(f"{fitted.widths.level:.0%} intervals held {held} of truths left out.")
+        output.text(f"{fitted.widths.level:.0%} intervals held {held} of the held-out truths.")
     output.json("model-file", {"model": {k: v for k, v in to_dict(fitted).items() if k not in ("schema", "kind")}})
 
 
@@ -52,6 +52,6 @@ def _where(model: Model) -> str:
     length = (
         f"from {rows} rows over {format_duration(float(seconds))}"
         if rows and seconds
-        else "from rows that are not told"
+        else "from an unknown number of rows"
     )
-    return f"{host}{length}, a row every {model.period_s:g} s"
+    return f"{host}{length}, one row every {model.period_s:g} s"

@@ -44,7 +44,7 @@ def stored_table(url: str, which: Stored) -> Table:
     end_ns = time.time_ns() if which.end_ns is None else which.end_ns
     start_ns = end_ns - HOUR_NS if which.start_ns is None else which.start_ns
     if start_ns >= end_ns:
-        raise UsageError("The time ends before it begins.", cure="--start -2h --end -1h")
+        raise UsageError("The period ends before it begins.", cure="--start -2h --end -1h")
     client = ApiClient(url, token=read_token(None, which.token_file))
     wanted = [EVERYWATT] if which.filter_file is None else read_filter(which.filter_file)
     answer = fetch(client, wanted, start_ns, end_ns, step_s=which.step_s)

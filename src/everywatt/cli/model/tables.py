@@ -31,7 +31,7 @@ ENDINGS = (
 )
 
 FILE = click.Path(dir_okay=False, path_type=Path)
-target_option = click.option("--target", required=True, metavar="COLUMN", help="The column of watts to learn.")
+target_option = click.option("--target", required=True, metavar="COLUMN", help="Column of watts to fit.")
 model_argument = click.argument("model", type=click.Path(dir_okay=False, path_type=Path))
 
 
@@ -39,21 +39,27 @@ def table_options(function: F) -> F:
     """Adds SOURCES…, --time, --load, --join, --tolerance and what a time-series engine is asked; it gets `table`."""
 
     @click.argument("sources", nargs=-1, required=True, metavar="TABLE|RUN|URL…")
-    @click.option("--time", "time_column", metavar="COLUMN", help="The column of times, where its name does not tell.")
-    @click.option("--load", "load_column", metavar="COLUMN", help="The column that names the load of a row.")
+    @click.option(
+        "--time", "time_column", metavar="COLUMN", help="Column of times, if it cannot be recognised by name."
+    )
+    @click.option("--load", "load_column", metavar="COLUMN", help="Column that names the load of a row.")
     @click.option(
         "--join",
         "beside",
         multiple=True,
         type=click.Path(dir_okay=False, path_type=Path),
-        help="A table of the same time, joined by time (nearest row).",
+        help="Table over the same time, joined by nearest time.",
     )
-    @click.option("--tolerance", type=DURATION, help="How far apart joined rows may be; half a period unless set.")
-    @click.option("--start", type=TIME, help="Of a URL: from this time on (an hour before the end).")
-    @click.option("--end", type=TIME, help="Of a URL: up to this time (now).")
-    @click.option("--filter", "filter_file", type=FILE, help="Of a URL: which series, as in `import prometheus`.")
-    @click.option("--step", type=DURATION, help="Of a URL: values on a grid, instead of the samples themselves.")
-    @click.option("--token-file", type=FILE, help="Of a URL: a token to send, in a file.")
+    @click.option(
+        "--tolerance", type=DURATION, help="Largest time difference of joined rows; half a period by default."
+    )
+    @click.option("--start", type=TIME, help="URL only: start of the period; an hour before its end by default.")
+    @click.option("--end", type=TIME, help="URL only: end of the period; now by default.")
+    @click.option("--filter", "filter_file", type=FILE, help="URL only: series to read, as in `import prometheus`.")
+    @click.option(
+        "--step", type=DURATION, help="URL only: resample to this grid instead of reading the stored samples."
+    )
+    @click.option("--token-file", type=FILE, help="URL only: file whose first line is the bearer token.")
     @functools.wraps(function)
     def wrapped(
         *args: Any,
@@ -91,14 +97,14 @@ def table_of(
 
     if any(source.startswith(SCHEMES) for source in sources):
         if len(sources) > 1:
-            raise UsageError("A URL stands alone.", cure="--join TABLE beside it")
+            raise UsageError("A URL cannot be combined with other sources.", cure="add the other table with --join")
         table = stored_table(sources[0], which)
         return join([table, *(read_table(path, time=time) for path in beside)], tolerance_s) if beside else table
     if which:
-        raise UsageError("--start, --end, --filter, --step and --token-file are for a URL.", cure="http://…:9090")
+        raise UsageError("--start, --end, --filter, --step and --token-file require a URL.", cure="http://…:9090")
     if any(source.lower().endswith(ENDINGS) for source in sources):
         if not all(source.lower().endswith(ENDINGS) for source in sources):
-            raise UsageError("Tables and runs do not go together.", cure="--join TABLE beside runs")
+            raise UsageError("Tables and runs cannot be combined as sources.", cure="add the table with --join")
         return read_tables([Path(s) for s in sources], time=time, load=load, tolerance_s=tolerance_s, beside=beside)
     from everywatt.api.run import load as load_run
 
@@ -106,7 +112,7 @@ def table_of(
         table = run_table([load_run(source) for source in sources])
     except RunNotFound as error:
         raise UsageError(
-            f"{error.message} (It is no table either: {', '.join(ENDINGS[:5])} …)", cure="everywatt list"
+            f"{error.message} (It is not a table either: {', '.join(ENDINGS[:5])} …)", cure="everywatt list"
         ) from None
     return join([table, *(read_table(path, time=time) for path in beside)], tolerance_s) if beside else table
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from everywatt.cli.common.parts import parts
 
 PARTS: dict[str, tuple[str, str]] = {
-    "jobs": ("everywatt.cli.slurm.jobs", "List jobs with what each cost, or add them up."),
-    "job": ("everywatt.cli.slurm.job", "Show one job in full, and what of its allocation it did not use."),
-    "summary": ("everywatt.cli.slurm.summary", "A few lines of your jobs, as a message after login."),
-    "report": ("everywatt.cli.slurm.report", "A month of a site as a page or a table."),
-    "daily": ("everywatt.cli.slurm.daily", "The daily work of a site: compact, join sacct, carbon, users' folders."),
-    "validate": ("everywatt.cli.slurm.validate", "List jobs whose record is not whole."),
+    "jobs": ("everywatt.cli.slurm.jobs", "List jobs with their energy, or add them up."),
+    "job": ("everywatt.cli.slurm.job", "Show one job in full, and what it did not use of its allocation."),
+    "summary": ("everywatt.cli.slurm.summary", "Print a few lines about your jobs, for a login message."),
+    "report": ("everywatt.cli.slurm.report", "Report a month of a site as a page or a table."),
+    "daily": ("everywatt.cli.slurm.daily", "Do the daily work of a site: compact, join sacct, carbon, users' folders."),
+    "validate": ("everywatt.cli.slurm.validate", "List jobs whose records are incomplete."),
     "export": ("everywatt.cli.slurm.export", "Write jobs as the tables and trees of Lab-IA."),
     "import": ("everywatt.cli.slurm.import_", "Read a tree of jobs of Lab-IA into the store."),
-    "wall": ("everywatt.cli.slurm.wall", "Join what wattmeters saw to the jobs of their nodes."),
-    "install": ("everywatt.cli.slurm.install", "Write the hooks of Slurm and the units of a node."),
-    "node": ("everywatt.cli.slurm.node", "Record the jobs of this node, and put them into the store."),
+    "wall": ("everywatt.cli.slurm.wall", "Add the energy measured by wattmeters to jobs."),
+    "install": ("everywatt.cli.slurm.install", "Write the Slurm hooks and systemd units of a node."),
+    "node": ("everywatt.cli.slurm.node", "Record the jobs of this node into the store."),
 }
 
-command = parts("slurm", "The energy of every job of a Slurm cluster, and of every user.", PARTS)
+command = parts("slurm", "Measure the energy of every job and user of a Slurm cluster.", PARTS)

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
-spool_option = click.option("--spool", type=FOLDER, help="Where hooks drop their events (/var/spool/everywatt/slurm).")
-store_option = click.option("--store", type=FOLDER, help="Where the site keeps the energy of its jobs.")
+spool_option = click.option(
+    "--spool", type=FOLDER, help="Where hooks put their events.  [default: /var/spool/everywatt/slurm]"
+)
+store_option = click.option("--store", type=FOLDER, help="Store of the site's jobs.")
 
 
 def spool_of(flag: Path | None) -> Path:
@@ -30,10 +32,10 @@ def spool_of(flag: Path | None) -> Path:
 
 
 def store_of(flag: Path | None) -> Store:
-    """The store of this site; UsageError where nobody said where it is."""
+    """The store of this site; UsageError if its location is not set."""
     path = flag or resolve().slurm_store
     if path is None:
-        raise UsageError("Where the site keeps its jobs is not set.", cure="--store DIR, or EVERYWATT_SLURM_STORE")
+        raise UsageError("The location of the site's store is not set.", cure="--store DIR, or EVERYWATT_SLURM_STORE")
     return Store(path)
 
 
@@ -50,15 +52,15 @@ def readable_store(flag: Path | None) -> Store:
     """The store, or where its user may not read it the folder that `slurm daily` wrote for that user."""
     store = store_of(flag)
     if not store.path.exists():
-        raise UsageError(f"There is no store at {store.path}.", cure="everywatt slurm install tells where it is")
+        raise UsageError(f"There is no store at {store.path}.", cure="everywatt slurm install prints its location")
     if _listed(store.path / "jobs") is not False:
         return store
     own = folder_of(store.path, user_name())
     if _listed(own / "jobs"):
         return Store(own)
     raise UsageError(
-        f"{store.path} may not be read, and it has no folder of {user_name()}.",
-        cure="`everywatt slurm daily` makes one the day after your first job",
+        f"{store.path} is not readable, and it has no folder for {user_name()}.",
+        cure="`everywatt slurm daily` creates one the day after your first job",
     )
 
 
@@ -81,7 +83,7 @@ def factor_lines(factors: Factors) -> list[str]:
     if factors.curve is not None:
         lines.append(f"Carbon over time: {factors.curve.source}, {factors.curve.extent()}.")
     if factors.pue is not None:
-        lines.append(f"PUE: {factors.pue:g}, which carbon and cost are multiplied with.")
+        lines.append(f"PUE: {factors.pue:g}; carbon and cost are multiplied by it.")
     if factors.price_per_kwh is not None:
         lines.append(f"Price of a kWh: {factors.price_per_kwh:g} {factors.currency}".rstrip() + ".")
     return lines

@@ -27,16 +27,16 @@ from everywatt.slurm.site.store import Store
 
 
 @click.command(cls=Verb)
-@click.option("--date", "day", metavar="YYYY-MM-DD", help="Which day, UTC (yesterday).")
+@click.option("--date", "day", metavar="YYYY-MM-DD", help="Day, in UTC.  [default: yesterday]")
 @click.option(
     "--sacct",
     "sacct_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="What sacct wrote, in place of asking it.",
+    help="Output of sacct to read instead of calling it.",
 )
-@click.option("--no-sacct", is_flag=True, help="Do not ask sacct, also where it is installed.")
-@click.option("--group", help="The group of administrators that the store is given to.")
-@click.option("--units", is_flag=True, help="Print the systemd timer and the line for cron, and do nothing else.")
+@click.option("--no-sacct", is_flag=True, help="Do not call sacct, even if it is installed.")
+@click.option("--group", help="Group of administrators that may read the store.")
+@click.option("--units", is_flag=True, help="Print the systemd timer and the cron line, and exit.")
 @store_option
 @carbon_options
 @output_options
@@ -50,11 +50,11 @@ def command(
     settings: Settings,
     output: Output,
 ) -> None:
-    """Do the daily work of a site: join sacct, make past days compact, sum up carbon and cost, fill users' folders.
+    """Do the daily work of a site: join sacct, compact past days, sum up carbon and cost, update users' folders.
 
-    Safe to run twice: everything is made from the store and replaced as a whole; one run at a time, the second leaves
-    at once. Run as root, each user gets STORE/users/NAME, which only that user can read; `slurm jobs`, `job` and
-    `summary` read it where the store itself may not be read.
+    Safe to repeat: everything is derived from the store and replaced as a whole. Only one process works on a store at a
+    time; a second one exits at once. Run as root, it gives each user STORE/users/NAME, which only that user can read;
+    `slurm jobs`, `job` and `summary` read it if the store itself is not readable.
     """
     opened = store_of(store)
     if units:
@@ -62,19 +62,21 @@ def command(
         return
     wanted = _day(day)
     if not opened.path.is_dir():
-        raise UsageError(f"There is no store at {opened.path}.", cure="nodes make it: everywatt slurm install")
+        raise UsageError(f"There is no store at {opened.path}.", cure="nodes create it: everywatt slurm install")
     factors = factors_of(settings)
     with writing(opened.path), exclusive(opened.path / LOCK) as mine:
         if not mine:
             output.json("slurm-daily", {"date": wanted.isoformat(), "busy": True})
-            output.text("Another one is at work on this store.")
+            output.text("Another process is working on this store.")
             return
         if group is not None:
             protect(opened.path, group)
         joined = _sacct(opened, wanted, sacct_file, no_sacct, output)
         done = daily(opened, wanted, factors, factor_lines(factors))
     if group is None and open_to_all(opened.path):
-        output.warn("Every user of this machine can read the jobs of all. --group ADMINS gives the store to a group.")
+        output.warn(
+            "Every user of this machine can read everyone's jobs. --group ADMINS restricts the store to a group."
+        )
     output.json("slurm-daily", {**done.to_dict(), "sacct": joined, "busy": False})
     if output.json_to is None:
         _print(done, joined, output)
@@ -86,11 +88,11 @@ def _day(text: str | None) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"'{text}' is not a day.", cure="such as 2026-11-15") from None
+        raise UsageError(f"'{text}' is not a day.", cure="a day such as 2026-11-15") from None
 
 
 def _sacct(store: Store, day: date, file: Path | None, off: bool, output: Output) -> dict[str, int] | None:
-    """What sacct brought; None where nobody was asked. A daily run goes on without it."""
+    """What sacct contributed; None if it was not called. A daily run continues without it."""
     if file is None and (off or shutil.which("sacct") is None):
         return None
     try:
@@ -98,7 +100,7 @@ def _sacct(store: Store, day: date, file: Path | None, off: bool, output: Output
     except EverywattError as error:
         if file is not None:
             raise
-        output.warn(f"{error.message} The day is summed up without it.")
+        output.warn(f"{error.message} The day is summed up without sacct.")
         return None
     jobs = parse(text)
     changed, added = fill(store, jobs)
@@ -108,7 +110,7 @@ def _sacct(store: Store, day: date, file: Path | None, off: bool, output: Output
 def _print(done: Done, joined: dict[str, int] | None, output: Output) -> None:
     total = done.summary["total"]
     energy = "no energy" if total["energy_j"] is None else format_quantity(total["energy_j"] / 3600, "Wh")
-    output.text(f"{done.day}: {total['jobs']} jobs, {energy}, {total['refused']} records without a figure")
+    output.text(f"{done.day}: {total['jobs']} jobs, {energy}, {total['refused']} records without energy")
     if joined is not None:
         output.text(f"sacct: {joined['jobs']} jobs, {joined['changed']} records changed, {joined['added']} jobs added")
     for name, count in done.compacted.items():

@@ -27,11 +27,11 @@ LAST_S = 31 * 86_400.0
 
 
 @click.command(cls=Verb)
-@click.option("--to", "kind", type=click.Choice(list(KINDS)), required=True, help="The format.")
-@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="The folder.")
+@click.option("--to", "kind", type=click.Choice(list(KINDS)), required=True, help="Output format.")
+@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Output folder.")
 @click.option("--user", help="Only jobs of this user.")
-@click.option("--since", type=TIME, help="Only jobs that ended after this time (31 days ago).")
-@click.option("--until", type=TIME, help="Only jobs that ended before this time (now).")
+@click.option("--since", type=TIME, help="Only jobs that ended after this time.  [default: 31 days ago]")
+@click.option("--until", type=TIME, help="Only jobs that ended before this time.  [default: now]")
 @store_option
 @carbon_options
 @output_options
@@ -45,11 +45,11 @@ def command(
     settings: Settings,
     output: Output,
 ) -> None:
-    """Add jobs to the tables of each user that Lab-IA kept (USER.csv), or write its tree of jobs.
+    """Add jobs to the per-user tables of Lab-IA (USER.csv), or write its tree of jobs.
 
-    labia-csv has the old columns in kWh; labia-csv-co2 those in Wh with emissions: RTE by --intensity-file, ADEME by
-    --intensity or --country. Doing it again adds nothing; several at once leave one sorted file without duplicates.
-    labia-tree writes YYYY_MM/USER/JOB with the job's mean powers, and nothing over what is there.
+    labia-csv has the old columns in kWh; labia-csv-co2 has Wh and emissions: RTE by --intensity-file, ADEME by
+    --intensity or --country. Repeating adds nothing; concurrent exports leave one sorted file without duplicates.
+    labia-tree writes YYYY_MM/USER/JOB with the job's mean powers, and never overwrites a file.
     """
     opened = readable_store(store)
     until_s = time.time() if until is None else until / NS
@@ -73,7 +73,7 @@ def command(
         left, files = len(jobs) - sum(map(len, rows.values())), len(rows)
     facts = {"to": kind, "folder": str(out), "added": added, "left_out": left, "files": files}
     output.json("slurm-export", facts)
-    output.text(f"{out}: {added} added, {left} left out (without an energy, a duration or a name)")
+    output.text(f"{out}: {added} added, {left} skipped (no energy, duration or name)")
 
 
 def _rates(store: Store, table: object, factors: Factors, until_s: float) -> Sequence[Grams]:

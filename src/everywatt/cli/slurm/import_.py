@@ -18,9 +18,9 @@ from everywatt.slurm.site.store import Store
 
 @click.command(cls=Verb)
 @click.argument("tree", type=FOLDER)
-@click.option("--zone-h", type=float, default=0.0, help="By how many hours its local times are ahead of UTC (0).")
-@click.option("--since", type=TIME, help="Only jobs that ended after this time (all).")
-@click.option("--until", type=TIME, help="Only jobs that ended before this time (all).")
+@click.option("--zone-h", type=float, default=0.0, help="Offset of its local times from UTC, in hours.  [default: 0]")
+@click.option("--since", type=TIME, help="Only jobs that ended after this time.  [default: all]")
+@click.option("--until", type=TIME, help="Only jobs that ended before this time.  [default: all]")
 @store_option
 @output_options
 def command(
@@ -28,8 +28,9 @@ def command(
 ) -> None:
     """Read Lab-IA's tree of jobs (prolog_log/YYYY_MM/USER/JOB) into the store of a site.
 
-    TREE may be the whole, a month, a user or a job. Energy is the share that the log gave to the job; a missing end is
-    taken from the last reading, and told. Doing it twice changes nothing. Jobs that cannot be read are listed.
+    TREE may be the whole tree, a month, a user or a job. Energy is the share that the log gave to the job; a missing
+    end is inferred from the last reading and marked. Importing twice changes nothing. Jobs that cannot be read are
+    listed.
     """
     opened = store_of(store)
     found = read_tree(tree, {"zone_h": zone_h})
@@ -42,7 +43,7 @@ def command(
     problems = [{"path": str(path), "problem": why} for path, why in found.problems]
     output.json("slurm-import", {"jobs": len(wanted), "added": len(new), "problems": problems})
     inferred = sum(not job.complete for job in new)
-    output.text(f"{len(wanted)} jobs, {len(new)} added" + (f", {inferred} without a told end" if inferred else ""))
+    output.text(f"{len(wanted)} jobs, {len(new)} added" + (f", {inferred} with an inferred end" if inferred else ""))
     for path, why in found.problems:
         output.warn(f"{path}: {why}")
 

@@ -29,16 +29,20 @@ UNIT_FOLDER = Path("/etc/systemd/system")
 
 
 @click.command(cls=Verb)
-@click.option("--folder", type=FOLDER, default=DEFAULT_FOLDER, help="Where the hooks go (/etc/everywatt/slurm).")
-@click.option("--units", type=FOLDER, default=UNIT_FOLDER, help="Where the systemd units go (/etc/systemd/system).")
+@click.option(
+    "--folder", type=FOLDER, default=DEFAULT_FOLDER, help="Folder for the hooks.  [default: /etc/everywatt/slurm]"
+)
+@click.option(
+    "--units", type=FOLDER, default=UNIT_FOLDER, help="Folder for the systemd units.  [default: /etc/systemd/system]"
+)
 @spool_option
-@click.option("--store", type=FOLDER, help="Where the site keeps the energy of its jobs.")
-@click.option("--period", default="2s", help="Time between two reads, kept with each job (2s).")
+@click.option("--store", type=FOLDER, help="Store of the site's jobs.")
+@click.option("--period", default="2s", help="Time between two reads, stored with each job.  [default: 2s]")
 @click.option(
     "--slurm-conf",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("/etc/slurm/slurm.conf"),
-    help="The site's slurm.conf, which is read and never changed.",
+    help="The site's slurm.conf, which is read but never changed.",
 )
 @click.option("--print", "print_only", is_flag=True, help="Print the files instead of writing them.")
 @output_options
@@ -52,10 +56,10 @@ def command(
     print_only: bool,
     output: Output,
 ) -> None:
-    """Write Prolog, Epilog and TaskProlog, the units of the agent, and say what slurm.conf needs.
+    """Write Prolog, Epilog and TaskProlog and the systemd units of the agent, and print what slurm.conf needs.
 
-    A hook drops a small file and is gone. It always ends with 0, so it can never drain a node. slurm.conf is not
-    touched: the lines it needs are printed, given what it says now. Writing again changes nothing.
+    Each hook writes one small file and exits with 0, whatever happens, so that it does not drain the node. slurm.conf
+    is not changed: the lines to add, given its present content, are printed. Repeating changes nothing.
     """
     parse_duration_s(period)
     command_path = Path(shutil.which("everywatt") or Path(sys.executable).with_name("everywatt"))
@@ -80,7 +84,7 @@ def command(
         for path, (text, _) in wanted.items():
             output.text(f"# {path}\n{text}")
     else:
-        output.text(f"{len(wanted)} files, of which {len(changed)} changed:")
+        output.text(f"{len(wanted)} files, {len(changed)} of them changed:")
         for path in wanted:
             output.text(f"  {path}{'  (written)' if path in changed else ''}")
     if lines:
@@ -89,7 +93,7 @@ def command(
             output.text(f"  {line}")
         output.text("Then: scontrol reconfigure, and systemctl enable --now everywatt-agent everywatt-slurm")
     else:
-        output.text(f"{slurm_conf} has what it needs.")
+        output.text(f"{slurm_conf} needs no change.")
 
 
 def _write(wanted: dict[Path, tuple[str, int]], site: Site) -> list[Path]:

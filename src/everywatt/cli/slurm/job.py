@@ -22,14 +22,14 @@ from everywatt.slurm.site.totals import summed
 
 @click.command(cls=Verb)
 @click.argument("job", metavar="ID")
-@click.option("--since", type=TIME, help="Look only at jobs that ended after this time (all).")
+@click.option("--since", type=TIME, help="Consider only jobs that ended after this time.  [default: all]")
 @store_option
 @output_options
 def command(job: str, since: int | None, store: Path | None, output: Output) -> None:
-    """Show one job: its energy by node, step and device, and what of its allocation it did not use.
+    """Show one job: its energy by node, step and device, and what it did not use of its allocation.
 
-    ID is 123, a task of an array (123_4), a part of a heterogeneous job (123+0); the id of an array shows its tasks.
-    Where Slurm counted energy itself (ConsumedEnergyRaw) that is shown beside ours, with the difference.
+    ID is 123, a task of an array (123_4), or a component of a heterogeneous job (123+0); the id of an array shows its
+    tasks. If Slurm counted energy itself (ConsumedEnergyRaw), it is shown beside ours with the difference.
     """
     opened = readable_store(store)
     found = find(opened, job, 0.0 if since is None else since / NS)
@@ -85,7 +85,7 @@ def _print(job: Detail, output: Output) -> None:
     if whole["energy_uj"] is None:
         output.text(f"              {whole['refused']}")
     if whole["idle_uj"] is not None:
-        output.text(f"  idle share  {format_joules(whole['idle_uj'] / UJ)}   of what it was given, by allocation")
+        output.text(f"  idle share  {format_joules(whole['idle_uj'] / UJ)}   of the idle energy of its allocation")
     if whole["wall_uj"] is not None:
         output.text(f"  at the wall {format_joules(whole['wall_uj'] / UJ)}   {_unexplained(whole)}")
     difference = slurm_difference(job)
@@ -116,4 +116,4 @@ def _print(job: Detail, output: Output) -> None:
 
 def _unexplained(whole: dict[str, Any]) -> str:
     chips_uj = (whole["energy_uj"] or 0) + (whole["idle_uj"] or 0)
-    return f"{format_joules((whole['wall_uj'] - chips_uj) / UJ)} of it are not explained by the chips"
+    return f"{format_joules((whole['wall_uj'] - chips_uj) / UJ)} of it is not explained by the chips"

@@ -17,7 +17,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_joules
 from everywatt.core.tables import Table
-from everywatt.slurm.site.figures import amount, energy_of, job_of, percent, short, time_of
+from everywatt.slurm.site.figures import amount, energy_of, job_of, joules, percent, short, time_of
 from everywatt.slurm.site.from_series import jobs_of_series
 from everywatt.slurm.site.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
 
@@ -28,16 +28,16 @@ HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE S
 @click.command(cls=Verb)
 @click.option("--user", help="Only jobs of this user.")
 @click.option("--account", help="Only jobs of this account.")
-@click.option("--state", help="Only jobs in this state, as COMPLETED or the beginning of it.")
+@click.option("--state", help="Only jobs in these states: COMPLETED or a prefix of it, or FAILED,TIMEOUT.")
 @click.option("--partition", help="Only jobs of this partition.")
-@click.option("--node", help="Only what ran on this node.")
-@click.option("--since", type=TIME, help="Only jobs that ended after this time (a week ago).")
-@click.option("--until", type=TIME, help="Only jobs that ended before this time (now).")
-@click.option("--sort", type=click.Choice(list(SORTS)), default="end", help="The order of jobs.")
-@click.option("--by", type=click.Choice(GROUPS), help="Add jobs up.")
-@click.option("--waste", is_flag=True, help="What was allocated and not used, and what it cost; the worst first.")
-@click.option("--from", "url", metavar="URL", help="A Prometheus or VictoriaMetrics that agents feed, not the store.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many jobs.")
+@click.option("--node", help="Only the parts of jobs that ran on this node.")
+@click.option("--since", type=TIME, help="Only jobs that ended after this time.  [default: a week ago]")
+@click.option("--until", type=TIME, help="Only jobs that ended before this time.  [default: now]")
+@click.option("--sort", type=click.Choice(list(SORTS)), default="end", help="Figure to sort by.")
+@click.option("--by", type=click.Choice(GROUPS), help="Add jobs up by this.")
+@click.option("--waste", is_flag=True, help="Show the energy that was allocated but not used, worst first.")
+@click.option("--from", "url", metavar="URL", help="Prometheus or VictoriaMetrics fed by agents, instead of the store.")
+@click.option("--limit", type=click.IntRange(min=1), help="List at most this many jobs.")
 @store_option
 @output_options
 def command(
@@ -58,16 +58,18 @@ def command(
 ) -> None:
     """List the jobs of a site with the energy of each, or add them up by user, account, state, partition or node.
 
-    ENERGY is a job's own share of what its nodes drew, with a 95 % interval; IDLE SHARE is what the CPUs and GPUs that
-    it was given draw with nobody there. --waste shows the part of that which the job did not use. The last line proves
-    that jobs, idle and system add up to what the nodes drew in those hours.
+    ENERGY is a job's own share of what its nodes drew, with a 95 % interval; IDLE SHARE is what the CPUs and GPUs of
+    its allocation draw when idle. --waste shows the part of that which the job did not use. The last line shows that
+    jobs, idle and system add up to what the nodes drew in those hours.
     """
     until_s = time.time() if until is None else until / NS
     since_s = until_s - WEEK_S if since is None else since / NS
     wanted = Wanted(since_s, until_s, user, account, state, partition, node)
     if url is not None:
         if by is not None or waste:
-            raise UsageError("Series have no waste and are not added up here.", cure="--by and --waste need the store")
+            raise UsageError(
+                "Jobs from series have no waste and cannot be added up.", cure="--by and --waste need the store"
+            )
         rows = jobs_of_series(url, wanted, sort, limit)
         output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "from": url})
         if output.json_to is None:
@@ -86,7 +88,9 @@ def command(
         if output.json_to is None:
             _print_jobs(rows, waste, output)
     if opened.leave_out:
-        output.warn(f"{len(opened.leave_out)} files of the store are broken and left out: everywatt slurm validate")
+        output.warn(
+            f"{len(opened.leave_out)} files of the store are damaged and were skipped: everywatt slurm validate"
+        )
     if nodes["total_uj"] and output.json_to is None:
         parts = ", ".join(f"{name} {format_joules(nodes[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
         output.text(f"nodes in these hours: {format_joules(nodes['total_uj'] / UJ)} = {parts}")
@@ -98,12 +102,12 @@ def _proof(nodes: Mapping[str, int]) -> dict[str, Any]:
 
 def _group(row: Mapping[str, Any]) -> dict[str, Any]:
     plain = {name: row[name] for name in ("group", "jobs", "refused", "elapsed_s", "cpu_s", "gpu_s")}
-    return {**plain, "energy": energy_of(row), "idle_j": row["idle_uj"] / UJ, "waste_j": row["waste_uj"] / UJ}
+    return {**plain, "energy": energy_of(row), "idle_j": joules(row, "idle_uj"), "waste_j": joules(row, "waste_uj")}
 
 
 def _print_jobs(rows: Sequence[Mapping[str, Any]], waste: bool, output: Output) -> None:
     if not rows:
-        output.text("No job ended in that time.")
+        output.text("No job ended in that period.")
         return
     headers = [*HEADERS[:-1], "WASTE", HEADERS[-1]] if waste else HEADERS
     shown = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import threading
@@ -26,10 +27,11 @@ from everywatt.slurm.node.state import STATE, State
 from everywatt.slurm.site.store import Store
 
 IDLE_S = 10.0
+MEMORY_BYTES = 1 << 30  # beyond what it has when it starts; resident memory of the unit is limited to half of it
 
 
 @click.command(cls=Verb)
-@click.option("--node", "name", help="The node's name in Slurm (this host's, without the domain).")
+@click.option("--node", "name", help="Name of the node in Slurm; by default the host name without the domain.")
 @spool_option
 @store_option
 @click.option(
@@ -37,9 +39,13 @@ IDLE_S = 10.0
     type=click.Path(path_type=Path, file_okay=False),
     help="Read the tape of an agent (STATE/tape) instead of recording.",
 )
-@click.option("--every", type=DURATION, default=10.0, help="Time between two bookings of jobs that have ended.")
-@click.option("--once", is_flag=True, help="Take what there is, record what has ended, and leave. Needs --tape.")
-@click.option("--until-idle", is_flag=True, help="Leave when no job has run for 10 s.")
+@click.option("--every", type=DURATION, default=10.0, help="Time between two passes over jobs that have ended.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Process the pending events, record the jobs that have ended, and exit. Requires --tape.",
+)
+@click.option("--until-idle", is_flag=True, help="Exit when no job has run for 10 s.")
 @settings_options
 @output_options
 def command(
@@ -54,19 +60,20 @@ def command(
     settings: Settings,
     output: Output,
 ) -> int:
-    """Record the jobs of this node: who they are by what Slurm's hooks say, what they cost by the tape.
+    """Record the jobs of this node: which jobs ran according to Slurm's hooks, and their energy according to the tape.
 
-    With --tape the tape is the agent's; without it this command records by itself, which is what a hook starts where
-    no agent runs. Records go to the store. SIGTERM ends it, and nothing is lost: what has not been recorded is taken up
-    at the next start.
+    With --tape the tape is the agent's; without it this command records by itself, which is what a hook starts on nodes
+    without an agent. Records go to the store. SIGTERM stops it without loss: jobs that have not been recorded yet are
+    recorded after the next start.
     """
     if once and tape is None:
-        raise UsageError("--once needs a tape to read.", cure="--tape STATE/tape of the agent")
+        raise UsageError("--once requires a tape to read.", cure="--tape STATE/tape of the agent")
+    _limit_memory()
     folder = spool_of(spool)
     make_spool(folder)
     with alone(folder) as mine:
         if not mine or not take_place(folder):
-            output.text("Another one records the jobs of this node.")
+            output.text("Another process already records the jobs of this node.")
             return 0
         return _record(name, folder, store_of(store), tape, every, (once, until_idle), (settings, note), output)
 
@@ -107,8 +114,16 @@ def _record(
             leave(folder, AGENT)
         leave(folder)
     output.json("slurm-node", {"node": node.name, "recorded": recorded, "running": node.running})
-    output.text(f"{node.name}: {recorded} jobs recorded, {node.running} are running.")
+    output.text(f"{node.name}: {recorded} jobs recorded, {node.running} running.")
     return 0
+
+
+def _limit_memory() -> None:
+    """Fail by MemoryError long before the node does: what a Prolog starts is under no limit of systemd's."""
+    used_bytes = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    limit = used_bytes + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
 def short_name(host: str) -> str:
@@ -120,7 +135,9 @@ def _start(meter: Meter) -> Path:
     """Begin to record; gives the folder of the tape."""
     meter.start()
     if meter.recording is None:
-        raise MeasurementRefused(meter.energy.refused or "Nothing can be recorded here.", cure="everywatt doctor")
+        raise MeasurementRefused(
+            meter.energy.refused or "Nothing can be recorded on this machine.", cure="everywatt doctor"
+        )
     return meter.recording.path.parent
 
 
@@ -146,7 +163,7 @@ def _loop(
             recorded += node.settle()
             since_s = 0.0
         if node.trouble != told and (told := node.trouble):
-            output.error(f"{told}. It is tried again, and nothing is lost meanwhile.")
+            output.error(f"{told}. Retrying; nothing is lost meanwhile.")
         if once:
             return recorded
         quiet_s = 0.0 if heard or node.running or node.waiting else quiet_s + 1.0

@@ -23,8 +23,8 @@ LAST_S = 30 * 86_400.0
 
 
 @click.command(cls=Verb)
-@click.option("--monthly", is_flag=True, help="This calendar month; without it the last 30 days.")
-@click.option("--month", metavar="YYYY-MM", help="That calendar month.")
+@click.option("--monthly", is_flag=True, help="Current calendar month, instead of the last 30 days.")
+@click.option("--month", metavar="YYYY-MM", help="Calendar month to report.")
 @out_option
 @store_option
 @carbon_options
@@ -34,11 +34,11 @@ def command(
 ) -> None:
     """Report a month (or 30 days) of a site by user, account, state, partition and day, with carbon and cost.
 
-    --out is FILE.html (one page that needs nothing else) or FILE.csv; without it a short table is printed. Carbon and
-    cost are there where their factors are given; --intensity-file adds carbon with the grid's own figures of each time.
+    --out is FILE.html (one self-contained page) or FILE.csv; without it a short table is printed. Carbon and cost are
+    included if their factors are set; --intensity-file adds carbon from the grid's intensity at each time.
     """
     if out is not None and out.suffix.lower() not in (".html", ".htm", ".csv"):
-        raise UsageError(f"{out}: a report is a page or a table.", cure="-o month.html or -o month.csv")
+        raise UsageError(f"{out}: a report ends in .html or .csv.", cure="-o month.html or -o month.csv")
     factors = factors_of(settings)
     opened, now_s = readable_store(store), time.time()
     if monthly or month is not None:

@@ -26,15 +26,15 @@ LAST_S = 31 * 86_400.0
 
 
 @click.command(cls=Verb)
-@click.option("--user", default="me", help="Whose jobs (me).")
-@click.option("--last", type=click.IntRange(min=0), default=3, help="How many of the last jobs are listed (3).")
+@click.option("--user", default="me", help="User whose jobs to summarise.  [default: you]")
+@click.option("--last", type=click.IntRange(min=0), default=3, help="Number of recent jobs to list.  [default: 3]")
 @store_option
 @carbon_options
 @output_options
 def command(user: str, last: int, store: Path | None, settings: Settings, output: Output) -> None:
-    """A few lines of a user's jobs: this month's energy, its carbon and cost where factors are set, the last jobs.
+    """Summarise a user's jobs in a few lines: this month's energy, carbon and cost if factors are set, recent jobs.
 
-    Meant for a message after login: a line in /etc/profile.d. Nobody's jobs give one line.
+    Meant as a login message, called from /etc/profile.d. A user without jobs gets one line.
     """
     opened = readable_store(store)
     name = user_name() if user == "me" else user
@@ -51,7 +51,7 @@ def command(user: str, last: int, store: Path | None, settings: Settings, output
     if output.json_to is not None:
         return
     if not total["jobs"]:
-        output.text(f"everywatt: {name} has no job that ended in {month}.")
+        output.text(f"everywatt: no job of {name} ended in {month}.")
     else:
         output.text(f"everywatt: {name}, {month}: {_counted(total['jobs'])}, {', '.join(facts(total, settings))}")
     for row in reversed(recent):
@@ -63,7 +63,7 @@ def command(user: str, last: int, store: Path | None, settings: Settings, output
 def facts(total: dict[str, Any], settings: Settings) -> list[str]:
     """Energy, carbon and cost for people; what is not known is left out or said."""
     if total["energy_uj"] is None:
-        return ["no energy known"]
+        return ["energy unknown"]
     joules = total["energy_uj"] / UJ
     below, above = (
         (total["energy_uj"] - (total["low_uj"] or 0)) / UJ,
@@ -72,15 +72,15 @@ def facts(total: dict[str, Any], settings: Settings) -> list[str]:
     told = [f"{format_joules(joules, below, above)} ({format_quantity(joules / J_PER_WH, 'Wh')})"]
     if total["carbon_varying_g"] is not None:
         gap = f" without {_counted(total['uncovered'])}" if total["uncovered"] else ""
-        told.append(f"{format_quantity(total['carbon_varying_g'], 'g CO2e')}{gap} (the grid at the time)")
+        told.append(f"{format_quantity(total['carbon_varying_g'], 'g CO2e')}{gap} (grid intensity at the time)")
     if total["carbon_g"] is not None:
         told.append(format_quantity(total["carbon_g"], "g CO2e"))
     if total["cost"] is not None:
         told.append(format_money(total["cost"], settings.price[1] if settings.price else ""))
     if total["waste_uj"]:
-        told.append(f"{format_joules(total['waste_uj'] / UJ)} for what stood still")
+        told.append(f"{format_joules(total['waste_uj'] / UJ)} for allocated but unused hardware")
     if total["refused"]:
-        told.append(f"{total['refused']} without a figure")
+        told.append(f"{total['refused']} without energy")
     return told
 
 

@@ -26,7 +26,7 @@ def print_jobs(headers: Sequence[str], rows: Sequence[Sequence[object]], left: i
     output.table(Table.of(*names, rows=texts, right=numbers))
     missing = [name for name in headers if name not in names]
     if missing:
-        output.say(f"No room for {', '.join(missing)}: a wider terminal or --json has that.")
+        output.say(f"No room for {', '.join(missing)}: widen the terminal or use --json.")
 
 
 def fit(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> tuple[list[str], list[list[str]]]:

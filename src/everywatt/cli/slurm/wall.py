@@ -32,13 +32,13 @@ MARGIN_S = 31 * DAY_S  # a job may have begun that long before the time that is 
 
 @click.command(cls=Verb)
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE)
-@click.option("--map", "map_file", type=FILE, help="Which plug feeds which node.")
-@click.option("--archive", type=FOLDER, help="An archive of meters, in place of files.")
-@click.option("--meter", metavar="NAME", help="Which meter of the archive, where it has several.")
-@click.option("--run", "runs", type=TAG, multiple=True, metavar="NODE=RUN", help="A run of a node's BMC or meter.")
-@click.option("--since", type=TIME, help="Only jobs that ended after this time (a day ago).")
-@click.option("--until", type=TIME, help="Only jobs that ended before this time (now).")
-@click.option("--dry", is_flag=True, help="Show what was found, and write nothing.")
+@click.option("--map", "map_file", type=FILE, help="Map of plugs to nodes.")
+@click.option("--archive", type=FOLDER, help="Archive of meters, instead of files.")
+@click.option("--meter", metavar="NAME", help="Meter of the archive, if it has several.")
+@click.option("--run", "runs", type=TAG, multiple=True, metavar="NODE=RUN", help="Run of a node's BMC or meter.")
+@click.option("--since", type=TIME, help="Only jobs that ended after this time.  [default: a day ago]")
+@click.option("--until", type=TIME, help="Only jobs that ended before this time.  [default: now]")
+@click.option("--dry", is_flag=True, help="Show the result without writing it.")
 @store_option
 @output_options
 def command(
@@ -53,18 +53,19 @@ def command(
     store: Path | None,
     output: Output,
 ) -> None:
-    """Join what wattmeters saw to jobs: each gets its energy at the wall, beside that of its chips.
+    """Add the energy measured by wattmeters to jobs: each gets its energy at the wall beside that of its chips.
 
     FILE are recordings of an Omegawatt (or --archive), with --map; or --run NODE=RUN for a run that has a BMC or meter,
-    as `everywatt import ipmi` makes. What the chips of a node do not explain is shared like their energy: with a job's
-    own share goes its part, with its share of idle another; idle and the system keep theirs. Twice is as once.
+    as `everywatt import ipmi` makes. What the chips of a node do not explain is shared in proportion to their energy:
+    part of it goes with a job's own share, part with its share of idle; idle and the system keep theirs. Repeating
+    changes nothing.
     """
     opened = store_of(store)
     until_s = time.time() if until is None else until / NS
     since_s = until_s - DAY_S if since is None else since / NS
     walls = _walls(opened, files, map_file, archive, meter, (since_s, until_s)) | {n: RunWall(load(r)) for n, r in runs}
     if not walls:
-        raise UsageError("Which meter?", cure="FILE --map MAP, --archive DIR --map MAP, or --run NODE=RUN")
+        raise UsageError("No meter was given.", cure="FILE --map MAP, --archive DIR --map MAP, or --run NODE=RUN")
     changed, nodes = join_wall(opened, walls, since_s, until_s)
     if changed and not dry:
         with writing(opened.path):
@@ -112,7 +113,7 @@ def _walls(
     if not files and archive is None:
         return {}
     if map_file is None:
-        raise UsageError("Which plug feeds which node?", cure="--map map.toml")
+        raise UsageError("No map of plugs to nodes was given.", cure="--map map.toml")
     plugs = load_map(map_file)
     start_ns, end_ns = round((bounds_s[0] - MARGIN_S) * NS), round((bounds_s[1] + 3600) * NS)
     walls: dict[str, Wall] = {}
@@ -145,6 +146,6 @@ def _print(nodes: Sequence[NodeWall], changed: int, dry: bool, output: Output) -
         for node in nodes
     ]
     energies = (Column("CHIPS", "J"), Column("WALL", "J"), Column("UNEXPLAINED", "%"))
-    jobs = (Column("JOBS", ""), Column("THEIR WALL", "J"), "")
+    jobs = (Column("JOBS", ""), Column("WALL OF JOBS", "J"), "")
     output.table(Table.of("NODE", Column("HOURS", ""), *energies, *jobs, rows=rows))
     output.text(f"{changed} records {'would get' if dry else 'got'} their energy at the wall; {RULE}.")

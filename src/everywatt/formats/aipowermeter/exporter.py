@@ -34,7 +34,9 @@ def export_aipowermeter(run: Run, folder: Path | None = None, period_s: float = 
     folder = folder or Path(f"{run.name}.aipowermeter")
     target = folder / FILE
     if target.exists():
-        raise RunExists(f"{target} exists, and recordings are never overwritten.", cure="--out with another folder")
+        raise RunExists(
+            f"{target} exists already, and recordings are never overwritten.", cure="--out with another folder"
+        )
     lines: list[str] = []
     for one in [Run(run.path, [tape]) for tape in run.tapes]:
         lines += _segment(one, period_s)

@@ -60,7 +60,7 @@ def import_labia(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -
     """A run from trees of job records (`…/<user>/<jobid>/power_metrics.json`): one tape and one span a job."""
     files = sorted(file for path in paths for file in ([path] if path.is_file() else path.rglob(FILE)))
     if not files:
-        raise UsageError(f"{paths[0]} holds no {FILE}.", cure="a folder of job records")
+        raise UsageError(f"{paths[0]} contains no {FILE}.", cure="a folder of job records")
     parts = []
     for file in files:
         try:
@@ -74,7 +74,7 @@ def import_labia(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -
 def _file(path: Path) -> Path:
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
-        raise UsageError(f"{path} holds no {FILE}.", cure="a folder that AIPowerMeter wrote")
+        raise UsageError(f"{path} contains no {FILE}.", cure="a folder written by AIPowerMeter")
     return file
 
 
@@ -108,7 +108,7 @@ def _part(file: Path, options: Mapping[str, Any]) -> Part:
     log = read_log(foreign.lines(file), zone_ns(options))
     tables = tables_of(log, options)
     if not any(table.rows for table in tables):
-        raise UsageError(f"{file} holds no readings of AIPowerMeter.", cure=f"a {FILE} that it wrote")
+        raise UsageError(f"{file} contains no readings of AIPowerMeter.", cure=f"a {FILE} written by AIPowerMeter")
     told: dict[str, Any] = {"torn_lines": log.torn, "swapped_fields": log.swapped}
     for name in ("metadata.json", "meta_data.json"):
         told.update({"description": _json(file.with_name(name))} if file.with_name(name).is_file() else {})

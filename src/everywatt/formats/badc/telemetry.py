@@ -87,7 +87,7 @@ def read_telemetry(path: Path) -> list[dict[str, Any]]:
         if isinstance(record, dict) and {"chunk_id", "status"} <= record.keys():
             events.append(record)
     if not events:
-        raise UsageError(f"{path} holds no telemetry events.")
+        raise UsageError(f"{path} contains no telemetry events.")
     return events
 
 
@@ -198,4 +198,4 @@ def read_summary(path: Path) -> Summary:
         data = foreign.read_json(path)
         return Summary(str(data.get("telemetry_log", "")), dict(data["workers"]), dict(data["jobs"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is not a summary of telemetry: {error}.") from None
+        raise UsageError(f"{path} is not a telemetry summary: {error}.") from None

@@ -37,7 +37,7 @@ def import_codecarbon(paths: Sequence[Path], out: Path, options: Mapping[str, An
     parts = [part for name, rows in runs.items() if (part := part_of(name, rows, options)) is not None]
     parts.sort(key=lambda part: part.spans[0][1])
     if not parts:
-        raise UsageError(f"{paths[0]} holds no runs of CodeCarbon with a time and a duration.")
+        raise UsageError(f"{paths[0]} contains no CodeCarbon runs with a time and a duration.")
     return write_parts(out, parts, paths, options)
 
 
@@ -46,11 +46,11 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def rows_of(file: Iterable[str], where: str) -> list[dict[str, str]]:
-    """Rows of an `emissions.csv` by column. UsageError where it is none."""
+    """Rows of an `emissions.csv` by column. UsageError if it is not one."""
     try:
         reader = csv.DictReader(file)
         if not {"timestamp", "duration"} <= set(reader.fieldnames or ()):
-            raise UsageError(f"{where} is no emissions.csv of CodeCarbon.", cure="columns timestamp and duration")
+            raise UsageError(f"{where} is not an emissions.csv of CodeCarbon.", cure="columns timestamp and duration")
         return [{key: value for key, value in row.items() if isinstance(value, str)} for row in reader if row]
     except csv.Error as error:
         raise UsageError(f"{where} cannot be read: {error}.") from None

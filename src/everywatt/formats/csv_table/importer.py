@@ -49,25 +49,27 @@ def import_csv(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
         return import_ours(paths, out, options)
     unknown = [key for key in options if key not in OPTIONS]
     if unknown:
-        raise UsageError(f"'{unknown[0]}' is nothing that a csv can be told.", cure=f"one of: {', '.join(OPTIONS)}")
+        raise UsageError(f"'{unknown[0]}' is not an option for csv files.", cure=f"one of: {', '.join(OPTIONS)}")
     columns = [name.strip() for name in header]
     time_column, values = options.get("time"), _value_map(options)
     for name in (time_column, *values):
         if name not in columns:
             listed = ", ".join(columns)
-            what = f"column '{name}'" if name is not None else "column named for the times"
-            raise UsageError(f"{paths[0]} has no {what}.", cure=f"name its columns: time, values; it has {listed}")
+            what = f"column '{name}'" if name is not None else "column given for the times"
+            raise UsageError(
+                f"{paths[0]} has no {what}.", cure=f"describe its columns with time and values; it has {listed}"
+            )
     channels = tuple(_channel(name, spec) for name, spec in values.items())
     table = sorted(
         _read_table(paths, columns, str(time_column), list(values), delimiter, options), key=lambda row: row[0]
     )
     if not table:
-        raise UsageError(f"{paths[0]} holds no rows.")
+        raise UsageError(f"{paths[0]} contains no rows.")
     for place, name in enumerate(values):
         if not any(math.isfinite(numbers[place]) for _, numbers in table):
-            raise UsageError(f"Column '{name}' of {paths[0]} holds no number.")
+            raise UsageError(f"Column '{name}' of {paths[0]} contains no numbers.")
     if table[0][0] == table[-1][0]:
-        raise UsageError(f"{paths[0]} tells of one instant only: joules need time.")
+        raise UsageError(f"{paths[0]} covers a single instant, and energy needs a duration.")
     info = GroupInfo(str(options.get("name", paths[0].stem)), "import", channels[0].device, channels)
     return write_utc_table(out, [(info, table)], source=paths, meta=options.get("meta", {}))
 
@@ -110,7 +112,8 @@ def _value_map(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         values = {name: {"device": f"{device}.{name}"} if len(values) > 1 else {} for name in values}
     if not values:
         raise UsageError(
-            "A CSV of somebody else needs to be told which columns hold values.", cure="values, unit, kind"
+            "A CSV file that everywatt did not write needs to be described: which columns hold values?",
+            cure="values, unit, kind",
         )
     return {str(name): {**common, **(spec or {})} for name, spec in values.items()}
 
@@ -127,10 +130,10 @@ def _channel(column: str, spec: Mapping[str, Any]) -> Channel:
     unit, factor = UNITS.get(str(spec.get("unit", "")), (str(spec.get("unit", "")), 1.0))
     if unit in ("W", "J") and domain is None:
         cure = f"--set domain=wall, or another of {', '.join(Domain)}"
-        raise UsageError(f"Column '{column}': {unit} of what? Its joules need a domain.", cure=cure)
+        raise UsageError(f"Column '{column}' in {unit} needs a domain for its joules.", cure=cure)
     if (unit, kind) in (("J", Kind.GAUGE), ("W", Kind.COUNTER)):
         raise UsageError(
-            f"Column '{column}': {spec['unit']} is no unit of a {kind}.", cure="kind=counter counts energy"
+            f"Column '{column}': {spec['unit']} is not a unit of a {kind}.", cure="kind=counter for energy"
         )
     pedigree = Pedigree.COUNTER if kind is Kind.COUNTER else Pedigree.INTEGRATED
     device, name = str(spec.get("device", "host")), str(spec.get("channel", column))
@@ -138,10 +141,10 @@ def _channel(column: str, spec: Mapping[str, Any]) -> Channel:
 
 
 def _rapl_facts(spec: Mapping[str, Any], domain: Domain | None) -> Facts:
-    """What is known of a counter of RAPL; how often a log holds it is told by the log."""
+    """What is known of a counter of RAPL; its rate comes from the log."""
     facts = counter_facts(domain, Cpu.parse(str(spec["cpu"]))) if domain in RAPL_DOMAINS and domain else None
     if facts is None or spec.get("kind") != Kind.COUNTER:
-        raise ValueError(f"cpu belongs to a counter of RAPL (kind=counter, domain one of {', '.join(RAPL_DOMAINS)})")
+        raise ValueError(f"cpu applies only to RAPL counters (kind=counter, domain one of {', '.join(RAPL_DOMAINS)})")
     return replace(facts, period_s=None)
 
 

@@ -23,7 +23,7 @@ Row = tuple[str, float | None, tuple[tuple[str, str], ...]]
 _KEPLER = {
     "kepler_node_cpu_joules_total": ("counter", "Energy of a zone at node level in joules."),
     "kepler_node_cpu_watts": ("gauge", "Power of a zone at node level in watts."),
-    "kepler_node_cpu_active_joules_total": ("counter", "Energy of a zone that somebody used, in joules."),
+    "kepler_node_cpu_active_joules_total": ("counter", "Active energy of a zone, in joules."),
     "kepler_node_cpu_idle_joules_total": ("counter", "Energy of a zone at idle, in joules."),
     "kepler_node_cpu_usage_ratio": ("gauge", "CPU usage of the node, from 0 to 1."),
     "kepler_container_cpu_joules_total": ("counter", "Energy of a zone by container in joules."),

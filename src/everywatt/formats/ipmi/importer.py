@@ -40,12 +40,12 @@ class Reading:
 
 
 def import_ipmi(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
-    """A tape from such logs. options: start, period_s (where no times are told), zone_h, gain_pct, offset_w."""
+    """A tape from such logs. options: start, period_s (if the log has no times), zone_h, gain_pct, offset_w."""
     readings: list[Reading] = []
     for path in paths:
         readings += parse_log(foreign.lines(path), zone_ns(options))
     if not readings:
-        raise UsageError(f"{paths[0]} holds no power readings of a BMC.", cure="ipmitool dcmi power reading")
+        raise UsageError(f"{paths[0]} contains no power readings of a BMC.", cure="ipmitool dcmi power reading")
     known: dict[str, Any] = {key: float(options[key]) for key in ("gain_pct", "offset_w") if key in options}
     channel = Channel(
         "bmc.power", "W", Kind.GAUGE, "bmc", Domain.PSU, pedigree=Pedigree.INTEGRATED, facts=Facts(quantum=1.0, **known)
@@ -103,8 +103,6 @@ def _times(readings: Sequence[Reading], options: Mapping[str, Any]) -> list[int]
             return times
     period_s = number(options.get("period_s")) or 0.0
     if period_s <= 0:
-        raise UsageError(
-            "The log does not tell when its readings were made.", cure="--set period_s=10, the loop's pause"
-        )
+        raise UsageError("The log contains no times for its readings.", cure="--set period_s=10, the pause of the loop")
     start = parse_utc_ns(str(options["start"]), "iso", "start") if options.get("start") else NS
     return [start + round(place * period_s * NS) for place in range(len(readings))]

@@ -54,10 +54,10 @@ def export_ipw(run: Run, out: Path | None = None) -> list[Path]:
     plan, records = read_plan(folder), read_records(folder)
     levels = list(dict.fromkeys(record.level for record in records))
     if len(levels) != 1:
-        raise UsageError(f"{run.name} has {len(levels)} loads, and that layout has room for one.")
+        raise UsageError(f"{run.name} has {len(levels)} loads, and the ipw layout holds only one.")
     ours = {DATA, "dataset_info.json", "state.json", "summary.json"}
     if out.exists() and (not out.is_dir() or any(one.name not in ours for one in out.iterdir())):
-        raise UsageError(f"{out} is there already and is something else.", cure="--out NAME")
+        raise UsageError(f"{out} exists already and is not an ipw export.", cure="--out NAME")
     owed = owed_by(run, records, plan)
     facts, about = known_facts(run, plan), _machine(run)
     items = _items(plan)

@@ -39,12 +39,12 @@ PARTS: Final = (
 def import_ipw(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
     """A tape, and beside it what `bench llm` keeps. options: model (where the profile has several)."""
     if len(paths) != 1 or not paths[0].is_dir():
-        raise UsageError("One folder of a profile is imported at a time.", cure="everywatt import ipw profile_…/")
+        raise UsageError("Only one profile folder can be imported at a time.", cure="everywatt import ipw profile_…/")
     folder = paths[0]
     summary = _summary(folder)
     queries = list(_queries(folder, _model(summary, options)))
     if not queries:
-        raise UsageError(f"{folder} holds no queries.")
+        raise UsageError(f"{folder} contains no queries.")
     columns = _columns(queries, ours="everywatt" in (summary.get("versions") or {}))
     part, places = _laid_out(queries, columns, _written(summary), *_told(summary))
     warnings = [*_truncated(queries, summary), *_without_energy(queries, columns)]
@@ -97,7 +97,7 @@ def _queries(folder: Path, model: str | None) -> Iterator[Query]:
     for place, row in enumerate(rows(folder)):
         found = row.get("model_metrics")
         if not isinstance(found, Mapping):
-            raise UsageError(f"{folder}, row {place + 1}, has no model_metrics: it is no profile.")
+            raise UsageError(f"{folder}, row {place + 1}, has no model_metrics, so it is not a profile.")
         known = {name: one for name, one in found.items() if isinstance(one, Mapping)}
         if model is not None and model in known:
             yield Query(place, model, row, known[model])
@@ -251,8 +251,9 @@ def _truncated(queries: Sequence[Query], summary: Mapping[str, Any]) -> list[str
         return []
     worst = max(query.seconds or 0.0 for query in longer)
     return [
-        f"{len(longer)} of {len(queries)} queries lasted longer than the {buffer_s:g} s of readings that this profile "
-        f"kept, up to {worst:.0f} s: their energy was truncated and is too small, down to {buffer_s / worst:.0%} of it"
+        f"{len(longer)} of {len(queries)} queries lasted up to {worst:.0f} s, longer than the {buffer_s:g} s of "
+        f"readings that this profile kept: their energy was truncated, down to {buffer_s / worst:.0%} of the true "
+        "value"
     ]
 
 
@@ -261,7 +262,7 @@ def _without_energy(queries: Sequence[Query], columns: Sequence[tuple[str, str, 
     zero = sum(_joules(query, columns) == [0.0] * len(columns) for query in queries) if columns else 0
     found = [f"{none} of {len(queries)} queries have no energy or no duration"] if none else []
     if zero:
-        found.append(f"{zero} of {len(queries)} queries have exactly 0 J: that tool saw no reading inside of them")
+        found.append(f"{zero} of {len(queries)} queries have exactly 0 J: no reading fell into them")
     return found
 
 

@@ -28,8 +28,8 @@ from everywatt.tape.importing import parse_utc_ns
 
 META: Final = "meta_data.json"
 UJ: Final = 1_000_000
-NOTE: Final = "from a tree of Lab-IA"
-INFERRED: Final = "its end is the time of its last reading"
+NOTE: Final = "imported from a Lab-IA tree"
+INFERRED: Final = "its end is inferred from its last reading"
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ def read_tree(root: Path, options: Mapping[str, Any] | None = None) -> Found:
     found = Found()
     folders = sorted({path.parent for name in (META, FILE) for path in root.rglob(name)})
     if not folders:
-        raise UsageError(f"{root} holds no jobs of Lab-IA.", cure=f"folders with {META} and {FILE}")
+        raise UsageError(f"{root} contains no Lab-IA jobs.", cure=f"folders with {META} and {FILE}")
     for folder in folders:
         try:
             found.jobs += _job(folder, options or {})
@@ -67,9 +67,9 @@ def _job(folder: Path, options: Mapping[str, Any]) -> list[JobOnNode]:
     end_ns = told_ns or (times[-1] if times else None)
     job = str(about.get("jobid") or folder.name)
     if not job.isdecimal():
-        raise ValueError(f"'{job}' is not the number of a job")
+        raise ValueError(f"'{job}' is not a job number")
     if start_ns is None or end_ns is None:
-        raise ValueError("it has no times: no reading, and no start_date")
+        raise ValueError("it has no times: no readings, and no start_date")
     end_ns = max(end_ns, start_ns)
     nodes = about.get("node_id")
     names = [str(node) for node in nodes] if isinstance(nodes, list) else [str(nodes or "unknown")]
@@ -89,7 +89,7 @@ def _job(folder: Path, options: Mapping[str, Any]) -> list[JobOnNode]:
         coverage=min(covered_s / length_s, 1.0) if length_s else 0.0,
         pedigree="integrated" if devices else "",
         scope="cpu+gpu" if any(part.domain == "gpu" for part in devices) else "cpu" if devices else "",
-        refused=None if devices else "its log has no power of it",
+        refused=None if devices else "its log contains no power of the job",
         devices=tuple(devices),
         complete=told_ns is not None,
         note=NOTE if told_ns is not None else f"{NOTE}; {INFERRED}",
@@ -180,7 +180,7 @@ def write_job(root: Path, job: JobOnNode) -> Path | None:
     Nothing is written over, and a record whose user cannot be a folder is an error.
     """
     if not is_name(job.user):
-        raise UsageError(f"'{job.user}' cannot be the name of a folder.")
+        raise UsageError(f"'{job.user}' is not a valid name for a folder.")
     month = f"{datetime.fromtimestamp(job.start_s):%Y_%m}"
     folder = root / month / job.user / str(job.job_id)
     if (folder / META).exists() and _meta(folder / META).get("node_id") != job.node:

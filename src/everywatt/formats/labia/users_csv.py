@@ -88,12 +88,12 @@ def spoken(seconds: float) -> str:
 def append(folder: Path, user: str, rows: Iterable[Sequence[str]], generation: str) -> int:
     """Add rows to a user's table; gives how many were new. Waits for another writer; readers see old or new, whole."""
     if not is_name(user):
-        raise UsageError(f"'{user}' cannot be the name of a file.")
+        raise UsageError(f"'{user}' is not a valid name for a file.")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{user}.csv"
     with exclusive(folder / f".{user}.csv.lock", WAIT_S) as mine:
         if not mine:
-            raise EverywattError(f"{path} was locked by another for {WAIT_S:g} s.", cure="try again")
+            raise EverywattError(f"{path} was locked by another process for {WAIT_S:g} s.", cure="try again")
         there = _read(path, generation)
         known = {tuple(row[: DATE + 1]): list(row) for row in reversed(there)}
         before = len(known)
@@ -114,7 +114,7 @@ def _read(path: Path, generation: str) -> list[list[str]]:
     if rows and [_plain(head) for head in rows[0]] != heads:
         other = next((name for name in HEADS if [_plain(h) for h in HEADS[name]] == [_plain(h) for h in rows[0]]), None)
         cure = f"--to labia-csv{'-co2' if other == 'co2' else ''}" if other else "another folder"
-        raise UsageError(f"{path} has other columns.", cure=cure)
+        raise UsageError(f"{path} has different columns.", cure=cure)
     return [row for row in rows[1:] if len(row) > DATE]
 
 

@@ -50,7 +50,9 @@ def import_monitor(paths: Sequence[Path], out: Path, options: Mapping[str, Any])
     for path in paths:
         lines += parse_lines(foreign.lines(path), zone_ns(options))
     if not lines:
-        raise UsageError(f"{paths[0]} holds no rows of nvidia-smi dmon or pmon.", cure="a log with its # gpu line")
+        raise UsageError(
+            f"{paths[0]} contains no rows of nvidia-smi dmon or pmon.", cure="a log with its '# gpu' header line"
+        )
     of_processes = any("pid" in line.cells for line in lines)
     tables = (_processes if of_processes else _devices)(lines, options)
     timed = all(line.utc_ns is not None for line in lines)
@@ -101,7 +103,7 @@ def _instants(lines: Sequence[Line], turns: Sequence[int], options: Mapping[str,
         ]
     period_s = number(options.get("period_s", 1.0)) or 0.0
     if not 0 < period_s < 86_400:
-        raise UsageError(f"period_s = {options.get('period_s')!r} is not a time between rows.", cure="period_s=1")
+        raise UsageError(f"period_s = {options.get('period_s')!r} is not a valid period.", cure="period_s=1")
     start = parse_utc_ns(str(options["start"]), "iso", "start") if options.get("start") else NS
     return [start + round(turn * period_s * NS) for turn in turns]
 

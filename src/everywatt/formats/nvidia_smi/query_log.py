@@ -49,7 +49,7 @@ def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, An
     rows = [row for path in paths for row in parse_csv(foreign.lines(path))]
     timed = [row for row in rows if row.time is not None]
     if not timed:
-        raise UsageError(f"{paths[0]} holds no rows of nvidia-smi with a time stamp.", cure="log with --format=csv")
+        raise UsageError(f"{paths[0]} contains no nvidia-smi rows with a timestamp.", cure="log with --format=csv")
     shift_ns = round(float(options.get("zone_h", 0)) * 3600 * NS)
     by_gpu: dict[str, list[SmiRow]] = {}
     for row in timed:
@@ -62,7 +62,7 @@ def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, An
         at_ns = [_utc_ns(row) - shift_ns - first_ns for row in mine]
         recordings += _recordings(f"gpu.{card}", mine, at_ns, options)
     if not recordings:
-        raise UsageError(f"{paths[0]} has no column that is known.", cure="a column such as power.draw")
+        raise UsageError(f"{paths[0]} has no known column.", cure="include a column such as power.draw")
     last_ns = max(_utc_ns(row) for row in timed) - shift_ns
     anchors = [Anchor(NS, first_ns + NS, NS, 0), Anchor(last_ns - first_ns, last_ns, last_ns - first_ns, 0)]
     told = {"imported_from": [path.name for path in paths], **dict(options.get("meta", {}))}
@@ -110,7 +110,7 @@ def _recordings(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapp
 
 
 def _who(row: SmiRow, options: Mapping[str, Any]) -> tuple[str, str]:
-    """The UUID of a row's card and its slot, as far as they are told."""
+    """The UUID of a row's card and its slot, as far as they are known."""
     return str(row.texts.get("uuid") or options.get("uuid") or ""), row.texts.get("pci.bus_id") or ""
 
 

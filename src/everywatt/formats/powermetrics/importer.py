@@ -27,7 +27,9 @@ def import_powermetrics(paths: Sequence[Path], out: Path, options: Mapping[str, 
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error}.") from error
     if not samples:
-        raise UsageError(f"{paths[0]} holds no sample with power.", cure="powermetrics --samplers cpu_power,gpu_power")
+        raise UsageError(
+            f"{paths[0]} contains no sample with power.", cure="powermetrics --samplers cpu_power,gpu_power"
+        )
     samples.sort(key=lambda sample: sample.time)
     parts = [part for part in _ORDER if any(part in sample.watts for sample in samples)]
     usual_s = sorted(sample.elapsed_s for sample in samples)[len(samples) // 2]

@@ -80,7 +80,7 @@ def read_old(paths: Iterable[Path]) -> list[OldLine]:
         for file in files:
             found += _read(file)
     if not found:
-        raise UsageError("There is nothing in these files.")
+        raise UsageError("These files are empty.")
     return found
 
 
@@ -95,7 +95,7 @@ def _read(file: Path) -> list[OldLine]:
 
 def _line(file: Path, number: int, line: Any) -> OldLine:
     if not isinstance(line, dict):
-        raise UsageError(f"{file} holds no table of results.")
+        raise UsageError(f"{file} contains no table of results.")
     keys = set(line)
     readers: tuple[tuple[set[str], Callable[[Mapping[str, Any], str], OldLine]], ...] = (
         ({"energy_per_sample_mj", "accuracy_%"}, _sheet),
@@ -113,9 +113,7 @@ def _line(file: Path, number: int, line: Any) -> OldLine:
                 return reader(line, file.name)
             except ValueError as error:
                 raise UsageError(f"{file}, line {number}: {error}.") from None
-    raise UsageError(
-        f"{file}: these are not the columns of a known result file: {', '.join(sorted(map(str, keys))[:8])}."
-    )
+    raise UsageError(f"{file}: not the columns of a known result file: {', '.join(sorted(map(str, keys))[:8])}.")
 
 
 def _sheet(line: Mapping[str, Any], source: str) -> OldFigure:
@@ -159,9 +157,9 @@ def _trial(line: Mapping[str, Any], source: str) -> OldFigure:
 
 def _trial_note(line: Mapping[str, Any]) -> str:
     """What is wrong with the file's own words."""
-    said = ["its energy_per_inference is that of a batch"]
+    said = ["its energy_per_inference is the energy of a batch"]
     if str(line.get("precision", "")).lower() == "int8" and "int8" not in str(line.get("dtype", "")):
-        said.append(f"called int8, but its dtype is {line.get('dtype') or 'not told'}")
+        said.append(f"labelled int8, but its dtype is {line.get('dtype') or 'unknown'}")
     return "; ".join(said)
 
 
@@ -175,7 +173,7 @@ def _aggregated(line: Mapping[str, Any], source: str) -> OldFigure:
         power_w=_scaled(line, "mean_power_w_mean"),
         energy_per_batch_j=_scaled(line, "energy_per_inference_mj_mean", 1e-3),
         size_mb=_scaled(line, "model_size_mb_mean"),
-        note="a mean over trials; its energy_per_inference is that of a batch",
+        note="mean over trials; its energy_per_inference is the energy of a batch",
     )
 
 
@@ -209,7 +207,7 @@ def _training(line: Mapping[str, Any], source: str) -> OldFigure:
         accuracy=_scaled(line, "final_val_acc"),
         power_w=_scaled(line, "mean_power_w"),
         energy_j=_scaled(line, "total_energy_j"),
-        note=f"a training of {_scaled(line, 'train_time_s'):g} s" if line.get("train_time_s") else "a training",
+        note=f"a training run of {_scaled(line, 'train_time_s'):g} s" if line.get("train_time_s") else "a training",
     )
 
 
@@ -223,7 +221,7 @@ def _impact(line: Mapping[str, Any], source: str) -> OldLayer:
         logit_l2=_scaled(line, "logit_l2"),
         change=worse if drop is None else drop,
         impact=_scaled(line, "impact_score"),
-        note="its layers were set to zero, not quantised; impact adds nats to a length of logits",
+        note="its layers were set to zero, not quantised; impact adds nats to a norm of logits",
     )
 
 
@@ -235,7 +233,7 @@ def _layer(line: Mapping[str, Any], source: str) -> OldLayer:
         seconds=_scaled(line, "mean_time_ms", 1e-3),
         share=_scaled(line, "percent_total", 0.01),
         energy_j=_scaled(line, "energy_j"),
-        note="shares are of the layers that were hooked: what was not (Conv1D of GPT-2) is spread over them",
+        note="shares refer to hooked layers only: the energy of others (Conv1D of GPT-2) is spread over them",
     )
 
 

@@ -25,9 +25,9 @@ def query(
 ) -> list[bytes]:
     """The records that the API has, as lines. `head` and `tail` are the first and the last so many of each series."""
     if head is not None and tail is not None:
-        raise UsageError("Give --head or --tail, not both.")
+        raise UsageError("--head and --tail exclude each other.")
     if end_ns is not None and end_ns <= start_ns:
-        raise UsageError("The end is not after the start.", cure="--start -1h --end now")
+        raise UsageError("The end must be after the start.", cure="--start -1h --end now")
     asked: dict[str, Any] = {"start": iso(start_ns)}
     told = {"end": None if end_ns is None else iso(end_ns), "head": head, "tail": tail, "bucket": bucket}
     asked.update({key: value for key, value in told.items() if value is not None})
@@ -36,7 +36,7 @@ def query(
     try:
         data = client.ask(PATH, body=json.dumps(asked).encode(), check=_whole)
     except NotTaken as error:
-        raise MeasurementRefused(f"{client.shown} refuses the query: {str(error).rstrip('.')}.") from None
+        raise MeasurementRefused(f"{client.shown} rejected the query: {str(error).rstrip('.')}.") from None
     return [line for line in data.split(b"\n") if line.strip()]
 
 
@@ -45,4 +45,4 @@ def _whole(data: bytes) -> None:
     lines = data.strip().split(b"\n")
     for line in (lines[0], lines[-1]) if data.strip() else ():
         if not isinstance(json.loads(line), dict):
-            raise ValueError("it is no record")
+            raise ValueError("it is not a record")

@@ -1,4 +1,5 @@
-"""Records of Sage/Waggle (ndjson) become a run: one tape a node, one channel a series, watts where they are told."""
+"""Records of Sage/Waggle (ndjson) become a run: one tape per node, one channel per series, with watts where
+reported."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def import_sage(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) ->
     """A run from ndjson of the Sage data API (also .gz). options: name (only series whose name contains it)."""
     parts = parts_of((line for path in paths for line in foreign.lines(path)), str(options.get("name", "")))
     if not parts:
-        raise UsageError(f"{paths[0]} holds no records of Sage.", cure="lines with timestamp, name, value and meta")
+        raise UsageError(f"{paths[0]} contains no Sage records.", cure="lines with timestamp, name, value and meta")
     return write_parts(out, parts, paths, options)
 
 
@@ -34,7 +35,7 @@ def parts_of(lines: Iterable[str | bytes], wanted: str = "") -> list[Part]:
 
 
 def take_record(line: str | bytes, series: dict[tuple[str, str], Table], wanted: str) -> bool:
-    """Add one record (a line of ndjson) to its series; False where it is none."""
+    """Add one record (a line of ndjson) to its series; False if it is not one."""
     if not line.strip():
         return True
     try:

@@ -32,9 +32,9 @@ def import_tegrastats(paths: Sequence[Path], out: Path, options: Mapping[str, An
         interval_ns = round(float(options.get("interval_s", 1.0)) * NS)
         shift_ns = round(float(options.get("zone_h", 0)) * 3600 * NS)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"interval_s and zone_h are numbers: {error}.") from None
+        raise UsageError(f"interval_s and zone_h must be numbers: {error}.") from None
     if interval_ns <= 0:
-        raise UsageError("interval_s is more than 0.")
+        raise UsageError("interval_s must be above 0.")
     timed: list[tuple[int, TegraLine]] = []
     lines = odd = stepped = 0
     for path in paths:
@@ -44,11 +44,11 @@ def import_tegrastats(paths: Sequence[Path], out: Path, options: Mapping[str, An
         placed, steps = _times(found, path, interval_ns, shift_ns, options)
         timed, stepped = timed + placed, stepped + steps
     if not timed:
-        raise UsageError(f"{paths[0]} holds no line of tegrastats.")
+        raise UsageError(f"{paths[0]} contains no tegrastats lines.")
     timed.sort(key=lambda pair: pair[0])
     channels = _channels([line for _, line in timed])
     if not any(channel.unit == "W" for channel, _ in channels):
-        raise UsageError(f"{paths[0]} tells of no power.", cure="record tegrastats with sudo")
+        raise UsageError(f"{paths[0]} contains no power.", cure="record tegrastats with sudo")
     takes = [take for _, take in channels]
     info = GroupInfo("tegrastats", "tegrastats", "jetson", tuple(channel for channel, _ in channels))
     meta = {"lines": lines, "lines_not_understood": odd, "clock_steps": stepped, **dict(options.get("meta", {}))}

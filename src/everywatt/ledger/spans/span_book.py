@@ -33,8 +33,8 @@ def span_book(
     """Every joule of some windows of each tape with the span that owes it."""
     if idle_policy != "separate":
         raise UsageError(
-            "Spans share idle by overlap: what the devices drew while they were open is theirs.",
-            cure="leave --idle-policy out, or ask by process",
+            "Spans share idle energy by overlap: each gets what the devices drew while it was open.",
+            cure="leave --idle-policy out, or group by process",
         )
     pages = []
     for tape, asked, level in zip(tapes, windows, levels, strict=True):

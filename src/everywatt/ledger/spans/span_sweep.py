@@ -72,7 +72,7 @@ def _deepest_first(parents: Sequence[int], children: dict[int, list[int]]) -> li
         order += young
         young = [child for parent in young for child in children.get(parent, ())]
     if len(order) < len(parents):
-        raise ValueError("spans are each other's parents")
+        raise ValueError("spans contain each other")
     return order[::-1]
 
 

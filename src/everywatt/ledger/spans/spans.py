@@ -38,7 +38,7 @@ from everywatt.ledger.spans.span_owners import SpanOwners, span_owners, takes_pa
 from everywatt.ledger.spans.span_sweep import Floats, Line, Pieces, Stretches
 from everywatt.ledger.split.amounts import UJ, apportion, microjoules, of_devices
 
-OUTSIDE = Owner(OwnerKind.OTHER, "other", "outside of the spans")
+OUTSIDE = Owner(OwnerKind.OTHER, "other", "outside the spans")
 EXACT_SPANS = 64  # up to so many, what an edge takes from one span it gives to another, in the budgets too
 BY_OVERLAP = "by-overlap"
 TOLERANCE = 1e-4  # of the total: two ways of adding up the same readings
@@ -247,7 +247,7 @@ def _scaled(account: _Account, amount_uj: int, number: int | None) -> Energy:
     scaled = [
         Term(term.source, term.key, account.aliasing_j[own])
         if term.source == "aliasing" and own is not None
-        else Term(term.source, term.key, term.joules * (timed if term.key.startswith("offset:") else share))
+        else term._replace(joules=term.joules * (timed if "offset" in (term.source, term.key[:6]) else share))
         for term in budget.terms
     ]
     edges = account.edges[number] if number is not None else ()
@@ -280,8 +280,8 @@ def _details(span: Span) -> dict[str, Any]:
 def _notes(owners: SpanOwners) -> tuple[str, ...]:
     notes = []
     if not owners.spans:
-        notes.append("the run has no spans: everything is outside of them")
+        notes.append("the run has no spans: everything is outside them")
     still = sum(span.end_ns is None for span in owners.spans)
     if still:
-        notes.append(f"{still} of {len(owners.spans)} spans never ended and are charged until the end of the window")
+        notes.append(f"{still} of {len(owners.spans)} spans did not end and are charged up to the end of the window")
     return tuple(notes)

@@ -91,11 +91,11 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
         mine = roll.subject[known.owner]
         seen = sums(known.stretch[mine], known.amount[mine], len(stretches))
         more = remainder(use.cgroups.used(stretches.starts_ns, stretches.ends_ns), seen, most_owed)
-        roll.rest_at = roll.add(ProcessFacts(0, None, "processes of the command that came and went", exited=True))
+        roll.rest_at = roll.add(ProcessFacts(0, None, "short-lived processes of the command", exited=True))
         uses = uses.and_also(np.flatnonzero(more), roll.rest_at, more[more > 0])
     notes = []
     if use.busy is None:
-        notes.append("CPU time of the host was not recorded, so other processes are not told apart")
+        notes.append("the host's CPU time was not recorded, so other processes cannot be separated")
     else:
         used = sums(uses.stretch, uses.amount, len(stretches))
         more = remainder(use.busy.used(stretches.starts_ns, stretches.ends_ns), used, most_owed)
@@ -105,7 +105,7 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
         uses = uses.and_also(np.flatnonzero(more), np.where(nobody, NOBODY_AT, OTHER_AT)[more > 0], more[more > 0])
     unseen = len(processes.hidden - processes.seen.keys())
     if unseen:
-        notes.append(f"{unseen} processes of other users are hidden (hidepid) and so are part of other")
+        notes.append(f"{unseen} processes of other users are hidden (hidepid) and counted as other")
     edges = np.asarray(processes.edges)
     partial = ~(np.isin(stretches.starts_ns, edges) & np.isin(stretches.ends_ns, edges))
     return CpuUse(stretches, uses, partial, tuple(notes))

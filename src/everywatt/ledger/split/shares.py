@@ -25,7 +25,8 @@ class DeviceShares:
     `paths_j` is the sum over stretches, `energy` the window's own integral. `owned_s` is each owner's part of the time
     that was shared, so that a watt more of idle is so many joules less for it. `unsure` is by
     how much the cost of a unit of use may differ between owners (95 %, relative), `doubt_j` what else is not sure of
-    each owner's share, `use` what was measured, and `method` how the active joules were split.
+    each owner's share, and `method` how the active joules were split. `occupancy` is which part of the CPUs each owner
+    kept busy on average, None where the power of the device rises in proportion to that.
     """
 
     label: str
@@ -39,6 +40,7 @@ class DeviceShares:
     method: str
     unsure: float
     doubt_j: Floats
+    occupancy: Floats | None = None
     notes: tuple[str, ...] = ()
 
 

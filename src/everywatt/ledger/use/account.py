@@ -49,6 +49,8 @@ class TapeUse:
         self.idle_spans: list[tuple[int, int]] = []
         self.cpus = float(tape.meta.get("host", {}).get("cpus") or 0)
         self.packages = _whole_numbers(tape.meta.get("host", {}).get("packages"))
+        threads = tape.meta.get("host", {}).get("threads_per_core")
+        self.threads_per_core = threads if isinstance(threads, int) and threads > 0 else None
         self.memory_bytes = tape.meta.get("host", {}).get("memory_bytes")
 
     def update(self, tape: Tape) -> None:

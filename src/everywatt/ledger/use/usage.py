@@ -264,14 +264,14 @@ class ProcessUse:
         number = self._exited.get(key)
         if number is None:
             if parent is None:
-                facts = ProcessFacts(0, None, f"{name}, came and went", uid=uid, exited=True)
+                facts = ProcessFacts(0, None, f"{name}, short-lived", uid=uid, exited=True)
                 facts.more["of"] = name
             else:
                 of = self.processes[parent]
                 facts = ProcessFacts(of.pid, of.start, "", of.pid, None, of.uid, of.cgroup, of.meter, parent=parent)
                 facts.exited, facts.meter = True, of.meter and not of.reaper
                 of_whom = "the command" if of.reaper else of.name
-                facts.name = f"children of {of_whom} that came and went"
+                facts.name = f"short-lived children of {of_whom}"
             number = self._exited[key] = len(self.processes)
             self.processes.append(facts)
         return number

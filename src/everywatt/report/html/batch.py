@@ -24,13 +24,18 @@ MOST_POINTS = 400
 MOST_ROWS = 25
 DEVICE_COLUMNS = (
     *("device", Column("done", ""), Column("failed", ""), Column("retries", ""), Column("items/s", "")),
-    *(Column("busy", "%"), Column("waited", "s"), Column("use min/mean/max", align="right"), Column("memory", "B")),
-    *(Column("power", "W"), Column("energy", "J"), Column("J an item", ""), Column("while it waited", "J")),
+    *(
+        Column("busy", "%"),
+        Column("waited", "s"),
+        Column("util min/mean/max", align="right"),
+        Column("memory", "B"),
+    ),
+    *(Column("power", "W"), Column("energy", "J"), Column("J/item", ""), Column("while waiting", "J")),
 )
 
 
 def batch_of(run: Run) -> BatchFigures | None:
-    """The figures of a run that is a batch; None where it is none, or where it has none."""
+    """The figures of a run that is a batch; None if it is not one, or has none."""
     if not run.path.is_dir() or not (run.path / JOURNAL).is_file():
         return None
     try:
@@ -40,7 +45,7 @@ def batch_of(run: Run) -> BatchFigures | None:
 
 
 def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
-    """What the page shows of a batch; None where the run is none."""
+    """What the page shows of a batch; None if the run is not one."""
     if found is None:
         return None
     windows = _busy(run)

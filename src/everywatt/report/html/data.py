@@ -70,7 +70,7 @@ def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -
     """One run of the document."""
     energy, net, idle = run.energy(), run.energy_net(), _baseline(run)
     lines = lines_of(run, lambda share, text: tell(0.6 * share, text))
-    tell(0.6, "putting the ticks together")
+    tell(0.6, "collecting the ticks")
     total = total_line(lines)
     charts = charts_of([*lines, total] if total else lines, most_bytes)
     tell(0.8, "phases")
@@ -119,7 +119,7 @@ def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Seq
         # The interval of the energy has what gaps may hide, of which the mean of the observed time knows nothing.
         sides = [side / energy.joules * mean for side in energy.sides()] if energy.coverage == 1.0 else []
         shown = format_watts(mean, *sides)
-        figures.append({"label": "Mean power", "value": shown, "about": "energy over the time that was observed"})
+        figures.append({"label": "Mean power", "value": shown, "about": "energy / observed time"})
     peaks = [(float(line.watts.max()), line.label) for line in lines if line.in_total and len(line.watts)]
     if peaks:
         watts, label = max(peaks)
@@ -184,7 +184,7 @@ def charts_of(lines: Sequence[Line], most_bytes: float | None) -> list[dict[str,
 
 
 def ledger_of(run: Run) -> dict[str, Any]:
-    """Who owes the joules; where there is no ledger, why."""
+    """The owners of the joules, or why there is no ledger."""
     if not any(group.info.table for tape in run.tapes for group in tape.groups):
         return {"refused": "processes were not recorded"}
     try:
@@ -192,7 +192,7 @@ def ledger_of(run: Run) -> dict[str, Any]:
     except EverywattError as error:
         return {"refused": error.message}
     if not ledger.entries:
-        return {"refused": "; ".join(ledger.notes) or "no owner was seen"}
+        return {"refused": "; ".join(ledger.notes) or "no owner was observed"}
     data: dict[str, Any] = ledger.to_dict(top=MOST_OWNERS)
     data["total"] = shown_energy(replace(ledger.total, parts=()))
     rest = data["rest"]
@@ -238,7 +238,12 @@ def _carbon(found: Footprint | None) -> dict[str, Any] | None:
     if found is None:
         return None
     rows = []
-    labels = {"energy": "At the plug", "carbon": "Carbon", "carbon_varying": "Carbon, as the grid was", "cost": "Cost"}
+    labels = {
+        "energy": "At the plug",
+        "carbon": "Carbon",
+        "carbon_varying": "Carbon, grid intensity over time",
+        "cost": "Cost",
+    }
     for name, label in labels.items():
         amount = getattr(found, name)
         if amount is not None:
@@ -301,12 +306,12 @@ def comparison(runs: Sequence[Run]) -> dict[str, Any]:
             "why": "",
         }
         if energy is first:
-            row["why"] = "what the others are compared with"
+            row["why"] = "baseline"
         else:
             try:
                 ratio = energy.ratio(first)
                 row["ratio"] = {**ratio.to_dict(), "shown": str(ratio)}
-                row["verdict"] = "more" if ratio.low > 1 else "less" if ratio.high < 1 else "no difference shown"
+                row["verdict"] = "more" if ratio.low > 1 else "less" if ratio.high < 1 else "no difference detected"
             except ScopeError:
                 row["why"] = (
                     f"not compared: it covers {energy.scope or 'nothing'}, the first run {first.scope or 'nothing'}"

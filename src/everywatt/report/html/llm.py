@@ -31,7 +31,7 @@ def llm_view(run: Run) -> dict[str, Any] | None:
     except EverywattError as error:
         return {"refused": error.message}
     if not found:
-        return {"refused": "no query was finished"}
+        return {"refused": "no query finished"}
     items = [{**item, "level": one.level} for one in found for item in one.items]
     return {
         "model": model_name(plan),

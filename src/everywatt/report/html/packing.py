@@ -80,7 +80,7 @@ def _planes(column: Column) -> tuple[bytes, int, bytes]:
     zigzag = ((steps << 1) ^ (steps >> 63)).astype("<u8")
     width = max(1, -(-int(zigzag.max(initial=0)).bit_length() // 8))
     if width > MOST_BYTES:
-        raise ValueError(f"{column.name} needs more than {MOST_BYTES} bytes a number")
+        raise ValueError(f"{column.name} needs more than {MOST_BYTES} bytes per number")
     planes = np.ascontiguousarray(zigzag.view(np.uint8).reshape(-1, 8)[:, :width].T)
     return planes.tobytes(), width, holes
 

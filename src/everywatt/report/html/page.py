@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, its scripts and its document inside. It asks nobody for anything.
+"""The page: one HTML file with its style, its scripts and its document inside. It makes no requests.
 
 The scripts are driven by one JSON document (`data.report_document`); whoever has another way to bring that document to
 a browser can use the same files.

@@ -19,7 +19,7 @@ from everywatt.report.html.tables import table_view
 from everywatt.report.html.trials import ENDED, energy_of, made_now, ratios_of, trials_of
 
 MOST_LAYERS = 500
-TITLES = ("Cost", "What it gives", "In percent of the baseline")
+TITLES = ("Cost", "Quality", "Percent of the baseline")
 
 
 def precision_document(result: Result, *, run: Run | None = None, command: Sequence[str] = ()) -> dict[str, Any]:
@@ -53,9 +53,9 @@ def precision_document(result: Result, *, run: Run | None = None, command: Seque
 def _alone(result: Result) -> str:
     base = result.baseline
     if base is None:
-        return "no precision has a figure"
+        return "no precision has an energy"
     each = base.energy_per_sample(result.job.batch_size)
-    return f"{base.precision}: no energy figure" if each is None else f"{base.precision}: {each.quantity('J')} a sample"
+    return f"{base.precision}: no energy" if each is None else f"{base.precision}: {each.quantity('J')} per sample"
 
 
 def _candidate(place: int, row: Row, result: Result) -> dict[str, Any]:
@@ -102,14 +102,16 @@ def _joules(amount: float | None) -> str:
 def _sensitivity(result: Result) -> dict[str, Any] | None:
     if not result.sensitivity:
         return None
-    return table_view(replace(tables.sensitivity_table(result, most=MOST_LAYERS), title="What to quantise first"))
+    return table_view(
+        replace(tables.sensitivity_table(result, most=MOST_LAYERS), title="Layers in order of sensitivity")
+    )
 
 
 def _pairs(result: Result) -> list[list[str]]:
     job = result.job
     length = next((row.seq_length for row in result.rows if row.seq_length), None)
     pairs = [
-        ("Run", result.run or "no recording"),
+        ("Run", result.run or "nothing recorded"),
         ("Ended", ENDED.get(result.ended, result.ended)),
         ("Model", job.name),
         ("Task", job.task),

@@ -17,7 +17,7 @@ from everywatt.slurm.site.totals import UJ, shown_id
 
 WIDTH = 720
 MOST = 40
-TITLES = {"user": "By user", "account": "By account", "state": "By how jobs ended", "partition": "By partition"}
+TITLES = {"user": "By user", "account": "By account", "state": "By final state", "partition": "By partition"}
 
 
 def site_page(month: Month, factors: Sequence[str] = (), currency: str = "") -> str:
@@ -25,10 +25,10 @@ def site_page(month: Month, factors: Sequence[str] = (), currency: str = "") -> 
     style = asset("html/page.css")
     title = f"Jobs of {month.month}"
     body = [
-        _card("In all", _hero(month, factors, currency)),
+        _card("Total", _hero(month, factors, currency)),
         _card("By day", _days(month)),
         *(_card(text, _group(name, month, currency)) for name, text in TITLES.items()),
-        _card("The jobs that used most", _jobs(month.costliest)),
+        _card("Jobs with the highest energy", _jobs(month.costliest)),
     ]
     return f"""<!doctype html>
 <html lang="en">
@@ -61,14 +61,17 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
     figures = [("jobs", str(total["jobs"]), _records(total["refused"], "without a figure"))]
     if total["energy_uj"] is not None:
         figures.append(("energy of jobs", short(total), format_quantity(total["energy_uj"] / UJ / 3600, "Wh")))
-    names = (("idle_uj", "idle of what was given", "by allocation"), ("waste_uj", "waste", "given and not used"))
+    names = (
+        ("idle_uj", "idle energy of allocations", "by allocation"),
+        ("waste_uj", "waste", "allocated but not used"),
+    )
     figures += [(name, amount(total, key) or "-", about) for key, name, about in names]
     if total["wall_uj"] is not None:
-        figures.append(("at the wall", amount(total, "wall_uj") or "-", "jobs of nodes that have a meter"))
+        figures.append(("at the wall", amount(total, "wall_uj") or "-", "jobs on nodes with a meter"))
     if total["carbon_g"] is not None:
-        figures.append(("carbon", format_quantity(total["carbon_g"], "g CO2e"), "one figure for the grid"))
+        figures.append(("carbon", format_quantity(total["carbon_g"], "g CO2e"), "one intensity for the grid"))
     if total["carbon_varying_g"] is not None:
-        left = _records(total["uncovered"], "outside of the table") or "the grid at the time"
+        left = _records(total["uncovered"], "outside the table") or "intensity at the time"
         figures.append(("carbon over time", format_quantity(total["carbon_varying_g"], "g CO2e"), left))
     if total["cost"] is not None:
         figures.append(("cost", format_money(total["cost"], currency), ""))
@@ -90,7 +93,7 @@ def _days(month: Month) -> str:
     """A column for each day, at its place in the month, and the same as a table."""
     rows = month.groups["day"]
     if not rows:
-        return "<p>No job ended in this time.</p>"
+        return "<p>No job ended in this period.</p>"
     largest = max((row["energy_uj"] or 0 for row in rows), default=0) or 1
     step = WIDTH / len(month.days)
     places = {day.isoformat(): place for place, day in enumerate(month.days)}

@@ -21,10 +21,10 @@ from everywatt.report.html.data import provenance
 from everywatt.report.html.tables import table_view
 
 ENDED = {
-    "decided": "every question was answered",
-    "trials": "all trials that were asked for",
-    "time": "the time was up",
-    "failures": "a command failed again and again",
+    "decided": "every query was answered",
+    "trials": "all requested trials finished",
+    "time": "time limit reached",
+    "failures": "a command failed repeatedly",
     "interrupted": "interrupted",
 }
 
@@ -74,7 +74,7 @@ def _title(found: Sequence[Figures], choice: Choice | None) -> str:
 
 def _alone(one: Figures) -> str:
     if one.energy is None:
-        return "there is no energy figure"
+        return "no energy was measured"
     return f"{one.candidate.label} uses {one.energy.quantity('J')}"
 
 
@@ -91,7 +91,7 @@ def _remarks(result: Result) -> list[str]:
     lines += [f"{one.candidate.label}: {far_off(one)}" for one in result.found if one.outliers]
     floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
     if floors:
-        lines.append(f"smallest difference that these trials could show: {format_percent(max(floors))}")
+        lines.append(f"smallest detectable difference: {format_percent(max(floors))}")
     return [*lines, *result.notes]
 
 
@@ -145,7 +145,7 @@ def trials_of(found: Sequence[Figures]) -> list[dict[str, Any]]:
 def _trial(number: int, trial: Trial, place: int, label: str, far: bool) -> dict[str, Any]:
     energy = trial.energy
     known = energy is not None and energy.joules is not None
-    remarks = [*(["failed"] if trial.failed else []), *(["far off the others"] if far else [])]
+    remarks = [*(["failed"] if trial.failed else []), *(["outlier"] if far else [])]
     return {
         "number": number,
         "block": trial.block,
@@ -169,7 +169,7 @@ def _shown(energy: Energy | None) -> str:
 def _pairs(result: Result) -> list[list[str]]:
     plan = result.plan
     pairs = [
-        ("Run", result.run or "no recording"),
+        ("Run", result.run or "nothing recorded"),
         ("Ended", ENDED.get(result.ended, result.ended)),
         ("Target", format_percent(plan.target) if plan.trials is None else f"{plan.trials} trials of each"),
         ("Warm-up", f"{plan.warmup} of each, not counted"),

@@ -121,17 +121,23 @@ class AgentSource:
         try:
             response = self._client.get()
         except NetworkError as error:
-            cure = "--ca FILE, with the certificate to trust" if error.kind == "certificate" else "the agent's address"
+            cure = (
+                "--ca FILE, with the certificate to trust"
+                if error.kind == "certificate"
+                else "check the agent's address"
+            )
             raise MeasurementRefused(f"{shown} does not answer: {error.reason}.", cure=cure) from error
         if response.status != 200:
-            cure = "--token-file FILE, with the agent's token" if response.status == 401 else "the agent's address"
+            cure = (
+                "--token-file FILE, with the agent's token" if response.status == 401 else "check the agent's address"
+            )
             raise MeasurementRefused(
                 f"{shown} does not answer: HTTP {response.status} {response.reason}".rstrip() + ".", cure=cure
             )
         text = response.text
         found = [sample for sample in samples(text) if sample[0].startswith("everywatt_")]
         if not any(name in ("everywatt_power_watts", "everywatt_energy_joules_total") for name, _, _ in found):
-            raise MeasurementRefused(f"{shown} has no metric of everywatt: is it an agent?")
+            raise MeasurementRefused(f"{shown} has no everywatt metrics: is it an agent?")
         ticks = _TICK.findall(text)
         return found, max(map(int, ticks)) / 1000 if ticks else None
 
@@ -154,7 +160,7 @@ class AgentSource:
             devices=devices,
             total_w=power_w,
             averages_w=averages_w,
-            total=Amount(math.fsum(counted)) if counted else Amount(refused="the agent gives no energy"),
+            total=Amount(math.fsum(counted)) if counted else Amount(refused="the agent reports no energy"),
             history_w=history_w,
             host=HostNow(self.title.partition(":")[0]),
             owners=self._owners(),
@@ -189,7 +195,7 @@ class AgentSource:
             name,
             power_w=power_w if age_s < 5 * self._interval_s + TIMEOUT_S else None,
             averages_w=tuple(rolling.watts),
-            energy=Amount(joules) if joules is not None else Amount(refused="the agent gives no energy"),
+            energy=Amount(joules) if joules is not None else Amount(refused="the agent reports no energy"),
             in_total=values.get("total", 1.0) != 0,
             utilisation_pct=None if "utilisation_ratio" not in values else 100 * values["utilisation_ratio"],
             memory_bytes=values.get("memory_bytes"),
@@ -202,7 +208,7 @@ class AgentSource:
         )
 
     def _owners(self) -> Owners | None:
-        """Owners by what their counters have grown since the last look, or between the ticks that were told."""
+        """Owners by what their counters have grown since the last look, or between reported ticks."""
         joules = _owner_joules(self._last)
         if not joules:
             return None

@@ -138,7 +138,7 @@ class MonitorApp(App[int]):
             self.exit(error.exit_code)
             return
         except OSError as error:
-            self.error = EverywattError(f"The view ended: {error.strerror or error}.")
+            self.error = EverywattError(f"The view stopped: {error.strerror or error}.")
             self.exit(1)
             return
         finally:

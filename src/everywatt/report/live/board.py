@@ -24,18 +24,18 @@ KEYS = "s sort  d devices  r reverse  / filter  space freeze  u unit  ? help  q 
 
 HELP = (
     "s        sort the owners by the next column      d   sort the devices",
-    "r        turn the order round                    u   energy in J, Wh, kWh",
-    "/        show only what has these words          esc  no filter",
-    "space f  freeze the screen, and go on            ?   this page",
-    "up down  move in the owners (page up, page down) q   leave",
+    "r        reverse the order                       u   energy in J, Wh, kWh",
+    "/        show only rows with these words         esc  clear the filter",
+    "space f  freeze or resume the screen             ?   this page",
+    "up down  scroll the owners (page up, page down)  q   quit",
     "left right home end   move in time, in a finished run",
     "",
     "POWER    mean since the last refresh; 1 S, 5 S, 15 S are rolling averages.",
     "ENERGY   since the recording began; 95 % is half the width of its interval.",
-    "USE      share of the time that the device was busy.",
-    "Red: held back by power cap or heat, or at the power limit. Yellow: near the limit.",
+    "UTIL     share of time in which the device was busy.",
+    "Red: throttled by power cap or heat, or at the power limit. Yellow: near the limit.",
     "Owners share what each device drew; idle, meter (everywatt itself) and what",
-    "could not be assigned have rows of their own, so that all rows add up.",
+    "could not be attributed have rows of their own, so all rows add up.",
 )
 
 
@@ -103,7 +103,7 @@ def _spark_after(pieces: Line, values: tuple[float, ...], view: View, width: int
 def _devices(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     rows = view.devices(snapshot)
     if not rows:
-        return [[], [(" no device measures power here", "dim")]]
+        return [[], [(" no device here measures power", "dim")]]
     useful = [c for c in DEVICE_COLUMNS if c.rank == 0 or any(c.cell(d, view.unit) not in ("-", "") for d in rows)]
     columns = chosen(useful, width - NARROW_SPARK - 1)
     spark = width - sum(column.width + 1 for column in columns) - 1
@@ -159,7 +159,7 @@ def _filled(lines: list[Line], view: View, width: int, height: int) -> list[Line
     if view.typing:
         foot: Line = [(show.cut(f" filter: {view.filter}_", width), "key")]
     elif view.filter:
-        foot = [(show.cut(f" filter: {view.filter}   (esc: none)  {KEYS}", width), "key")]
+        foot = [(show.cut(f" filter: {view.filter}   (esc: clear)  {KEYS}", width), "key")]
     else:
         foot = [(show.cut(f" {KEYS}", width), "dim")]
     body = lines[: height - 1]

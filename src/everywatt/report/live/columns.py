@@ -63,7 +63,7 @@ def _fit(text: str, column: Column, ascii_only: bool) -> str:
 
 
 def device_style(device: DeviceNow) -> str:
-    """Hot where the card is held back or at its limit, warm where it is near; else plain."""
+    """Hot if the card is throttled or at its limit, warm where it is near; else plain."""
     if device.throttled:
         return "hot"
     if device.power_w is None or not device.power_limit_w:
@@ -81,7 +81,7 @@ def _state(device: DeviceNow) -> str:
         return "settling"
     if device.age_s is not None and device.power_w is None:
         return f"{device.age_s:.0f} s old"
-    return "held back" if device.throttled else "ok" if device.throttled is False else show.NOTHING
+    return "throttled" if device.throttled else "ok" if device.throttled is False else show.NOTHING
 
 
 DEVICE_COLUMNS: tuple[Column, ...] = (
@@ -96,7 +96,7 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
         "sure", "95 %", 8, lambda d, u: show.half_width(d.energy.low, d.energy.high, d.energy.joules), 5,
         style=lambda d: "dim",
     ),
-    Column("use", "USE", 5, lambda d, u: show.percent(d.utilisation_pct), 1, style=_use_style),
+    Column("use", "UTIL", 5, lambda d, u: show.percent(d.utilisation_pct), 1, style=_use_style),
     Column("memory", "MEMORY", 10, lambda d, u: show.gib(d.memory_bytes, d.memory_total_bytes), 2),
     Column("temperature", "TEMP", 5, lambda d, u: show.number(d.temperature_c, "C"), 3),
     Column("clock", "CLOCK", 8, lambda d, u: show.number(d.clock_mhz, "MHz"), 7),
@@ -137,7 +137,7 @@ WORK_COLUMNS: tuple[Column, ...] = (
     Column("failure", "FAILED", 6, lambda w, u: str(w.failure), style=lambda w: "hot" if w.failure else ""),
     Column("retries", "RETRIES", 7, lambda w, u: str(w.retries), 1),
     Column("runtime", "MEAN", 8, lambda w, u: show.NOTHING if w.runtime_s is None else f"{w.runtime_s:.1f} s", 2),
-    Column("use", "USE %", 10, lambda w, u: _spread(w), 4),
+    Column("use", "UTIL %", 10, lambda w, u: _spread(w), 4),
     Column("use_trend", "", 8, lambda w, u: show.sparkline(w.use_trend, 8, top=100.0), 9),
     Column("memory", "MEMORY", 8, lambda w, u: show.gib(w.memory_max_bytes), 3),
     Column("memory_trend", "", 8, lambda w, u: show.sparkline(w.memory_trend, 8), 10),

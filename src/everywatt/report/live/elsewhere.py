@@ -32,7 +32,9 @@ def open_source(
     if source.startswith(("http://", "https://")):
         return AgentSource(source, interval_s, gpus=gpus, access=Access.of(token_file, ca))
     if token_file is not None or ca is not None:
-        raise UsageError("--token-file and --ca are for an agent.", cure="everywatt monitor https://host:port")
+        raise UsageError(
+            "--token-file and --ca require an agent as SOURCE.", cure="everywatt monitor https://host:port"
+        )
     if source.endswith(LOG_ENDINGS) and Path(source).is_file():
         return TelemetrySource(Path(source), tail=tail)
     from everywatt.core.config import resolve

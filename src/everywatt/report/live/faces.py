@@ -74,7 +74,7 @@ def _append(path: Path) -> TextIO:
         with path.open(encoding="utf-8", newline="") as file:
             head = file.readline().rstrip("\r\n")
         if head != ",".join(CSV_HEAD):
-            raise UsageError(f"{path} holds something else: its first line is '{head[:60]}'.", cure="another file")
+            raise UsageError(f"{path} has another format: its first line is '{head[:60]}'.", cure="choose another file")
     return path.open("a", encoding="utf-8", newline="")
 
 
@@ -113,7 +113,7 @@ def _cell(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) and abs(value) < 1e6 else f"{value}"
 
 
-DEVICE_HEADS = ["DEVICE", "POWER", "1 S", "5 S", "15 S", "ENERGY", "USE", "MEMORY", "TEMP", "CLOCK", "LIMIT", "STATE"]
+DEVICE_HEADS = ["DEVICE", "POWER", "1 S", "5 S", "15 S", "ENERGY", "UTIL", "MEMORY", "TEMP", "CLOCK", "LIMIT", "STATE"]
 MOST_OWNERS = 25
 LONGEST_LABEL = 48
 OWNER_HEADS = ["OWNER", "KIND", "POWER", "ENERGY", "CPU", "GPU", "MEMORY", "BY"]
@@ -132,7 +132,7 @@ def device_rows(snapshot: Snapshot) -> list[list[str]]:
             show.number(device.temperature_c, "C"),
             show.number(device.clock_mhz, "MHz"),
             show.number(device.power_limit_w, "W"),
-            "settling" if device.settling else {True: "held back", False: "ok", None: show.NOTHING}[device.throttled],
+            "settling" if device.settling else {True: "throttled", False: "ok", None: show.NOTHING}[device.throttled],
         ]
         for device in snapshot.devices
     ]
@@ -170,10 +170,10 @@ WORK_HEADS = [
     "RETRIES",
     "MEAN",
     "MEMORY",
-    "USE %",
-    "USE",
+    "UTIL %",
+    "UTIL",
     "VRAM",
-    "AGAIN",
+    "RETRY",
     "POWER",
     "ENERGY",
     "LAST",

@@ -291,7 +291,7 @@ class Gatherer:
         """The sum over the devices of the total."""
         counted = [device.energy for device in devices if device.in_total and device.energy.joules is not None]
         if not counted:
-            return Amount(refused="nothing has measured energy so far")
+            return Amount(refused="no energy has been measured yet")
         joules = math.fsum(amount.joules or 0.0 for amount in counted)
         below, above = self.bounds.of("", joules)
         return Amount(
@@ -312,9 +312,9 @@ def left_out(devices: Sequence[DeviceNow]) -> list[str]:
     """Notes on devices of the total that tell nothing any more: power is then that of the others."""
     silent = [device for device in devices if device.in_total and device.power_w is None and not device.settling]
     if len(silent) == sum(device.in_total for device in devices):
-        return []  # a recording that stands still is told of as a whole
+        return []  # a stalled recording is reported as a whole
     ages = {device.name: "" if device.age_s is None else f" for {device.age_s:.0f} s" for device in silent}
-    return [f"{name}: nothing was read{age}; power is that of the others" for name, age in ages.items()]
+    return [f"{name}: no reading{age}; power is that of the others" for name, age in ages.items()]
 
 
 def sum_of(devices: Sequence[DeviceNow]) -> tuple[float | None, tuple[float | None, ...], tuple[float, ...]]:

@@ -89,7 +89,7 @@ class LocalSource:
         try:
             self._recording = self._record()
             if period_s > OFTEN_S and publishes_more_often(self._recording, period_s):
-                # Between two readings of a power sensor nobody counts: it is read as often as it publishes.
+                # Between two readings of a power sensor nothing is counted: it is read as often as it publishes.
                 self._asked = replace(self._asked, period_s=OFTEN_S)
                 self._recording.close(linger=False)
                 self._recording = self._record()
@@ -218,7 +218,7 @@ def refuse_missing_cards(recording: Recording, gpus: str | None) -> None:
     missing = [w for w in words if not w.upper().startswith(("GPU-", "MIG-")) and f"gpu.{w}" not in found]
     if missing:
         recording.close(linger=False)
-        raise UsageError(f"There is no card {missing[0]} here.", cure="everywatt sensors")
+        raise UsageError(f"There is no card {missing[0]} on this machine.", cure="everywatt sensors")
 
 
 def refuse_without_power(recording: Recording) -> None:
@@ -227,7 +227,7 @@ def refuse_without_power(recording: Recording) -> None:
         return
     why = [str(report.get("why")) for report in recording.reports if report.get("power") and report.get("why")]
     recording.close(linger=False)
-    raise NoSensor(f"Nothing on this machine measures power. {' '.join(why)}".strip(), cure="everywatt doctor")
+    raise NoSensor(f"No sensor on this machine measures power. {' '.join(why)}".strip(), cure="everywatt doctor")
 
 
 def publishes_more_often(recording: Recording, period_s: float) -> bool:
@@ -258,7 +258,7 @@ def memory_totals(reports: Sequence[Mapping[str, Any]], machine: Machine | None 
 
 
 def remove_left_behind(folder: Path | None = None) -> None:
-    """Remove tapes of views that were killed: their process is gone, so nobody else will."""
+    """Remove tapes of views that were killed: their process is gone, so nothing else will."""
     for place in (folder or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
         pid = place.name.removeprefix(PREFIX).partition("-")[0]
         with contextlib.suppress(OSError):

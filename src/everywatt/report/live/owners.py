@@ -43,7 +43,7 @@ LEVELS_SHARE = 0.0005  # of one core, for finding idle levels again
 LEVELS_MOST_S = 120.0
 SILENT_NS = 5 * NS
 MOST = 500
-NOT_YET = "not enough time has passed yet"
+NOT_YET = "too little time has passed"
 
 
 class OwnersAsker(Protocol):
@@ -57,7 +57,7 @@ class OwnersAsker(Protocol):
 
 
 class Sums:
-    """What every owner owes since the view began; of very many, those that owe most are remembered."""
+    """The energy of every owner since the view began; of very many, only the largest are kept."""
 
     def __init__(self) -> None:
         self._joules: dict[tuple[str, str], float] = {}
@@ -165,7 +165,7 @@ class QuickOwners:
             self._find_levels(tape, self._clock())
             self._told = self._share(tape, tape_use(tape), lines, end_ns) or self._told
         except EverywattError:
-            pass  # the next tape will tell of itself
+            pass  # the next tape describes itself
 
     def _turn_to(self, tape: Tape) -> None:
         """Go on with another tape of the same machine: time that was shared out before is not shared out again."""
@@ -270,7 +270,7 @@ class QuickOwners:
         )
 
     def _memories(self, roll: Roll, count: int) -> Floats:
-        """Resident memory of each process as it was told last."""
+        """Resident memory of each process, as last recorded."""
         found = np.zeros(count)
         table = roll.use.processes.memory.get("rss_bytes") if roll.use.processes is not None else None
         if table is None:

@@ -13,7 +13,7 @@ NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Energy so far with its 95 % interval; `refused` says why there is none."""
+    """Energy so far with its 95 % interval; `refused` has the reason if there is none."""
 
     joules: float | None = None
     low: float | None = None

@@ -20,6 +20,7 @@ from everywatt.tape.run_store import segments
 
 LOOK_FOR_MORE_S = 3.0
 SILENT_S = 15.0
+QUIET_S = 30.0  # a recorder writes every few seconds
 
 
 class TapeSource:
@@ -43,7 +44,7 @@ class TapeSource:
         for file in segments(path):
             self._begin(file)
         if self._follower is None:
-            raise RunNotFound("; ".join(self._trouble) or f"{path} holds no tape.", cure="everywatt list")
+            raise RunNotFound("; ".join(self._trouble) or f"{path} contains no tape.", cure="everywatt list")
 
     @property
     def title(self) -> str:
@@ -96,14 +97,14 @@ class TapeSource:
     def _snapshot(self) -> Snapshot:
         gatherer, tape = self._gatherer, self.tape
         here = _this_boot(tape)
-        live = not self.seekable
+        live = not self.seekable and not self._left()
         now_ns = time.monotonic_ns() if here and live else gatherer.last_ns
         devices = tuple(d for d in gatherer.devices(now_ns) if shown(d.name, self._gpus))
         power_w, averages_w, history_w = sum_of(devices)
         notes = [*self._trouble, *left_out(devices), *gatherer.bounds.notes]
         silent_s = (now_ns - gatherer.last_ns) / NS
         if live and silent_s > SILENT_S:
-            notes.append(f"nothing was written for {silent_s:.0f} s")
+            notes.append(f"nothing written for {silent_s:.0f} s")
         asker = self._quick if live else self._ledger
         owners = None
         if asker is not None:
@@ -123,6 +124,14 @@ class TapeSource:
             live=live,
             notes=tuple(dict.fromkeys(notes)),
         )
+
+    def _left(self) -> bool:
+        """Whether nothing was written for so long that its recorder must have been killed."""
+        newest_s = 0.0
+        for side in ("", "-wal"):
+            with contextlib.suppress(OSError):
+                newest_s = max(newest_s, Path(f"{self.tape.path}{side}").stat().st_mtime)
+        return time.time() - newest_s > QUIET_S
 
     def _owner_window(self) -> tuple[int, int]:
         """All of a finished run (as far as it was moved to), else up to now."""

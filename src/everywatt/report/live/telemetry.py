@@ -24,7 +24,7 @@ from everywatt.report.live.snapshot import Amount, DeviceNow, Snapshot, WorkNow
 TAIL = 15
 TREND = 24
 BEHIND_S = 0.25
-"""How long each poll works on what lies behind, so that the view stays quick."""
+"""How long each poll may spend on the backlog, so that the view stays responsive."""
 BEHIND_BYTES = 1 << 20
 MIB = 2**20
 WORDS = {"done": "success", "failed": "failure", "interrupted": "stopped"}
@@ -198,7 +198,7 @@ class TelemetrySource:
         if left := self._lines.uncounted_bytes:
             found.append(f"the first {max(1, round(left / MIB))} MiB of the log are not counted yet")
         if self._bad:
-            found.append(f"{self._bad} lines of the log are no events")
+            found.append(f"{self._bad} lines of the log are not events")
         if not found and not self._workers:
             found.append("the log has no events yet")
         return tuple(found)

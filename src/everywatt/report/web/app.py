@@ -85,7 +85,7 @@ class Site:
         return Response(shell(login=True), media_type=HTML)
 
     async def login(self, request: Request) -> Response:
-        """The cookie, for somebody who showed the token in the header (the guard has looked)."""
+        """The cookie, for a client that sent the token in the header (checked by the guard)."""
         headers = {"set-cookie": self.access.cookie()} if self.access.token is not None else {}
         return Response(status_code=204, headers=headers)
 
@@ -108,7 +108,7 @@ class Site:
             make, key = _tape(path), path.name
         joined = self.hubs.join(key, make)
         if joined is None:
-            answer = {"error": "There are too many viewers already.", "cure": "close other tabs"}
+            answer = {"error": "Too many viewers are connected.", "cure": "close other tabs"}
             return JSONResponse(answer, 503, headers={"retry-after": "10"})
         return _Stream(EventStream(*joined))
 
@@ -131,7 +131,7 @@ class _Reports:
     async def answer(self, request: Request) -> Response:
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         if not names or len(names) > MOST_RUNS:
-            return JSONResponse({"error": f"Ask for one run, or for up to {MOST_RUNS}.", "cure": None}, 400)
+            return JSONResponse({"error": f"Request between one and {MOST_RUNS} runs.", "cure": None}, 400)
         try:
             paths = [await asyncio.to_thread(self._index.path_of, name) for name in names]
             found = await self._documents.of(paths)

@@ -46,7 +46,7 @@ class Documents:
         if etag not in self._making:
             task = self._making[etag] = asyncio.ensure_future(self._make(etag, tuple(paths)))
             task.add_done_callback(lambda done: self._making.pop(etag, None))
-            # Somebody who leaves does not take it from the others, nor leave an error that nobody looked at.
+            # A viewer that leaves does not cancel it for the others, nor leave an unobserved exception.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(self._making[etag])
 

@@ -1,4 +1,4 @@
-"""Live views for many at once: one source, polled while somebody looks, and gone with the last who leaves."""
+"""Live views for many at once: one source, polled while there are viewers, and stopped with the last one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ END: Final[Event] = ("", "")
 
 
 class Viewer:
-    """One who looks. What it does not take in time is dropped, the oldest first: it holds nobody up."""
+    """One viewer. What it does not receive in time is dropped, oldest first, so it delays no one else."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=WAITING)
@@ -122,8 +122,8 @@ class Hub:
             await self._poll(thread, source)
         except EverywattError as error:
             self._dismiss("trouble", {"error": error.message, "cure": error.cure})
-        except Exception as error:  # noqa: BLE001 - sensors and tapes of any kind: viewers are told, others go on
-            self._dismiss("trouble", {"error": f"The live view broke: {type(error).__name__}: {error}", "cure": None})
+        except Exception as error:  # noqa: BLE001 - sensors and tapes of any kind: viewers see it, others continue
+            self._dismiss("trouble", {"error": f"The live view failed: {type(error).__name__}: {error}", "cure": None})
         finally:
             self._seed, self._latest = None, None
             self._points.clear()
@@ -221,7 +221,7 @@ def seed(snapshot: Snapshot, interval_s: float) -> dict[str, Any]:
 
 
 def shortened(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as `monitor --json` has it, with words for energies, and the first of the owners that owe."""
+    """The snapshot as `monitor --json` has it, with words for energies, and the largest owners."""
     data = snapshot.to_dict()
     data["t"] = snapshot.at_ns / 1e9
     for energy in (data["energy"], *(device["energy"] for device in data["devices"])):

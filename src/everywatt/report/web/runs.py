@@ -21,12 +21,12 @@ from everywatt.api.run import Run
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
 from everywatt.core.format import format_duration, format_energy
 from everywatt.core.jsonio import plain
+from everywatt.report.live.tape_source import QUIET_S
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import list_runs, segments
 
 Signature = tuple[tuple[str, int, int, int], ...]
 
-QUIET_S = 30.0  # a recorder writes every few seconds
 LOOK_AGAIN_S = 0.5
 SPARK_POINTS = 40
 SPARK_BELOW_BYTES = 4 << 20  # the line of a longer run takes longer to read than a list should
@@ -117,7 +117,7 @@ def fingerprint(*parts: object) -> str:
 
 
 def is_live(listed: Listed) -> bool:
-    """Whether somebody is writing it: not sealed, and touched lately."""
+    """Whether it is recording: not sealed, and changed recently."""
     if listed.row is not None and listed.row.get("sealed"):
         return False
     newest_ns = max((entry[1] for entry in listed.signature), default=0)
@@ -135,7 +135,7 @@ def open_run(path: Path, *, verify: bool | None = None) -> Run:
         except TapeError as error:
             failures.append(error)
     if not tapes:
-        raise failures[0] if failures else RunNotFound(f"{path.name} holds no tape.")
+        raise failures[0] if failures else RunNotFound(f"{path.name} contains no tape.")
     return Run(path, tapes, [str(error) for error in failures])
 
 
@@ -154,7 +154,7 @@ def read_row(path: Path) -> dict[str, Any]:
     except EverywattError as error:
         return {"name": _name(path), "trouble": error.message}
     except Exception as error:  # noqa: BLE001 - a file from anywhere: one that breaks the reader must not hide the others
-        return {"name": _name(path), "trouble": f"It cannot be read: {type(error).__name__}."}
+        return {"name": _name(path), "trouble": f"The file cannot be read: {type(error).__name__}."}
     finally:
         if run is not None:
             close_run(run)

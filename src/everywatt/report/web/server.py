@@ -15,7 +15,7 @@ from everywatt.report.web.app import Site, until_filled
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Every open live page holds a request in flight.
-LIMITS = ServerLimits(connections=128, in_flight=120, idle_s=15, graceful_s=3.0)
+LIMITS = ServerLimits(in_flight=120, idle_s=15, graceful_s=3.0)
 
 
 def run(site: Site, sock: socket.socket, *, cert: Path | None = None, key: Path | None = None) -> None:

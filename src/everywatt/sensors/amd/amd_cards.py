@@ -10,7 +10,7 @@ from everywatt.core.machine import Machine
 from everywatt.sensors.node.hwmon import find_values
 
 PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-9a-f])", re.IGNORECASE)
-# No published comparison of AMD's own readings with a meter is known to us: their gain and offset are not told.
+# No published comparison of AMD's own readings with a meter is known to us: their gain and offset are unknown.
 FACTS = Facts(quantum=1.0)
 
 

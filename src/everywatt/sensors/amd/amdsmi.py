@@ -48,7 +48,7 @@ class AmdGroup:
         found = [_quiet(ask) for ask in self._asks]
         end_ns = self._clock.monotonic_ns()
         if found[0] is None:
-            raise SensorError(f"{self.info.device} gives no {self.info.channels[0].name.rpartition('.')[2]}.")
+            raise SensorError(f"{self.info.device} delivers no {self.info.channels[0].name.rpartition('.')[2]}.")
         return [Row(end_ns, start_ns, end_ns, tuple(NAN if value is None else value for value in found))]
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class AmdSmi:
         if channels:
             self._cards.append((GroupInfo(f"amdsmi.{device}", self.name, device, tuple(channels)), asks))
         else:
-            missing[f"{device}.power"] = f"card {index}: amdsmi gives neither energy nor power"
+            missing[f"{device}.power"] = f"card {index}: amdsmi reports neither energy nor power"
 
     def groups(self) -> list[AmdGroup]:
         """One group for each card; the library is let go with the last of them."""

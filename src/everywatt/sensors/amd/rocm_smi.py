@@ -17,7 +17,7 @@ from everywatt.sensors.meters import Meter, SlowMeters, power_channel
 from everywatt.sensors.node.ipmi import Run
 from everywatt.sensors.smi_child import run_once
 
-# Newer cards tell the socket's power now, older ones an average; the same thing under names that change.
+# Newer cards report the present socket power, older ones an average; the same thing under names that change.
 POWER = ("Current Socket Graphics Package Power (W)", "Average Graphics Package Power (W)")
 _NUMBER = re.compile(r"\d{1,5}(?:\.\d{1,6})?")
 _CARD = re.compile(r"card(\d{1,4})")
@@ -25,7 +25,7 @@ _CARD = re.compile(r"card(\d{1,4})")
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One card as rocm-smi prints it; `why` where it tells no power."""
+    """One card as rocm-smi prints it; `why` if it has no power."""
 
     index: int
     watts: float | None
@@ -44,7 +44,7 @@ def parse_rocm(text: str) -> list[Card]:
         data = None
     if not isinstance(data, Mapping):
         said = next((line.strip() for line in text.split("\n") if line.strip()), "nothing")
-        raise SensorError(f"rocm-smi gives no JSON: {said[:120]}")
+        raise SensorError(f"rocm-smi prints no JSON: {said[:120]}")
     found = [_card(int(match[1]), entry) for key, entry in data.items() if (match := _CARD.fullmatch(str(key)))]
     return sorted((card for card in found if card is not None), key=lambda card: card.index)
 
@@ -88,7 +88,7 @@ class RocmSmi(SlowMeters):
         """One run of it, unless hwmon reads the cards anyhow."""
         self._binary = shutil.which("rocm-smi", path=self.machine.environ.get("PATH", ""))
         if self._binary is None:
-            return Report(self.name, State.ABSENT, "There is no rocm-smi on the path.")
+            return Report(self.name, State.ABSENT, "rocm-smi was not found on the PATH.")
         named = self.request.sensors is not None and self.name in self.request.sensors
         if not named and hwmon_cards(self.machine):
             return Report(self.name, State.ABSENT, "not tried: hwmon reads the same cards", power=False)
@@ -98,7 +98,7 @@ class RocmSmi(SlowMeters):
         """All cards, which come in one answer, as one meter."""
         cards = self._ask()
         if not cards:
-            raise SensorError("rocm-smi runs and finds no card.")
+            raise SensorError("rocm-smi runs but finds no card.")
         good = [card for card in cards if card.watts is not None]
         if not good:
             raise SensorError(f"card {cards[0].index}: {cards[0].why}.")
@@ -126,5 +126,5 @@ class RocmSmi(SlowMeters):
         except OSError as error:
             raise SensorError(f"rocm-smi cannot be run: {error.strerror}.") from None
         if code is None:
-            raise SensorError(f"rocm-smi did not answer in {self.timeout_s:g} s.")
+            raise SensorError(f"rocm-smi did not respond within {self.timeout_s:g} s.")
         return parse_rocm("\n".join(lines))

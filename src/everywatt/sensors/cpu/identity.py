@@ -108,7 +108,7 @@ def _memory(proc: Path) -> int | None:
 
 def _arm_name(cpu: dict[str, str]) -> str:
     parts = (cpu.get("CPU implementer"), cpu.get("CPU part"))
-    return f"ARM CPU {parts[0]}/{parts[1]}" if all(parts) else "an unnamed CPU"
+    return f"ARM CPU {parts[0]}/{parts[1]}" if all(parts) else "an unknown CPU"
 
 
 def _kind(machine: Machine, name: str, dmi: Path) -> str:

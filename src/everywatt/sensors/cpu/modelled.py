@@ -47,7 +47,7 @@ class ModelledPower:
         peak_w = line.watts[-1]
         facts = Facts(gain_pct=100 * line.width.gain, offset_w=line.offset_w, max_w=peak_w + line.half_width_w(peak_w))
         channel = Channel(CHANNEL, "W", Kind.GAUGE, "host", Domain.NODE, pedigree=Pedigree.MODELLED, facts=facts)
-        self.info = GroupInfo("modelled.host", "modelled", "host", (channel,), label="estimated from CPU use")
+        self.info = GroupInfo("modelled.host", "modelled", "host", (channel,), label="estimated from CPU utilisation")
         self._clock = machine.clock
         self._line = line
         self._stat = procfs.KeptFile(machine.proc / "stat")
@@ -87,14 +87,14 @@ class Modelled:
     def probe(self) -> Report:
         """Usable wherever Linux tells CPU use; says on what grounds, and how far off it may be."""
         if not self._request.estimate:
-            why = "estimates are turned off"
+            why = "estimates are disabled"
             return Report(self.name, State.UNUSABLE, why=why, cure="run without --no-estimate", power=False)
         machine = self._request.machine
         try:
             facts = identify(machine)
             before = _times(machine)
         except (OSError, ValueError) as error:
-            return Report(self.name, State.ABSENT, why=f"CPU use cannot be read: {error}", power=False)
+            return Report(self.name, State.ABSENT, why=f"CPU utilisation cannot be read: {error}", power=False)
         machine.clock.sleep_until(machine.clock.monotonic_ns() + _GLANCE_NS)
         load = load_between(before, _times(machine))
         if load is None:  # too short to see anything: the mean since boot will do
@@ -121,16 +121,17 @@ def grounds(facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> str:
     fit = shipped() if fit is None else fit
     if facts.guest is not None:
         head = (
-            f"modelled from CPU use: {facts.threads} vCPUs of a host with {facts.cpu}, whose size and load are unknown"
+            f"modelled from CPU utilisation: {facts.threads} vCPUs of a host with {facts.cpu}, of unknown size and load"
         )
         notes = [f"a guest: {facts.guest}"]
     else:
         size = f"{facts.sockets} × {facts.cores // facts.sockets} cores"
-        head, notes = f"modelled from CPU use: a {facts.kind} with {size} of {facts.cpu}", []
+        head, notes = f"modelled from CPU utilisation: a {facts.kind} with {size} of {facts.cpu}", []
         if facts.kind != "server":
             head = head.replace("a unknown", "an unknown machine")
             notes.append(
-                "the model was fitted on servers and this is none, or does not say so: up to twice, down to nothing"
+                "the model was fitted on servers, and this machine is not one or does not report it: the true power "
+                "may be between nothing and twice the estimate"
             )
     if facts.generation not in fit["generation_years"]:
         notes.append("no server of this CPU generation was in the fit")
@@ -138,7 +139,7 @@ def grounds(facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> str:
 
 
 def _whole_host(container: str) -> str:
-    return f"inside {container} the estimate is for the whole machine that runs it"
+    return f"inside {container} the estimate covers the whole machine that runs it"
 
 
 def _device(facts: MachineFacts) -> dict[str, Any]:

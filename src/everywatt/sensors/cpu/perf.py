@@ -62,7 +62,7 @@ def open_event(kind: int, config: int, cpu: int, *, pid: int = -1, user_only: bo
 
     number = _SYSCALL.get(platform.machine())
     if number is None:
-        raise OSError(errno.ENOSYS, f"perf_event_open is not known on {platform.machine()}")
+        raise OSError(errno.ENOSYS, f"perf_event_open is not supported on {platform.machine()}")
     packed = struct.pack("=IIQ24xQ", kind, _ATTRIBUTES, config, _USER_ONLY if user_only else 0)
     attributes = ctypes.create_string_buffer(packed, _ATTRIBUTES)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -84,7 +84,7 @@ def read_event(handle: int) -> int:
     """The count so far."""
     data = os.read(handle, 8)
     if len(data) != 8:
-        raise OSError(errno.EIO, "the counter gave no value")
+        raise OSError(errno.EIO, "the counter returned no value")
     return int.from_bytes(data, "little" if struct.pack("=H", 1)[0] else "big")
 
 
@@ -240,7 +240,7 @@ class PerfRapl:
         if not events:
             return self._absent(missing)
         if self._opener is None and self._machine.sys != Path("/sys"):
-            why = f"The power PMU at {self._machine.sys} is not this kernel's, so that its events cannot be opened."
+            why = f"The power PMU at {self._machine.sys} is not that of this kernel, so its events cannot be opened."
             return Report(self.name, State.UNUSABLE, why=why, missing=missing)
         counters = self._counters(events)
         try:
@@ -253,7 +253,7 @@ class PerfRapl:
             if b != b:
                 missing[f"{event.name}@{event.cpu}"] = str(counter.error)
             elif a == b:
-                missing[f"{event.name}@{event.cpu}"] = "did not count anything: idle, or not connected"
+                missing[f"{event.name}@{event.cpu}"] = "the counter did not move: idle, or not connected"
             else:
                 alive.append((event, b))
         if not any(event.domain in (Domain.PACKAGE, Domain.NODE) for event, _ in alive):
@@ -317,10 +317,10 @@ class PerfRapl:
         if any(isinstance(counter.error, PermissionError) for counter in counters):
             level = read_text(self._machine.proc / "sys" / "kernel" / "perf_event_paranoid")
             why = (
-                "The power PMU exists but perf_events are not allowed "
-                f"(kernel.perf_event_paranoid is {level or 'not readable'}; CAP_PERFMON or a value of 0 is needed; "
-                "container runtimes often forbid the call altogether)."
+                "The power PMU exists but perf_events are not allowed (kernel.perf_event_paranoid is "
+                f"{level or 'not readable'}; CAP_PERFMON or a value of 0 is needed; container runtimes often block the "
+                "call)."
             )
             return Report(self.name, State.UNUSABLE, why=why, cure=CURE, missing=missing)
-        why = f"The power PMU exists but counts nothing: {'; '.join(dict.fromkeys(missing.values()))}."
+        why = f"The power PMU exists but its counters do not move: {'; '.join(dict.fromkeys(missing.values()))}."
         return Report(self.name, State.UNUSABLE, why=why, missing=missing)

@@ -8,14 +8,14 @@ known. Between the loads, watts are interpolated.
 The 95 % half-width at W watts is hypot(gain × W, offset), the offset being a share of the machine's idle watts: the
 form that `Facts.gain_pct` and `Facts.offset_w` carry. Each model has two such pairs, both from servers left out:
 
-seen      servers of the CPU's own generation were in the fit
-unseen    none was: the pair holds when whole generations are left out; such a CPU is taken for the newest known one
+seen      servers of the CPU's own generation were in the fit unseen    none was: the pair holds when whole generations
+are left out; such a CPU is taken for the newest known one
 
 A guest is so many hardware threads of a host of its CPU generation. How large the host is, and how busy its other
 guests keep it, is not known. So the guest model predicts watts for each thread from generation and maker alone, and its
 interval holds 95 % of the pairs of a host in the table and a load m of that host from 10 to 100 %, where a guest at
-load l owes, for each of its threads, (idle + l × (watts(m) − idle) / m) / threads of the host. It takes a vCPU for a
-hardware thread; a host that sells its threads twice is not covered.
+load l is charged, for each of its threads, (idle + l × (watts(m) − idle) / m) / threads of the host. It takes a vCPU
+for a hardware thread; a host that sells its threads twice is not covered.
 
 What is not a server (laptop, desktop, board, ARM) is unlike anything in the fit: nothing from zero to twice the
 estimate is excluded there. Servers published for SPECpower are tuned and lightly equipped; disks, cards and

@@ -1,7 +1,7 @@
 """RAPL by the kernel's powercap tree: energy counters of CPU packages, dies, cores, uncore, DRAM and the platform.
 
 The tree is the same for Intel and AMD. A zone is used only where its counter really counts: virtual machines and some
-boards show zones that stand at zero for ever.
+boards show zones that stay at zero.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ORDER = (Domain.PACKAGE, Domain.NODE, Domain.CORE, Domain.UNCORE, Domain.DRAM)
 
 
 def group_rule(group: str) -> str:
-    """The udev rule that lets one group, and nobody else, read RAPL counters (readable for all is CVE-2020-8694)."""
+    """The udev rule that makes RAPL counters readable for one group only (readable for all is CVE-2020-8694)."""
     return (
         'SUBSYSTEM=="powercap", ACTION=="add", KERNEL=="*rapl*:*", '
         f'RUN+="/bin/chgrp {group} /sys%p/energy_uj", RUN+="/bin/chmod 0440 /sys%p/energy_uj"'
@@ -71,7 +71,7 @@ def find_zones(root: Path) -> tuple[list[Zone], dict[str, str]]:
     for zone, folder in folders.items():
         place = _place(zone, names)
         if place is None:
-            left_out[zone] = f"a zone named '{names[zone]}' is not known"
+            left_out[zone] = f"unknown zone '{names[zone]}'"
         else:
             zones.append(Zone(zone, folder, names[zone], *place))
     return zones, left_out
@@ -156,7 +156,7 @@ class Rapl:
         top = read_count(zone.folder / "max_energy_range_uj", self._opener)
         if not top:
             missing[f"{zone.id}/max_energy_range_uj"] = (
-                "the counter's range is not known, so that a wrap looks like a reset"
+                "the range of the counter is unknown, so a wrap looks like a reset"
             )
         return NumberFile(zone.folder / "energy_uj", most=top or None, opener=self._opener)
 
@@ -175,7 +175,7 @@ class Rapl:
             if b != b:
                 missing[zone.id] = f"{zone.name}: {file.trouble}"
             elif a == b and (must_move or b == 0):
-                missing[zone.id] = f"{zone.name}: the counter stands still at {b * MICRO:.6g} J"
+                missing[zone.id] = f"{zone.name}: the counter is stuck at {b * MICRO:.6g} J"
             else:
                 alive.append((zone, file))
         return alive, {zone.id: value for zone, value in zip(zones, last, strict=True)}
@@ -205,22 +205,22 @@ class Rapl:
             yield zone, channel, file
 
     def _absent(self, root: Path, missing: dict[str, str]) -> Report:
-        why = f"{root} holds no RAPL zone." if root.is_dir() else f"There is no powercap tree at {root}."
+        why = f"{root} contains no RAPL zone." if root.is_dir() else f"There is no powercap directory at {root}."
         x86 = self._cpu.vendor in ("GenuineIntel", "AuthenticAMD", "HygonGenuine")
         if self._cpu.hypervisor:
-            why += " This is a virtual machine; hosts seldom pass the counters on."
+            why += " This is a virtual machine; hosts rarely expose the counters to guests."
         cure = "sudo modprobe intel_rapl_msr" if x86 and not self._cpu.hypervisor else None
         return Report(self.name, State.ABSENT, why=why, cure=cure, missing=missing)
 
     def _unusable(self, zones: list[Zone], files: list[NumberFile], missing: dict[str, str]) -> Report:
         if any(file.denied for file in files):
             why = (
-                "RAPL counters exist but are readable by root only, because they leak secrets (CVE-2020-8694). "
-                f"The cure opens them to one group, not to everyone, by the udev rule: {group_rule('everywatt')}"
+                "RAPL counters exist but are readable by root only, because they leak secrets (CVE-2020-8694). The fix "
+                f"makes them readable for one group, not for everyone, with the udev rule: {group_rule('everywatt')}"
             )
             return Report(self.name, State.UNUSABLE, why=why, cure=CURE, missing=missing)
         reasons = "; ".join(missing[zone.id] for zone in zones if zone.id in missing)
-        why = f"RAPL zones exist but none counts: {reasons}."
+        why = f"RAPL zones exist but none of them counts: {reasons}."
         if self._cpu.hypervisor:
             why += " This is a virtual machine; its counters are not connected to anything."
         return Report(self.name, State.UNUSABLE, why=why, missing=missing)

@@ -29,7 +29,7 @@ QUANTUM_J = 2.0**-14
 # constant offset, worst when idle; the notes of Intel's Power Gadget warn of up to about 30 % on some platforms.
 # Recordings of DIMMs behind a meter (github.com/lukalt/icpe-2024-rapl-validation, ICPE 2024): on both Broadwell sockets
 # 20 % and 1 W hold in all windows of 1 s; an Ice Lake-SP server counts 1.3 to 3.4 W more than its one DIMM a socket
-# takes, and no line fits both sockets. Generations that nobody compared get the 4 W of the worse one.
+# takes, and no line fits both sockets. Generations without a comparison get the 4 W of the worse one.
 # Where microcode filters the counters against side channels (SGX enabled) they may be far worse for short windows.
 # Nobody can meter core and uncore apart from the package, and psys depends on the board maker: cautious choices.
 _ACCURACY: dict[Domain, tuple[float, float]] = {
@@ -77,7 +77,7 @@ class Cpu:
         """A processor from `FAMILY/MODEL`, e.g. `6/106`; ValueError where it is not of this form."""
         family, slash, model = text.partition("/")
         if not (slash and family.strip().isdigit() and model.strip().isdigit()):
-            raise ValueError(f"a processor is FAMILY/MODEL as in /proc/cpuinfo, e.g. 6/106, and not '{text}'")
+            raise ValueError(f"a processor is FAMILY/MODEL as in /proc/cpuinfo, such as 6/106, not '{text}'")
         # Intel stayed with family 6; AMD's processors that have RAPL are of family 23 and later.
         return cls("GenuineIntel" if int(family) < _AMD_FAMILY else "AuthenticAMD", int(family), int(model))
 

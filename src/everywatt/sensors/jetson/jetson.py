@@ -50,7 +50,7 @@ class RailReader:
         return values[0] * self.rail.power_w if self.rail.power is not None else values[0] * values[1] * 1e-6
 
     def volts(self) -> float:
-        """The rail's voltage, or 5 V where only its power is told."""
+        """The rail's voltage, or 5 V if only its power is known."""
         read = NAN if self.rail.millivolts is None else self._files[0].read() * 1e-3
         return read if read > 0 else _USUAL_V
 
@@ -97,7 +97,7 @@ class Jetson:
         self._found = []
         rails, missing = find_rails(self._machine)
         if not rails:
-            return Report(self.name, State.ABSENT, "There is no INA3221 with a rail.", missing=missing)
+            return Report(self.name, State.ABSENT, "No INA3221 with a rail was found.", missing=missing)
         order = first_the_total([rail.label for rail in rails])
         rails.sort(key=lambda rail: order.index(rail.label))
         taken: set[str] = set()
@@ -116,7 +116,7 @@ class Jetson:
             samples[channel.name] = watts
         if not samples:
             why = "Rails exist but deliver nothing: " + "; ".join(list(missing.values())[:4]) + "."
-            cure = "run as root, or let one group read the files" if denied else None
+            cure = "run as root, or make the files readable for one group" if denied else None
             return Report(self.name, State.UNUSABLE, why, cure, missing=missing)
         return Report(self.name, State.USABLE, "", None, samples, missing, [self._device(samples)])
 
@@ -125,7 +125,7 @@ class Jetson:
         note = total_note(labels)
         below = sorted(name for name, watts in samples.items() if watts is not None and watts < 0)
         if below:
-            low = f"{', '.join(below)} reads below 0 W, an offset of the chip that is kept as it is"
+            low = f"{', '.join(below)} reads below 0 W, an offset of the chip that is not corrected"
             note = f"{note}; {low}" if note else low
         device: dict[str, object] = {"device": "jetson", "name": self._model(), "rails": labels}
         return {**device, "note": note} if note else device

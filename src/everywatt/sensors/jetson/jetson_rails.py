@@ -17,8 +17,8 @@ from everywatt.sensors.sysfs import entries, read_count, read_text
 # The input of the module (TX, NX, Nano) or of the whole board (Thor's VIN, measured before the carrier board).
 TOTALS = ("VDD_IN", "POM_5V_IN", "VIN")
 NO_TOTAL = (
-    "no rail of this board is its input: the figure is the sum of the module's rails, and the carrier board with what "
-    "is plugged into it is missing from it"
+    "no rail of this board is its input: the figure is the sum of the module's rails, without the carrier board and "
+    "what is plugged into it"
 )
 # NVIDIA's start-up script has 512 samples averaged: about 430 ms, so that reading faster repeats values.
 PERIOD_S = 0.43
@@ -130,7 +130,7 @@ def _is_tegra(machine: Machine) -> bool:
 
 
 def _address(folder: Path) -> str:
-    """The place of a chip on its bus (`1-0040`), its folder's name where that is not told."""
+    """The place of a chip on its bus (`1-0040`), or its folder's name if unknown."""
     device = folder / "device"
     places: list[Path] = [folder.resolve(), *([device.resolve()] if device.exists() else [])]
     for path in places:

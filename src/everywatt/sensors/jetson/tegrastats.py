@@ -124,9 +124,9 @@ class TegraGroup:
         assert self._child is not None
         silent_s = (now_ns - self._line_ns) / NS
         if self._child.finished:
-            self._lost("tegrastats has ended by itself.", now_ns)
+            self._lost("tegrastats exited.", now_ns)
         elif silent_s > SILENCE_S:
-            self._lost(f"tegrastats gave no line with power for {silent_s:.1f} s and is started anew.", now_ns)
+            self._lost(f"tegrastats printed no line with power for {silent_s:.1f} s; restarting it.", now_ns)
 
     def _lost(self, why: str, now_ns: int) -> None:
         self.close()
@@ -157,7 +157,7 @@ class Tegrastats:
         self._channels = []
         binary = shutil.which("tegrastats", path=self._machine.environ.get("PATH", ""))
         if binary is None:
-            return Report(self.name, State.ABSENT, "There is no tegrastats on the path.")
+            return Report(self.name, State.ABSENT, "tegrastats was not found on the PATH.")
         self._command = [binary, "--interval", str(INTERVAL_MS)]
         line, said = self._first_line()
         if line is None:
@@ -166,7 +166,7 @@ class Tegrastats:
         watts = [channel.name for channel, _ in self._channels if channel.unit == "W"]
         samples: dict[str, float | None] = {channel.name: take(line) for channel, take in self._channels}
         if not watts:
-            why = "tegrastats runs, but its lines tell of no power."
+            why = "tegrastats runs, but its lines contain no power."
             return Report(self.name, State.UNUSABLE, why, "sudo everywatt doctor", samples, power=False)
         note = total_note([rail.label for rail in line.rails])
         device = {"device": "jetson", **({"note": note} if note else {})}
@@ -188,11 +188,11 @@ class Tegrastats:
                         return line, ""
                     said = said or text.strip()
                 if child.finished:
-                    return None, f"tegrastats ended without a line{f': {said[:200]}' if said else '.'}"
+                    return None, f"tegrastats exited without printing a line{f': {said[:200]}' if said else '.'}"
                 clock.sleep_until(now_ns + 20_000_000)
         finally:
             child.end()
-        return None, f"tegrastats gave no line in {PROBE_S:g} s."
+        return None, f"tegrastats printed no line within {PROBE_S:g} s."
 
     def groups(self) -> list[TegraGroup]:
         """One group, fed by one child."""

@@ -150,7 +150,7 @@ class Hwmon:
             if b != b:
                 missing[f"{value.device}/{value.file}"] = str(file.trouble)
             elif value.quantity == "energy" and a == b == 0:
-                missing[f"{value.device}/{value.file}"] = "the counter stands still at 0 J"
+                missing[f"{value.device}/{value.file}"] = "the counter is stuck at 0 J"
             else:
                 alive.append((value, file, b))
         if not alive:
@@ -240,7 +240,7 @@ class Hwmon:
     def _unusable(self, files: Sequence[NumberFile], missing: dict[str, str]) -> Report:
         reasons = "; ".join(f"{name}: {why}" for name, why in list(missing.items())[:4])
         why = f"hwmon chips exist but deliver nothing: {reasons}."
-        cure = "run as root, or let one group read the files" if any(file.denied for file in files) else None
+        cure = "run as root, or make the files readable for one group" if any(file.denied for file in files) else None
         return Report(self.name, State.UNUSABLE, why=why, cure=cure, missing=missing)
 
 
@@ -283,7 +283,7 @@ def _facts(value: Value, opener: Opener) -> Facts:
     update_ms = read_count(value.folder / "update_interval", opener)
     interval_ms = count("average_interval") if value.file.endswith("_average") else None
     most_uw = count("rated_max") or count("cap_max")
-    # ACPI's meaning: 90 % accuracy is an error of up to 10 %. "100.0%" is a field that nobody filled in.
+    # ACPI's meaning: 90 % accuracy is an error of up to 10 %. "100.0%" is a field that was never filled in.
     accuracy = re.match(r"\d+(\.\d+)?", read_text(value.folder / f"power{value.index}_accuracy", opener) or "")
     error_pct = 100.0 - float(accuracy[0]) if accuracy else 0.0
     return Facts(

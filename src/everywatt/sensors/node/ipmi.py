@@ -34,12 +34,12 @@ def parse_dcmi(text: str) -> float:
     found = {float(match[1]) for match in _READING.finditer(text)}
     if not found:
         said = next((line.strip() for line in text.split("\n") if line.strip()), "nothing")
-        raise SensorError(f"The BMC gives no power reading: {said[:120]}.")
+        raise SensorError(f"The BMC returns no power reading: {said[:120]}.")
     if len(found) > 1:
-        raise SensorError("The BMC's answer holds several readings.")
+        raise SensorError("The BMC's response contains several readings.")
     (watts,) = found
     if watts == 0:
-        raise SensorError("The BMC reads 0 W of a machine that runs: it does not measure.")
+        raise SensorError("The BMC reads 0 W of a running machine, so it does not measure power.")
     return watts
 
 
@@ -72,7 +72,7 @@ class Ipmi(SlowMeters):
             except OSError as error:
                 raise SensorError(f"{command[0]} cannot be run: {error.strerror}.") from None
             if code is None:
-                raise SensorError(f"{command[0]} did not answer in {self.timeout_s:g} s.")
+                raise SensorError(f"{command[0]} did not respond within {self.timeout_s:g} s.")
             return (parse_dcmi("\n".join(lines)),)
 
         channel = power_channel("bmc", Domain.PSU, self.facts(quantum=1.0))
@@ -84,19 +84,21 @@ class Ipmi(SlowMeters):
         names = [str(asked)] if asked else list(_COMMANDS)
         binary = next((found for name in names if (found := shutil.which(name, path=path))), None)
         if binary is None:
-            raise SensorError(f"There is no {' or '.join(names)} on the path.", cure="install ipmitool")
+            raise SensorError(f"{' or '.join(names)} was not found on the PATH.", cure="install ipmitool")
         kind = "ipmi-dcmi" if binary.endswith("ipmi-dcmi") else "ipmitool"
         environ = dict(self.machine.environ)
         host = self.options.get("host")
         if not host:
             return [binary, *_COMMANDS[kind]], environ
         if kind != "ipmitool":
-            raise SensorError("A BMC on the network is asked with ipmitool.", cure="install ipmitool")
+            raise SensorError("A BMC on the network requires ipmitool.", cure="install ipmitool")
         login = login_of(self.name, self.options, environ)
         if login is None:
-            raise SensorError("A BMC on the network needs user and password_file.", cure=f"[sensor.{self.name}] user")
+            raise SensorError(
+                "A BMC on the network requires user and password_file.", cure=f"[sensor.{self.name}] user"
+            )
         if str(host).startswith("-") or login.user.startswith("-"):
-            raise SensorError("host and user do not begin with '-'.")
+            raise SensorError("host and user must not begin with '-'.")
         interface = str(self.options.get("interface", "lanplus"))
         environ["IPMI_PASSWORD"] = login.password  # not an argument: everybody can read those
         return [binary, "-I", interface, "-H", str(host), "-U", login.user, "-E", *_COMMANDS[kind]], environ

@@ -15,8 +15,8 @@ from everywatt.sensors.smi_child import run_once
 from everywatt.sensors.sysfs import read_text
 
 NOTE = (
-    "the sum of the rails behind the power chip; what the 5 V input feeds directly (USB, the fan, HATs) and the chip's "
-    "own losses are missing from it"
+    "the sum of the rails behind the power chip, without what the 5 V input feeds directly (USB, the fan, HATs) and "
+    "the chip's own losses"
 )
 _LINE = re.compile(r"\s*(\w+?)_([AV])(?:\s+\w+\(\d{1,3}\))?\s*=\s*(-?\d{1,6}(?:\.\d{1,12})?)([AV])\s*")
 
@@ -51,10 +51,10 @@ class Raspberry(SlowMeters):
         """One reading, on a board that has the chip."""
         model = (read_text(self.machine.proc / "device-tree" / "model") or "").rstrip("\0 ")
         if "Raspberry Pi" not in model:
-            return Report(self.name, State.ABSENT, "This is no Raspberry Pi.")
+            return Report(self.name, State.ABSENT, "This is not a Raspberry Pi.")
         self._binary = shutil.which("vcgencmd", path=self.machine.environ.get("PATH", ""))
         if self._binary is None:
-            return Report(self.name, State.UNUSABLE, "There is no vcgencmd on the path.", "apt install raspi-utils")
+            return Report(self.name, State.UNUSABLE, "vcgencmd was not found on the PATH.", "apt install raspi-utils")
         report = super().probe()
         if report.usable:
             return Report(self.name, State.USABLE, samples=report.samples, devices=[{"device": "pi", "note": NOTE}])
@@ -64,7 +64,7 @@ class Raspberry(SlowMeters):
         """All rails, which come in one answer."""
         rails = list(self._ask())
         if not rails:
-            raise SensorError("vcgencmd tells no current: only a Raspberry Pi 5 measures it.")
+            raise SensorError("vcgencmd reports no current: only a Raspberry Pi 5 measures it.")
         taken: set[str] = set()
         channels = tuple(rail_channel("pi", rail, Facts(), taken) for rail in rails)
 
@@ -80,5 +80,5 @@ class Raspberry(SlowMeters):
         except OSError as error:
             raise SensorError(f"vcgencmd cannot be run: {error.strerror}.") from None
         if code is None:
-            raise SensorError(f"vcgencmd did not answer in {self.timeout_s:g} s.")
+            raise SensorError(f"vcgencmd did not respond within {self.timeout_s:g} s.")
         return parse_pmic("\n".join(lines))

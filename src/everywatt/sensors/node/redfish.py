@@ -43,7 +43,7 @@ class Session:
 
     def __init__(self, site: JsonDevice, login: Login | None) -> None:
         if login is not None and not site.url.tls:
-            raise SensorError("Credentials are sent over https only.", cure="url = https://…")
+            raise SensorError("Credentials are only sent over https.", cure="url = https://…")
         self.site = site
         self._login = login
         self._token: str | None = None
@@ -66,7 +66,7 @@ class Session:
         answer = self.site.request("POST", SESSIONS, body)
         token = answer.headers.get("x-auth-token")
         if answer.status not in (200, 201) or not token:
-            raise SensorError(f"{self.site.host} does not let us in: status {answer.status}.")
+            raise SensorError(f"{self.site.host} refuses access: status {answer.status}.")
         self._token = token
         self._place = urlsplit(answer.headers.get("location", "")).path or None
 
@@ -156,7 +156,7 @@ def _members(get: Get, path: str | None) -> list[str]:
 
 
 def find_power(get: Get, chassis: str | None = None) -> tuple[str, Callable[[], float | None]] | None:
-    """Where a BMC tells the power of its machine, and a function that asks there: the first that gives a number.
+    """Where a BMC reports the power of its machine, and a function that reads it: the first that gives a number.
 
     A chassis that is a part of the machine counts only where it is asked for by its id.
     """
@@ -240,7 +240,7 @@ class Redfish(SlowMeters):
             raise
         if found is None:
             session.close()
-            raise SensorError(f"{site.host} tells the power of no chassis.")
+            raise SensorError(f"{site.host} reports no power for any chassis.")
         where, ask_watts = found
 
         def ask() -> tuple[float, ...]:

@@ -83,12 +83,17 @@ def select(mask: str | None, gpus: Sequence[Gpu], order: str | None = None) -> S
         match = _resolve(entry, ranked) if _kind(entry) == _kind(entries[0]) else None
         if match is None:
             if mask.strip() not in ("", "-1"):
-                note = f"CUDA_VISIBLE_DEVICES={mask}: '{entry}' is no device here, so the list ends before it."
+                note = (
+                    f"CUDA_VISIBLE_DEVICES={mask}: '{entry}' is not a device here, so CUDA ignores it and the rest "
+                    "of the list."
+                )
             break
         gpu, mig = match
         key = mig.uuid if mig else gpu.uuid or str(gpu.index)
         if key in seen:
-            return Selection((), note=f"CUDA_VISIBLE_DEVICES={mask}: '{entry}' is there twice, so CUDA sees no device.")
+            return Selection(
+                (), note=f"CUDA_VISIBLE_DEVICES={mask}: '{entry}' is listed twice, so CUDA sees no device."
+            )
         seen.add(key)
         if gpu.index not in found.gpus:
             found.gpus.append(gpu.index)
@@ -138,6 +143,6 @@ def _order_note(mask: str, ranked: Sequence[Gpu], order: str | None) -> str:
     if not by_index or order == "PCI_BUS_ID" or len({gpu.name for gpu in ranked}) <= 1:
         return ""
     return (
-        f"CUDA_VISIBLE_DEVICES={mask} counts in CUDA's own order, which may differ from the PCI bus order used here; "
-        "set CUDA_DEVICE_ORDER=PCI_BUS_ID or name UUIDs."
+        f"CUDA_VISIBLE_DEVICES={mask} uses CUDA's own order, which may differ from the PCI bus order used here; set "
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID or use UUIDs."
     )

@@ -77,7 +77,7 @@ class SmiGroup:
         ]
         if readings and not rows:
             reason = readings[-1].row.reasons.get(first, "nothing")
-            raise SensorError(f"GPU {self._card.gpu.index}: nvidia-smi gives '{reason}' for {first}.")
+            raise SensorError(f"GPU {self._card.gpu.index}: nvidia-smi reports '{reason}' for {first}.")
         return rows
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class NvidiaSmi:
     def _probe(self) -> Report:
         self._binary = shutil.which("nvidia-smi", path=self._environ.get("PATH", ""))
         if self._binary is None:
-            return Report(self.name, State.ABSENT, "There is no nvidia-smi on the path.")
+            return Report(self.name, State.ABSENT, "nvidia-smi was not found on the PATH.")
         started_ns = self._clock.monotonic_ns()
         rows, why = self._ask()
         self._patience_s = (self._clock.monotonic_ns() - started_ns) / NS
@@ -177,7 +177,7 @@ class NvidiaSmi:
             why = missing.get("CUDA_VISIBLE_DEVICES") or f"CUDA_VISIBLE_DEVICES selects none of {count} GPUs."
             return Report(self.name, State.ABSENT, why, None, {}, missing, devices)
         word = cards[0].missing.get(f"gpu.{cards[0].gpu.index}.power", "no value")
-        why = f"nvidia-smi runs, but no GPU gives power: {word}."
+        why = f"nvidia-smi runs, but no GPU reports power: {word}."
         return Report(self.name, State.UNUSABLE, why, None, {}, missing, devices)
 
     def _ask(self) -> tuple[list[SmiRow], str | None]:
@@ -195,7 +195,7 @@ class NvidiaSmi:
             except OSError as error:
                 return [], f"nvidia-smi cannot be run: {error.strerror}."
             if code is None:
-                return [], f"nvidia-smi did not answer in {self._wait_s:g} s."
+                return [], f"nvidia-smi did not respond within {self._wait_s:g} s."
             unknown = rejected_field("\n".join(lines))
             if unknown in fields:
                 other = [NEWER[unknown]] if unknown in NEWER else []
@@ -212,7 +212,7 @@ class NvidiaSmi:
                 continue
             if rows:
                 return rows, trouble or said
-            return [], said or (lines[0] if lines else f"nvidia-smi said nothing and ended with {code}.")
+            return [], said or (lines[0] if lines else f"nvidia-smi printed nothing and exited with {code}.")
 
     def _other_gpus(self, lost: str) -> list[str]:
         """Bus ids of the GPUs that the driver lists, without the one that is lost."""
@@ -233,16 +233,16 @@ class NvidiaSmi:
     def _refuse(self, why: str) -> Report:
         low = why.lower()
         if "no devices" in low:
-            return Report(self.name, State.ABSENT, "nvidia-smi runs and finds no GPU.")
+            return Report(self.name, State.ABSENT, "nvidia-smi runs but finds no GPU.")
         cure = None
         if "version mismatch" in low:
             cure = "restart the machine, or reload the nvidia kernel modules"
         elif "insufficient permissions" in low:
-            cure = "ls -l /dev/nvidia*, and join the group that owns them"
+            cure = "check ls -l /dev/nvidia*, and join the owning group"
         elif "couldn't communicate" in low or "failed because" in low:
             cure = "modprobe nvidia"
-        elif "did not answer" in low:
-            cure = "dmesg | grep -i -e nvrm -e xid; for a driver that is only slow: [sensor.nvidia-smi] patience_s = 15"
+        elif "did not respond" in low:
+            cure = "dmesg | grep -i -e nvrm -e xid; if the driver is only slow: [sensor.nvidia-smi] patience_s = 15"
         return Report(self.name, State.UNUSABLE, why, cure)
 
 

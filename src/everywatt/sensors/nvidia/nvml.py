@@ -122,7 +122,7 @@ class Nvml:
             state, why, cure = refusal(error, self._device_files())
             return Report(self.name, state, why, cure)
         if count == 0:
-            return Report(self.name, State.ABSENT, "The NVIDIA driver runs, and there is no GPU it may use.")
+            return Report(self.name, State.ABSENT, "The NVIDIA driver is running, but no GPU is available to it.")
         known, handles, lost = self._inventory(count)
         selection = self._select(known)
         self._cards = self._probe_cards([known[i] for i in selection.gpus if i in known], handles, lost)
@@ -240,14 +240,14 @@ class Nvml:
         if useless:
             index = useless[0].device.index
             why = useless[0].power.missing.get(f"gpu.{index}.power", "no value")
-            return State.UNUSABLE, f"NVML starts, but no GPU gives energy or power: {why}.", None
+            return State.UNUSABLE, f"NVML starts, but no GPU reports energy or power: {why}.", None
         if not selection.gpus and known:
             mask = self._request.devices or ""
             why = selection.note or f"CUDA_VISIBLE_DEVICES='{mask}' selects none of {len(known)} GPUs."
             return State.ABSENT, why, None
         index, why = next(iter(lost.items()))
         denied = "no permission" in why
-        cure = "ls -l /dev/nvidia*, and join the group that owns them" if denied else "nvidia-smi -q, dmesg | grep Xid"
+        cure = "check ls -l /dev/nvidia*, and join the owning group" if denied else "nvidia-smi -q, dmesg | grep Xid"
         return State.UNUSABLE, f"GPU {index}: {why}.", cure
 
     def _device_files(self) -> bool:

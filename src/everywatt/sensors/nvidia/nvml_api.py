@@ -79,18 +79,18 @@ def refusal(error: BaseException, device_files: bool) -> tuple[State, str, str |
     if isinstance(error, ModuleNotFoundError):
         return State.UNUSABLE, "The Python package nvidia-ml-py is not installed.", "pip install nvidia-ml-py"
     if code == LIBRARY_NOT_FOUND and device_files:
-        why = "There is an NVIDIA driver, but its library libnvidia-ml.so.1 is not here (a container without it?)."
+        why = "An NVIDIA driver is present, but its library libnvidia-ml.so.1 is not (in a container without it?)."
         return State.UNUSABLE, why, "start the container with its GPUs (--gpus all), or put the library on the path"
     if code == LIBRARY_NOT_FOUND:
-        return State.ABSENT, "There is no NVIDIA driver here (libnvidia-ml.so.1 was not found).", None
+        return State.ABSENT, "No NVIDIA driver was found (libnvidia-ml.so.1 is missing).", None
     if code == LIB_RM_VERSION_MISMATCH:
-        why = "NVML: driver/library version mismatch. The driver was updated and the old one is still loaded."
+        why = "NVML: driver/library version mismatch. The driver was updated, but the old one is still loaded."
         return State.UNUSABLE, why, "restart the machine, or reload the nvidia kernel modules"
     if code == DRIVER_NOT_LOADED:
-        return State.UNUSABLE, "NVML is here, but the NVIDIA kernel driver is not loaded.", "modprobe nvidia"
+        return State.UNUSABLE, "NVML is present, but the NVIDIA kernel driver is not loaded.", "modprobe nvidia"
     if code == NO_PERMISSION:
         why = "NVML: no permission to open the GPUs' device files."
-        return State.UNUSABLE, why, "ls -l /dev/nvidia*, and join the group that owns them"
+        return State.UNUSABLE, why, "check ls -l /dev/nvidia*, and join the owning group"
     return State.UNUSABLE, f"NVML does not start: {words_for(error)}.", None
 
 

@@ -60,7 +60,7 @@ def probe_gpm(nvml: Any, index: int, handle: Any) -> tuple[Gpm | None, dict[str,
     try:
         if nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             return Gpm(nvml, index, handle), {}
-        why = "this GPU has no GPM metrics (Hopper and later have)"
+        why = "this GPU has no GPM metrics (available from Hopper on)"
     except Exception as error:
         if is_lost(error):
             raise

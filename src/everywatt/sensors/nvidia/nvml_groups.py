@@ -228,7 +228,7 @@ class PowerGroup:
         lost = next((code for code in codes if is_lost(code)), None)
         if lost is not None:
             raise self._device.nvml.NVMLError(lost)
-        raise SensorError(words_for(codes.pop()) if codes else "none of its power readings answers")
+        raise SensorError(words_for(codes.pop()) if codes else "none of its power readings works")
 
 
 class StateGroup:
@@ -236,10 +236,9 @@ class StateGroup:
 
     Each is a call into the driver. So the power limit, a setting, is asked every 10 s; memory clock and throttle
     reasons every 5 s, and every other second while the SM clock changes; temperature and use of the memory's bandwidth
-    every other second.
-    The SM clock, temperature and that use are asked ever less often while they stand still, at last every 4 s, until
-    they move, or the memory in use does, for then somebody came or left. In between their last answer stands. Memory is
-    asked every second.
+    every other second. The SM clock, temperature and that use are asked ever less often while they stand still, at last
+    every 4 s, until they move, or the memory in use does, for then a process came or left. In between their last answer
+    is kept. Memory is asked every second.
     """
 
     def __init__(self, device: Device, sources: list[Source], gpm: Gpm | None, closed: Callable[[], None]) -> None:
@@ -283,7 +282,7 @@ class StateGroup:
             values[place] = self._value(self._sources[place], handle, now_ns, changed)
         values += self._gpm.read(handle) if self._gpm else []
         if all(value != value for value in values):
-            raise SensorError("none of its state readings answers")
+            raise SensorError("none of its state readings works")
         return values
 
     def _value(self, source: Source, handle: Any, now_ns: int, changed: set[str]) -> float:

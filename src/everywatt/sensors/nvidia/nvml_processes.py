@@ -1,13 +1,13 @@
 """Who is on which GPU, once a second: memory and SM use of each process.
 
 A process list costs about 500 µs of a real driver. So a list is one call into a buffer that was made once, and a GPU
-that had no process is not asked again while its used memory, which the state group reads anyway, stays the same to
-the byte: whoever opens a context takes memory. All the same it is asked every minute. Graphics processes are looked for
+that had no process is not asked again while its used memory, which the state group reads anyway, stays the same to the
+byte: whoever opens a context takes memory. All the same it is asked every minute. Graphics processes are looked for
 then, and when memory has changed, while there are none.
 
-A run of a few seconds owes much to when exactly a process came and went, so a recorder may read this table more often
-while a run is young (`hurry_s`): used memory, which is cheap, then tells whether anybody came or left. Each row says
-since when that was not known (`since_ns`).
+In a run of a few seconds, the exact start and end of a process matter much, so a recorder may read this table more
+often while a run is young (`hurry_s`): used memory, which is cheap, then shows whether a process came or left. Each row
+says since when that was not known (`since_ns`).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Gpu:
         self.samples = True
 
     def may_skip(self, now_ns: int, hurried: bool) -> bool:
-        """True where its used memory says that nobody came or left; how busy they are is asked once a second."""
+        """True where its used memory shows that no process came or left; utilisation is read once a second."""
         least_ns = ASK_ANYWAY_NS if not self.rows else USUAL_NS if hurried else 0
         if self.device.memory_used is None or now_ns - self.asked_ns >= least_ns:
             return False

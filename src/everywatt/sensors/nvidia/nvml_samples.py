@@ -2,9 +2,9 @@
 
 Asking for the rates tells how things stand at that moment, so it has to be done at every publication, five times a
 second. The driver's buffer is used where it really works: it answers, its newest sample is young, samples come often
-enough to say the same, it reaches back far enough to be asked once in a while, and the call is not dearer than those
-that it saves. Power is kept in the same way; whether that says the same as the counter is for the recorder to find out
-(`recorder.driver_history`).
+enough to say the same, it reaches back far enough to be asked once in a while, and the call is no more expensive than
+those that it saves. Power is kept in the same way; whether that says the same as the counter is for the recorder to
+find out (`recorder.driver_history`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DriverSamples:
         self.values: list[float] = []
 
     def update(self, handle: Any) -> None:
-        """Take in the samples since the last time. Raises NVML's error; that there is no newer one is none."""
+        """Add the samples since the last time. Raises NVML's error, except if there is no newer sample."""
         self._count.value, self._since.value = self._room, self._since_us
         code = self._function(handle, self._kind, self._since, *self._references, self._buffer)
         if code == NOT_FOUND:
@@ -130,7 +130,7 @@ class PowerSamples(DriverSamples):
         """Whether the buffer holds all of the last seconds, so that it can be asked once a second."""
         try:
             return self.usable(handle) and self._capacity(handle) * self._step_ns() >= POWER_REACH_NS
-        except Exception:  # noqa: BLE001 - then power is read, which tells what is wrong
+        except Exception:  # noqa: BLE001 - then power is read, which shows what is wrong
             return False
 
 
@@ -147,7 +147,7 @@ class UtilisationSamples(DriverSamples):
             saved_ns = self._cost_ns(rates, handle)
             cost_ns = self._cost_ns(self.update, handle)
             reaches = self._capacity(handle) * self._step_ns() >= REACH_NS
-        except Exception:  # noqa: BLE001 - then the rates are asked for, which tells what is wrong
+        except Exception:  # noqa: BLE001 - then the rates are read, which shows what is wrong
             return False
         often = CLOSEST_NS <= self._step_ns() <= FARTHEST_NS
         return often and reaches and cost_ns <= SAVED_CALLS * max(saved_ns, 20_000)

@@ -134,7 +134,7 @@ class Feed:
         if self._failure:
             raise SensorError(f"nvidia-smi: {self._failure}")
         if silent_s > self._limit_s():
-            raise SensorError(f"nvidia-smi has said nothing for {silent_s:.1f} s.")
+            raise SensorError(f"nvidia-smi has printed nothing for {silent_s:.1f} s.")
         return []
 
     def close(self) -> None:
@@ -202,8 +202,8 @@ class Feed:
         period_ns = round(self._plan.period_s * NS)
         burst = len(rows) > 2 and now_ns - self._pump_ns < (len(rows) - 1) * period_ns // 2
         if burst and self._burst is None:
-            how = "their own time stamps are used" if times else "single polls are used instead"
-            self._burst = f"nvidia-smi keeps its lines back and gives them {len(rows)} at once; {how}."
+            how = "its own timestamps are used" if times else "single polls are used instead"
+            self._burst = f"nvidia-smi buffers its output and delivers {len(rows)} lines at once; {how}."
         if times is None and burst:
             rows, times = rows[-1:], [now_ns]
             self._form = len(FORMS) - 1
@@ -258,13 +258,13 @@ class Feed:
         if self.polling:
             self._start_ns = max(now_ns, child.started_ns + round(self._plan.period_s * NS))
             if not spoke:
-                self._failure = self._failure or "a poll gave no line."
+                self._failure = self._failure or "a poll returned no line."
                 self._start_ns = now_ns + round(BACKOFF_S * NS)
             return
         self._deaths += 1
         self._start_ns = now_ns + (round(BACKOFF_S * NS) if spoke else 0)
         if not spoke or self._deaths > 3:
-            self._step_down("ended by itself", self._form + 1)
+            self._step_down("exited", self._form + 1)
 
     def _watch(self, now_ns: int) -> None:
         child = self._child
@@ -275,11 +275,11 @@ class Feed:
         if silent_s <= self._limit_s():
             return
         if self.polling:
-            self._failure = f"a poll did not answer in {silent_s:.1f} s and was ended."
+            self._failure = f"a poll did not respond within {silent_s:.1f} s and was stopped."
         else:
             # A spelling that it does not know makes it end. One that is silent keeps its lines back, or hangs: then
             # so does the other spelling.
-            self._step_down(f"gave no line for {silent_s:.1f} s", len(FORMS) - 1)
+            self._step_down(f"printed no line for {silent_s:.1f} s", len(FORMS) - 1)
         self._restart(now_ns)
 
     def _step_down(self, why: str, to: int) -> None:
@@ -287,7 +287,7 @@ class Feed:
         self._form = min(to, len(FORMS) - 1)
         now = "single polls are" if self.polling else f"{FORMS[self._form].split()[0]} is"
         self._changed = (
-            f"nvidia-smi {asked}, asked for a line every {self._plan.period_s:g} s, {why}; {now} used instead."
+            f"nvidia-smi {asked}, requested to print every {self._plan.period_s:g} s, {why}; {now} used instead."
         )
 
     def _restart(self, now_ns: int) -> None:
@@ -304,5 +304,5 @@ class Feed:
             self._slow = None
         elif self._slow is None:  # said once, and not with every rate that it has
             got = f"one every {elapsed_s / count:.2g} s" if count else f"none in {elapsed_s:.2g} s"
-            self._slow = f"nvidia-smi was asked for a reading every {self._plan.period_s:g} s and gives {got}."
+            self._slow = f"nvidia-smi was requested to read every {self._plan.period_s:g} s and delivers {got}."
         self._rate = _Rate(now_ns)

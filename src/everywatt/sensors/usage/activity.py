@@ -1,4 +1,4 @@
-"""What else tells of power: CPU time by mode, frequency, disk and network bytes, instructions and cache misses.
+"""Other indicators of power: CPU time by mode, frequency, disk and network bytes, instructions and cache misses.
 
     [sensor.use]
     features = true
@@ -119,7 +119,7 @@ def frequency_part(machine: Machine) -> Part:
     if not paths:
         path = machine.proc / "cpuinfo"
         if parse_frequency(slurp(path)) != parse_frequency(slurp(path)):
-            raise OSError(errno.ENOENT, "neither cpufreq nor /proc/cpuinfo tells a frequency")
+            raise OSError(errno.ENOENT, "neither cpufreq nor /proc/cpuinfo reports a frequency")
         return (channel,), lambda: (parse_frequency(slurp(path)),), lambda: None
     files = [KeptFile(path) for path in paths[:: -(-len(paths) // MOST_FREQUENCIES)]]
 
@@ -163,8 +163,8 @@ def counts_part(machine: Machine, events: Mapping[str, tuple[int, int]] = COUNTS
 PARTS = {
     "CPU time by mode": modes_part,
     "CPU frequency": frequency_part,
-    "bytes of disks": disk_part,
-    "bytes of the network": network_part,
+    "disk bytes": disk_part,
+    "network bytes": network_part,
     "instructions, cycles, cache misses": counts_part,
 }
 
@@ -182,7 +182,7 @@ class HostActivity:
             except (OSError, ValueError) as error:
                 self.missing[name] = str(getattr(error, "strerror", None) or error)
         channels = tuple(channel for part in self._parts for channel in part[0])
-        self.info = GroupInfo(GROUP, "use", "host", channels, Cadence.SLOW, label="what else tells of power")
+        self.info = GroupInfo(GROUP, "use", "host", channels, Cadence.SLOW, label="other indicators of power")
 
     def read(self) -> Sequence[Row]:
         """One row; NaN for a part that cannot be read now."""
@@ -193,7 +193,7 @@ class HostActivity:
             except (OSError, ValueError):
                 values += [NAN] * len(channels)
         if all(value != value for value in values):
-            raise SensorError("Nothing of the host's activity can be read.")
+            raise SensorError("No activity of the host can be read.")
         return (fresh(self._clock.monotonic_ns(), tuple(values), round(NS / TICKS_PER_S)),)
 
     def close(self) -> None:

@@ -64,17 +64,20 @@ def parse_place(data: bytes) -> Place:
 
 @lru_cache(maxsize=1024)
 def _telling(paths: frozenset[str]) -> str:
-    """Hierarchies may differ: the path that names a container, a job or a unit, else the deepest one."""
+    """Hierarchies may differ: the path that names a job, a container or a unit, else the deepest one.
+
+    A job comes first: only root can make its path, while a user may make groups of any name in other hierarchies.
+    """
     if len(paths) < 2:
         return next(iter(paths), "/")
     return max(paths, key=lambda text: (_tells(text), text.count("/"), text))
 
 
 def _tells(path: str) -> int:
-    from everywatt.core.cgroup_names import PlaceKind, place
+    from everywatt.core.cgroup_names import PlaceKind, places
 
-    found = place(path)
-    return 0 if found is None else 1 if found.kind is PlaceKind.UNIT else 2
+    found = places(path)
+    return max(({PlaceKind.JOB: 3, PlaceKind.CONTAINER: 2, PlaceKind.UNIT: 1}[kind] for kind in found), default=0)
 
 
 def without_made(path: str) -> str:
@@ -114,7 +117,7 @@ class Counted:
         """
         place = self._place
         if self._outside:
-            return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside of this cgroup namespace"}
+            return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside this cgroup namespace"}
         reasons: dict[str, str] = {}
         if place.version == 2:
             cpu_s = self._value("cpu", place.cpu, "cpu.stat", _usage_usec, reasons)
@@ -170,7 +173,7 @@ class Counted:
                 raise FileNotFoundError(folder)
             return folder
         if place is None:
-            reasons[name] = f"the {name} controller does not follow this group"
+            reasons[name] = f"the {name} controller is not enabled for this group"
             return None
         controllers, _, path = place.partition("/")
         # A joint hierarchy is mounted under its joint name, usually with links from each single one.
@@ -185,7 +188,7 @@ class Counted:
         return None
 
     def _given(self) -> float | None:
-        """How many CPUs the group may use, where somebody set a limit."""
+        """How many CPUs the group may use, if a limit is set."""
         place, found = self._place, []
         with contextlib.suppress(OSError, ValueError, IndexError):
             folder = self._folder("cpu", place.quota, {})

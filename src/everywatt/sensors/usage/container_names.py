@@ -217,7 +217,7 @@ def _filled(name: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(path: Path) -> Any:
-    """What a file of somebody else holds; None where it cannot be read, is too large, or is no JSON."""
+    """The content of a foreign file; None if it cannot be read, is too large, or is not JSON."""
     try:
         if path.stat().st_size > MOST_BYTES:
             return None

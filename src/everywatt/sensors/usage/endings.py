@@ -22,7 +22,7 @@ def open_records() -> tuple[ExitRecords | None, str]:
     try:
         return ExitRecords(), ""
     except PermissionError:
-        return None, "exit records need CAP_NET_ADMIN"
+        return None, "exit records require CAP_NET_ADMIN"
     except (OSError, ValueError) as error:
         return None, f"no exit records: {error}"
 

@@ -1,4 +1,4 @@
-"""Exit records: the kernel tells of every process that ends, who it was and what it had used (taskstats).
+"""Exit records: for every process that ends, the kernel reports its identity and what it used (taskstats).
 
 Needs CAP_NET_ADMIN in the first user and process namespace. Records come by generic netlink, are kept by the kernel in
 a buffer until they are asked for, and a buffer that overflowed says so. A record is written shortly before the end of
@@ -88,7 +88,7 @@ class ExitRecords:
         self._socket.close()
 
     def _exit(self, data: bytes) -> Exit | None:
-        """The process that a message tells the end of; None for a thread whose process goes on."""
+        """The process whose end a message reports; None for a thread whose process continues."""
         at = self._at
         # All messages begin alike; one that does not is looked through.
         if data[at - 2 : at] != _STATS_KIND or len(data) < at + _RECORD.size:
@@ -129,7 +129,7 @@ class ExitRecords:
         _, cpu_ns, _, _, pid, _, group, _ = _RECORD.unpack_from(reply, at)
         # The record is about the first thread; the process may have others.
         if pid != os.getpid() or group != pid or not 0 < cpu_ns <= time.process_time_ns():
-            raise ValueError("the kernel's task statistics have a layout that is not known")
+            raise ValueError("the kernel's task statistics have an unknown layout")
         self._at = at
 
     def _ask(self, family: int, command: int, attributes: bytes) -> bytes:

@@ -97,7 +97,7 @@ class Reader:
         member.stat, member.clock_ns = stat, clock_ns
         if before is None:
             member.base_s = stat.children_cpu_s
-        # Whatever a kernel or a hypervisor does, nobody gives CPU time back.
+        # Whatever a kernel or a hypervisor does, CPU time never decreases.
         member.cpu_s = max(member.cpu_s, clock_ns / 1e9 if clock_ns >= 0 else stat.cpu_s)
         return self._told(member, stat, renamed=before is not None and before.name != stat.name)
 
@@ -212,11 +212,11 @@ class Reader:
         return fixed
 
     def _held(self, member: Member) -> dict[str, Any]:
-        """PSS and USS; None where the kernel does not tell us, and then RSS is what there is."""
+        """PSS and USS; None if the kernel does not report them; RSS is used then."""
         try:
             return procfs.parse_rollup(procfs.slurp(f"{self.proc}/{member.pid}/smaps_rollup", 2048))._asdict()
         except PermissionError:
-            why = "PSS of processes of other users needs CAP_SYS_PTRACE; their RSS stands in"
+            why = "PSS of other users' processes requires CAP_SYS_PTRACE; RSS is used instead"
         except (OSError, ValueError):
             why = "no memory of its own"
         return {"pss_bytes": None, "uss_bytes": None, "memory_why": why}

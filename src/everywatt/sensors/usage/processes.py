@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FEW = 256  # numbers given out since the last read, besides one for each member, that are tried one by one
 LOOK_EVERYWHERE_S = 30.0  # a number may be given out of order (a restored container)
-LOST = "exit records were lost: more processes ended at once than the kernel keeps"
+LOST = "exit records were lost: too many processes ended at once"
 
 
 class Trees:
@@ -76,7 +76,7 @@ class Trees:
         self.follow(tuple(pids))
 
     def follow(self, pids: Sequence[int]) -> None:
-        """Follow these too, and say everything again at the next read: somebody new is listening."""
+        """Follow these too, and report everything again at the next read, for a new listener."""
         for pid in pids:
             member = self._members.setdefault(pid, Member(pid, root=True))
             member.meter = member.reaper = False
@@ -99,7 +99,7 @@ class Trees:
 
     @property
     def exits(self) -> bool:
-        """Whether the end of every process is told, as of the last read."""
+        """Whether the end of every process is reported, as of the last read."""
         return self._host[1]
 
     @property
@@ -204,7 +204,7 @@ class Trees:
             rows.append({"pid": member.pid, "start": member.start, "gone": True})
 
     def _read_young(self, rows: list[dict[str, Any]]) -> None:
-        """Members may have had children, those may have had some; go on until nobody new turns up."""
+        """Members may have had children, those may have had some; continue until no new one turns up."""
         parents = list(self._members)
         while parents:
             young = self._newborn(parents)

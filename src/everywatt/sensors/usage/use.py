@@ -8,7 +8,7 @@ processes that are new or changed, with "cmdline", "uid", "user" (of a local acc
 "start": null, "hidden", "why"} and, where its clock can be read, "cpu_s".
 
 The row of pid 0, {"pid": 0, "start": 0, "name": "host", "everything", "exits"}, says what holds from there on: whether
-all processes of the machine are in the table, and whether the end of every process is told with what it used in all:
+all processes of the machine are in the table, and whether the end of every process is reported with its total use:
 {"pid", "start", "ppid", "name", "uid", "cpu_s", "exit": true, "gone": true}, start None for one that came and went
 between two reads. Without that row both are false. Exits that are false for one read were lost in that interval.
 
@@ -132,7 +132,7 @@ class ProcessUse:
 
     @property
     def exits(self) -> bool:
-        """Whether the end of every process is told."""
+        """Whether the end of every process is reported."""
         return self._trees.exits
 
     def follow(self, pids: Sequence[int]) -> None:
@@ -258,7 +258,7 @@ class Use:
         samples = {
             channel.name: None if value != value else value for channel, value in zip(_CHANNELS, values, strict=True)
         }
-        missing = {name: "/proc/meminfo does not say" for name, value in samples.items() if value is None}
+        missing = {name: "/proc/meminfo does not report it" for name, value in samples.items() if value is None}
         if self._request.options.get(self.name, {}).get("features"):
             from everywatt.sensors.usage.activity import HostActivity
 

@@ -39,14 +39,14 @@ def parse_number(text: str, unit: str, pattern: str | None = None) -> float:
     if pattern is not None:
         found = re.search(pattern, text)
         if found is None or not found.groups():
-            raise SensorError("the pattern finds nothing in the output.")
+            raise SensorError("the pattern matches nothing in the output.")
         text = found.group(1) or ""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     match = _NUMBER.fullmatch(lines[0]) if len(lines) == 1 else None
     if match is None:
         raise SensorError(f"the output is not one number: {' | '.join(lines)[:80]!r}.")
     if match[2] and match[2] != unit:
-        raise SensorError(f"the output is in {match[2]}, and the settings say {unit}.")
+        raise SensorError(f"the output is in {match[2]}, but the settings say {unit}.")
     return float(match[1])
 
 
@@ -83,7 +83,7 @@ class Execute(SlowMeters):
         try:
             domain = Domain(str(self.options.get("domain", "wall")))
         except ValueError:
-            raise SensorError(f"[sensor.exec] domain is one of {', '.join(Domain)}.") from None
+            raise SensorError(f"[sensor.exec] domain must be one of {', '.join(Domain)}.") from None
         si, scale = UNITS[unit]
         device = str(self.options.get("device", f"{domain}.exec"))
         counter = si == "J"
@@ -96,7 +96,7 @@ class Execute(SlowMeters):
         try:
             return None if pattern is None else re.compile(str(pattern)).pattern
         except re.error as error:
-            raise SensorError(f"[sensor.exec] pattern is no regular expression: {error}.") from None
+            raise SensorError(f"[sensor.exec] pattern is not a regular expression: {error}.") from None
 
     def _words(self) -> list[str]:
         command: Any = self.options["command"]
@@ -128,7 +128,7 @@ class Execute(SlowMeters):
             except OSError as error:
                 raise SensorError(f"{words[0]} cannot be run: {error.strerror}.") from None
             if code is None:
-                raise SensorError(f"{words[0]} did not end in {self.timeout_s:g} s.")
+                raise SensorError(f"{words[0]} did not exit within {self.timeout_s:g} s.")
             if code != 0:
                 raise SensorError(f"{words[0]} ended with {code}: {(lines or [''])[0][:80]}")
             return "\n".join(lines)

@@ -63,17 +63,16 @@ class Shelly(SlowMeters):
         return [self._meter(url, f"wall.shelly{f'-{n}' if n else ''}", login) for n, url in enumerate(urls)]
 
     def _meter(self, url: str, device: str, login: Login | None) -> Meter:
-        site = JsonDevice(url, timeout_s=self.timeout_s)
-        headers = {"Authorization": login.basic} if login else {}
-        told = site.get("/shelly", headers)
+        site = JsonDevice(url, timeout_s=self.timeout_s, login=login)
+        told = site.get("/shelly")
         if not isinstance(told, Mapping):
-            raise SensorError(f"{site.host} is no Shelly.")
+            raise SensorError(f"{site.host} is not a Shelly.")
         later = "gen" in told
         path = "/rpc/Shelly.GetStatus" if later else "/status"
         wanted = self.options.get("channel")
 
         def ask() -> tuple[float, ...]:
-            found = channels_of(site.get(path, headers))
+            found = channels_of(site.get(path))
             watts, joules = _one(found, wanted, site.host)
             return (watts, float("nan") if joules is None else joules)
 
@@ -93,5 +92,5 @@ def _one(found: Mapping[str, tuple[float, float | None]], wanted: Any, host: str
     if wanted is not None:
         raise SensorError(f"{host} has no channel '{wanted}'; it has: {listed}.")
     if not found:
-        raise SensorError(f"{host} tells no power.")
+        raise SensorError(f"{host} reports no power.")
     raise SensorError(f"{host} has several channels: {listed}.", cure="[sensor.shelly] channel")

@@ -34,21 +34,21 @@ def objects(options: Mapping[str, Any]) -> list[Watts]:
     outlets = options.get("outlets") or []
     outlets = [outlets] if isinstance(outlets, int) else list(outlets)
     if not all(isinstance(outlet, int) and not isinstance(outlet, bool) and outlet > 0 for outlet in outlets):
-        raise SensorError("[sensor.snmp] outlets are numbers from 1 on.")
+        raise SensorError("[sensor.snmp] outlets must be numbers from 1 up.")
     if options.get("oid"):
         scale = options.get("scale_w", 1.0)
         if isinstance(scale, bool) or not isinstance(scale, int | float):
-            raise SensorError("[sensor.snmp] scale_w is the watts of one count.")
+            raise SensorError("[sensor.snmp] scale_w must be the watts of one count.")
         return [Watts("object", str(options["oid"]), float(scale))]
     kind, unit = options.get("kind"), options.get("unit", 1)
     if not isinstance(unit, int) or unit < 1:
-        raise SensorError("[sensor.snmp] unit is a number from 1 on.")
+        raise SensorError("[sensor.snmp] unit must be a number from 1 up.")
     if kind == "apc":
         whole = [Watts("unit", f"{_APC}.4.3.1.5.{unit}", 10.0)]  # hundredths of a kilowatt
         return [Watts(f"outlet{n}", f"{_APC}.9.4.3.1.7.{n}") for n in outlets] or whole
     if kind == "raritan":
         return [_raritan(f"outlet{n}", 5, 4, unit, n) for n in outlets] or [_raritan("inlet", 3, 2, unit, 1)]
-    raise SensorError("[sensor.snmp] kind is apc or raritan, or oid names an object.")
+    raise SensorError("[sensor.snmp] kind must be apc or raritan, or oid must name an object.")
 
 
 def _raritan(name: str, about: int, measured: int, unit: int, index: int) -> Watts:
@@ -63,7 +63,7 @@ def watts_of(wanted: Watts, values: Mapping[str, int | None]) -> float:
         raise SensorError(f"{wanted.name}: the PDU does not measure its power.")
     digits = 0 if wanted.digits_oid is None else values.get(wanted.digits_oid)
     if digits is None or not 0 <= digits <= 9:
-        raise SensorError(f"{wanted.name}: the PDU does not tell its decimal digits.")
+        raise SensorError(f"{wanted.name}: the PDU does not report its decimal digits.")
     return float(raw * wanted.scale_w / 10**digits)
 
 
@@ -86,7 +86,7 @@ class Snmp(SlowMeters):
     def _meter(self, wanted: Watts) -> Meter:
         host, port = str(self.options["host"]), self.options.get("port", 161)
         if not isinstance(port, int) or not 0 < port < 65536:
-            raise SensorError("[sensor.snmp] port is a number from 1 to 65535.")
+            raise SensorError("[sensor.snmp] port must be a number from 1 to 65535.")
         oids: Sequence[str] = [oid for oid in (wanted.oid, wanted.digits_oid) if oid]
         for oid in oids:
             try:
@@ -110,6 +110,6 @@ class Snmp(SlowMeters):
             return lambda oids: get_v3(host, port, user, oids, timeout_s=timeout_s)
         number = {"1": 0, "2c": 1}.get(version)
         if number is None:
-            raise SensorError("[sensor.snmp] version is 1, 2c or 3.")
+            raise SensorError("[sensor.snmp] version must be 1, 2c or 3.")
         word = secret(self.options.get("community_file"), environ.get("EVERYWATT_SNMP_COMMUNITY")) or "public"
         return lambda oids: self._get(host, port, word, oids, timeout_s=timeout_s, version=number)

@@ -1,4 +1,4 @@
-"""SNMP v3 with a user (USM): who asks is proven and, unless the PDU cannot, nobody reads along. By pysnmp."""
+"""SNMP v3 with a user (USM): authenticated and, unless the PDU cannot, encrypted. By pysnmp."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def user_of(options: Mapping[str, Any], environ: Mapping[str, str]) -> User:
     """
     name, auth, privacy = options.get("user"), options.get("auth", "sha"), options.get("privacy", "aes")
     if not name or not isinstance(name, str):
-        raise SensorError("[sensor.snmp] version 3 needs user.")
+        raise SensorError("[sensor.snmp] version 3 requires user.")
     if auth not in AUTH:
-        raise SensorError(f"[sensor.snmp] auth is one of {', '.join(AUTH)}.")
+        raise SensorError(f"[sensor.snmp] auth must be one of {', '.join(AUTH)}.")
     if privacy not in (*PRIVACY, "none"):
-        raise SensorError(f"[sensor.snmp] privacy is one of {', '.join(PRIVACY)}, or none.")
+        raise SensorError(f"[sensor.snmp] privacy must be one of {', '.join(PRIVACY)}, or none.")
     proof = secret(options.get("auth_file"), environ.get("EVERYWATT_SNMP_AUTH")) or ""
     hide = secret(options.get("privacy_file"), environ.get("EVERYWATT_SNMP_PRIVACY")) or "" if privacy != "none" else ""
     for word, what, needed in ((proof, "auth_file", True), (hide, "privacy_file", privacy != "none")):
         if needed and len(word) < SHORTEST:
-            raise SensorError(f"[sensor.snmp] {what} has to hold a password of {SHORTEST} letters or more.")
+            raise SensorError(f"[sensor.snmp] {what} must contain a password of {SHORTEST} or more characters.")
     return User(name, auth, privacy, proof, hide)
 
 
@@ -88,11 +88,11 @@ async def _ask(
             engine, who, place, snmp.ContextData(), *(snmp.ObjectType(snmp.ObjectIdentity(oid)) for oid in oids)
         )
     except Exception as error:  # noqa: BLE001 - the library raises its own tree, OSError, and what a name look-up does
-        raise SensorError(f"{host} cannot be asked by SNMP v3: {type(error).__name__}.") from None
+        raise SensorError(f"{host} cannot be queried by SNMP v3: {type(error).__name__}.") from None
     finally:
         engine.close_dispatcher()
     if trouble is not None:
-        raise SensorError(f"{host} does not answer to SNMP v3: {trouble}.")
+        raise SensorError(f"{host} does not respond to SNMP v3: {trouble}.")
     if int(status) != 0:
         return dict.fromkeys(oids)
     return {oid: _whole(value) for oid, (_, value) in zip(oids, binds, strict=True)}

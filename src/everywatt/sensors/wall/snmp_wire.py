@@ -17,7 +17,7 @@ def parse_oid(text: str) -> tuple[int, ...]:
     """`1.3.6.1.…` as numbers. ValueError where it is something else."""
     parts = tuple(int(part) for part in text.strip().strip(".").split("."))
     if len(parts) < 2 or len(parts) > 128 or parts[0] > 2 or parts[1] > 39 or any(not 0 <= p < 2**32 for p in parts):
-        raise ValueError(f"{text!r} is no object identifier")
+        raise ValueError(f"{text!r} is not an object identifier")
     return parts
 
 
@@ -38,7 +38,7 @@ def parse_response(data: bytes, number: int) -> dict[tuple[int, ...], int | None
     error, at = _expect(pdu, at, INTEGER)
     _, at = _expect(pdu, at, INTEGER)
     if _signed(said) != number:
-        raise ValueError("an answer to another question")
+        raise ValueError("a response to another request")
     if _signed(error) != 0:
         return {}  # v1 refuses the whole request for one object that is not there
     binds, _ = _expect(pdu, at, SEQUENCE)
@@ -69,7 +69,7 @@ def get(
     try:
         kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     except OSError as error:
-        raise SensorError(f"{host} is not found: {error.strerror}.") from None
+        raise SensorError(f"{host} was not found: {error.strerror}.") from None
     for _ in range(tries):
         with socket.socket(kind, socket.SOCK_DGRAM) as line:
             line.settimeout(timeout_s)
@@ -80,7 +80,7 @@ def get(
             except (OSError, ValueError):
                 continue
         return {oid: answer.get(parsed) for parsed, oid in asked.items()}
-    raise SensorError(f"{host} does not answer to SNMP (wrong community, no access, or not there).")
+    raise SensorError(f"{host} does not respond to SNMP (wrong community, no access, or not reachable).")
 
 
 def _tlv(tag: int, body: bytes) -> bytes:
@@ -120,7 +120,7 @@ def _oid_of(body: bytes) -> tuple[int, ...]:
 
 def _signed(body: bytes) -> int:
     if not 0 < len(body) <= 9:
-        raise ValueError("a number of no size")
+        raise ValueError("a number without a size")
     return int.from_bytes(body, "big", signed=True)
 
 
@@ -133,13 +133,13 @@ def _expect(data: bytes, at: int, tag: int) -> tuple[bytes, int]:
 
 def _read(data: bytes, at: int) -> tuple[int, bytes, int]:
     if at + 2 > len(data):
-        raise ValueError("cut off")
+        raise ValueError("truncated")
     tag, size, start = data[at], data[at + 1], at + 2
     if size & 0x80:
         count = size & 0x7F
         if not 1 <= count <= 4 or start + count > len(data):
-            raise ValueError("a length that makes no sense")
+            raise ValueError("an invalid length")
         size, start = int.from_bytes(data[start : start + count], "big"), start + count
     if start + size > len(data):
-        raise ValueError("cut off")
+        raise ValueError("truncated")
     return tag, data[start : start + size], start + size

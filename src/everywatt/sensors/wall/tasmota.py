@@ -53,7 +53,7 @@ class Tasmota(SlowMeters):
         def ask() -> tuple[float, ...]:
             watts, joules = energy_of(site.get(path))
             if not watts:
-                raise SensorError(f"{site.host} tells no power.")
+                raise SensorError(f"{site.host} reports no power.")
             if channel is None and len(watts) > 1:
                 raise SensorError(f"{site.host} has {len(watts)} channels.", cure="[sensor.tasmota] channel")
             if channel is not None and (not isinstance(channel, int) or not 0 <= channel < len(watts)):

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from everywatt.slurm.node.scontrol import expand
+from everywatt.slurm.lists import expand
 
 PROC: Final = Path("/proc")
 DEFAULT_CONF: Final = Path("/etc/slurm/slurm.conf")
-GUESSED: Final = "Slurm's GPU numbers were taken for the driver's: nobody told the cards' device numbers"
+GUESSED: Final = "Slurm's GPU numbers were used as the driver's: the cards' device numbers are unknown"
 SHUFFLED: Final = "gres.conf lists cards out of order, and Slurm may number them by their files"
 STRANGE: Final = (
-    "gres.conf names device files that the driver does not tell of: GPU numbers were taken for the driver's"
+    "gres.conf names device files that the driver does not report: Slurm's GPU numbers were used as the driver's"
 )
 
 

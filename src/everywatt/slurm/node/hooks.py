@@ -20,7 +20,7 @@ DEFAULT_SPOOL: Final = Path("/var/spool/everywatt/slurm")
 DEFAULT_FOLDER: Final = Path("/etc/everywatt/slurm")
 DEFAULT_STORE: Final = Path("/var/lib/everywatt/slurm")
 EVENTS_MODE: Final = 0o700
-TASKS_MODE: Final = 0o1733  # a task runs as its user: it may drop a file, and neither list nor take those of others
+TASKS_MODE: Final = 0o711  # a task runs as its user, whose own folder in there the Prolog makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Site:
 def hook(event: str, site: Site) -> str:
     """The script for an event: start, end or task."""
     if event not in EVENTS:
-        raise UsageError(f"'{event}' is not an event of a job.", cure=f"one of: {', '.join(EVENTS)}")
+        raise UsageError(f"'{event}' is not a job event.", cure=f"one of: {', '.join(EVENTS)}")
     text = files("everywatt.slurm").joinpath("scripts/hook.sh").read_text(encoding="utf-8")
     values = {
         "EVENT": event,
@@ -68,9 +68,11 @@ def slurm_conf_lines(site: Site, existing: str = "") -> list[str]:
         if there == str(path):
             continue
         if there and key != "TaskProlog":
-            lines.append(f"# {key} is {there} now. Slurm takes several: put both into one folder and name it with /*")
+            lines.append(
+                f"# {key} is {there} now. Slurm accepts several: put both into one folder and set it to FOLDER/*"
+            )
         elif there:
-            lines.append(f"# {key} is {there} now, and Slurm takes one only: call {path} at its end")
+            lines.append(f"# {key} is {there} now, and Slurm accepts only one: call {path} at its end")
         if not there:
             lines.append(f"{key}={path}")
     flags = _value(existing, "PrologFlags") or ""

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from everywatt.core.errors import UsageError
 from everywatt.core.units import parse_duration_s
+from everywatt.slurm.lists import cpus_of, indices
 from everywatt.slurm.node.spool import Event
 
 DEFAULT_PERIOD_S: Final = 2.0
 REMEMBERED: Final = 1000
-SLICES: Final = "it had parts of cards (MIG), of which no idle power is charged by allocation"
+SLICES: Final = "it used parts of cards (MIG), for which no idle power is charged by allocation"
 
 
 @dataclass(slots=True)
@@ -133,7 +134,7 @@ class NodeJobs:
         if job is None:
             # Its start was not told: before everywatt was installed. Nothing is known of its beginning.
             job = NodeJob(event.job_id, event.number("restart") or 0, event.at_s, complete=False)
-            job.note = "its start was not told"
+            job.note = "its start was not reported"
             _describe(job, event)
             self.jobs[job.key] = job
         job.end_s = max(event.at_s, job.start_s)
@@ -144,7 +145,8 @@ class NodeJobs:
 
 def _describe(job: NodeJob, event: Event) -> None:
     job.tell({name: event.text(name) for name in ("node", "cluster", "user", "account", "partition", "sluid", "conf")})
-    job.tell({"uid": event.number("uid"), "nodes": event.number("nodes"), "cpus": event.number("cpus")})
+    cpus = cpus_of(event.text("cpus"), event.text("nodelist"), event.text("node"))
+    job.tell({"uid": event.number("uid"), "nodes": event.number("nodes"), "cpus": cpus})
     job.tell({"gpus": indices(event.text("gpus")), **_numbers(event)})
     job.tell({"slices": [name for name in event.text("visible").split(",") if name.startswith("MIG-")]})
     if job.slices:
@@ -157,20 +159,6 @@ def _describe(job: NodeJob, event: Event) -> None:
 
 def _numbers(event: Event) -> dict[str, int | None]:
     return {name: event.number(name) for name in ("array_job_id", "array_task_id", "het_job_id", "het_offset")}
-
-
-def indices(text: str) -> list[int]:
-    """The GPUs of `0,2-3`, as SLURM_JOB_GPUS and scontrol write them; what is no number is left out.
-
-    >>> indices("0,2-3")
-    [0, 2, 3]
-    """
-    found: list[int] = []
-    for part in text.split(","):
-        low, _, high = part.strip().partition("-")
-        if low.isdecimal() and (high or low).isdecimal() and int(high or low) - int(low) < 1024:
-            found += range(int(low), int(high or low) + 1)
-    return found
 
 
 def _state(exit_code: str | None) -> str:

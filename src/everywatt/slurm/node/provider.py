@@ -59,7 +59,7 @@ class SlurmJobs:
         if self._placed_ns is None or now_ns - self._placed_ns >= PLACE_NS:
             self._placed_ns = now_ns
             self._take_place()
-        seen = tuple(_changed_ns(self._spool / name) for name in ("events", "tasks", STATE))
+        seen = tuple(_changed_ns(self._spool / name) for name in ("events", STATE))
         if seen == self._seen:
             return False
         self._seen = seen

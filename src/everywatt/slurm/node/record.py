@@ -13,7 +13,9 @@ from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, StepEnergy
 
-NOT_SEEN: Final = "no process of it was seen, and it had no GPU: too short, or its processes are in no cgroup of Slurm"
+NOT_SEEN: Final = (
+    "none of its processes was observed, and it had no GPU: too short, or its processes are not in a Slurm cgroup"
+)
 NOTHING: Final = "nothing was recorded while it ran"
 
 

@@ -6,6 +6,7 @@ said is there. So a kill at any moment loses nothing, and does nothing twice tha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,7 +19,7 @@ from everywatt.slurm.node.booking import book, horizon_s, merge_hours, sensor_of
 from everywatt.slurm.node.cards import CardOrder, card_order
 from everywatt.slurm.node.node_jobs import NodeJob, NodeJobs
 from everywatt.slurm.node.record import record
-from everywatt.slurm.node.spool import Event, forget, read_events
+from everywatt.slurm.node.spool import Event, forget, put_aside, quarantined, read_events
 from everywatt.slurm.node.state import STATE, State
 from everywatt.slurm.node.tape_use import gpu_uuids, name_processes
 from everywatt.slurm.site.store import Store
@@ -30,6 +31,9 @@ HOOK_S: Final = 1.0
 SLOW_S: Final = 3.0  # asking takes so long at most before the spool is looked at again
 AT_ONCE: Final = 64  # jobs that one call asks for
 RETRIES: Final = 2  # a controller that is busy answers the next time
+TRYING: Final = "trying.json"
+TRIES: Final = 2
+LOOKS: Final = 60  # a file of the spool that cannot be read for so many seconds is put aside
 LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not told of its end for so long
 
 
@@ -77,6 +81,9 @@ class Node:
         self._troubles: dict[str, str] = {}
         self._orders: dict[str, CardOrder] = {}  # of cards, by the slurm.conf that numbers them
         self._path = spool / STATE
+        self._suspects = _read_tries(spool)  # events that were being taken when a process died, and how often
+        self._unread: dict[Path, int] = {}  # what of the spool could not be read, and how often in a row
+        self._aside: list[str] | None = None
         self.state = State.read(self._path)
         self._jobs = NodeJobs(self.state.jobs, self.state.recorded)
         boot = boot_id() if boot is None else boot
@@ -107,25 +114,73 @@ class Node:
 
     def listen(self) -> int:
         """Take what the hooks said since; gives how many events there were."""
-        heard_s = self._now_s()
-        events = [event for event in read_events(self.spool) if event.path not in self._taken]
+        heard_s, unread = self._now_s(), list[Path]()
+        events = [event for event in read_events(self.spool, unread) if event.path not in self._taken]
+        if unread:
+            heard_s = self._heard_s or (self.state.booked_s or 0.0) + HOOK_S  # nothing more is booked until it is read
+        self._unread = {path: self._unread.get(path, 0) + 1 for path in unread}
+        for path in (path for path, looks in self._unread.items() if looks > LOOKS and path.suffix == ".event"):
+            put_aside(path, self.spool)
+        # What was being taken when a process died is taken by itself, so that the next time tells which event it was.
+        suspects = [[event] for event in events if event.path.name in self._suspects]
+        rest = [event for event in events if event.path.name not in self._suspects]
+        ours = sum(self._take(group, heard_s) for group in (rest, *suspects))
+        self._report_quarantine()
+        return ours
+
+    def _take(self, events: Sequence[Event], heard_s: float) -> int:
+        """Take some events; gives how many were ours. One that ended a process twice, or failed twice, is put aside."""
         ours = 0
+        tried = {event.path.name: self._suspects.get(event.path.name, 0) + 1 for event in events}
+        if events:
+            self._note_tries({**self._suspects, **tried})
         for event in events:
-            late = event.text("node") in ("", self.name) and self._jobs.is_late(event)
-            job = None if late else self._jobs.take(event, self.name)
-            if job is None and event.kind != "task" and not late:
-                continue  # another node's, on a host that plays several
-            self._taken[event.path] = event
-            ours += 1
-            if job is not None:
-                job.node = job.node or self.name
-                if event.kind != "task" or not job.name:
-                    self._unknown[job.key] = None
+            if tried[event.path.name] > TRIES:
+                put_aside(event.path, self.spool)
+                continue
+            try:
+                ours += self._take_one(event)
+            except Exception as error:  # noqa: BLE001 - one event must not stop the others
+                self._suspects[event.path.name] = tried.pop(event.path.name)
+                self._troubles["event"] = f"{event.path.name}: {type(error).__name__}: {error}"
         self._heard_s = heard_s
         self._ask_for_some()
         self.state.seen_s = self._now_s()
         self._save()
+        for name in tried:
+            self._suspects.pop(name, None)
+        if events:
+            self._note_tries(self._suspects)
         return ours
+
+    def _take_one(self, event: Event) -> bool:
+        late = event.text("node") in ("", self.name) and self._jobs.is_late(event)
+        job = None if late else self._jobs.take(event, self.name)
+        if job is None and event.kind != "task" and not late:
+            return False  # another node's, on a host that plays several
+        self._taken[event.path] = event
+        if job is not None:
+            job.node = job.node or self.name
+            if event.kind != "task" or not job.name:
+                self._unknown[job.key] = None
+        return True
+
+    def _note_tries(self, tries: Mapping[str, int]) -> None:
+        """Say which events are being taken, for whoever starts after a kill. It need not survive the machine."""
+        try:
+            path = self.spool / TRYING
+            if tries:
+                path.write_text(json.dumps(tries), encoding="utf-8")
+            else:
+                path.unlink(missing_ok=True)
+        except OSError:
+            pass  # a full disk: then a kill just now is not known
+
+    def _report_quarantine(self) -> None:
+        """Name in the store what was put aside here, whenever that changes."""
+        aside = quarantined(self.spool)
+        if aside != self._aside and self._kept("quarantine", lambda: self.store.name_quarantined(self.name, aside)):
+            self._aside = aside
 
     def _ask_for_some(self) -> None:
         """Complete jobs that events told of, as many as there is time for: a slow controller must not hold us up."""
@@ -133,7 +188,11 @@ class Node:
         later = []
         while self._unknown and self._clock.monotonic_ns() < until_ns:
             jobs = self._next_unknown()
-            told = self._ask([job.job_id for job in jobs], self.name, jobs[0].conf) if jobs else {}
+            try:
+                told = self._ask([job.job_id for job in jobs], self.name, jobs[0].conf) if jobs else {}
+            except Exception as error:  # noqa: BLE001 - a job's own text is in the answer
+                told = {}
+                self._troubles["scontrol"] = f"scontrol: {type(error).__name__}: {error}"
             for job in jobs:
                 facts = told.get(job.job_id)
                 if facts is not None:
@@ -164,11 +223,9 @@ class Node:
         ended = job.end_s is not None
         told = dict(answer)
         state = str(told.pop("state", ""))
-        if job.slices:
-            told.pop("gpus", None)  # numbers of slices, not of cards
         later = told.pop("restart", 0) > job.restart  # what it says is of a later run: this one was requeued
         if ended:
-            told = {key: value for key, value in told.items() if key not in ("cpus", "memory_bytes", "gpus")}
+            told.pop("memory_bytes", None)
             if later or state in ("PENDING", "REQUEUED"):
                 job.state = "REQUEUED"
             elif state in ("CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "FAILED", "DEADLINE"):
@@ -203,7 +260,8 @@ class Node:
                 pieces = book(tape, self.name, known, self.state.accounts, told_s, until_s, self.state.idle)
                 self.state.hours = merge_hours([*self.state.hours, *(hour for one in pieces for hour in one.hours)])
                 told_s = until_s
-        self.state.booked_s = told_s
+        if told_s <= now_s:  # else nothing may be booked yet: an event could not be read
+            self.state.booked_s = told_s
         done = [
             job
             for job in known
@@ -269,6 +327,14 @@ class Node:
             return False
         self._troubles.pop(what, None)
         return True
+
+
+def _read_tries(spool: Path) -> dict[str, int]:
+    try:
+        tries = json.loads((spool / TRYING).read_text(encoding="utf-8"))
+        return {str(name): int(count) for name, count in tries.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def boot_id(proc: Path = Path("/proc")) -> str:

@@ -1,4 +1,8 @@
-"""What scontrol says of a job and a hook cannot: account, array, name, allocation. Hooks themselves never ask it."""
+"""What scontrol says of a job and a hook cannot: array, name, times, memory. Hooks themselves never ask it.
+
+Who a job belongs to and what it was given is told by the hooks alone: Slurm tells it to root there, and in scontrol's
+text a user could imitate it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from everywatt.slurm.node.node_jobs import indices
+from everywatt.slurm.lists import expand
 
 TIMEOUT_S: Final = 5.0
 _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)")
+_OWN = re.compile(r" UserId=\S+\(\d+\) GroupId=\S+\(\d+\) MCS_label=")
 _UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -69,26 +74,30 @@ def _ask(words: list[str], conf: str, lines: str = "") -> tuple[int, str]:
 
 
 def parse_job(line: str, node: str = "") -> dict[str, Any]:
-    """One line of `scontrol show job -d -o`; `node` chooses the allocation of that node."""
-    # Names and paths are the user's to choose. Of a field that is there twice the later one is Slurm's, before paths.
-    fields = dict(_FIELD.findall(line.partition(" Command=")[0]))
-    user, _, uid = fields.get("UserId", "").partition("(")
+    """One line of `scontrol show job -d -o`; `node` chooses the allocation of that node. {} where it is ambiguous.
+
+    Users choose the name, which comes first, and everything from the command on. What is Slurm's own lies between and
+    starts with `_OWN`: where that is there twice, a name or a path imitates it, and nothing is taken.
+    """
+    parts = _OWN.split(line)
+    if len(parts) != 2:
+        return {}
+    ids, _, name = parts[0].partition(" JobName=")
+    own = parts[1].partition(" Command=")[0]
+    fields = dict(
+        reversed(_FIELD.findall(f"{ids} MCS_label={own}"))
+    )  # of a field that is there twice the first is Slurm's
     facts: dict[str, Any] = {
         "array_job_id": _number(fields.get("ArrayJobId")),
         "array_task_id": _number(fields.get("ArrayTaskId")),
         "het_job_id": _number(fields.get("HetJobId")),
         "het_offset": _number(fields.get("HetJobOffset")),
         "restart": _number(fields.get("Restarts")),
-        "user": user,
-        "uid": _number(uid.rstrip(")")),
-        "account": _text(fields.get("Account")),
-        "partition": _text(fields.get("Partition")),
-        "name": _text(fields.get("JobName")),
-        "nodes": _number(fields.get("NumNodes")),
+        "name": _text(name),
         "submit_s": _number(fields.get("SubmitTime")),
         "state": _text(fields.get("JobState")),
         "suspended_s": _suspended_s(fields),
-        **_allocation(line, node),
+        "memory_bytes": _memory_bytes(own, node),
     }
     return {name: value for name, value in facts.items() if value not in (None, "")}
 
@@ -103,51 +112,12 @@ def _suspended_s(fields: Mapping[str, str]) -> float | None:
     return float(max(end - start - (((days * 24 + hours) * 60 + minutes) * 60 + seconds), 0))
 
 
-def _allocation(line: str, node: str) -> dict[str, Any]:
-    """CPUs, memory and GPUs on this node, as `-d` tells them: `Nodes=n1 CPU_IDs=0-3 Mem=2048 GRES=gpu:2(IDX:0-1)`."""
-    for match in re.finditer(r"\sNodes=(\S+) CPU_IDs=(\S*) Mem=(\S*)(?: GRES=(\S*))?", line):
-        if node and node not in expand(match[1]):
-            continue
-        memory = re.fullmatch(r"(\d+)([KMGT]?)", match[3])
-        gpus = [
-            index for found in re.findall(r"gpu[^,(]*\(IDX:([\d,-]+)\)", match[4] or "") for index in indices(found)
-        ]
-        return {
-            "cpus": float(len(indices(match[2]))) or None,
-            "memory_bytes": int(memory[1]) * _UNITS[memory[2]] or None if memory else None,
-            **({"gpus": gpus} if gpus else {}),
-        }
-    return {}
-
-
-def expand(names: str) -> list[str]:
-    """The nodes of a Slurm list.
-
-    >>> expand("n[1-2,07-08],login")
-    ['n1', 'n2', 'n07', 'n08', 'login']
-    """
-    found: list[str] = []
-    for part in re.findall(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*", names):
-        if not part:
-            continue
-        pieces = [""]
-        for text, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
-            pieces = [piece + one for piece in pieces for one in ([text] if text else _range(ranges))]
-            if len(pieces) > 100_000:
-                return found
-        found += pieces
-    return found
-
-
-def _range(text: str) -> list[str]:
-    found = []
-    for part in text.split(","):
-        low, dash, high = part.partition("-")
-        if dash and low.isdecimal() and high.isdecimal() and 0 <= int(high) - int(low) < 100_000:
-            found += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
-        else:
-            found.append(part)
-    return found
+def _memory_bytes(own: str, node: str) -> int | None:
+    """The memory on this node, as `-d` tells it: `Nodes=n[1-2] CPU_IDs=0-3 Mem=2048 GRES=gpu:2(IDX:0-1)`."""
+    for nodes, number, unit in re.findall(r"\sNodes=(\S+) CPU_IDs=\S* Mem=(\d{1,18})([KMGT]?)\s", own):
+        if not node or node in expand(nodes):
+            return int(number) * _UNITS[unit] or None
+    return None
 
 
 def _number(text: str | None) -> int | None:

@@ -1,20 +1,24 @@
 """Events of jobs: the files that hooks dropped, oldest first, read with suspicion.
 
-Files of `events` are root's. Files of `tasks` are written by users, so of those only what cannot hurt is used, and only
-where the file belongs to the user whose job it names.
+Files of `events` are root's. Files of `tasks/UID` are written by that user, so of those only what cannot hurt is used,
+where the file belongs to the user whose job it names, and of each user a few at a time.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+QUARANTINE: Final = "quarantine"
 MOST_BYTES: Final = 65_536
 MOST_FILES: Final = 20_000
+MOST_OF_USER: Final = 200  # files of one user's tasks that are read at a time: others wait for them
 TASK_KEYS: Final = frozenset(
     {"array_job_id", "array_task_id", "het_job_id", "het_offset", "step", "pid", "name", "restart"}
 )
@@ -42,34 +46,57 @@ class Event:
         return "" if value == "(null)" else value
 
 
-def read_events(spool: Path) -> list[Event]:
-    """What lies in the spool, oldest first. A file that is no event is put aside as `NAME.bad`."""
+def read_events(spool: Path, unread: list[Path] | None = None) -> list[Event]:
+    """What lies in the spool, oldest first. A file that is no event is put into `quarantine`, of a user's removed.
+
+    `unread` gets what root's hooks may have said and could not be read: the folder, or files of it.
+    """
     found = []
-    for folder in ("events", "tasks"):
-        try:
-            with os.scandir(spool / folder) as entries:
-                names = [entry.name for entry in entries if entry.name.endswith(".event")]
-        except OSError:
-            continue
-        for name in sorted(names)[:MOST_FILES]:
-            path = spool / folder / name
+    unread = [] if unread is None else unread
+    users = (spool / "tasks" / name for name in _names(spool / "tasks", MOST_FILES, []) if name.isdecimal())
+    for folder in (spool / "events", *users):
+        tasks = folder.name != "events"
+        for name in _names(folder, MOST_OF_USER if tasks else MOST_FILES, [] if tasks else unread):
+            path = folder / name
             try:
-                event = _read(path, folder)
-            except OSError:
-                continue  # gone meanwhile, or not ours to read
-            if event is None:
-                _put_aside(path)
-            else:
+                event = _read(path, tasks) if name.endswith(".event") else None
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    unread += [] if tasks else [path]
+                    continue
+                event = None  # a link
+            if event is not None:
                 found.append(event)
+            elif tasks and not name.startswith("."):
+                path.unlink(missing_ok=True)
+            elif name.endswith(".event"):
+                put_aside(path, spool)
     return sorted(found, key=lambda event: (event.at_s, event.path.name))
+
+
+def _names(folder: Path, most: int, unread: list[Path]) -> list[str]:
+    """Names in a folder, at most so many."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in islice(entries, most))
+    except FileNotFoundError:
+        return []
+    except OSError:
+        unread.append(folder)
+        return []
 
 
 def forget(event: Event) -> None:
     """Take an event out of the spool, once what it said is kept elsewhere."""
-    event.path.unlink(missing_ok=True)
+    try:
+        event.path.unlink(missing_ok=True)
+    except OSError:
+        pass  # it is taken again, which changes nothing
 
 
-def _read(path: Path, folder: str) -> Event | None:
+def _read(path: Path, tasks: bool) -> Event | None:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         facts = os.fstat(fd)
@@ -84,7 +111,7 @@ def _read(path: Path, folder: str) -> Event | None:
         if sign and key not in values:  # what comes later may be the rest of a value with a newline
             values[key] = value
     kind, job = values.get("event", ""), values.get("job_id", "")
-    if (kind == "task") != (folder == "tasks") or kind not in ("start", "end", "task") or values.get("whole") != "yes":
+    if (kind == "task") != tasks or kind not in ("start", "end", "task") or values.get("whole") != "yes":
         return None
     if not (job.isdecimal() and len(job) < 19):
         return None
@@ -93,8 +120,15 @@ def _read(path: Path, folder: str) -> Event | None:
     return Event(kind, int(job), facts.st_mtime, facts.st_uid, values, path)
 
 
-def _put_aside(path: Path) -> None:
+def put_aside(path: Path, spool: Path) -> None:
+    """Move a file where it is read no more, and `slurm validate` names it."""
     try:
-        path.replace(path.with_suffix(".bad"))
+        (spool / QUARANTINE).mkdir(mode=0o700, exist_ok=True)
+        path.replace(spool / QUARANTINE / path.name)
     except OSError:
         pass
+
+
+def quarantined(spool: Path) -> list[str]:
+    """Names of files that were put aside, at most a hundred."""
+    return _names(spool / QUARANTINE, 100, [])

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from everywatt.core.errors import EverywattError
 from everywatt.ledger.idle import Idle
 from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.node_jobs import NodeJob
@@ -33,7 +34,9 @@ class State:
 
     @classmethod
     def read(cls, path: Path) -> State:
-        """From disk; a state that cannot be read is put aside and begun anew."""
+        """From disk; a state that is broken is put aside and begun anew. EverywattError where the file cannot be read:
+        to begin anew would forget what jobs have used so far.
+        """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             return cls(
@@ -50,7 +53,9 @@ class State:
             )
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, KeyError, TypeError):
+        except OSError as error:
+            raise EverywattError(f"{path} cannot be read: {error.strerror}.") from None
+        except (ValueError, KeyError, TypeError):
             path.replace(path.with_suffix(".bad"))
             return cls()
 

@@ -17,15 +17,14 @@ UNITS: Final = {
         more="Environment=EVERYWATT_SLURM_SPOOL={spool}\n"
         "ExecStartPre=+/bin/mkdir -p {spool}\nReadWritePaths=-{spool}\n",
     ),
-    "everywatt-slurm.service": """\
-[Unit]
+    "everywatt-slurm.service": """[Unit]
 Description=everywatt: the jobs of this Slurm node
 After=everywatt-agent.service slurmd.service
 Wants=everywatt-agent.service
 RequiresMountsFor={store}
 
 [Service]
-# systemd refuses to start what may write to a folder that is not there, unless told so by the -.
+# The - keeps systemd from refusing to start if a folder in ReadWritePaths does not exist yet.
 ExecStartPre=+/bin/mkdir -p {spool} {store}
 ExecStart={command} slurm node --tape {state}/tape --spool {spool} --store {store} --every 60s --quiet
 Restart=always

@@ -17,8 +17,9 @@ alive() {
     [ "$1" != Z ] && [ "${20}" = "$began" ]
 }
 
-tell() {
+tell() (
     umask 077
+    set -C # a file that is there, or a link, is not written to
     new="$folder/.$event-$SLURM_JOB_ID-$$"
     printf '%s\n' "event=$event" "job_id=$SLURM_JOB_ID" "node=$SLURMD_NODENAME" "cluster=$SLURM_CLUSTER_NAME" \
         "user=$SLURM_JOB_USER" "uid=$SLURM_JOB_UID" "account=$SLURM_JOB_ACCOUNT" "partition=$SLURM_JOB_PARTITION" \
@@ -29,17 +30,27 @@ tell() {
         "array_job_id=$SLURM_ARRAY_JOB_ID" "array_task_id=$SLURM_ARRAY_TASK_ID" \
         "het_job_id=$SLURM_HET_JOB_ID" "het_offset=$SLURM_HET_JOB_OFFSET" \
         "step=$SLURM_STEP_ID" "pid=$SLURM_TASK_PID" "name=$SLURM_JOB_NAME" "whole=yes" >"$new" &&
-        mv -f "$new" "$folder/$event-$SLURM_JOB_ID-${SLURM_JOB_RESTART_COUNT:-0}-$$.event"
+        mv -nT "$new" "$folder/$event-$SLURM_JOB_ID-${SLURM_JOB_RESTART_COUNT:-0}-$$.event"
     [ ! -e "$new" ] || rm -f "$new"
-}
+)
 
 {
-    case $event in task) folder=$spool/tasks ;; *) folder=$spool/events ;; esac
+    case $event in task) folder=$spool/tasks/$(id -u) ;; *) folder=$spool/events ;; esac
+    own=$spool/tasks/$SLURM_JOB_UID
+    if [ "$event" = start ] && [ -n "$SLURM_JOB_UID" ] && [ ! -d "$own" ]; then
+        mkdir -m 700 "$own" && chown "$SLURM_JOB_UID" "$own"
+    fi
     [ -n "$SLURM_JOB_ID" ] && [ -d "$folder" ] && tell
-    if [ "$event" = start ] && [ -x "$command" ] && ! alive agent && ! alive node; then
-        # Slurm ends a hook's process group when the hook ends, so this waits until there is a session of its own.
+    if [ "$event" = start ] && ! alive agent && ! alive node && ! alive starting; then
+        # Slurm ends a hook's process group when the hook ends, so this waits until there is a session of its own. The
+        # program may be on a filesystem that does not answer: only that session looks at it, and one at a time.
         # shellcheck disable=SC2016 # expanded in there
-        setsid sh -c '"$@" &' sh "$command" slurm node --until-idle --node "$SLURMD_NODENAME" --spool "$spool" \
+        setsid sh -c '
+            spool=$1; shift
+            umask 022
+            { [ -x "$1" ] && exec "$@"; } &
+            read -r line <"/proc/$!/stat" && set -- ${line##*) } && echo "$! ${20}" >"$spool/starting.pid"
+        ' sh "$spool" "$command" slurm node --until-idle --node "$SLURMD_NODENAME" --spool "$spool" \
             --store @STORE@ --period @PERIOD@
     fi
 } </dev/null >/dev/null 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-

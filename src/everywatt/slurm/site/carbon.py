@@ -26,6 +26,7 @@ COLUMNS: Final = (
     *("cluster", "job_id", "restart", "node", '"user"', "account", "state", '"partition"', "start_s", "end_s", "cpus"),
     *("cpu_s", "nodes", "energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj", "wall_uj"),
 )
+OUTSIDE: Final = "outside_curve"
 SUMS: Final = (
     "energy_uj",
     "low_uj",
@@ -88,7 +89,10 @@ def hours_of(store: Store, table: Any, until_s: float) -> Any:
 
 
 def with_factors(table: Any, hours: Any, factors: Factors) -> Any:
-    """The table with three columns more: grams by the constant, grams by the curve, and cost; null is not known."""
+    """The table with grams by the constant, grams by the curve, and cost; null is not known.
+
+    A fourth column says which records have an energy and lie outside of the curve.
+    """
     pa, _ = arrow()
     joules = _floats(table, "energy_uj") / UJ
     kwh = joules * (1.0 if factors.pue is None else factors.pue) / J_PER_KWH
@@ -98,7 +102,8 @@ def with_factors(table: Any, hours: Any, factors: Factors) -> Any:
     cost = kwh * factors.price_per_kwh if factors.price_per_kwh is not None else nothing
     for name, values in (("carbon_g", constant), ("carbon_varying_g", varying), ("cost", cost)):
         table = table.append_column(name, pa.array(values, from_pandas=True, type=pa.float64()))
-    return table
+    outside = np.isfinite(joules) & np.isnan(varying) & (factors.curve is not None)
+    return table.append_column(OUTSIDE, pa.array(outside, type=pa.bool_()))
 
 
 def intensity_of(table: Any, hours: Any, curve: Curve) -> Floats:
@@ -164,13 +169,14 @@ def _node_watts(nodes: Sequence[str], record: npt.NDArray[np.int64], hour: npt.N
 def added_up(table: Any, by: str) -> list[dict[str, Any]]:
     """Sums of a charged table by one of its columns, the largest first.
 
-    Beside the sums: `jobs`, `refused` (records without an energy), `uncovered` (with an energy, and no time-varying
-    carbon), `elapsed_s` (of jobs: one that ran on several nodes counts once). A sum of nothing but nulls is None.
+    Beside the sums: `jobs`, `refused` (records without an energy), `uncovered` (jobs with an energy outside of
+    the curve), `elapsed_s` (of jobs: one that ran on several nodes counts once). A sum of nothing but nulls is None.
     """
     terms = ", ".join(f"{_whole(name)} AS {name}" for name in SUMS)
     sql = f"""
       SELECT "{by}" AS "group", {COUNTED} AS jobs, {terms},
-        count(*) - count(energy_uj) AS refused, count(energy_uj) - count(carbon_varying_g) AS uncovered,
+        count(*) - count(energy_uj) AS refused,
+        count(DISTINCT hash(cluster, job_id, restart)) FILTER ({OUTSIDE}) AS uncovered,
         sum((end_s - start_s) / greatest(nodes, 1)) AS elapsed_s
       FROM charged_table GROUP BY 1 ORDER BY energy_uj DESC NULLS LAST, 1"""
     connection = connect()

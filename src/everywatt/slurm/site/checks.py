@@ -12,7 +12,7 @@ from everywatt.slurm.site.store import Store, broken_files
 from everywatt.slurm.site.totals import shown_id
 
 COVERED: Final = 0.9
-KINDS: Final = ("unreadable", "no-end", "missing-nodes", "refused", "coverage", "does-not-add-up")
+KINDS: Final = ("unreadable", "quarantined", "no-end", "missing-nodes", "refused", "coverage", "does-not-add-up")
 
 _TORN: Final = """
 SELECT cluster, job_id, restart, array_job_id, array_task_id, het_job_id, het_offset, "user", node, state, end_s,
@@ -54,6 +54,8 @@ def flaws(store: Store, since_s: float, until_s: float) -> list[Flaw]:
     broken = dict(broken_files(store.path))
     rest = Store(store.path, leave_out=list(broken))
     found = [Flaw("unreadable", "", "", "", f"cannot be read: {why}", path) for path, why in broken.items()]
+    for node, names in store.quarantined().items():
+        found += [Flaw("quarantined", "", "", node, f"{name} is in the quarantine of its spool") for name in names]
     bounds = [since_s, until_s]
     for row in rest.query(_TORN, [*bounds, COVERED], since_s, until_s).to_pylist():
         found += _record_flaws(row)
@@ -62,7 +64,9 @@ def flaws(store: Store, since_s: float, until_s: float) -> list[Flaw]:
         problem = f"{row['asked'] - row['found']} of {row['asked']} nodes have no record; there is {there}"
         found.append(Flaw("missing-nodes", shown_id(row), row["user"] or "", "", problem))
     for row in rest.query(_SUMS, bounds, since_s, until_s).to_pylist():
-        problem = f"hour {row['hour_s']}, {row['device']}: jobs, idle and system are {row['off']} µJ off the total"
+        problem = (
+            f"hour {row['hour_s']}, {row['device']}: jobs, idle and system differ from the total by {row['off']} µJ"
+        )
         found.append(Flaw("does-not-add-up", "", "", row["node"], problem))
     return found
 
@@ -70,7 +74,7 @@ def flaws(store: Store, since_s: float, until_s: float) -> list[Flaw]:
 def _record_flaws(row: dict[str, Any]) -> Iterator[Flaw]:
     who = shown_id(row), row["user"] or "", row["node"]
     if not row["complete"]:
-        yield Flaw("no-end", *who, row["note"] or "its end was not seen")
+        yield Flaw("no-end", *who, row["note"] or "its end was not observed")
     if row["energy_uj"] is None:
         yield Flaw("refused", *who, row["refused"] or "it has no energy")
     elif row["coverage"] < COVERED:

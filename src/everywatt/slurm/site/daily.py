@@ -22,7 +22,7 @@ from typing import Any, Final
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import document, dumps
 from everywatt.slurm.schema import arrow
-from everywatt.slurm.site.carbon import UJ, Factors, added_up, hours_of, in_all, with_factors
+from everywatt.slurm.site.carbon import OUTSIDE, UJ, Factors, added_up, hours_of, in_all, with_factors
 from everywatt.slurm.site.monthly import plain
 from everywatt.slurm.site.periods import day_bounds_s
 from everywatt.slurm.site.store import Store
@@ -102,7 +102,7 @@ def protect(store: Path, group: str) -> None:
         except LookupError:
             raise UsageError(f"There is no group '{group}'.", cure="groupadd, or another --group") from None
         except PermissionError:
-            raise UsageError(f"{folder} cannot be given to the group {group}.", cure="run it as root") from None
+            raise UsageError(f"{folder} cannot be given to the group {group}.", cure="run this as root") from None
         folder.chmod(0o2750)
     store.chmod(store.stat().st_mode & 0o2000 | 0o711)
 
@@ -141,7 +141,7 @@ def _hand_out(store: Path, who: Person, day: date, table: Any, told: Sequence[st
     make_folder(store, who)
     folder = folder_of(store, who.name)
     content = io.BytesIO()
-    kept = table.drop_columns(["carbon_g", "carbon_varying_g", "cost"])
+    kept = table.drop_columns(["carbon_g", "carbon_varying_g", "cost", OUTSIDE])
     pq.write_table(kept, content, compression="zstd")
     put(who, folder / "jobs" / f"date={day.isoformat()}" / "compact.parquet", content.getvalue())
     summary = {"date": day.isoformat(), "user": who.name, **summed_up(table), "factors": list(told)}

@@ -71,7 +71,7 @@ def parse_id(text: str) -> tuple[int, str, int | None]:
     """`123`, `123_4` or `123+0` as (123, "" or sign, number). UsageError where it is none of them."""
     match = _ID.fullmatch(text.strip())
     if not match:
-        raise UsageError(f"'{text}' is not the id of a job.", cure="123, 123_4 or 123+0")
+        raise UsageError(f"'{text}' is not a job id.", cure="123, 123_4 or 123+0")
     return int(match[1]), match[2] or "", None if match[3] is None else int(match[3])
 
 
@@ -101,10 +101,10 @@ def hints(job: Detail) -> list[str]:
     found = [*_gpu_hints(job.rows), *_cpu_hints(job), *_memory_hints(job.rows)]
     waste_uj = _sum(row.waste_uj for row in job.rows)
     if found and waste_uj:
-        found.append((0, f"{format_joules(waste_uj / UJ)} went into what was given to it and stood still."))
+        found.append((0, f"{format_joules(waste_uj / UJ)} went into allocated hardware that was not used."))
     told = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
     if job.missing:
-        told.append(f"Of {job.missing} of its nodes there is no record.")
+        told.append(f"{job.missing} of its nodes have no record.")
     if any(row.energy_uj is not None and row.coverage < COVERED for row in job.rows):
         least = min(row.coverage for row in job.rows)
         told.append(f"Only {format_percent(least)} of it was observed.")
@@ -136,7 +136,7 @@ def _cpu_hints(job: Detail) -> list[tuple[float, str]]:
     if used >= LITTLE or allocated <= 1:
         return []
     idle_j = sum(row.idle_uj or 0 for row in known) / UJ * (1 - used)
-    return [(idle_j, f"{used * allocated:.1f} of {allocated:g} CPUs used, in the mean.")]
+    return [(idle_j, f"{used * allocated:.1f} of {allocated:g} CPUs used on average.")]
 
 
 def _memory_hints(rows: Iterable[JobOnNode]) -> list[tuple[float, str]]:
@@ -146,7 +146,7 @@ def _memory_hints(rows: Iterable[JobOnNode]) -> list[tuple[float, str]]:
     peak, asked = max(known, key=lambda pair: pair[0] / pair[1])
     if peak >= LITTLE * asked:
         return []
-    return [(0.0, f"{format_bytes(peak)} of the {format_bytes(asked)} of memory that it asked for were used at most.")]
+    return [(0.0, f"At most {format_bytes(peak)} of the requested {format_bytes(asked)} of memory were used.")]
 
 
 def _largest(pairs: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -12,9 +12,9 @@ from everywatt.slurm.site.totals import UJ, shown_id
 def energy_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """The energy object of a row, as every command prints it; refused with the reason where there is no figure."""
     data: dict[str, Any] = {
-        "joules": _joules(row, "energy_uj"),
-        "low": _joules(row, "low_uj"),
-        "high": _joules(row, "high_uj"),
+        "joules": joules(row, "energy_uj"),
+        "low": joules(row, "low_uj"),
+        "high": joules(row, "high_uj"),
         "scope": row.get("scope") or "",
         "pedigree": row.get("pedigree") or "",
         "coverage": row.get("coverage"),
@@ -49,29 +49,28 @@ def job_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "task_id": row.get("array_task_id"),
         **{name: row.get(name) for name in kept},
         "energy": energy_of(row),
-        "idle_j": _joules(row, "idle_uj"),
-        "waste_j": _joules(row, "waste_uj"),
-        "wall_j": _joules(row, "wall_uj"),
+        "idle_j": joules(row, "idle_uj"),
+        "waste_j": joules(row, "waste_uj"),
+        "wall_j": joules(row, "wall_uj"),
         "cpu_efficiency": share(row.get("cpu_s"), row.get("allocated_cpu_s")),
     }
 
 
 def short(row: Mapping[str, Any], level: str = "") -> str:
     """`412 J ± 6`, or `refused`; with the level of the interval where it is given."""
-    joules = _joules(row, "energy_uj")
-    if joules is None:
+    value, low, high = (joules(row, name) for name in ("energy_uj", "low_uj", "high_uj"))
+    if value is None:
         return "refused"
-    low, high = _joules(row, "low_uj"), _joules(row, "high_uj")
     if low is None or high is None:
-        return format_joules(joules)
-    shown = print_quantity(joules, "J", joules - low, high - joules)
+        return format_joules(value)
+    shown = print_quantity(value, "J", value - low, high - value)
     return shown.at(level) if level else str(shown)
 
 
 def amount(row: Mapping[str, Any], name: str) -> str | None:
     """Microjoules of a column for people; None where they are not known."""
-    joules = _joules(row, name)
-    return None if joules is None else format_joules(joules)
+    value = joules(row, name)
+    return None if value is None else format_joules(value)
 
 
 def percent(part: float | None, whole: float | None) -> str | None:
@@ -90,6 +89,7 @@ def time_of(row: Mapping[str, Any]) -> str:
     return format_duration(row.get("elapsed_s") or 0.0)
 
 
-def _joules(row: Mapping[str, Any], name: str) -> float | None:
+def joules(row: Mapping[str, Any], name: str) -> float | None:
+    """Microjoules of a column as joules; None where they are not known."""
     value = row.get(name)
     return None if value is None else int(value) / UJ

@@ -92,7 +92,7 @@ def _row(
 def _fits(row: Mapping[str, Any], wanted: Wanted) -> bool:
     if wanted.node is not None and wanted.node not in row["nodes"]:
         return False
-    if wanted.state is not None and not row["state"].startswith(wanted.state.upper()):
+    if wanted.state is not None and not row["state"].startswith(tuple(wanted.states)):
         return False
     return all(getattr(wanted, name) in (None, row[name]) for name in ("user", "account", "partition"))
 
@@ -106,15 +106,27 @@ def _risen(client: Client, metric: str, wanted: Wanted) -> dict[tuple[str, str, 
 
 
 def _seen(client: Client, wanted: Wanted, step_s: float) -> dict[str, tuple[float, float]]:
-    """By owner: when its series were first and last there."""
+    """By owner: when it was here, by the series that says so, else while its energy rose.
+
+    An agent repeats the counter of a job that has ended.
+    """
     bounds = {"start": f"{wanted.since_s:.3f}", "end": f"{wanted.until_s:.3f}", "step": f"{step_s:.3f}"}
-    query = f"max by (owner) ({ENERGY})"
     found = {}
-    for entry in _ask(client, "query_range", {"query": query, **bounds}):
+    for entry in _ask(client, "query_range", {"query": f"sum by (owner) ({ENERGY})", **bounds}):
+        values = [(float(at), float(value)) for at, value in entry.get("values", [])]
+        if values:
+            risen_s = next(at for at, value in values if value == values[-1][1])
+            found[str(entry["metric"].get("owner", ""))] = values[0][0], risen_s
+    for entry in _ask(client, "query_range", {"query": f"max by (job, exported_job) ({INFO})", **bounds}):
         times = [float(at) for at, _ in entry.get("values", [])]
         if times:
-            found[str(entry["metric"].get("owner", ""))] = times[0], times[-1]
+            found[_job_label(entry["metric"])] = times[0], times[-1]
     return found
+
+
+def _job_label(labels: Mapping[str, str]) -> str:
+    """The job of `everywatt_job_info`: a scrape has a `job` of its own, and moves the agent's aside."""
+    return str(labels.get("exported_job") or labels.get("job", ""))
 
 
 def _about(client: Client, wanted: Wanted) -> dict[str, dict[str, str]]:
@@ -122,9 +134,7 @@ def _about(client: Client, wanted: Wanted) -> dict[str, dict[str, str]]:
     query = {"query": f"last_over_time({INFO}[{length_s}s])", "time": f"{wanted.until_s:.3f}"}
     found = {}
     for entry in _ask(client, "query", query):
-        labels = entry["metric"]
-        # A scrape has a `job` of its own, and moves the agent's aside.
-        found[str(labels.get("exported_job") or labels.get("job", ""))] = dict(labels)
+        found[_job_label(entry["metric"])] = dict(entry["metric"])
     return found
 
 
@@ -146,13 +156,13 @@ def _ask(client: Client, kind: str, values: Mapping[str, str]) -> list[dict[str,
             "POST", f"/api/v1/{kind}", body=form, content_type="application/x-www-form-urlencoded", repeatable=True
         )
     except NetworkError as error:
-        raise EverywattError(f"{address} does not answer: {error.reason}.") from None
+        raise EverywattError(f"{address} does not respond: {error.reason}.") from None
     if response.status != 200:
-        raise EverywattError(f"{address} answered {response.status}: {response.text[:300]}")
+        raise EverywattError(f"{address} responded with {response.status}: {response.text[:300]}")
     try:
         data = response.json()
     except ValueError:
         data = response.text[:200]
     if not isinstance(data, dict) or data.get("status") != "success":
-        raise EverywattError(f"{address} is no Prometheus, or refused: {str(data)[:200]}")
+        raise EverywattError(f"{address} is not a Prometheus server, or refused the query: {str(data)[:200]}")
     return list(data["data"]["result"])

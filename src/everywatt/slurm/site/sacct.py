@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.foreign import text_lines
-from everywatt.slurm.node.scontrol import expand
+from everywatt.slurm.lists import expand
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
 
@@ -23,7 +23,7 @@ COLUMNS: Final = (
     *("End", "ElapsedRaw", "AllocCPUS", "AllocTRES", "NNodes", "NodeList", "Cluster", "ConsumedEnergyRaw"),
 )
 TIMEOUT_S: Final = 600.0
-NOT_RECORDED: Final = "everywatt did not record it; Slurm's accounting knows that it ran"
+NOT_RECORDED: Final = "everywatt did not record it; Slurm's accounting shows that it ran"
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NEVER: Final = 2**32 - 10  # what Slurm stores where there is no number
 
@@ -77,13 +77,13 @@ def ask(since_s: float, until_s: float, *, conf: str = "") -> str:
         done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, env=environment)
     except FileNotFoundError:
         raise UsageError(
-            "sacct is not installed here.", cure="give a file that it wrote, or run this on a login node"
+            "sacct is not installed here.", cure="pass a file written by it, or run this on a login node"
         ) from None
     except subprocess.TimeoutExpired:
-        raise EverywattError("sacct did not answer in ten minutes.", cure="ask for a shorter time") from None
+        raise EverywattError("sacct did not respond within ten minutes.", cure="choose a shorter period") from None
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace")
-        why = said.split("\n") if said.strip() else ["it does not say why"]
+        why = said.split("\n") if said.strip() else ["no reason given"]
         last = [line for line in why if line.strip()][-1].removeprefix("sacct: ").strip()
         raise EverywattError(f"sacct failed: {last[:200].rstrip('.')}.", cure="sacct --allusers")
     return done.stdout.decode("utf-8", "replace")
@@ -98,7 +98,7 @@ def parse(text: str) -> list[Accounted]:
     wanted = {name.lower() for name in ("JobIDRaw", "State", "Start", "End")}
     if not wanted <= {head.lower() for head in heads}:
         raise UsageError(
-            "The first line of this file does not name sacct's columns.",
+            "The first line of this file does not contain sacct's column names.",
             cure=f"SLURM_TIME_FORMAT=%s sacct -aDP --format={','.join(COLUMNS)}",
         )
     found: dict[tuple[str, int], list[Accounted]] = {}
@@ -111,7 +111,7 @@ def parse(text: str) -> list[Accounted]:
         row = _cells(heads, cells)
         raw, _, step = row.get("jobidraw", "").partition(".")
         if not raw.isdecimal():
-            raise UsageError(f"Line {number}: '{raw[:40]}' is not the number of a job.")
+            raise UsageError(f"Line {number}: '{raw[:40]}' is not a job number.")
         key = (row.get("cluster", ""), int(raw))
         joules = _count(row.get("consumedenergyraw"))
         if step:

@@ -1,21 +1,24 @@
-"""The store of a site: Parquet on the shared filesystem, written by many nodes, read by DuckDB.
+"""The store of a site: files on the shared filesystem, written by many nodes, read by DuckDB.
 
-    STORE/jobs/date=2026-11-15/NODE.1794765346932382660.parquet    what a node appended, one file each time
+    STORE/jobs/date=2026-11-15/NODE.1794765346932382660.jsonl      what a node appended, one file each time
     STORE/jobs/date=2026-11-15/compact.parquet                     what `slurm daily` made of them
     STORE/nodes/date=2026-11-15/…                                  the hours of nodes, in the same way
 
 A file has one writer and gets its name when it is whole, so nodes never wait for one another; a node that has appended
 often in a day makes one file of its own. A job lies under the day of its end (UTC). Of two records of the same job on
-the same node the later one counts, so appending again is harmless.
+the same node the later one counts, so appending again is harmless. Nodes write lines of JSON, which needs no library;
+where they are read and compacted pyarrow and DuckDB are needed. Earlier versions appended Parquet, which is still read.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +26,9 @@ from everywatt.core.errors import EverywattError, MissingExtra, UsageError
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.schema import HOUR_KEY, JOB_KEY, JobOnNode, NodeHour, arrow, hour_schema, job_schema
 
+QUARANTINE: Final = "quarantine"
 COMPACT: Final = "compact.parquet"
+SUFFIXES: Final = (".jsonl", ".parquet")
 MOST_PARTS: Final = 32  # of a node and day; more are made into one by the node itself
 TRIES: Final = 3
 _LOCK: Final = ".compacting"
@@ -39,11 +44,32 @@ class Store:
 
     def append(self, rows: Sequence[JobOnNode], node: str) -> list[Path]:
         """Add records of jobs on one node; gives the files (one for each day)."""
-        return self._append("jobs", [(_day(row.end_s), row.row()) for row in rows], node, job_schema())
+        return self._append("jobs", [(_day(row.end_s), row.row()) for row in rows], node)
 
     def append_hours(self, rows: Sequence[NodeHour], node: str) -> list[Path]:
         """Add hours of one node."""
-        return self._append("nodes", [(_day(row.hour_s), row.row()) for row in rows], node, hour_schema())
+        return self._append("nodes", [(_day(row.hour_s), row.row()) for row in rows], node)
+
+    def name_quarantined(self, node: str, names: Sequence[str]) -> None:
+        """Say which files of a node's spool were put aside, in place of what was said before."""
+        path = self.path / QUARANTINE / f"{safe_node(node)}.json"
+        if names:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(f".{path.name}.{os.getpid()}.part")
+            part.write_text(json.dumps(list(names)), encoding="utf-8")
+            part.replace(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def quarantined(self) -> dict[str, list[str]]:
+        """Files of spools that were put aside, by node."""
+        found = {}
+        for path in sorted((self.path / QUARANTINE).glob("*.json")):
+            try:
+                found[path.stem] = [str(name) for name in json.loads(path.read_text(encoding="utf-8"))]
+            except (OSError, ValueError, TypeError):
+                found[path.stem] = [f"{path} cannot be read"]
+        return found
 
     def jobs(self, since_s: float, until_s: float, where: str = "true", values: Sequence[Any] = ()) -> Any:
         """Jobs on nodes that ended in [since, until) as an Arrow table. `where` is SQL with `?` for the values."""
@@ -58,11 +84,11 @@ class Store:
         for left in reversed(range(TRIES)):
             try:
                 return self._query(sql, values, since_s, until_s)
-            except _duckdb().Error as error:
+            except (_duckdb().Error, arrow()[0].ArrowInvalid, FileNotFoundError) as error:
                 new = {path for path, _ in broken_files(self.path)} - self.leave_out
                 self.leave_out |= new
                 # A file that was there when we looked may be a part of a larger one by now.
-                if not left or not (new or isinstance(error, _duckdb().IOException)):
+                if not left or not (new or isinstance(error, (_duckdb().IOException, FileNotFoundError))):
                     why = str(error).partition("\n")[0][:300]
                     raise EverywattError(f"The store cannot be read: {why}") from None
         raise AssertionError
@@ -86,9 +112,9 @@ class Store:
     def compact(self, day: date, kind: str = "jobs") -> int:
         """Make one file of a day's; gives how many there were. 0 where there was nothing to do, or another does it."""
         folder = self.path / kind / f"date={day.isoformat()}"
-        return _join(folder, kind, _parts, folder / COMPACT)
+        return _join(folder, kind, folder / COMPACT)
 
-    def _append(self, kind: str, rows: Iterable[tuple[str, dict[str, Any]]], node: str, schema: Any) -> list[Path]:
+    def _append(self, kind: str, rows: Iterable[tuple[str, dict[str, Any]]], node: str) -> list[Path]:
         by_day: dict[str, list[dict[str, Any]]] = {}
         now_s = time.time()
         for day, row in rows:
@@ -97,13 +123,10 @@ class Store:
         for day, of_day in by_day.items():
             folder = self.path / kind / f"date={day}"
             folder.mkdir(parents=True, exist_ok=True)
-            path = folder / f"{safe_node(node)}.{time.time_ns()}.parquet"
-            pa, _ = arrow()
-            _write(path, pa.Table.from_pylist(of_day, schema=schema))
-            if len(mine := _parts_of(folder, node)) > MOST_PARTS:
-                path = folder / f"{safe_node(node)}.{time.time_ns()}.parquet"
-                _join(folder, kind, lambda where: _parts_of(where, node), path)
-                path = path if path.exists() else mine[-1]
+            path = folder / f"{safe_node(node)}.{time.time_ns()}.jsonl"
+            _write_lines(path, of_day)
+            if len(_parts_of(folder, node)) > MOST_PARTS:
+                path = _join_lines(folder, kind, node) or path
             files.append(path)
         return files
 
@@ -118,11 +141,11 @@ class Store:
             parts = [path for path in _parts(folder) if path not in self.leave_out]
             compact = [path for path in (folder / COMPACT,) if path.exists() and path not in self.leave_out]
             if parts:
-                pieces.append(_latest([*parts, *compact], key))
+                pieces.append(_latest(_read(connection, [*parts, *compact], schema), key))
             else:
                 whole += compact
         if whole:
-            pieces.append(f"SELECT * FROM {_read(whole)}")
+            pieces.append(_read(connection, whole, schema))
         # A table without rows brings the columns that files of an earlier version lack.
         connection.register(f"no_{kind}", schema.empty_table())
         pieces.append(f"SELECT * FROM no_{kind}")
@@ -137,15 +160,19 @@ class Store:
 def broken_files(store: Path) -> Iterator[tuple[Path, str]]:
     """Files of a store that cannot be read, and why."""
     for kind in ("jobs", "nodes"):
-        for path in sorted((store / kind).glob("date=*/*.parquet")):
-            if not path.name.startswith(".") and (why := _why_broken(path)) is not None:
+        schema = job_schema() if kind == "jobs" else hour_schema()
+        for path in sorted((store / kind).glob("date=*/*")):
+            if path.suffix in SUFFIXES and not path.name.startswith(".") and (why := _why_broken(path, schema)):
                 yield path, why
 
 
-def _why_broken(path: Path) -> str | None:
+def _why_broken(path: Path, schema: Any) -> str | None:
     pa, pq = arrow()
     try:
-        pq.ParquetFile(path).close()
+        if path.suffix == ".jsonl":
+            _lines_table([path], schema)
+        else:
+            pq.ParquetFile(path).close()
     except (OSError, pa.ArrowException) as error:
         return str(error).partition("\n")[0][:200]
     return None
@@ -154,7 +181,7 @@ def _why_broken(path: Path) -> str | None:
 def safe_node(node: str) -> str:
     """A node's name as a part of a file name. UsageError where it is none."""
     if not re.fullmatch(r"[\w-][\w.-]{0,200}", node):
-        raise UsageError(f"'{node}' cannot be the name of a node.", cure="letters, digits, - and .")
+        raise UsageError(f"'{node}' is not a valid node name.", cure="use letters, digits, - and .")
     return node
 
 
@@ -168,31 +195,32 @@ def _as_date(unix_s: float) -> date:
 
 
 def _parts(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*.parquet") if path.name != COMPACT and not path.name.startswith("."))
+    found = (path for path in folder.iterdir() if path.suffix in SUFFIXES and not path.name.startswith("."))
+    return sorted(path for path in found if path.name != COMPACT)
 
 
 def _parts_of(folder: Path, node: str) -> list[Path]:
     """What one node appended; a node's name may be the beginning of another's."""
-    name = re.compile(rf"{re.escape(node)}\.\d+\.parquet")
+    name = re.compile(rf"{re.escape(node)}\.\d+\.jsonl")
     return [path for path in _parts(folder) if name.fullmatch(path.name)]
 
 
-def _join(folder: Path, kind: str, parts_in: Callable[[Path], list[Path]], into: Path) -> int:
-    """One file of several of a day's, and of the file itself; gives how many there were. One at a time a day."""
-    if not parts_in(folder):
+def _join(folder: Path, kind: str, into: Path) -> int:
+    """One file of all of a day's, and of the file itself; gives how many there were. One at a time a day."""
+    if not folder.is_dir() or not _parts(folder):
         return 0
+    key, schema = (JOB_KEY, job_schema()) if kind == "jobs" else (HOUR_KEY, hour_schema())
     with exclusive(folder / _LOCK) as mine:
         # What there is is asked under the lock: another one may have made one file of it just now.
-        parts = [path for path in parts_in(folder) if _why_broken(path) is None] if mine else []
+        parts = [path for path in _parts(folder) if _why_broken(path, schema) is None] if mine else []
         if not parts:
             return 0
         files = [*parts, *([into] if into.exists() else [])]
-        key, schema = (JOB_KEY, job_schema()) if kind == "jobs" else (HOUR_KEY, hour_schema())
         connection = connect()
         try:
             order = "end_s, job_id, node" if kind == "jobs" else "hour_s, node, device"
             connection.register("nothing", schema.empty_table())
-            union = f"({_latest(files, key)}) UNION ALL BY NAME SELECT * FROM nothing"
+            union = f"({_latest(_read(connection, files, schema), key)}) UNION ALL BY NAME SELECT * FROM nothing"
             sql = f"SELECT {_names(schema)} FROM ({union}) ORDER BY {order}"
             table = connection.sql(sql).to_arrow_table().cast(schema)
         finally:
@@ -201,6 +229,30 @@ def _join(folder: Path, kind: str, parts_in: Callable[[Path], list[Path]], into:
         for part in parts:
             part.unlink(missing_ok=True)
     return len(files)
+
+
+def _join_lines(folder: Path, kind: str, node: str) -> Path | None:
+    """One file of all that a node appended to a day; None where it cannot be made just now."""
+    key = JOB_KEY if kind == "jobs" else HOUR_KEY
+    with exclusive(folder / _LOCK) as mine:
+        parts = _parts_of(folder, node) if mine else []
+        try:
+            rows = [json.loads(line) for part in parts for line in part.read_bytes().splitlines()]
+            latest = {tuple(row[name] for name in key): row for row in sorted(rows, key=_rank)}
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # a file that is broken: `slurm validate` names it, and the others stay as they are
+        if not latest:
+            return None
+        path = folder / f"{safe_node(node)}.{time.time_ns()}.jsonl"
+        _write_lines(path, list(latest.values()))
+        for part in parts:
+            part.unlink(missing_ok=True)
+    return path
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[bool, float]:
+    """Of two records of the same the whole one counts before the torn one, then the later one (as in `_latest`)."""
+    return bool(row.get("complete", True)), float(row["written_s"])
 
 
 def connect() -> Any:
@@ -218,17 +270,35 @@ def _duckdb() -> Any:
     return duckdb
 
 
-def _read(files: Sequence[Path]) -> str:
-    """DuckDB's reader of those files. Names are quoted; columns are joined by name, so that old files open."""
-    listed = ", ".join("'" + str(path).replace("'", "''") + "'" for path in files)
-    return f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
+def _read(connection: Any, files: Sequence[Path], schema: Any) -> str:
+    """SQL for all rows of those files. Names are quoted; columns are joined by name, so that old files open."""
+    pieces = []
+    if lines := [path for path in files if path.suffix == ".jsonl"]:
+        name = f"lines_{len(connection.sql('SHOW TABLES').fetchall())}"
+        connection.register(name, _lines_table(lines, schema))
+        pieces.append(f"SELECT * FROM {name}")
+    if listed := ", ".join("'" + str(path).replace("'", "''") + "'" for path in files if path.suffix != ".jsonl"):
+        pieces.append(f"SELECT * FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = false)")
+    return " UNION ALL BY NAME ".join(pieces)
 
 
-def _latest(files: Sequence[Path], key: Sequence[str]) -> str:
+def _lines_table(files: Sequence[Path], schema: Any) -> Any:
+    """The rows of files of JSON lines; columns that are not in the schema are left out."""
+    pa, _ = arrow()
+    import pyarrow.json as pj
+
+    data = b"".join(path.read_bytes() for path in files)
+    if not data.endswith(b"\n"):
+        raise pa.ArrowInvalid("the file is cut off")
+    how = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    return pj.read_json(pa.BufferReader(data), pj.ReadOptions(block_size=len(data)), how)
+
+
+def _latest(rows: str, key: Sequence[str]) -> str:
     """One record for each key: the whole one before the torn one, then the latest."""
     by = ", ".join(key)
     order = "complete DESC, written_s DESC" if "job_id" in key else "written_s DESC"
-    return f"SELECT * FROM {_read(files)} QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {order}) = 1"
+    return f"SELECT * FROM ({rows}) QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {order}) = 1"
 
 
 def _names(schema: Any) -> str:
@@ -244,3 +314,22 @@ def _write(path: Path, table: Any) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A file of JSON lines that appears whole or not at all, and is on disk then."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            for row in rows:
+                file.write(json.dumps(_finite(row), ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity, and no number that is none."""
+    return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in row.items()}

@@ -31,6 +31,12 @@ COUNTED: Final = """count(*) FILTER (nodes <= 1)
 
 _ON_NODE: Final = "SELECT *, end_s - start_s AS elapsed_s FROM jobs WHERE end_s >= ? AND end_s < ? AND ({where})"
 
+# Of a job these are known where all of its nodes know them.
+_WHOLE: Final = ", ".join(
+    f"CAST(CASE WHEN count({name}) = count(*) THEN sum({name}) END AS BIGINT) AS {name}"
+    for name in ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj", "wall_uj")
+)
+
 _JOBS: Final = f"""
 SELECT cluster, job_id, restart,
   first(array_job_id) AS array_job_id, first(array_task_id) AS array_task_id,
@@ -40,15 +46,11 @@ SELECT cluster, job_id, restart,
   list(node ORDER BY node) AS nodes, max(nodes) AS nodes_asked,
   min(start_s) AS start_s, max(end_s) AS end_s, max(end_s) - min(start_s) AS elapsed_s,
   sum(cpus) AS cpus, CAST(sum(len(gpus)) AS INTEGER) AS gpus,
-  CAST(CASE WHEN count(energy_uj) = count(*) THEN sum(energy_uj) END AS BIGINT) AS energy_uj,
-  CAST(CASE WHEN count(energy_uj) = count(*) THEN sum(low_uj) END AS BIGINT) AS low_uj,
-  CAST(CASE WHEN count(energy_uj) = count(*) THEN sum(high_uj) END AS BIGINT) AS high_uj,
-  CAST(sum(idle_uj) AS BIGINT) AS idle_uj,
+  {_WHOLE},
   sum(coverage * elapsed_s) / nullif(sum(elapsed_s), 0) AS coverage,
   string_agg(DISTINCT pedigree, '+') AS pedigree, first(scope) AS scope, first(refused) AS refused,
   sum(cpu_s) AS cpu_s, sum(cpus * elapsed_s) AS allocated_cpu_s, max(memory_peak_bytes) AS memory_peak_bytes,
-  avg(gpu_utilisation) AS gpu_utilisation, CAST(sum(waste_uj) AS BIGINT) AS waste_uj,
-  CAST(sum(wall_uj) AS BIGINT) AS wall_uj, max(slurm_energy_j) AS slurm_energy_j,
+  avg(gpu_utilisation) AS gpu_utilisation, max(slurm_energy_j) AS slurm_energy_j,
   bool_and(complete) AND count(*) >= max(nodes) AS complete, string_agg(DISTINCT nullif(note, ''), '; ') AS note
 FROM ({_ON_NODE}) GROUP BY cluster, job_id, restart
 """
@@ -67,6 +69,14 @@ class Wanted:
     node: str | None = None
     job_id: int | None = None
 
+    @property
+    def states(self) -> list[str]:
+        """The beginnings of states that are wanted, of `FAILED,TIMEOUT`. UsageError where there is none."""
+        found = [part.strip().upper() for part in (self.state or "").split(",") if part.strip()]
+        if not found:
+            raise UsageError(f"'{self.state}' is not a state.", cure="COMPLETED, or FAILED,TIMEOUT")
+        return found
+
     def sql(self) -> tuple[str, list[Any]]:
         """The condition, and its values."""
         terms, values = ["true"], list[Any]()
@@ -75,8 +85,8 @@ class Wanted:
                 terms.append(f'"{name}" = ?')
                 values.append(value)
         if self.state is not None:
-            terms.append("upper(state) LIKE upper(?) || '%'")
-            values.append(self.state)
+            terms.append(f"({' OR '.join(['starts_with(upper(state), ?)'] * len(self.states))})")
+            values += self.states
         if self.job_id is not None:
             terms.append("(job_id = ? OR array_job_id = ? OR het_job_id = ?)")
             values += [self.job_id] * 3
@@ -86,7 +96,7 @@ class Wanted:
 def jobs(store: Store, wanted: Wanted, sort: str = "end", limit: int | None = None) -> list[dict[str, Any]]:
     """The jobs as plain rows (see `_JOBS` for the columns), in an order of `SORTS`."""
     if sort not in SORTS:
-        raise UsageError(f"Jobs are not sorted by '{sort}'.", cure=f"one of: {', '.join(SORTS)}")
+        raise UsageError(f"Jobs cannot be sorted by '{sort}'.", cure=f"one of: {', '.join(SORTS)}")
     where, values = wanted.sql()
     sql = f"SELECT * FROM ({_JOBS.format(where=where)}) ORDER BY {SORTS[sort]}"
     if limit is not None:
@@ -97,20 +107,20 @@ def jobs(store: Store, wanted: Wanted, sort: str = "end", limit: int | None = No
 def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
     """Jobs added up by user, account, state, partition or node, the largest first.
 
-    What a job did on a node without a figure adds nothing, and is counted in `refused`.
+    What a job did on a node without a figure adds nothing, and is counted in `refused`; a sum of nothing is None.
     """
     if by not in GROUPS:
-        raise UsageError(f"Jobs are not added up by '{by}'.", cure=f"one of: {', '.join(GROUPS)}")
+        raise UsageError(f"Jobs cannot be added up by '{by}'.", cure=f"one of: {', '.join(GROUPS)}")
     where, values = wanted.sql()
     sums_of = ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj")
     sql = f"""
       SELECT "{by}" AS "group", {COUNTED} AS jobs,
         count(*) - count(energy_uj) AS refused,
-        {", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT) AS {name}" for name in sums_of)},
+        {", ".join(f"CAST(sum({name}) AS BIGINT) AS {name}" for name in sums_of)},
         sum(elapsed_s / greatest(nodes, 1)) AS elapsed_s, sum(cpu_s) AS cpu_s,
         sum(cpus * elapsed_s) FILTER (cpu_s IS NOT NULL) AS allocated_cpu_s, sum(len(gpus) * elapsed_s) AS gpu_s,
         sum(coverage * elapsed_s) / nullif(sum(elapsed_s), 0) AS coverage
-      FROM ({_ON_NODE.format(where=where)}) GROUP BY 1 ORDER BY energy_uj DESC, 1"""
+      FROM ({_ON_NODE.format(where=where)}) GROUP BY 1 ORDER BY energy_uj DESC NULLS LAST, 1"""
     return _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
 
 

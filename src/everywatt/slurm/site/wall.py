@@ -24,7 +24,7 @@ from everywatt.slurm.site.store import Store
 
 Floats = npt.NDArray[np.float64]
 COVERED: Final = 0.9
-RULE: Final = "the unexplained part is shared like the chips' energy: own by own, idle by allocation"
+RULE: Final = "the unexplained part is shared in proportion to the chips' energy: own by own, idle by allocation"
 
 
 class Wall(Protocol):
@@ -133,7 +133,7 @@ def _hours(store: Store, node: str, since_s: float, until_s: float) -> Any:
 def _ratios(node: str, hours: Any, wall: Wall) -> tuple[dict[int, float], NodeWall]:
     """Wall over chips of each hour that both saw."""
     if not len(hours):
-        return {}, NodeWall(node, 0, 0, 0.0, 0.0, 0.0, 0, "the store has no hour of it")
+        return {}, NodeWall(node, 0, 0, 0.0, 0.0, 0.0, 0, "the store has no hours of it")
     hour = np.asarray(hours.column("hour_s"), dtype=np.int64)
     chips = np.asarray(hours.column("total_uj"), dtype=np.float64) / UJ
     told = np.asarray(hours.column("to_s"), dtype=np.float64) > 0
@@ -141,9 +141,9 @@ def _ratios(node: str, hours: Any, wall: Wall) -> tuple[dict[int, float], NodeWa
     high = np.where(told, np.asarray(hours.column("to_s"), dtype=np.float64), hour + HOUR_S)
     joules, share = wall.seen(low, high)
     good = (share >= COVERED) & (chips > 0) & np.isfinite(joules)
-    why = "" if good.any() else f"the meter saw no hour of it to {100 * COVERED:g} %"
+    why = "" if good.any() else f"the meter covered none of its hours to {100 * COVERED:g} %"
     if good.any() and joules[good].sum() < chips[good].sum():
-        why = "the wall is less than its chips: another node's plug?"
+        why = "the wall is below its chips: is the plug mapped to another node?"
     facts = NodeWall(
         node, int(good.sum()), int((~good).sum()), float(chips[good].sum()), float(joules[good].sum()), 0.0, 0, why
     )

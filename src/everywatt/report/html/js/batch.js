@@ -11,12 +11,12 @@ everywatt.heatMap = function (heat) {
     const known = one.cells.filter((value) => value !== null);
     const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
     return element("div.heat-row", {}, element("span.name", {}, one.device),
-      svg("svg", { viewBox: "0 0 " + one.cells.length + " 1", preserveAspectRatio: "none", role: "img", "aria-label": one.device + ": mean use " + everywatt.number(mean, "%") }, cells),
+      svg("svg", { viewBox: "0 0 " + one.cells.length + " 1", preserveAspectRatio: "none", role: "img", "aria-label": one.device + ": mean utilisation " + everywatt.number(mean, "%") }, cells),
       element("span.value", {}, everywatt.number(mean, "%")));
   };
-  return element("div.heat-map", { role: "group", "aria-label": "Use of each GPU over time" }, heat.rows.map(row),
-    element("p.about", {}, "from 0 to " + everywatt.number(heat.seconds, "s") + "; mean use in each of " + heat.rows[0].cells.length + " steps"),
-    element("details", {}, element("summary", {}, "Table of use over time"), everywatt.heatTable(heat)));
+  return element("div.heat-map", { role: "group", "aria-label": "Utilisation of each GPU over time" }, heat.rows.map(row),
+    element("p.about", {}, "from 0 to " + everywatt.number(heat.seconds, "s") + "; mean utilisation in each of " + heat.rows[0].cells.length + " steps"),
+    element("details", {}, element("summary", {}, "Table of utilisation over time"), everywatt.heatTable(heat)));
 };
 
 // The same in at most twelve steps.
@@ -28,7 +28,7 @@ everywatt.heatTable = function (heat) {
   };
   const until = Array.from({ length: steps }, (_, i) => everywatt.number((i + 1) * heat.seconds / steps, "s"));
   const heads = ["until", ...heat.rows.map((one) => one.device + " (%)")];
-  return everywatt.table("Mean use over time", heads, until.map((at, i) => [at, ...heat.rows.map((one) => mean(one.cells, i))]), heads.map((_, i) => i));
+  return everywatt.table("Mean utilisation over time", heads, until.map((at, i) => [at, ...heat.rows.map((one) => mean(one.cells, i))]), heads.map((_, i) => i));
 };
 
 everywatt.useAgainstPower = function (points) {
@@ -36,12 +36,12 @@ everywatt.useAgainstPower = function (points) {
   const dots = points.map((p) => svg("circle", { cx: (30 + 2.6 * p.use).toFixed(1), cy: (150 - 140 * p.watts / most).toFixed(1), r: 2.4, class: "dot" },
     svg("title", {}, p.item + " on " + p.device + ": " + everywatt.number(p.use, "%") + ", " + everywatt.number(p.watts, "W"))));
   const word = (x, y, text, anchor) => svg("text", { x, y, "text-anchor": anchor || "middle" }, text);
-  return element("figure.scatter", {}, element("figcaption", {}, element("h3", {}, "Use against power ", element("span.about", {}, "one dot an item"))),
-    svg("svg", { viewBox: "-24 0 336 178", role: "img", "aria-label": points.length + " items: mean use against mean power" },
-      svg("path", { d: "M30 8V150H292", class: "axis", fill: "none" }), word(30, 163, "0 %"), word(290, 163, "100 %"), word(160, 173, "mean use"),
+  return element("figure.scatter", {}, element("figcaption", {}, element("h3", {}, "Utilisation against power ", element("span.about", {}, "one dot per item"))),
+    svg("svg", { viewBox: "-24 0 336 178", role: "img", "aria-label": points.length + " items: mean utilisation against mean power" },
+      svg("path", { d: "M30 8V150H292", class: "axis", fill: "none" }), word(30, 163, "0 %"), word(290, 163, "100 %"), word(160, 173, "mean utilisation"),
       word(26, 14, everywatt.number(most, "W"), "end"), word(26, 152, "0", "end"), dots),
-    element("details", {}, element("summary", {}, "Table of use and power"),
-      everywatt.table("Mean use and mean power of items", ["item", "device", "use (%)", "power (W)"], points.map((p) => [p.item, p.device, everywatt.number(p.use), everywatt.number(p.watts)]), [2, 3])));
+    element("details", {}, element("summary", {}, "Table of utilisation and power"),
+      everywatt.table("Mean utilisation and mean power of items", ["item", "device", "use (%)", "power (W)"], points.map((p) => [p.item, p.device, everywatt.number(p.use), everywatt.number(p.watts)]), [2, 3])));
 };
 
 everywatt.batchSection = function (batch) {
@@ -51,9 +51,9 @@ everywatt.batchSection = function (batch) {
   const list = (title, rows, more) => rows.length ? [element("h3", {}, title), table(title, batch.item_heads, rows, [2, 4, 5]), ...(more ? [element("p.about", {}, "and " + more + " more")] : [])] : [];
   return everywatt.section("batch", "Batch", batch.headline,
     table("By device", batch.heads, batch.devices, numbers(batch.heads)),
-    ...(batch.heat ? [element("h3", {}, "Use over time"), everywatt.heatMap(batch.heat)] : []),
+    ...(batch.heat ? [element("h3", {}, "Utilisation over time"), everywatt.heatMap(batch.heat)] : []),
     ...(batch.points.length > 1 ? [everywatt.useAgainstPower(batch.points)] : []),
-    ...list("Not done", batch.failures, batch.more_failures), ...list("Stragglers", batch.stragglers, 0),
+    ...list("Not finished", batch.failures, batch.more_failures), ...list("Stragglers", batch.stragglers, 0),
     batch.notes.length ? element("ul.notes", {}, batch.notes.map((note) => element("li", {}, note))) : null);
 };
 
@@ -64,10 +64,10 @@ everywatt.scalingSection = function (page, scaling) {
       .map((p) => ({ name: p.name, about: p.gpus + (p.gpus === 1 ? " GPU" : " GPUs"), value: p[key], shown: everywatt.number(p[key], unit), colour: theme.palette[0] }));
     return rows.length ? [everywatt.element("h3", {}, title), everywatt.bars(title, rows)] : [];
   };
-  const make = () => [...bars("Items a second", "items_per_s", ""), ...bars("Joules an item", "joules_per_item", "J")];
+  const make = () => [...bars("Items/s", "items_per_s", ""), ...bars("J/item", "joules_per_item", "J")];
   const box = everywatt.element("div", {}, make()), recolour = () => box.replaceChildren(...make());
   recolour.kept = true;
   page.coloured.push(recolour);
-  return everywatt.section("scaling", "Scaling", "Batches by the number of their GPUs.",
+  return everywatt.section("scaling", "Scaling", "Batches by number of GPUs.",
     everywatt.table("Scaling", scaling.heads, scaling.rows, scaling.heads.map((_, i) => i).slice(1)), box);
 };

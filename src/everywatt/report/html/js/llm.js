@@ -68,7 +68,7 @@ everywatt.llmSection = function (page, run) {
   if (!llm) return null;
   if (llm.refused) return section("llm", "Language model", null, element("p.about", {}, "No figures: " + llm.refused + "."));
   const make = () => [
-    llm.per_token ? everywatt.histogram("Energy per output token, by query", llm.per_token, "J per output token; the last bin holds everything above") : null,
+    llm.per_token ? everywatt.histogram("Energy per output token, by query", llm.per_token, "J per output token; the last bin includes everything above") : null,
     llm.tokens.length > 2 ? everywatt.scatter("Energy against output tokens, by query", llm.tokens.map(([x, y]) => ({ x, y })), { xLabel: "output tokens", yLabel: "J", size: 3 }) : null,
     llm.curve.length > 1 ? everywatt.scatter("Energy against throughput, by load", llm.curve.map((p) => ({ ...p, yLow: p.low, yHigh: p.high })), { xLabel: "output tokens per second", yLabel: "J per output token", joined: true, named: true }) : null,
   ].filter(Boolean);
@@ -81,17 +81,17 @@ everywatt.llmSection = function (page, run) {
     one.notes.length ? element("ul.notes", {}, one.notes.map((note) => element("li", {}, note))) : null));
   const worst = llm.worst.map((one) => [one.id, one.level, one.status, one.verdict || "–", one.output_tokens === null ? "–" : String(one.output_tokens),
     everywatt.number(one.joules, "J"), one.joules !== null && one.output_tokens ? everywatt.number(one.joules / one.output_tokens, "J") : "–", everywatt.number(one.e2e_s, "s")]);
-  const knee = llm.knee ? element("p.about", {}, "Knee of the curve: " + llm.knee.level + "; beyond it more load hardly saves energy.") : null;
-  return section("llm", "Language model", llm.model + " on " + llm.dataset + ", asked by " + llm.client, ...levels, plots, knee,
-    element("h3", {}, "Queries that cost most"),
-    table("Queries that cost most", ["Item", "Load", "Status", "Verdict", "Output tokens", "Energy", "Per token", "Time"], worst, [4, 5, 6, 7]));
+  const knee = llm.knee ? element("p.about", {}, "Knee of the curve: " + llm.knee.level + "; more load hardly saves energy beyond it.") : null;
+  return section("llm", "Language model", llm.model + " on " + llm.dataset + ", queried by " + llm.client, ...levels, plots, knee,
+    element("h3", {}, "Most expensive queries"),
+    table("Most expensive queries", ["Item", "Load", "Status", "Verdict", "Output tokens", "Energy", "Per token", "Time"], worst, [4, 5, 6, 7]));
 };
 
 // Models beside each other, over the runs of a report.
 everywatt.modelsSection = function (page, models) {
   const { element, section, table } = everywatt;
   if (!models) return null;
-  if (models.refused) return section("models", "Models", null, element("p.warnings", { role: "note" }, "Not in one table: " + models.refused));
+  if (models.refused) return section("models", "Models", null, element("p.warnings", { role: "note" }, "Cannot be ranked together: " + models.refused));
   const known = models.rows.filter((row) => row.accuracy.value !== null && row.joules.value !== null);
   const make = () => known.length ? [everywatt.scatter("Accuracy against joules per request", known.map((row) => ({ name: row.name, x: row.joules.value, xLow: row.joules.low, xHigh: row.joules.high, y: row.accuracy.value, yLow: row.accuracy.low, yHigh: row.accuracy.high })), { xLabel: "J per request", yLabel: "accuracy", named: true })] : [];
   const box = element("div.small-plots", {}, make());
@@ -101,5 +101,5 @@ everywatt.modelsSection = function (page, models) {
   const share = (one) => one.value === null ? "–" : everywatt.percent(one.value) + " (" + everywatt.percent(one.low) + " … " + everywatt.percent(one.high) + ")";
   const spread = (one) => one.value === null ? "–" : everywatt.number(one.value, "J") + " (" + everywatt.number(one.low) + " … " + everywatt.number(one.high) + ")";
   return section("models", "Models", models.dataset + " · joules: scope " + models.scope + ", boundary " + models.boundary, box,
-    table("Models, best first", ["Model and load", "Accuracy", "Right per J", "J per token", "J per request", "Pedigree", "Run"], models.rows.map((row) => [row.name, share(row.accuracy), row.per_joule, row.per_token, spread(row.joules), row.pedigree, row.run]), [1, 2, 3, 4]));
+    table("Models, best first", ["Model and load", "Accuracy", "Correct/J", "J/token", "J per request", "Pedigree", "Run"], models.rows.map((row) => [row.name, share(row.accuracy), row.per_joule, row.per_token, spread(row.joules), row.pedigree, row.run]), [1, 2, 3, 4]));
 };

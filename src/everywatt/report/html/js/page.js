@@ -29,7 +29,7 @@ everywatt.Page = class {
 
   footer() {
     const { everywatt: version, made } = this.report;
-    return "Written by everywatt " + version + " on " + made.replace("T", " ").replace("+00:00", " UTC") + ". Nothing in this file asks the network for anything.";
+    return "Written by everywatt " + version + " on " + made.replace("T", " ").replace("+00:00", " UTC") + ". This file makes no network requests.";
   }
 
   about() { return "energy report"; }
@@ -61,7 +61,7 @@ everywatt.Page = class {
     this.redraw();
   }
 
-  // Colours come from the style, so everything is drawn anew when that changes.
+  // Colours come from the style, so everything is redrawn when that changes.
   redraw() {
     for (const chart of this.charts) { chart.draw(); if (chart.legend) chart.legend(); }
     for (const recolour of this.coloured || []) recolour();
@@ -100,21 +100,21 @@ everywatt.Page = class {
     const { element, whole, swatch } = everywatt, energy = run.energy, theme = everywatt.theme();
     const refused = energy.joules === null;
     const big = refused
-      ? element("div.big", {}, element("span.refused", {}, "no energy figure"), element("p", {}, energy.refused))
+      ? element("div.big", {}, element("span.refused", {}, "no energy"), element("p", {}, energy.refused))
       : element("div.big", {},
         element("p.figure", {}, element("span.value", {}, energy.big.value), element("span.unit", {}, energy.big.unit), element("span.spread", {}, energy.big.spread)),
         element("p.about", {}, energy.big.interval ? "95 % interval: " + energy.big.interval : ""));
     const chips = refused ? null : element("dl.chips", {},
       this.chip("Scope", energy.scope, "what the joules cover"),
-      this.chip("Pedigree", energy.pedigree, energy.pedigree.includes("modelled") ? "estimated, not measured" : "how they came about", energy.pedigree.includes("modelled")),
-      this.chip("Coverage", energy.coverage_shown, "share of the time that was observed", energy.coverage < 0.99));
+      this.chip("Pedigree", energy.pedigree, energy.pedigree.includes("modelled") ? "estimated, not measured" : "how they were obtained", energy.pedigree.includes("modelled")),
+      this.chip("Coverage", energy.coverage_shown, "share of the time observed", energy.coverage < 0.99));
     const figures = element("dl.figures", {}, run.figures.map((figure) => element("div", {}, element("dt", {}, figure.label), element("dd", {}, everywatt.withSpread(figure.value), element("span.about", {}, figure.about)))));
     const carbon = run.carbon ? run.carbon.rows.filter((row) => row.name !== "energy") : [];
     for (const row of carbon) figures.append(element("div", {}, element("dt", {}, row.label), element("dd", {}, everywatt.withSpread(row.shown), element("span.about", {}, "apart from joules; see below"))));
     const parts = run.devices.filter((device) => device.in_total && device.share !== null)
       .map((device) => ({ name: device.name, share: device.share, shown: device.energy.shown, colour: theme.palette[this.colourOf(device) % theme.palette.length] }));
     const named = element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share)))));
-    const warnings = run.warnings.length ? element("div.warnings", { role: "note" }, element("h3", {}, "To know before you use the figure"), element("ul", {}, run.warnings.map((text) => element("li", {}, text)))) : null;
+    const warnings = run.warnings.length ? element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, run.warnings.map((text) => element("li", {}, text)))) : null;
     return element("section.card.summary", { id: "summary", "aria-labelledby": "summary-title" },
       element("h2", { id: "summary-title" }, this.report.runs.length > 1 ? run.name : "Energy"),
       element("div.hero", {}, element("div", {}, big, chips), figures),
@@ -136,7 +136,7 @@ everywatt.Page = class {
       element("div.group", {},
         button("←", "Earlier", () => this.view.move(-0.2)), button("−", "Zoom out", () => this.view.zoom(2)),
         button("+", "Zoom in", () => this.view.zoom(0.5)), button("→", "Later", () => this.view.move(0.2)),
-        button("Whole run", "Whole run", () => this.view.reset()), button("Highest reading", "Go to the highest reading", () => this.toPeak())),
+        button("Whole run", "Whole run", () => this.view.reset()), button("Peak", "Go to the highest reading", () => this.toPeak())),
       this.readout);
     this.chartsBox = element("div.charts");
     const about = "Drag over a chart to zoom, double-click for the whole run. With a chart in focus: arrow keys move and zoom, + and − zoom, 0 shows everything.";
@@ -168,7 +168,7 @@ everywatt.Page = class {
     this.made = made;
     view.listeners.push(() => this.windowMoved(run));
     this.windowMoved(run);
-    if (!made.length) this.chartsBox.append(element("p.about", {}, "This run has no ticks to draw."));
+    if (!made.length) this.chartsBox.append(element("p.about", {}, "This run has no ticks to plot."));
   }
 
   legend(chart, box) {
@@ -197,7 +197,7 @@ everywatt.Page = class {
     if (times.length > most) times = Array.from({ length: steps }, (_, i) => a + (b - a) * (i + 1) / steps);
     const heads = ["until", ...visible.map((i) => chart.lines[i].about.label + (chart.about.unit ? " (" + chart.about.unit + ")" : ""))];
     const body = times.map((t, row) => [chart.time(t, b - a), ...slices.map((slice, k) => this.cell(chart.lines[visible[k]], slice, row ? times[row - 1] : a, t))]);
-    const table = everywatt.table(chart.about.title + " in the window shown: mean (lowest … highest)", heads, body, heads.map((_, i) => i));
+    const table = everywatt.table(chart.about.title + " in this window: mean (min … max)", heads, body, heads.map((_, i) => i));
     details.replaceChildren(details.firstElementChild, table);
   }
 
@@ -222,12 +222,12 @@ everywatt.Page = class {
     const words = [element("b", {}, everywatt.seconds(a, span) + " – " + everywatt.seconds(b, span))];
     if (counted.length) words.push("mean " + everywatt.number(joules / span, "W"), "about " + everywatt.number(joules, "J"));
     const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
-    this.readout.replaceChildren(...words.flatMap((word, i) => i ? [" · ", word] : [word]), " ", everywatt.copyButton("Copy the command for its interval", () => command));
+    this.readout.replaceChildren(...words.flatMap((word, i) => i ? [" · ", word] : [word]), " ", everywatt.copyButton("Copy the command for this window", () => command));
     const exact = this.made.every((chart) => chart.exact());
     const whole = this.made.every((chart) => chart.lines.every((line) => line.exact));
-    this.depth.textContent = exact ? "Every tick in this window is drawn."
-      : whole ? "Bands are lowest to highest tick, lines are means; zoom in for every tick."
-      : "Bands are lowest to highest tick, lines are means. Around what stands out every tick is in this file; `everywatt report --raw` keeps all of them.";
+    this.depth.textContent = exact ? "All ticks in this window are drawn."
+      : whole ? "Bands show minimum to maximum, lines show means; zoom in to see every tick."
+      : "Bands show minimum to maximum, lines show means. This file contains every tick only around peaks and steps; `everywatt report --raw` keeps all of them.";
     this.depth.dataset.exact = String(exact);
   }
 
@@ -251,15 +251,15 @@ everywatt.Page = class {
     })));
     const box = element("div", {}, make());
     this.coloured.push(() => box.replaceChildren(make()));
-    return section("wall", "Wall and chips", "Fans, disks, memory, voltage regulators and the power supply are seen by the meter only.", box,
+    return section("wall", "Wall and chips", "Only the meter sees fans, disks, memory, voltage regulators and the power supply.", box,
       element("dl.pairs", {},
-        element("div", {}, element("dt", {}, "The chips' clock less the meter's"), element("dd", {}, found.clock)),
-        element("div", {}, element("dt", {}, "Overhead"), element("dd", {}, found.overhead || "not fitted: the chips hardly moved, or there is too little time"))));
+        element("div", {}, element("dt", {}, "Clock of the chips minus clock of the meter"), element("dd", {}, found.clock)),
+        element("div", {}, element("dt", {}, "Overhead"), element("dd", {}, found.overhead || "not fitted: too little time, or the chips' power hardly varied"))));
   }
 
   owners(run) {
     const { element, section, bars, table } = everywatt, ledger = run.ledger;
-    if (!ledger || ledger.refused) return section("owners", "Owners", null, element("p.about", {}, "No ledger: " + (ledger ? ledger.refused : "not asked for") + "."));
+    if (!ledger || ledger.refused) return section("owners", "Owners", null, element("p.about", {}, "No ledger: " + (ledger ? ledger.refused : "not requested") + "."));
     const special = new Set(["idle", "other", "meter", "unattributed"]);
     const owners = ledger.owners.filter((entry) => !special.has(entry.owner.kind));
     if (ledger.rest) owners.push({ ...ledger.rest, owner: { kind: "rest", id: "", label: ledger.rest.owners + " more" }, method: "" });
@@ -292,10 +292,10 @@ everywatt.Page = class {
     });
     const box = element("div", {}, bars("Energy by phase", phases.map((phase) => row(phase, theme))));
     this.coloured.push(() => box.replaceChildren(bars("Energy by phase", phases.map((phase) => row(phase, everywatt.theme())))));
-    const shared = run.phases.overlap ? " Each has all that was drawn while it ran: those that ran at the same time have it more than once." : "";
+    const shared = run.phases.overlap ? " Each includes everything drawn while it ran, so concurrent spans overlap." : "";
     const more = run.phases.count > phases.length ? " The " + phases.length + " longest of " + run.phases.count + " names." : "";
     const drawn = run.bands.count > run.bands.kept ? " The " + run.bands.kept + " longest of " + run.bands.count + " spans are drawn as bands." : "";
-    return section("phases", "Phases", "Spans of one name, taken together." + shared + more + drawn, box,
+    return section("phases", "Phases", "Spans of the same name are added up." + shared + more + drawn, box,
       element("details", {}, element("summary", {}, "Table of phases"), table("Phases", ["Phase", "Count", "Time", "Energy", "Mean power", "Each", "Share of the run"],
         phases.map((phase) => [phase.name, String(phase.count), phase.seconds_shown, phase.energy.shown, phase.mean_shown || "–", phase.each_shown || "–", phase.idle ? "–" : everywatt.percent(phase.share)]), [1, 2, 3, 4, 5, 6])));
   }
@@ -305,24 +305,24 @@ everywatt.Page = class {
     const every = (seconds) => seconds === null || seconds === undefined ? "–" : everywatt.number(seconds * 1000, "ms");
     const power = (device) => device.power, number = (value) => value === null ? "–" : everywatt.number(value);
     const meter = quality.meter.map((cost) => "everywatt itself used " + everywatt.number(cost.cpu_s || 0, "s") + " of CPU time").join("; ");
-    const facts = [quality.gap_count ? quality.gap_count + " gaps, " + everywatt.number(quality.gap_s, "s") + " in all" : "no gaps", quality.sealed ? "the tape is whole" : "the tape was not sealed"].concat(meter ? [meter] : []);
+    const facts = [quality.gap_count ? quality.gap_count + " gaps, " + everywatt.number(quality.gap_s, "s") + " in total" : "no gaps", quality.sealed ? "the tape is complete" : "the tape was not sealed"].concat(meter ? [meter] : []);
     return section("quality", "Quality", facts.join(" · "),
       element("h3", {}, "Devices"),
-      table("Devices", ["Device", "Sensor", "Energy", "Mean W", "Lowest W", "Median W", "Highest W", "Ticks", "In the total"],
+      table("Devices", ["Device", "Sensor", "Energy", "Mean W", "Min W", "Median W", "Max W", "Ticks", "In the total"],
         run.devices.map((device) => [device.name + (device.label ? " · " + device.label : ""), device.sensor, device.energy.shown, number(power(device).mean), number(power(device).min), number(power(device).median), number(power(device).max), everywatt.number(power(device).samples), device.in_total ? "yes" : "no"]), [2, 3, 4, 5, 6, 7]),
       element("h3", {}, "Rates"),
-      table("Rates", ["Group", "Asked every", "Got every", "Rows"], quality.rates.map((rate) => [rate.name, every(rate.requested_period_s), every(rate.achieved_period_s), everywatt.number(rate.rows)]), [1, 2, 3]),
-      run.causes.length ? element("details", {}, element("summary", {}, "Where the interval comes from"), table("Error budget", ["Source", "± J", "± %", "Meaning", "What would narrow it"], run.causes.map((cause) => [cause.source, everywatt.number(cause.half_width_j), cause.percent === null ? "–" : cause.percent.toFixed(2), cause.meaning, cause.cure]), [1, 2])) : null,
+      table("Rates", ["Group", "Requested", "Achieved", "Rows"], quality.rates.map((rate) => [rate.name, every(rate.requested_period_s), every(rate.achieved_period_s), everywatt.number(rate.rows)]), [1, 2, 3]),
+      run.causes.length ? element("details", {}, element("summary", {}, "Where the interval comes from"), table("Error budget", ["Source", "± J", "± %", "Meaning", "How to narrow it"], run.causes.map((cause) => [cause.source, everywatt.number(cause.half_width_j), cause.percent === null ? "–" : cause.percent.toFixed(2), cause.meaning, cause.cure]), [1, 2])) : null,
       quality.gaps.length ? element("details", {}, element("summary", {}, "Table of gaps"), table("Gaps", ["Group", "Kind", "Start", "Length"], quality.gaps.map((gap) => [gap.group, gap.kind, everywatt.seconds(gap.start_s, 1), everywatt.number(gap.duration_s, "s")]), [2, 3])) : null);
   }
 
   carbon(run) {
     const { element, section, table } = everywatt;
-    if (!run.carbon) return section("carbon", "Carbon and cost", null, element("p.about", {}, "Not asked for. They depend on factors that no sensor knows: everywatt report " + run.name + " --country FR --pue 1.2 --price 0.25"));
+    if (!run.carbon) return section("carbon", "Carbon and cost", null, element("p.about", {}, "Not configured. They depend on factors that no sensor measures: everywatt report " + run.name + " --country FR --pue 1.2 --price 0.25"));
     const rows = run.carbon.rows.map((row) => [row.label, row.shown, row.how]);
-    return section("carbon", "Carbon and cost", "From factors that were given, apart from the joules. The interval is the energy's; factors are taken as they are.",
+    return section("carbon", "Carbon and cost", "Computed from configured factors, separate from joules. The interval is that of the energy; factors are taken as exact.",
       table("Carbon and cost", ["", "Amount", "How"], rows, [1]),
-      run.carbon.equivalents.length ? element("p.about", {}, "As much as " + run.carbon.equivalents.join(", or ") + ".") : null);
+      run.carbon.equivalents.length ? element("p.about", {}, "Equivalent to " + run.carbon.equivalents.join(", or ") + ".") : null);
   }
 
   provenance(run) {
@@ -345,9 +345,9 @@ everywatt.Page = class {
     this.coloured = [recolour];
     this.overlayBox = element("div.charts");
     return section("comparison", "Comparison", null,
-      found.mixed_scopes ? element("p.warnings", { role: "note" }, "These runs do not all cover the same thing. Runs of another scope get no ratio; do not compare their joules.") : null,
+      found.mixed_scopes ? element("p.warnings", { role: "note" }, "These runs do not cover the same scope. Runs of a different scope get no ratio; do not compare their joules.") : null,
       box,
-      table("Comparison", ["Run", "Energy", "Scope", "Duration", "Mean power", "Against the first", ""],
+      table("Comparison", ["Run", "Energy", "Scope", "Duration", "Mean power", "Ratio to the first", ""],
         found.rows.map((entry) => [entry.name, entry.energy.shown, entry.energy.scope || "–", everywatt.number(entry.duration_s, "s"), everywatt.number(entry.mean_w, "W"), entry.ratio ? entry.ratio.shown : "–", entry.verdict || entry.why]), [1, 3, 4, 5]),
       this.overlayBox);
   }

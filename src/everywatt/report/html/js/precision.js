@@ -9,10 +9,10 @@ everywatt.PrecisionPage = class extends everywatt.TrialsPage {
   table() {
     const { bars, element, section, table } = everywatt, { candidates, tables } = this.report;
     const known = candidates.filter((one) => one.energy !== null);
-    const make = () => bars("Energy of a sample", known.map((one) => ({
+    const make = () => bars("Energy per sample", known.map((one) => ({
       name: one.label, about: one.command, value: one.energy.value, low: one.energy.low, high: one.energy.high, shown: one.energy.shown, colour: this.colour(one.place),
     })));
-    return section("figures", "Energy of a sample", "Only the timed loops are charged. Whiskers and ± are 95 % intervals; a batch is several samples.",
+    return section("figures", "Energy per sample", "Only the timed loops are charged. Whiskers and ± are 95 % intervals; a batch has several samples.",
       known.length ? this.themed(make) : null,
       ...tables.filter((one) => one.rows.length).flatMap((one) => [element("h3", {}, one.title), table(one.title, one.heads, one.rows, one.numbers)]));
   }
@@ -26,13 +26,13 @@ everywatt.PrecisionPage = class extends everywatt.TrialsPage {
     const scale = right ? 100 : 1, unit = right ? "%" : "";
     const dots = known.map((one) => ({ x: one.energy.value, y: scale * one.score.value, low: scale * one.score.low, high: scale * one.score.high, colour: one.chosen ? 0 : 7, label: one.label }));
     this.plot({ title, height: 320, xs: (x) => everywatt.number(x, "J"), ys: (y) => everywatt.number(y, unit) }, dots, box);
-    return section("worth", title, "Coloured: nothing else is both cheaper and " + (right ? "more often right" : "less perplexed") + ". Whiskers are 95 % intervals. The figures are in the tables above.",
-      element("div.chart-and-table", { "data-chart": "worth" }, element("figure.chart", { role: "img", "aria-label": title + " of a sample, for each precision" }, box)));
+    return section("worth", title, "Coloured: no other precision is both cheaper and " + (right ? "more accurate" : "lower in perplexity") + ". Whiskers are 95 % intervals. The figures are in the tables above.",
+      element("div.chart-and-table", { "data-chart": "worth" }, element("figure.chart", { role: "img", "aria-label": title + " per sample, for each precision" }, box)));
   }
 
   computed() {
     const { element, section } = everywatt, lines = this.report.computed;
-    return lines.length ? section("computed", "What was really computed", "From the weights and the operators that ran, whatever the precision is called.", element("ul.notes", {}, lines.map((line) => element("li", {}, line)))) : null;
+    return lines.length ? section("computed", "Precision actually computed", "Determined from the weights and the operators that ran, not from the label.", element("ul.notes", {}, lines.map((line) => element("li", {}, line)))) : null;
   }
 
   layers(found) {
@@ -41,7 +41,7 @@ everywatt.PrecisionPage = class extends everywatt.TrialsPage {
       const parts = found.parts.map((part, i) => ({ ...part, colour: this.colour(i) }));
       return element("div", {}, whole(parts), element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share))))));
     };
-    return section("layers-" + found.precision, "By layer: " + found.precision, "Times from a pass of its own with hooks, joules from the loop without; what no layer took is a part too, and all add up to a batch.",
+    return section("layers-" + found.precision, "By layer: " + found.precision, "Times come from a separate pass with hooks, joules from the loop without them; time outside layers is a row of its own, and all rows add up to a batch.",
       this.themed(make),
       element("details", {}, element("summary", {}, "Table of " + (found.rows.length - 1) + " layers"), table("Layers of " + found.precision, found.heads, found.rows, [2, 3]),
         found.more ? element("p.about", {}, "and " + found.more + " more in the JSON") : null));
@@ -49,6 +49,6 @@ everywatt.PrecisionPage = class extends everywatt.TrialsPage {
 
   sensitivity() {
     const { section, table } = everywatt, found = this.report.sensitivity;
-    return found ? section("sensitivity", found.title, "Each layer quantised alone: what that saves and what it does to the answers; the plan was then measured.", table(found.title, found.heads, found.rows, [1, 2, 3, 4])) : null;
+    return found ? section("sensitivity", found.title, "Each layer quantised alone: what it saves and how it changes the outputs. The resulting plan was then measured.", table(found.title, found.heads, found.rows, [1, 2, 3, 4])) : null;
   }
 };

@@ -1,7 +1,7 @@
 // The machine now, or a run that is being written: figures, charts that move, owners. Fed by server-sent events.
 "use strict";
 
-// Time goes on: the window follows it until somebody moves it, and again when everything is asked for.
+// Time goes on: the window follows it until a viewer moves it, and again when everything is asked for.
 everywatt.LiveWindow = class extends everywatt.Window {
   constructor(low, high, span) {
     super(low, high);
@@ -90,7 +90,7 @@ everywatt.Board = class extends everywatt.Page {
     this.tools = element("div.toolbar", { role: "toolbar", "aria-label": "Live charts" }, element("div.group", {}, this.hold, this.follow), element("div.group", {}, this.spans.map(span)), this.state);
     this.box.replaceChildren(
       element("section.card.live", { "aria-labelledby": "now-title" }, element("h2", { id: "now-title" }, this.words.title), this.figures, this.tiles, this.notes),
-      everywatt.section("live-charts", "Power, live", "Drag over a chart to look closer, double-click to follow again.", this.tools, this.chartsBox),
+      everywatt.section("live-charts", "Power, live", "Drag over a chart to zoom in, double-click to follow again.", this.tools, this.chartsBox),
       this.ownersBox);
     this.connect();
     document.addEventListener("visibilitychange", () => this.seen());
@@ -115,8 +115,8 @@ everywatt.Board = class extends everywatt.Page {
     on("end", () => { this.over = true; this.end("The run has ended."); if (this.words.ended) this.words.ended(); });
     events.onopen = () => { this.state.textContent = this.snapshot ? "" : "Starting the sensors …"; };
     events.onerror = () => {
-      if (events.readyState === EventSource.CLOSED) this.end("The server does not take another viewer, or was ended.");
-      else this.state.textContent = "The server does not answer; trying again …";
+      if (events.readyState === EventSource.CLOSED) this.end("The server has stopped, or has too many viewers.");
+      else this.state.textContent = "The server does not respond; retrying …";
     };
   }
 
@@ -127,7 +127,7 @@ everywatt.Board = class extends everywatt.Page {
 
   end(text) {
     this.disconnect();
-    const again = everywatt.element("button.plain", { type: "button", onclick: () => this.connect() }, "Try again");
+    const again = everywatt.element("button.plain", { type: "button", onclick: () => this.connect() }, "Retry");
     this.state.replaceChildren(text, ...(this.over ? [] : [" ", again]));
     document.documentElement.dataset.ready = "true";
   }
@@ -135,7 +135,7 @@ everywatt.Board = class extends everywatt.Page {
   pause(paused) {
     this.paused = paused;
     this.hold.setAttribute("aria-pressed", String(paused));
-    this.hold.textContent = paused ? "Go on" : "Pause";
+    this.hold.textContent = paused ? "Resume" : "Pause";
     if (!paused && this.snapshot) this.draw();
   }
 
@@ -214,13 +214,13 @@ everywatt.Board = class extends everywatt.Page {
     this.figures.replaceChildren(
       element("div", {}, element("p.figure", {}, element("span.value", { "data-power": "" }, value), element("span.unit", {}, unit)),
         element("p.about", {}, now.host.name + " · mean of the last " + number(this.interval || 1, "s")),
-        element("dl.chips", {}, this.chip("Scope", energy.scope || "–", "what the watts cover"), energy.pedigree ? this.chip("Pedigree", energy.pedigree, "how they came about", energy.pedigree.includes("modelled")) : null)),
+        element("dl.chips", {}, this.chip("Scope", energy.scope || "–", "what the watts cover"), energy.pedigree ? this.chip("Pedigree", energy.pedigree, "how they were obtained", energy.pedigree.includes("modelled")) : null)),
       element("dl.figures", {},
         figure("Energy", energy.joules === null ? "–" : everywatt.withSpread(energy.shown), energy.refused || this.words.since + " " + began),
         figure("Averages", ["1s", "5s", "15s"].map((name) => averages[name] === null ? "–" : number(averages[name])).join(" · ") + " W", "over 1, 5 and 15 s"),
         figure("CPU", now.host.cpu_pct === null ? "–" : number(Math.round(now.host.cpu_pct * 10) / 10, "%"), "of all CPUs"),
         figure("Memory", now.host.memory_bytes === null ? "–" : everywatt.bytesOf(now.host.memory_bytes), now.host.memory_total_bytes ? "of " + everywatt.bytesOf(now.host.memory_total_bytes) : "in use")));
-    this.notes.replaceChildren(...(now.notes.length ? [element("div.warnings", { role: "note" }, element("h3", {}, "To know"), element("ul", {}, now.notes.map((text) => element("li", {}, text))))] : []));
+    this.notes.replaceChildren(...(now.notes.length ? [element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, now.notes.map((text) => element("li", {}, text))))] : []));
   }
 
   drawTiles() {
@@ -233,7 +233,7 @@ everywatt.Board = class extends everywatt.Page {
       if (device.temperature_c !== null) facts.push(number(Math.round(device.temperature_c)) + " °C");
       if (device.clock_mhz !== null) facts.push(number(Math.round(device.clock_mhz)) + " MHz");
       if (device.power_limit_w) facts.push("limit " + number(device.power_limit_w, "W"));
-      if (device.throttled) facts.push("held back");
+      if (device.throttled) facts.push("throttled");
       return element("div.tile", { role: "listitem", title: device.label || device.name },
         element("p.what", {}, swatch(palette[this.placeOf(device.name) % palette.length]), device.name, element("span.about", {}, device.label)),
         element("p.watts", {}, device.power_w === null ? "–" : everywatt.scaled(device.power_w, "W").join(" "), element("span.about", {}, device.energy.joules === null ? "" : device.energy.shown)),
@@ -286,7 +286,7 @@ everywatt.Board = class extends everywatt.Page {
     if (document.activeElement && this.ownersBox.contains(document.activeElement)) return;
     const cell = (value, unit) => value === null ? "–" : number(Math.round(value * 10) / 10, unit);
     const body = owners.refused ? element("p.about", {}, "No owners: " + owners.refused + ".")
-      : !owners.entries.length ? element("p.about", {}, "Nobody owes anything yet.")
+      : !owners.entries.length ? element("p.about", {}, "No owners yet.")
       : table("Owners", ["Owner", "Kind", "Power", "Energy", "CPU", "GPU", "Memory"], owners.entries.map((entry) => [entry.owner.label, entry.owner.kind, number(entry.power_w, "W"), everywatt.scaled(entry.joules, "J").join(" "),
         cell(entry.cpu_pct, "%"), cell(entry.gpu_pct, "%"), entry.memory_bytes === null ? "–" : everywatt.bytesOf(entry.memory_bytes)]), [2, 3, 4, 5, 6]);
     const more = owners.count > owners.entries.length ? "The first " + owners.entries.length + " of " + owners.count + ". " : "";

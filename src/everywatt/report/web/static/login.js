@@ -6,7 +6,7 @@
 
   async function show(token) {
     answer.textContent = "";
-    let said = "The server does not answer.";
+    let said = "The server does not respond.";
     try {
       const response = await fetch("/api/login", { headers: { Authorization: "Bearer " + token }, cache: "no-store" });
       if (response.ok) {

@@ -21,9 +21,9 @@ everywatt.RunList = class {
     this.order = element("select", { id: "order", onchange: () => this.sortBy(...this.order.value.split(" ")) },
       everywatt.RunList.columns.filter((column) => column.key).flatMap((column) => [
         element("option", { value: column.id + " 1" }, column.title + ", " + column.most), element("option", { value: column.id + " 0" }, column.title + ", " + column.least)]));
-    this.facets = element("div.facets", { role: "group", "aria-label": "Only runs with these tags" });
+    this.facets = element("div.facets", { role: "group", "aria-label": "Show only runs with these tags" });
     this.count = element("p.count.about", { role: "status" });
-    this.bar = element("div.picked", { role: "region", "aria-label": "Picked runs" });
+    this.bar = element("div.picked", { role: "region", "aria-label": "Selected runs" });
     this.body = element("tbody");
     this.heads = element("tr");
     this.more = element("button.more", { type: "button", onclick: () => { this.most += 500; this.draw(); } });
@@ -66,7 +66,7 @@ everywatt.RunList = class {
     }
   }
 
-  // Soon again while the server is still reading, else now and then, and only while somebody looks.
+  // Soon again while the server is still reading, else now and then, and only while the page is visible.
   watch() {
     setTimeout(async () => {
       if (!document.hidden) await this.load();
@@ -101,7 +101,7 @@ everywatt.RunList = class {
     this.more.hidden = rows.length <= shown.length;
     this.more.textContent = "Show more of " + rows.length;
     this.count.textContent = this.failed ? this.failed : !this.text ? "Reading the runs …"
-      : (rows.length === this.rows.length ? this.rows.length + (this.rows.length === 1 ? " run" : " runs") : rows.length + " of " + this.rows.length + " runs") + (this.pending ? ", " + this.pending + " still to be read" : "");
+      : (rows.length === this.rows.length ? this.rows.length + (this.rows.length === 1 ? " run" : " runs") : rows.length + " of " + this.rows.length + " runs") + (this.pending ? ", " + this.pending + " left to read" : "");
     this.home.replaceChildren(...(this.folder ? ["in ", element("code", {}, this.folder)] : []));
     this.order.value = this.sort + " " + (this.down ? 1 : 0);
     this.drawBar();
@@ -110,7 +110,7 @@ everywatt.RunList = class {
   }
 
   none() {
-    const text = !this.text ? "" : this.rows.length ? "No run fits." : "There are no runs here yet. Make one: everywatt run -- COMMAND";
+    const text = !this.text ? "" : this.rows.length ? "No run matches." : "There are no runs yet. Record one: everywatt run -- COMMAND";
     return everywatt.element("tr.none", {}, everywatt.element("td", { colspan: everywatt.RunList.columns.length + 1 }, text));
   }
 
@@ -151,12 +151,12 @@ everywatt.RunList = class {
     const { element } = everywatt, name = row.name || row.key;
     const pick = element("input", { type: "checkbox", "aria-label": "Pick " + name, "data-focus": "pick-" + row.key, onchange: () => { if (pick.checked) this.picked.add(row.key); else this.picked.delete(row.key); this.drawBar(); } });
     pick.checked = this.picked.has(row.key);
-    const head = element("th.name", { scope: "row" }, element("a", { href: "/run/" + encodeURIComponent(row.key) }, name), row.live ? element("span.now", {}, "being written") : null);
+    const head = element("th.name", { scope: "row" }, element("a", { href: "/run/" + encodeURIComponent(row.key) }, name), row.live ? element("span.now", {}, "recording") : null);
     if (row.trouble || row.pending) return element("tr", { "data-key": row.key }, element("td.pick", {}, pick), head, element("td.quiet", { colspan: everywatt.RunList.columns.length - 1 }, row.trouble || "…"));
     return element("tr", { "data-key": row.key }, element("td.pick", {}, pick), head,
       element("td.when", { title: row.started }, everywatt.when(row.started)),
       element("td.number", { "data-label": "Time" }, row.duration),
-      element("td.number.energy", { "data-label": "Energy" }, row.joules === null ? element("span.quiet", { title: row.refused }, "no figure") : everywatt.withSpread(row.shown), element("span.about", {}, [row.scope, row.pedigree].filter(Boolean).join(" · "))),
+      element("td.number.energy", { "data-label": "Energy" }, row.joules === null ? element("span.quiet", { title: row.refused }, "no energy") : everywatt.withSpread(row.shown), element("span.about", {}, [row.scope, row.pedigree].filter(Boolean).join(" · "))),
       element("td.spark", {}, everywatt.sparkline(row.spark)),
       element("td.tags", {}, row.pairs.map((pair) => element("button.tag", { type: "button", "aria-pressed": String(this.tags.has(pair)), "data-focus": "tag-" + row.key + pair, onclick: () => this.turnTag(pair) }, pair))),
       element("td.command", { title: row.command }, row.command ? element("code", {}, row.command) : ""));
@@ -167,7 +167,7 @@ everywatt.RunList = class {
     const address = "/compare?" + new URLSearchParams(keys.map((key) => ["run", key]));
     const ready = keys.length > 1 && keys.length <= most;
     this.bar.hidden = !keys.length;
-    this.bar.replaceChildren(element("span", {}, keys.length > most ? "At most " + most + " can be compared" : keys.length + " picked" + (keys.length === 1 ? "; pick another to compare" : "")),
+    this.bar.replaceChildren(element("span", {}, keys.length > most ? "At most " + most + " can be compared" : keys.length + " picked" + (keys.length === 1 ? "; select another to compare" : "")),
       ready ? element("a.button", { href: address }, "Compare") : null,
       element("button", { type: "button", onclick: () => { this.picked.clear(); this.draw(); } }, "Clear"));
   }

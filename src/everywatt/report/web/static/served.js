@@ -10,7 +10,7 @@ everywatt.ServedPage = class extends everywatt.Page {
 
   top() { return everywatt.shell.top("/run", this.title()); }
 
-  footer() { return "As the runs' files were on " + this.report.made.replace("T", " ").replace("+00:00", " UTC") + "; everywatt " + this.report.everywatt + ". As one file: " + this.report.command; }
+  footer() { return "State of the files at " + this.report.made.replace("T", " ").replace("+00:00", " UTC") + "; everywatt " + this.report.everywatt + ". As one HTML file: " + this.report.command; }
 
   async show() {
     const shown = super.show();
@@ -25,7 +25,7 @@ everywatt.showRuns = async function (root, names) {
   const main = element("main", { id: "main" }, shell.waiting("Reading …"));
   root.replaceChildren(shell.top("/run", title), main);
   try {
-    if (!names.length) throw new Error("Pick runs in the list to compare them.");
+    if (!names.length) throw new Error("Select runs in the list to compare them.");
     const list = names.length === 1 ? await everywatt.ask("/api/runs") : null;
     const live = list && list.runs.some((run) => run.key === names[0] && run.live);
     const report = await everywatt.ask("/api/report?" + new URLSearchParams(names.map((name) => ["run", name])));
@@ -38,7 +38,7 @@ everywatt.showRuns = async function (root, names) {
     }
     await page.show();
   } catch (error) {
-    main.replaceChildren(shell.trouble(error.message), element("p", {}, element("a", { href: "/" }, "To the list of runs")));
+    main.replaceChildren(shell.trouble(error.message), element("p", {}, element("a", { href: "/" }, "Back to the list of runs")));
     if (!main.isConnected) root.replaceChildren(shell.top("/run", title), main);
     document.documentElement.dataset.ready = "true";
   }

@@ -45,11 +45,11 @@ everywatt.shell.begin = function () {
 // JSON, or an Error in the server's words. A page whose token is no longer good goes to where one can be given.
 everywatt.ask = async function (address) {
   let response;
-  try { response = await fetch(address); } catch { throw new Error("The server does not answer. Was everywatt serve ended?"); }
+  try { response = await fetch(address); } catch { throw new Error("The server does not respond. Is everywatt serve still running?"); }
   if (response.status === 401) location.replace("/login");
   let data = null;
   try { data = await response.json(); } catch { /* told by its status */ }
-  if (!response.ok) throw new Error(data && data.error ? data.error + (data.cure ? " Try: " + data.cure : "") : "The server says " + response.status + ".");
+  if (!response.ok) throw new Error(data && data.error ? data.error + (data.cure ? " Try: " + data.cure : "") : "The server reports: " + response.status + ".");
   return data;
 };
 

@@ -1,0 +1,96 @@
+"""Training in virtual time on a machine whose joules are known: epochs add up to the whole, trials take turns."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from truths import holds
+from virtual_world import VirtualWorld
+
+from everywatt.api.meter import Meter
+from everywatt.bench.precision.training import TrainJob, TrainLab
+from everywatt.bench.precision.workers import WorkerFailed
+
+STEPS = 20
+STEP_S = {"fp32": 0.05, "bf16": 0.03}
+
+
+class VirtualTrainer:
+    """In the place of the worker process: steps take their time, and nothing else happens."""
+
+    def __init__(self, world: VirtualWorld, fails: str | None = None) -> None:
+        self._world, self._fails = world, fails
+        self._precision = ""
+        self._mark_ns = 0
+
+    def ask(self, do: str, **told):
+        if do == "setup":
+            self._precision = told["precision"]
+            self._world.sleep(1.5)
+            if self._precision == self._fails:
+                raise WorkerFailed("out of memory")
+            return {"held_out": 100}
+        start_ns = self._mark_ns or self._world.now_ns
+        steps = []
+        for number in range(STEPS):
+            began_ns = self._world.now_ns
+            self._world.sleep(STEP_S[self._precision])
+            steps.append({"start_ns": began_ns, "end_ns": self._world.now_ns, "loss": 1 / (1 + number)})
+        trained_ns = self._world.now_ns
+        self._world.sleep(0.2)
+        self._mark_ns = self._world.now_ns
+        ends = {"start_ns": start_ns, "trained_ns": trained_ns, "end_ns": self._mark_ns, "steps": steps}
+        return {**ends, "train_loss": 0.2, "val_loss": 0.3, "val_accuracy": 0.9}
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def world(tmp_path):
+    with VirtualWorld(tmp_path, cpu="square:30W,90W,0.7s") as made:
+        yield made
+
+
+def trained(world, fails=None, **job):
+    meter = Meter("train", sensors=["virtual"])
+    meter.start()
+    lab = TrainLab(TrainJob(device="cpu", **job), meter, cool=False, worker=lambda: VirtualTrainer(world, fails))
+    lab.work(2.0)
+    run = meter.stop()
+    return run, lab.result(run)
+
+
+def test_epochs_add_up_to_the_training_and_to_the_truth(world):
+    run, found = trained(world, epochs=3)
+    spans = {span.id: span for span in run.spans}
+    for one in found:
+        whole = spans[one.span]
+        truth_j = world.machine.energy_j("cpu", whole.start_ns, whole.end_ns)
+        assert one.energy.joules == pytest.approx(truth_j, rel=0.002)
+        assert one.energy.low <= truth_j <= one.energy.high
+        assert run.energy(span=one.span).joules == pytest.approx(one.energy.joules, rel=1e-6)
+        for epoch in one.epochs:
+            assert epoch.seconds == pytest.approx(STEPS * STEP_S[one.precision] + 0.2, abs=1e-3)
+            assert len(epoch.step_joules) == STEPS
+            assert holds(epoch.training, sum(epoch.step_joules))
+    fp32, bf16 = found
+    assert bf16.ratio.value == pytest.approx(bf16.energy.joules / fp32.energy.joules)
+
+
+def test_trials_take_turns(world):
+    run, found = trained(world, trials=3, epochs=1)
+    assert [(one.precision, one.trial) for one in found] == [
+        ("fp32", 1), ("bf16", 1), ("bf16", 2), ("fp32", 2), ("fp32", 3), ("bf16", 3)
+    ]  # fmt: skip
+    whole = [span for span in run.spans if span.name == "training"]
+    assert all(before.end_ns <= after.start_ns for before, after in pairwise(whole))
+    (idle,) = [span for span in run.spans if span.name == "idle"]
+    assert idle.duration_s == pytest.approx(2.0, abs=1e-3)
+
+
+def test_a_precision_that_fails_is_a_row_and_not_trained_again(world):
+    _, found = trained(world, fails="bf16", trials=2, epochs=1)
+    assert [(one.precision, one.trial, one.failure) for one in found] == [
+        ("fp32", 1, None), ("bf16", 1, "out of memory"), ("fp32", 2, None)
+    ]  # fmt: skip

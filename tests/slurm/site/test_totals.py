@@ -1,0 +1,57 @@
+"""Sums of jobs: what is not known is not nothing, and a part is not the whole."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import known_site
+import numpy as np
+import pytest
+from known_site import MJ, T0
+
+from everywatt.slurm.site.carbon import added_up, with_factors
+from everywatt.slurm.site.figures import energy_of, short
+from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.totals import Wanted, jobs, sums
+
+DAY = Wanted(T0, T0 + 86_400)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return known_site.make(tmp_path)
+
+
+def test_a_group_of_refused_jobs_has_no_energy(store: Store) -> None:
+    store.append([known_site.job(8, "dan", 3, 1, None, state="TIMEOUT", refused="too short")], "n1")
+    rows = {row["group"]: row for row in sums(store, DAY, "state")}
+    assert (rows["TIMEOUT"]["energy_uj"], short(rows["TIMEOUT"]), rows["TIMEOUT"]["refused"]) == (None, "refused", 1)
+    assert "refused" in energy_of(rows["TIMEOUT"]) and energy_of(rows["TIMEOUT"])["joules"] is None
+    assert rows["COMPLETED"]["energy_uj"] > 0, "what is known of a group is added up"
+    assert list(rows)[-1] == "TIMEOUT"
+
+
+@pytest.mark.parametrize("state", ["FAILED,COMPLETED", "failed, compl", "FAILED,COMPLETED,"])
+def test_several_states(store: Store, state: str) -> None:
+    found = {row["state"] for row in jobs(store, replace(DAY, state=state))}
+    assert found == {"FAILED", "COMPLETED"}
+
+
+def test_the_wall_of_a_job_is_that_of_all_its_nodes(store: Store) -> None:
+    _, first, second, *_ = known_site.jobs()
+    store.append([replace(first, wall_uj=4 * MJ, written_s=2e9)], "n1")
+    assert next(row for row in jobs(store, DAY) if row["job_id"] == 2)["wall_uj"] is None
+    store.append([replace(second, wall_uj=2 * MJ, written_s=2e9)], "n2")
+    assert next(row for row in jobs(store, DAY) if row["job_id"] == 2)["wall_uj"] == 6 * MJ
+
+
+def test_what_a_curve_does_not_cover_is_counted_in_jobs(store: Store) -> None:
+    def uncovered(curve: object) -> dict[str, int]:
+        factors = SimpleNamespace(intensity=None, curve=curve, pue=None, price_per_kwh=None)
+        table = with_factors(store.jobs(T0, T0 + 86_400), None, factors)
+        return {row["group"]: row["uncovered"] for row in added_up(table, "user")}
+
+    assert uncovered(None) == {"ada": 0, "bob": 0, "cy": 0}, "there is no curve"
+    morning = SimpleNamespace(start_s=np.array([T0]), end_s=T0 + 12 * 3600, g_per_kwh=np.array([50.0]))
+    # Job 2 of ada ran on two nodes; of bob's two jobs one has no energy.
+    assert uncovered(morning) == {"ada": 1, "bob": 1, "cy": 1}
