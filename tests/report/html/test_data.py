@@ -277,7 +277,6 @@ def test_what_was_not_observed_is_a_hole(tmp_path, lost):
     assert mean["value"].startswith("100.5")
 
 
-@pytest.mark.xfail(reason="joules of the observed part are divided by the whole time", strict=True)
 def test_a_sparkline_and_the_summary_have_no_drop_where_nothing_was_observed(tmp_path):
     run = noisy_gauge(tmp_path, float("nan"))
     values = sparkline(run, run.duration_s)
