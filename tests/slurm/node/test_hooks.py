@@ -263,7 +263,6 @@ def test_installing_twice_changes_nothing_the_second_time(tmp_path: Path) -> Non
     assert install(tmp_path)["changed"] == [str(tmp_path / "folder" / "prolog.sh")]
 
 
-@pytest.mark.xfail(strict=True, reason="the unit of the agent takes no configuration", raises=AssertionError)
 def test_the_agent_of_a_node_may_have_a_configuration(tmp_path: Path) -> None:
     unit = "everywatt-agent.service"
     install(tmp_path)
