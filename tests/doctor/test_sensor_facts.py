@@ -35,7 +35,7 @@ def test_recorded_windows(recordings, name, column, period, window, within):
 def test_one_step_does_not_tell_a_window_inside_the_period(recordings):
     found = _recorded(recordings, "A100_step", "power.draw")
     assert found.window_s is None
-    assert "toggles about once a period" in found.notes[0]
+    assert "toggles about once per period" in found.notes[0]
 
 
 @pytest.mark.parametrize(("card", "period"), [("A100", 0.1), ("V100", 0.02)])

@@ -115,7 +115,7 @@ def test_a_tegrastats_that_stops_is_a_gap_and_is_started_anew(tmp_path, monkeypa
             time.sleep(0.02)
         group.close()
     assert told and rows[-1].read_ns > lost_ns
-    assert ("gave no line" if what == "silent" else "ended") in told[0]
+    assert ("printed no line" if what == "silent" else "exited") in told[0]
     assert all(row.values[0] == pytest.approx(7.0) for row in rows)
     assert [row.read_ns for row in rows] == sorted({row.read_ns for row in rows})
 
