@@ -301,7 +301,7 @@ def test_a_place_that_cannot_be_written_is_said_and_the_block_runs(here, monkeyp
     with everywatt.measure("lost", home=here / "file" / "runs") as m:
         ran = True
     assert ran and m.energy.joules is None and "cannot be written" in m.energy.refused
-    assert "no energy figure" in m._repr_html_()
+    assert "no energy" in m._repr_html_()
 
 
 # Processes.

@@ -45,7 +45,7 @@ def test_it_lies_below_our_own(machine):
 @pytest.mark.parametrize(
     ("file", "text", "reason"),
     [
-        ("cgroup.subtree_control", "cpu\n", "hands controllers down"),
+        ("cgroup.subtree_control", "cpu\n", "delegates controllers"),
         ("cgroup.type", "threaded\n", "threaded"),
     ],
 )

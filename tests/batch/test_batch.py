@@ -203,7 +203,7 @@ def test_a_file_equals_flags_and_flags_are_stronger(place):
     (here.folder / "b.toml").write_text("[bacth]\nmax-retries = 5\n")
     assert "there is no setting 'bacth', did you mean 'batch'?" in here.batch("--config", "b.toml", code=2).stderr
     (here.folder / "b.toml").write_text('[batch]\nitems = "items.txt"\n[slurm]\npartition = "p"\n')
-    assert "'slurm' is outside of [batch]" in here.batch("--config", "b.toml", code=2).stderr
+    assert "'slurm' is outside the table [batch]" in here.batch("--config", "b.toml", code=2).stderr
 
 
 @pytest.mark.parametrize("how", ["finish", "kill"])

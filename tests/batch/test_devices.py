@@ -54,7 +54,7 @@ def test_a_mask_of_indices_is_not_widened(sim_machine):
     refused = lanes(lab.environment(), mask=mask, gpus=["0"])
     assert refused["error"] == "GPU 0 is not among the GPUs visible under CUDA_VISIBLE_DEVICES=3,2: 3, 2."
     nothing = lanes(lab.environment(), mask={"CUDA_VISIBLE_DEVICES": ""})
-    assert nothing["lanes"] == [["cpu", ""]] and "leaves none of 4 GPUs" in nothing["notes"][0]
+    assert nothing["lanes"] == [["cpu", ""]] and "hides all 4 GPUs" in nothing["notes"][0]
 
 
 def test_a_mask_of_uuids_stays_one(sim_machine):
@@ -81,7 +81,7 @@ def test_denied_missing_and_none_are_three_messages(sim_machine, tmp_path):
     assert refused["code"] == 3 and "no permission to use them (GPU 0: no permission)" in refused["error"]
     assert "group" in refused["cure"]
     none = lanes(sim_machine(packages=["constant:50W"]).environment())
-    assert none["lanes"] == [["cpu", ""]] and none["notes"][0].startswith("There is no GPU to use")
+    assert none["lanes"] == [["cpu", ""]] and none["notes"][0].startswith("No GPU is available")
     bare = {"PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     missing = lanes(bare)
     assert "NVML was not found, and nvidia-smi is not installed" in missing["notes"][0]

@@ -36,7 +36,7 @@ def test_json_lines_may_be_objects_or_texts():
     [
         ("", "", "no items"),
         ("a,b\n1\n", ".csv", "line 2 has 1 cells"),
-        ("a,a\n1,2\n", ".csv", "different name"),
+        ("a,a\n1,2\n", ".csv", "distinct name"),
         ("{\n", ".jsonl", "line 1 is not JSON"),
         ("3\n", ".jsonl", "line 1 is neither"),
         ("[" * 100_000 + "\n", ".jsonl", "line 1 is not JSON"),
@@ -71,7 +71,7 @@ def test_sizes_that_are_none_are_told_with_line_and_value():
     ]
     parse_items('{"path": "x", "start_ms": 9, "end_ms": 2}\n{"path": "y", "size": null}\n', ".jsonl", warn=said.append)
     assert said[1:] == [
-        "the list has invalid sizes; these items run with unknown size: line 1: end_ms 2 is before start_ms 9"
+        "the item list has invalid sizes; these items run with unknown size: line 1: end_ms 2 is before start_ms 9"
     ]
 
 
@@ -96,6 +96,6 @@ def test_a_column_in_the_command_that_no_item_has():
         check_words(["x", "{rat}"], [Item(0, "x", "x", {"rate": "1"})])
     with pytest.raises(UsageError, match="Item 'b' has no 'rate'"):
         check_words(["{rate}"], [Item(0, "a", "a", {"rate": "1"}), Item(1, "b", "b", {"input": "b"})])
-    with pytest.raises(UsageError, match="no command"):
+    with pytest.raises(UsageError, match="No command"):
         check_words([], [])
     check_words(["sh", "-c", "echo ${HOME}"], [Item(0, "x", "x", {"rate": "1"})])

@@ -33,7 +33,7 @@ def test_time_follows_from_what_was_done():
 def test_a_plan_of_very_many_lanes_is_summed_up():
     found = shares(items(1, 1, 1), ["cpu"] * 100_000)
     assert [row[:3] for row in plan_table(found).cells()] == [[str(n), "cpu", "1"] for n in range(3)]
-    assert plan_lines(found) == ["99,997 lanes of 100,000 get nothing", "3 items on 3 lanes (cpu)"]
+    assert plan_lines(found) == ["99,997 lanes of 100,000 get no items", "3 items on 3 lanes (cpu)"]
     many = shares(items(*[1] * 200), [f"gpu.{n % 16}" for n in range(100)])
     assert len(plan_table(many).rows) == 40
     assert plan_lines(many)[0] == "and 60 more lanes with 120 items"
@@ -44,6 +44,6 @@ def test_one_of_each_is_told_in_the_singular():
     pace = Pace()
     pace.learn(items(None)[0], 90.0)
     assert plan_lines(shares(items(None), ["gpu.0", "gpu.1"], pace)) == [
-        "1 lane of 2 gets nothing",
+        "1 lane of 2 gets no items",
         "1 item on 1 lane (gpu.0), about 90.0 s",
     ]

@@ -72,7 +72,7 @@ def test_output_is_kept_to_its_end(lane):
 
 def test_the_peak_of_a_command_is_its_own_or_is_not_told(lane):
     small = run(lane, "exit 0")
-    assert small["max_rss_bytes"] is None and "of the worker cannot be told" in small["max_rss_reason"]
+    assert small["max_rss_bytes"] is None and "of the worker cannot be distinguished" in small["max_rss_reason"]
     large = run(lane, f"exec {sys.executable} -c 'x = b\"x\" * (100 << 20)'")
     assert 100 * 2**20 < large["max_rss_bytes"] < 200 * 2**20 and "max_rss_reason" not in large
 

@@ -176,7 +176,7 @@ def test_without_a_gpu_it_says_so(tmp_path):
             timeout=240,
         )
     assert done.returncode == 3
-    assert "no GPU whose limit could be set" in done.stderr or "There is no GPU" in done.stderr
+    assert "No GPU was found whose power limit could be set" in done.stderr or "There is no GPU" in done.stderr
 
 
 def test_parameters_can_be_swept_too(place):

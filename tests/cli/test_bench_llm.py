@@ -136,8 +136,8 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
     [
         ((), "No data set was given."),
         (("--dataset", "arithmetic"), "No model was given."),
-        (("--dataset", "arithmetic", "--model", "m"), "needs --base-url"),
-        (("--dataset", "nowhere.jsonl", "--model", "m", "--base-url", "http://h"), "no data set and no file"),
+        (("--dataset", "arithmetic", "--model", "m"), "requires --base-url"),
+        (("--dataset", "nowhere.jsonl", "--model", "m", "--base-url", "http://h"), "no data set or file"),
         (("--dataset", "arithmetic", "--rate", "2", "--sweep", "1,2"), "exclude each other"),
         (("--dataset", "arithmetic", "--rate", "often"), "is not a rate"),
         (("--dataset", "arithmetic", "--set", "temperature"), "is not a setting such as key=value"),
@@ -145,11 +145,11 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
             ("--dataset", "arithmetic", "--model", "m", "--base-url", "http://h", "--set", "stream=false"),
             "sets it itself",
         ),
-        (("--dataset", "arithmetic", "--goodput", "speed=3"), "is not a bound"),
+        (("--dataset", "arithmetic", "--goodput", "speed=3"), "is not a latency objective"),
         (("--dataset", "arithmetic", "-o", "x.txt"), "x.txt must end in one of .json, .csv, .md"),
         (
             ("--dataset", "arithmetic", "--model", "m", "--base-url", "http://h", "--set", "api_key=sk-1"),
-            "can be seen by everybody",
+            "is visible to every user",
         ),
     ],
 )

@@ -140,7 +140,7 @@ def test_without_fix_nothing_changes_and_with_it_only_what_it_says(environ, tmp_
     done = module._fix(machine, Output(), tmp_path / "etc")
     assert all(step["done"] for step in done) and ["groupadd", "--system", "--force", "everywatt"] in calls
     said = capsys.readouterr().err
-    assert "70-everywatt.rules" in said and "nobody else" in said
+    assert "70-everywatt.rules" in said and "for the group only" in said
     changed = {path for path in picture(tmp_path) if path not in before}
     assert changed == {
         str(tmp_path / "etc/udev/rules.d/70-everywatt.rules"),

@@ -57,7 +57,7 @@ def test_a_query_becomes_a_run(run, tmp_path):
 def test_without_http_it_is_corrected(run, tmp_path):
     with ApiServer(lambda asked: (200, {}, records())) as server:
         code, _, err = run(f"{server.netloc}/api/v1/query", "--start", "-1h", "-o", tmp_path / "x.tape")
-        assert code == 0 and "has no http://; it is taken as" in err
+        assert code == 0 and "has no scheme; using" in err
         assert server.asked[0].path == "/api/v1/query"
 
 
@@ -66,8 +66,8 @@ def test_without_http_it_is_corrected(run, tmp_path):
     [
         ((200, {}, b""), ("--start", "-1h"), 3, "returned no numbers for that period and filter (0 records)"),
         ((200, {}, records()), (), 2, "No start time was given."),
-        ((200, {}, records()), ("--start", "-1h", "--head", "1", "--tail", "1"), 2, "not both"),
-        ((200, {}, records()), ("--start", "-1h", "--end", "-2h"), 2, "not after the start"),
+        ((200, {}, records()), ("--start", "-1h", "--head", "1", "--tail", "1"), 2, "exclude each other"),
+        ((200, {}, records()), ("--start", "-1h", "--end", "-2h"), 2, "must be after the start"),
         ((400, {}, b"bad filter"), ("--start", "-1h"), 3, "rejected the query: bad filter"),
         ((401, {}, b""), ("--start", "-1h"), 3, "--token-file"),
     ],

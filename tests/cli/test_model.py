@@ -79,7 +79,7 @@ def test_no_relation_is_an_answer(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["fit", "none.csv", "--target", "w", "--out", "m.json"], "not there"),
+        (["fit", "none.csv", "--target", "w", "--out", "m.json"], "There is no file"),
         (["fit", "{table}", "--target", "watts", "--out", "m.json"], "no column 'watts'"),
         (["fit", "{table}", "--target", "node_power", "--ignore", "x", "--out", "m.json"], "no column 'x'"),
         (

@@ -126,7 +126,7 @@ def test_a_file_is_the_same_program_as_its_options(place):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "No resource is asked for"),
+        ([], "No resource was given"),
         (["--cpu", "0"], "0 is not in the range"),
         (["--cpu", "2", "--shape", "zigzag"], "There is no shape 'zigzag'"),
         (["--cpu", "2", "--shape", "ramp:0..200"], "200 % in the shape"),
@@ -139,7 +139,7 @@ def test_a_file_is_the_same_program_as_its_options(place):
         (["--ram", "much"], "'much' is not a size"),
         (["--ram", "1000000GiB"], "of memory;"),
         (["--gpu", "x"], "not a list of GPUs"),
-        (["--disk", "1MB/s", "--disk-folder", "/no/such"], "not a folder"),
+        (["--disk", "1MB/s", "--disk-folder", "/no/such"], "not a writable folder"),
         (["--cpu", "1", "--shape", "replay:no-such-run"], "no-such-run"),
         (["none.toml"], "none.toml"),
         (["p.toml", "--cpu", "2"], "and --cpu both describe the load."),

@@ -143,7 +143,7 @@ def test_a_bad_value_names_file_and_key(place, text, key):
 
 
 def test_a_bad_variable_is_named(place):
-    with pytest.raises(ConfigError, match="EVERYWATT_ESTIMATE: estimate = 'perhaps' cannot be used"):
+    with pytest.raises(ConfigError, match="EVERYWATT_ESTIMATE: estimate = 'perhaps' is not valid"):
         settings(place, environ={"EVERYWATT_ESTIMATE": "perhaps"})
 
 
@@ -206,7 +206,7 @@ def test_a_project_names_neither_hosts_nor_commands(place):
     (place[1] / "everywatt.toml").write_text('[sensor.exec]\ncommand = "reboot"\n')
     found = settings(place)
     assert found.options == {}
-    assert "taken from your own settings only" in found.warnings[0]
+    assert "only read from your own settings" in found.warnings[0]
 
 
 @pytest.mark.parametrize("text", ['{"redfish": {"password": "hidden-word"}}', '{"redfish": 3}', "hidden-word", "[1]"])

@@ -157,6 +157,17 @@ def check_store(root: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_new_node_of_slurm_in_check_mode(fleet, command, tmp_path):
+    """Nothing is installed yet, so nothing can be asked; and nothing is written."""
+    fleet.add(
+        "fresh", everywatt_slurm=True, everywatt_agent=False, everywatt_rapl=False, everywatt_python=sys.executable
+    )
+    fleet.add("there", **command, everywatt_slurm=True, everywatt_agent=False, everywatt_rapl=False)
+    told = fleet.run("--check")
+    assert not [name for name in fleet.hosts if (tmp_path / name).exists()], "nothing was written"
+    assert "failed=0" in told and "failed=1" not in told
+
+
 def test_grafana_and_k3s_in_check_mode(fleet, command, tmp_path):
     """Shown in full, written nowhere; a store of each other kind, and a Nano."""
     (tmp_path / "dashboards").mkdir()

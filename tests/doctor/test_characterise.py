@@ -66,11 +66,11 @@ def test_cards_of_one_log_are_told_apart(tmp_path) -> None:
     ("log", "marks", "column", "says"),
     [
         (None, None, None, "cannot be read"),
-        ("", None, None, "holds no rows"),
+        ("", None, None, "contains no nvidia-smi rows"),
         ("timestamp, power.draw [W]\n2023/07/30 17:28:02.5, 70 W\n", None, "power.draw.instant", "no column"),
         ("timestamp, utilization.gpu [%]\n2023/07/30 17:28:02.5, 7 %\n", None, None, "no power.draw column"),
         ("timestamp, power.draw [W]\n2023/07/30 17:28:02.5, 70 W\n", "unix_s\n", None, "no load marks"),
-        ("timestamp, power.draw [W]\n2023/07/30 17:28:02.5, 70 W\n", "unix_s\n5\n6\n", None, "any time zone"),
+        ("timestamp, power.draw [W]\n2023/07/30 17:28:02.5, 70 W\n", "unix_s\n5\n6\n", None, "every time zone"),
     ],
 )
 def test_what_cannot_be_characterised(tmp_path, log, marks, column, says) -> None:

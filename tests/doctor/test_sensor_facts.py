@@ -36,7 +36,7 @@ def test_recorded_windows(name, column, period, window, within):
 def test_one_step_does_not_tell_a_window_inside_the_period():
     found = _recorded("A100_step", "power.draw")
     assert found.window_s is None
-    assert "toggles about once a period" in found.notes[0]
+    assert "toggles about once per period" in found.notes[0]
 
 
 @pytest.mark.parametrize(("card", "period"), [("A100", 0.1), ("V100", 0.02)])

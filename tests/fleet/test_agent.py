@@ -213,4 +213,4 @@ def test_a_state_that_was_broken_is_put_aside(world) -> None:
     (world.folder / "agent" / "state.json").write_text("{")
     agent = world.agent()
     agent.wait_for(ENERGY)
-    assert any("was put aside" in line for line in agent.said)
+    assert any("was moved aside" in line for line in agent.said)

@@ -229,7 +229,7 @@ def test_a_reload_changes_what_it_may_and_systemd_hears_all(tmp_path, lab):
             agent.wait_for("DCGM_FI_DEV_POWER_USAGE")
             config.write_text("[agent]\nowners = 'x'\n")
             agent.process.send_signal(signal.SIGHUP)
-            agent.until(lambda: any("stays as it was" in line for line in agent.log), "a refusal")
+            agent.until(lambda: any("is unchanged" in line for line in agent.log), "a refusal")
             assert "Restart the agent to change rotate_s." in agent.log
             assert agent.end() == 0
         hearing.join(120)

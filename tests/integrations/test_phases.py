@@ -128,7 +128,7 @@ def test_a_failure_is_one_warning_and_then_silence(recording, what):
             phases.end("epoch")
         phases.stop()
     assert [w.category for w in seen] == [RuntimeWarning]
-    assert f"{what} is broken" in str(seen[0].message) and "goes on without it" in str(seen[0].message)
+    assert f"{what} is broken" in str(seen[0].message) and "continues without it" in str(seen[0].message)
     assert phases.energy.refused == f"{what} is broken"
 
 

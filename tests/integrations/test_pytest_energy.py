@@ -66,11 +66,11 @@ def plugin():
 def test_limits_baselines_and_the_summary(suite):
     out = suite()
     assert "1 failed, 4 passed" in out
-    assert "too much energy:" in out and "the limit is 5 J" in out
+    assert "too much energy:" in out and "exceeds the limit of 5 J" in out
     assert "no baseline in energy-baselines.json; pytest --energy-update stores" in out
     assert "test_it.py::test_cheap: " in out and "test_plain:" not in out
     stored = suite("--energy-update", "-k", "stored")
-    assert "1 passed" in stored and "not decided" not in stored
+    assert "1 passed" in stored and "undecided" not in stored
     told = json.loads((suite.folder / "energy-baselines.json").read_text())["tests"]["test_it.py::test_stored"]
     assert told["joules"] > 14.5 and told["scope"] == "cpu"
     again = suite("-k", "stored", nap=str(2 * told["joules"] / 50 + 1))

@@ -82,7 +82,7 @@ def test_a_gpu_is_idle_where_nobody_is_on_it_and_held_where_somebody_does_nothin
 def test_a_gpu_that_always_had_a_holder_says_that_idle_may_be_half():
     idle = gpu([127.0] * 5 + [300.0] * 5, [0.0] * 5 + [0.9] * 5, [True] * 10)
     assert (idle.watts, idle.method, idle.held_w) == (pytest.approx(127), "quiet, held", 0.0)
-    assert idle.spread_w > 60 and "never seen without a process" in idle.note
+    assert idle.spread_w > 60 and "never observed without a process" in idle.note
 
 
 def test_a_gpu_that_was_always_busy_has_a_prior():
@@ -94,7 +94,7 @@ def test_a_gpu_that_was_always_busy_has_a_prior():
 def test_where_nothing_is_known_of_use_it_says_so():
     idle = find_idle(Watched(np.r_[np.full(5, 20.0), np.full(15, 80.0)], np.full(20, np.nan), 1.0, "cpu"))
     assert (idle.method, idle.watts) == ("lowest", pytest.approx(20))
-    assert "how busy" in idle.note
+    assert "its utilisation was not recorded" in idle.note
     assert find_idle(Watched(np.full(5, np.nan), np.zeros(5), 1.0, "cpu")) is None
 
 

@@ -148,8 +148,8 @@ def test_the_command_tells_rows_energy_and_coverage(recording, boxes, capsys):
     [
         (["--plug", "9"], "no plug 9"),
         (["--plug", "0"], "is not a plug"),
-        (["--node", "n1"], "needs a map"),
-        (["--start", "2031-01-01"], "no rows"),
+        (["--node", "n1"], "requires a map"),
+        (["--start", "2031-01-01"], "No rows"),
     ],
 )
 def test_wrong_questions_are_answered(recording, capsys, words, say):

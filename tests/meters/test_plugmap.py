@@ -57,7 +57,7 @@ def test_a_node_with_two_supplies_and_dates(map_file):
         ('[[plug]]\nplug = 0\nnode = "a"', "not a number from 1"),
         ("[[plug]]\nplug = 1", "has no node"),
         ('[[plug]]\nplug = 1\nnode = "a"\nphase = 4', "not 1, 2 or 3"),
-        ('[[plug]]\nplug = 1\nnode = "a"\nphsae = 1', "'phsae' is not known"),
+        ('[[plug]]\nplug = 1\nnode = "a"\nphsae = 1', "unknown key 'phsae'"),
         ('[[plug]]\nplug = 1\nnode = "a"\n[[plug]]\nplug = 1\nnode = "b"', "'a' and 'b' at the same time"),
         ('[[plug]]\nplug = 1\nnode = "a"\nfrom = 2026-02-01\nuntil = 2026-01-01', "until is not after from"),
         ("", "maps no plug"),
@@ -93,7 +93,7 @@ def test_tables_of_lab_ia(map_file):
         ("n102", 11, "G"),
         ("n102", 12, "D"),
     ]
-    with pytest.raises(UsageError, match="not columns of power"):
+    with pytest.raises(UsageError, match="not power columns"):
         labia_feeds({"n1": [7]})
 
 

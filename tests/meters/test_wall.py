@@ -58,8 +58,8 @@ def test_flat_strange_and_periodic_signals_are_refused():
     assert "flat" in estimate(moving, line(np.full(len(t), 100.0), t)).why
     assert estimate(line(100 + rng.normal(0, 1, len(t)), t), line(100 + rng.normal(0, 1, len(t)), t)).seconds is None
     square = line(np.where((t // 2) % 2 == 0, 100.0, 300.0), t)
-    assert "repeats" in estimate(square, square).why
-    assert "no time in common" in estimate(moving, Line(t + 1e6, moving.joules)).why
+    assert "periodic" in estimate(square, square).why
+    assert "do not overlap in time" in estimate(moving, Line(t + 1e6, moving.joules)).why
 
 
 def test_overhead_with_its_interval():
@@ -144,7 +144,7 @@ def test_what_is_found_is_kept_and_used(a100, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     words = ["calibrate", "--from", str(a100 / "card.tape"), "--meter", str(a100 / "meter.tape")]
     assert dispatch(words) == 0
-    assert "UUID is not known" in capsys.readouterr().err and load_all() == {}
+    assert "UUID is unknown" in capsys.readouterr().err and load_all() == {}
     assert dispatch([*words, "--uuid", "GPU-1"]) == 0 and dispatch(["calibrate", "--list"]) == 0
     assert "GPU-1" in capsys.readouterr().out and path_of() == tmp_path / "everywatt" / "calibrations.json"
     facts, why = calibrated(Facts(gain_pct=8.0, offset_w=13.0, max_w=250.0), "GPU-1")
@@ -166,7 +166,7 @@ def test_old_and_moved_devices_are_noticed(tmp_path, monkeypatch):
     ):
         save(Stored(uuid, 1.04, 2.0, 1.0, 0.8, made, host, slot))
     told = {u: calibrated(Facts(), u, slot="00000000:65:00.0", host="a") for u in ("old", "moved", "slot", "good")}
-    assert "year old" in told["old"][1] and "calibrated in b" in told["moved"][1] and "slot" in told["slot"][1]
+    assert "year old" in told["old"][1] and "made in b" in told["moved"][1] and "slot" in told["slot"][1]
     assert [u for u, (facts, _) in told.items() if facts.calibrated] == ["good"]
 
 
@@ -228,7 +228,7 @@ def test_an_imported_log_is_corrected_too(tmp_path, monkeypatch, column, slot, u
     energy = run.energy(device="gpu.0")
     watts = energy.joules / (run.duration_s * energy.coverage)
     assert watts == pytest.approx(1.05 * 100.5 + 2 if used else 100.5, rel=0.01)
-    assert used or any("calibrated in slot" in group.info.label for group in run.tapes[0].groups)
+    assert used or any("made in slot" in group.info.label for group in run.tapes[0].groups)
 
 
 def test_a_log_of_dmon_with_one_card_is_corrected(tmp_path, monkeypatch):

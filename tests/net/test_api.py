@@ -42,7 +42,7 @@ def test_addresses_are_corrected_and_it_is_said(text, url):
 
 @pytest.mark.parametrize("text", ["", "ftp://store", "http://", "http://store:port", "http:// store", "http://a\nb"])
 def test_what_is_no_address_is_refused(text):
-    with pytest.raises(UsageError, match="is not an address"):
+    with pytest.raises(UsageError, match="is not the address"):
         corrected(text)
 
 
@@ -78,7 +78,7 @@ def test_a_busy_server_is_asked_again_and_told_how_long():
     "broken, why",
     [
         ((200, {"cut": 5}, b'{"status": "success"}'), "before the response was complete"),
-        ((200, {"Content-Length": "8"}, b'{"status": "success"}'[:8]), "makes no sense"),
+        ((200, {"Content-Length": "8"}, b'{"status": "success"}'[:8]), "is not valid"),
         ((200, {"Content-Encoding": "gzip"}, gzip.compress(b"{}" * 99)[:-6]), "is incomplete"),
         ((200, {"Content-Encoding": "gzip"}, b"no gzip at all"), "not gzip as it says"),
         ((502, {}, b"<html>bad gateway</html>"), "502"),
@@ -128,7 +128,7 @@ def test_a_name_that_nobody_knows():
         (400, {}, b"ApiClient sent an HTTP request to an HTTPS server.", MeasurementRefused, "https://"),
         (401, {}, b"", MeasurementRefused, "--token-file"),
         (403, {}, b"", MeasurementRefused, "--token-file"),
-        (302, {"Location": "https://login/x?next=1"}, b"", MeasurementRefused, "sends us to https://login/x"),
+        (302, {"Location": "https://login/x?next=1"}, b"", MeasurementRefused, "redirects to https://login/x"),
         (404, {}, b"", MeasurementRefused, "404"),
     ],
 )

@@ -448,7 +448,7 @@ def test_a_proxy_for_tls(monkeypatch, tmp_path):
     assert proxy.head.startswith(b"CONNECT 127.0.0.1:") and b"t0ken" not in proxy.head
     proxy = Proxy(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
     monkeypatch.setenv("https_proxy", proxy.url)
-    with pytest.raises(NetworkError, match="answers 407") as caught:
+    with pytest.raises(NetworkError, match="responds with 407") as caught:
         Client(server.url, tls=ClientTls(ca=cert), proxies=True).get()
     assert "pw" not in str(caught.value)
 

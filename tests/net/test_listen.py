@@ -51,7 +51,7 @@ def test_what_is_no_address(text):
 )
 def test_others_reach_it_only_with_both(token, tls, lacks):
     for ip in ("0.0.0.0", "192.0.2.7", "::"):
-        with pytest.raises(UsageError, match=f"wants {lacks}\\."):
+        with pytest.raises(UsageError, match=f"requires {lacks}\\."):
             check_open(Address(ip, ip, 1), token=token, tls=tls)
         check_open(Address(ip, ip, 1), token="t", tls=True)
     check_open(Address("127.0.0.1", "127.0.0.1", 1), token=token, tls=tls)
@@ -79,7 +79,7 @@ def test_a_port_that_is_taken_is_said():
         with pytest.raises(UsageError, match=f"Port {port} of 127.0.0.1 is in use") as caught:
             listen(parse_listen(f"127.0.0.1:{port}"))
         assert caught.value.cure == "--listen 127.0.0.1:0"
-    with pytest.raises(UsageError, match="cannot be listened on"):
+    with pytest.raises(UsageError, match="Cannot listen on"):
         listen(Address("192.0.2.7", "192.0.2.7", 0))
 
 

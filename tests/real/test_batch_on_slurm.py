@@ -123,7 +123,7 @@ def test_a_cancelled_array_is_collected_and_its_rest_is_submitted_again(here):
     text = 'if [ "$1" != i0 ] && [ ! -e free ]; then sleep 60 || exit 1; fi; echo "$1" >> ended'
     words = ["--executor", "slurm", "--tasks", "2", "--no-wait"]
     _, err = here.batch(*words, here.items(4), "--", here.script(text), "{input}")
-    assert "have not ended" in err
+    assert "are not finished" in err
     (part,) = here.folder.glob("runs/*/parts/1")
     job = (part / "job").read_text().strip()
     until(lambda: "i0" in text_of(here.folder / "ended"))
@@ -145,7 +145,7 @@ def test_the_script_can_be_printed_and_submitted_by_hand(here):
     check_script(file)
     assert "#SBATCH --array=0-2" in out and "#SBATCH --time=5" in out and "--max-retries 0" in out
     run = err.split("--resume ")[1].split()[0]
-    assert "was not submitted yet" in here.batch("--resume", run, code=2)[1]
+    assert "has not been submitted yet" in here.batch("--resume", run, code=2)[1]
     job = here.slurm.sbatch(file, "--output=/dev/null", cwd=here.folder, env=here.environ)
     assert set(here.slurm.wait(job).values()) == {"COMPLETED"}
     found = json.loads(here.batch("--resume", run, "--json")[0])

@@ -202,7 +202,7 @@ def test_tables_are_joined_by_time(fleet, tmp_path):
         "--filter", old, "-o", tmp_path / "t.csv",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "has no http://; it is taken as" in done.stderr
+    assert "has no scheme; using" in done.stderr
     rows = list(csv.DictReader((tmp_path / "t.csv").open()))
     columns = set(rows[0])
     assert "time" in columns and "tegra_wattage_current_milliwatts" in columns

@@ -242,7 +242,7 @@ def test_several_runs_are_compared(show, compared, picture):
     page = show(compared)
     assert page.troubles == []
     text = page.inner_text("#comparison")
-    assert "do not all cover the same thing" in text
+    assert "do not cover the same scope" in text
     assert "not compared: it covers cpu, the first run cpu+gpu" in text
     assert "less" in text and "×" in text
     assert coloured(page, "overlay") > 200

@@ -189,7 +189,10 @@ def test_cancelled_requeued_and_suspended(site, ran):
     assert 0.9 * (least_s - 1) <= record.idle_uj / 1e6 / (IDLE_W / 2) <= 1.1 * (most_s + 1)
     first, second = site.records(ran.requeued, 2)
     assert (first.restart, second.restart, first.state, second.state) == (0, 1, "REQUEUED", "COMPLETED")
-    near(site, second, site.true_j("run-1"), 0.2)
+    if second.complete:
+        near(site, second, site.true_j("run-1"), 0.2)
+    else:  # rarely the Prolog's event of a run that was requeued is missing: then its record says so
+        assert (second.coverage, second.start_s) == (0.0, second.end_s) and "start" in second.note
     assert first.end_s <= second.start_s
 
 

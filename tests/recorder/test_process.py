@@ -128,7 +128,7 @@ def test_a_recorder_that_is_told_to_leave_seals_first(lab) -> None:
     os.kill(lab.recorders()[0], signal.SIGTERM)
     lab.wait_gone()
     assert table(lab.tape(), "select count(*) from seal") == [(1,)]
-    assert any("told to leave" in text for _, text in notes(lab.tape()))
+    assert any("was stopped" in text for _, text in notes(lab.tape()))
     assert recording.close(linger=False).path.name == "host-0002.tape"
 
 

@@ -101,13 +101,13 @@ def test_a_metric_that_is_missing(run, tmp_path):
 
 
 def test_units_are_not_mixed_on_one_axis(run, tmp_path):
-    with pytest.raises(UsageError, match="One axis has one unit"):
+    with pytest.raises(UsageError, match="An axis has one unit"):
         plot(run, "power", tmp_path / "x.png", metrics=["gpu.0 power", "gpu.0 temperature"])
 
 
 @pytest.mark.parametrize("name", ["x", "x.jpg", "x.html"])
 def test_a_format_that_is_not_known(run, name, tmp_path):
-    with pytest.raises(UsageError, match="does not say a format"):
+    with pytest.raises(UsageError, match="has no known extension"):
         plot(run, "power", tmp_path / name)
 
 
@@ -117,5 +117,5 @@ def test_a_ledger_that_is_not_there(run, tmp_path):
 
 
 def test_lines_are_chosen_for_power_only(run, tmp_path):
-    with pytest.raises(UsageError, match="go with --what power"):
+    with pytest.raises(UsageError, match="apply only to --what power"):
         plot(run, "spans", tmp_path / "x.png", metrics=["gpu.0 power"])

@@ -46,7 +46,7 @@ def test_a_meter_that_hangs_costs_nothing_and_is_told():
             return str(error)
         return None
 
-    assert "has not answered" in until(told)
+    assert "has not responded" in until(told)
     hold.set()
     assert until(lambda: not told())
     group.close()

@@ -49,5 +49,5 @@ def test_garbage_is_found_when_it_is_made_sense_of(group, tmp_path: Path) -> Non
     assert row.values[0] != row.values[0]
     assert row.values[1] == 1000.0
     (tmp_path / "b").write_text("-7\n")
-    with pytest.raises(SensorError, match="beyond its range"):
+    with pytest.raises(SensorError, match="outside its range"):
         group.develop([(1, 2, group.snap())])

@@ -162,7 +162,7 @@ def test_a_tegrastats_that_stops_is_a_gap_and_is_started_anew(tmp_path, what):
     found = meter.run.energy(span="run")
     assert found.low <= truth <= found.high
     notes = " ".join(note.text for note in meter.run.tapes[0].notes())
-    assert ("gave no line" if what == "silent" else "ended") in notes
+    assert ("printed no line" if what == "silent" else "exited") in notes
     gap_s = (1 - found.coverage) * 60
     assert (4 if what == "silent" else 0.5) < gap_s < 8, "five seconds of silence, or one until the next start"
 

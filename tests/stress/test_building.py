@@ -72,9 +72,9 @@ def test_a_latin_hypercube_covers_every_axis_and_mixes_kinds():
     ("load", "shapes", "more", "says"),
     [
         (Load(), {}, {}, "No resource"),
-        (Load(cpu_cores=1), {}, {"time_s": 0.0}, "0 s cannot be"),
+        (Load(cpu_cores=1), {}, {"time_s": 0.0}, "0 s is not valid"),
         (Load(cpu_cores=1), {"gpu": parse_shape("50")}, {}, "shape for gpu"),
-        (Load(cpu_cores=1), {}, {"steps": 0}, "0 steps"),
+        (Load(cpu_cores=1), {}, {"steps": 0}, "valid number of steps"),
         (Load(cpu_cores=1), {"": parse_shape("ramp:0..100")}, {"time_s": 0.1}, "outside 20 ms"),
     ],
 )

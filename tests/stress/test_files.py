@@ -65,7 +65,7 @@ def test_parts_follow_one_another_and_share_what_is_outside(tmp_path):
         ("cpu = 1\nshape = {cpu = 50}", "not a text"),
         ("cpu = 1\nkind = 'odd'", "no kind of work 'odd'"),
         ("gpu = 'first'", "not a list of GPUs"),
-        ("part = 3", "each part is a table"),
+        ("part = 3", "each part a table"),
         ("time = 5", "No resource"),
     ],
 )

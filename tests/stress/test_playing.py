@@ -145,6 +145,6 @@ def test_what_cannot_be_made_is_refused_before_anything_starts(tmp_path):
         play(shaped(Load(ram_bytes=2**50), {}, time_s=1.0))
     with pytest.raises(UsageError, match="no engine 'magic'"):
         play(cpu("10", 1.0), engine="magic")
-    with pytest.raises(UsageError, match="not a folder that can be written"):
+    with pytest.raises(UsageError, match="not a writable folder"):
         play(shaped(Load(disk_bytes_per_s=1e6), {}, time_s=1.0), disk_folder=tmp_path / "none")
     assert workers_below(os.getpid()) == [] and alive(os.getpid())

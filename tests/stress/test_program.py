@@ -41,12 +41,12 @@ def test_programs_are_added():
         (lambda: Step(8 * 86400.0), "7 days"),
         (lambda: Step(1.0, memory_bytes=-1), "bytes of memory"),
         (lambda: Step(1.0, disk_bytes_per_s=float("inf")), "to disk"),
-        (lambda: Cpu(0, 50.0), "0 cores"),
+        (lambda: Cpu(0, 50.0), "valid number of cores"),
         (lambda: Cpu(2, 101.0), "101 % of a core"),
         (lambda: Cpu(2, 50.0, "quantum"), "no kind of work 'quantum'"),
         (lambda: Gpu(-1.0), "-1 % of a GPU"),
         (lambda: Gpu(50.0, (0, 0)), "not a list of GPUs"),
-        (lambda: Program(()), "without a step"),
+        (lambda: Program(()), "at least one step"),
     ],
 )
 def test_what_cannot_be_is_refused(make, says):

@@ -29,7 +29,7 @@ def test_short_steps_end_and_their_cpu_time_is_counted():
 
 @pytest.mark.parametrize("kind", ["memory", "branchy"])
 def test_kinds_that_it_cannot_do_in_part_are_refused(kind):
-    with pytest.raises(UsageError, match=f"no load control for the kind {kind}"):
+    with pytest.raises(UsageError, match=f"cannot control the load of the kind {kind}"):
         play(Program((Step(1.0, Cpu(1, 50.0, kind)),)), engine="stress-ng")
 
 

@@ -34,7 +34,7 @@ def test_a_hypervisor_that_ran_others_is_named():
     reached, notes = weighed(Step(2.0, Cpu(1, 100.0)), 0, [cpu(1.2, 0.1)], 2.0, stolen_s=0.7)
     assert reached["stolen_s"] == 0.7
     told = "workers waited 0.10 s for a core; the hypervisor took 0.70 s"
-    assert notes == (f"reached 60 of 100: the machine was busy, {told}",)
+    assert notes == (f"reached 60 of 100: the machine was busy: {told}",)
 
 
 @pytest.mark.parametrize("waited_s", [0.0, 0.3], ids=["it waited for nothing", "it waited for less than it lacks"])
@@ -42,7 +42,7 @@ def test_time_that_is_missing_without_waiting_is_not_blamed_on_others(waited_s):
     _, notes = weighed(Step(2.0, Cpu(1, 100.0)), 0, [cpu(1.0, waited_s)], 2.0, stolen_s=0.0)
     assert notes == (
         f"reached 50 of 100: 1.00 s of CPU time are missing and workers waited {waited_s:.2f} s for a core: "
-        "a quota of their cgroup, or the duty cycle",
+        "limited by a cgroup quota, or by the duty cycle",
     )
 
 

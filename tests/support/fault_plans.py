@@ -324,7 +324,7 @@ class Outcome:
                 yield "a figure is refused without a reason"
             return
         machine, length_s = self.world.machine, (program.ended_ns - program.began_ns) / NS
-        if any("cover different things" in note for note in energy.notes):
+        if any("cover different scopes" in note for note in energy.notes):
             return  # segments with a recorder and without one: the figure says that it is no sum over all devices
         measured = {DEVICES[name.split()[0]] for name, _ in energy.parts}
         for device in machine.curves.keys() - measured:

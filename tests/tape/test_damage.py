@@ -108,11 +108,11 @@ def prefixes(tmp_path, small, lengths):
         try:
             tape = Tape.open(path)
         except TapeError as error:
-            assert "is cut off: " in str(error) if length >= 100 else "is not a tape" in str(error), (length, error)
+            assert "is truncated: " in str(error) if length >= 100 else "is not a tape" in str(error), (length, error)
             continue
         with tape:
             opened += 1
-            assert tape.trouble and "cut off" in tape.trouble[0], length
+            assert tape.trouble and "truncated" in tape.trouble[0], length
             assert not tape.sealed
             if tape.groups:
                 columns = load_columns(tape, 1, ["gpu.0.energy", "gpu.0.power"])
@@ -137,7 +137,7 @@ def test_a_tape_says_why_it_holds_nothing(lab, tmp_path):
     cut.write_bytes(small.path.read_bytes()[:8192])
     with (
         Tape.open(cut) as tape,
-        pytest.raises(TapeDamaged, match=r"Nothing .* is left of .*cut off: 8192 of \d+ bytes"),
+        pytest.raises(TapeDamaged, match=r"Nothing .* is left of .*truncated: 8192 of \d+ bytes"),
     ):
         tape.extent_ns()
     empty = TapeWriter(tmp_path / "empty.tape", {})

@@ -177,7 +177,7 @@ def test_what_is_known_of_a_meter_goes_with_its_csv(tmp_path):
 
 def test_kinds_and_wrong_use(tmp_path):
     assert {"csv", "jsonl", "parquet", "arrow", "nvidia-smi"} <= set(kinds())
-    with pytest.raises(UsageError, match="not something to import"):
+    with pytest.raises(UsageError, match="cannot be imported"):
         import_files("xls", [], tmp_path / "a.tape")
     with pytest.raises(UsageError, match="no file"):
         import_files("csv", [tmp_path / "none"], tmp_path / "a.tape")
@@ -204,8 +204,8 @@ def test_a_csv_in_kilowatts_whose_last_line_was_cut_off(tmp_path):
     ("text", "more", "match"),
     [
         (b"when,w\n1000,\xff\n", {}, "not UTF-8 text"),
-        (b"when;w\n1000;five\n", {"delimiter": ";"}, "Column 'w' of .* holds no number"),
-        (b"when,w\n1000,5\n", {"gain_pc": 1}, "'gain_pc' is nothing"),
+        (b"when;w\n1000;five\n", {"delimiter": ";"}, "Column 'w' of .* contains no numbers"),
+        (b"when,w\n1000,5\n", {"gain_pc": 1}, "'gain_pc' is not an option"),
         (b"when,w\n1000,5\n", {"delimiter": ";;"}, "not one character"),
         (b"", {}, "no column 'when'"),
     ],

@@ -156,7 +156,7 @@ def test_what_has_lost_something_stays_unsealed_and_says_so(recorder, tmp_path):
     path.write_bytes(before)
     os.utime(path, (time.time() - 60,) * 2)
     assert not seal_left(path)
-    assert "is not there" in load(path).trouble[0]
+    assert "is missing" in load(path).trouble[0]
 
 
 def test_a_log_that_is_damaged_is_not_thrown_away(recorder, tmp_path):

@@ -81,7 +81,7 @@ def test_what_cannot_be_replayed_says_why(lab, tmp_path):
     empty = TapeWriter(tmp_path / "empty.tape", {}).seal()
     assert "no value" in Replay(request(clock, tape=str(empty))).probe().why
     small = lab.write_small(tmp_path / "a.tape")
-    assert "more than 0" in Replay(request(clock, tape=str(small.path), speed=0)).probe().why
+    assert "above 0" in Replay(request(clock, tape=str(small.path), speed=0)).probe().why
 
 
 def test_the_registry_knows_it(lab, tmp_path):

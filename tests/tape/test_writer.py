@@ -114,7 +114,7 @@ def test_wrong_use_is_told(lab, tmp_path):
         writer.append(group, [lab.row(1, 1.0, 2.0)])
     with pytest.raises(UsageError, match="no group 5"):
         writer.append(5, [lab.row(1, 1.0)])
-    with pytest.raises(UsageError, match="more than 0"):
+    with pytest.raises(UsageError, match="above 0"):
         writer.add_group(lab.group(lab.counter()), 0.0)
     writer.span_close("never", 5)
     path = writer.seal()

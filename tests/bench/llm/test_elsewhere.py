@@ -1,4 +1,4 @@
-"""A server on another host, measured by its own tape: another clock, another origin, the same wall time."""
+"""A server on another host, measured from its own tape: another clock, another origin, the same wall time."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_queries_are_charged_with_what_the_servers_host_drew(place):
     owed = bill_elsewhere(run, records(run), there(place, lambda t: 100.0))
     assert owed.gross.value == pytest.approx(700.0, rel=1e-3)
     assert [query.energy.value for query in owed.queries.values()] == pytest.approx([200.0, 100.0, 400.0], rel=1e-3)
-    assert "by its own tape" in owed.about
+    assert "from its own tape" in owed.about
     # Constant power: a clock that is off by half a second changes nothing.
     again = bill_elsewhere(run, records(run), {"path": str(place / "there"), "skew_s": 0.5})
     assert again.gross.half_width == pytest.approx(owed.gross.half_width, abs=0.5)

@@ -84,7 +84,7 @@ def test_failed_queries_are_not_judged_and_missing_tokens_refuse():
     assert (found.accuracy.n, found.statuses) == (1, {"ok": 1, "broken": 1})
     found = metrics("concurrency 1", [record(0, tokens=None)], bill(1))
     assert found.figures["energy_per_output_token"].refused == "output tokens are unknown"
-    assert any("tokens were not counted" in note for note in found.notes)
+    assert any("token counts are unknown" in note for note in found.notes)
 
 
 def test_without_energy_everything_says_why():

@@ -43,7 +43,7 @@ def test_code_is_right_where_its_tests_pass(sandbox):
 def test_a_check_function_gets_the_entry_point(sandbox):
     rules = {"tests": "def check(f):\n    assert f(3) == 6", "entry_point": "double"}
     assert score_code(GOOD, item(**rules), sandbox).verdict == RIGHT
-    with pytest.raises(UsageError, match="is not a name"):
+    with pytest.raises(UsageError, match="is not an identifier"):
         score_code(GOOD, item(tests="pass", entry_point="os.system('x')"), sandbox)
 
 
@@ -113,7 +113,7 @@ for path in glob.glob("/proc/[0-9]*/environ"):
 
 def test_where_no_python_can_be_run_apart_nothing_runs(monkeypatch):
     monkeypatch.setattr("everywatt.bench.llm.sandbox.pythons", lambda: ("/bin/false",))
-    with pytest.raises(MeasurementRefused, match="as root" if os.geteuid() == 0 else "cannot be judged"):
+    with pytest.raises(MeasurementRefused, match="as root" if os.geteuid() == 0 else "cannot be scored"):
         Sandbox.find()
 
 
@@ -124,9 +124,9 @@ def test_code_is_found_in_text():
 
 
 def test_nothing_runs_and_nobody_judges_unless_asked():
-    with pytest.raises(UsageError, match="has to be allowed"):
+    with pytest.raises(UsageError, match="must be allowed"):
         Scoring().check([item(tests="pass")])
-    with pytest.raises(UsageError, match="want a judge"):
+    with pytest.raises(UsageError, match="requires a judge"):
         Scoring().check(scored_by([Item("a", "q", "x")], "judge"))
     with pytest.raises(UsageError, match="no scorer 'nobody'"):
         scored_by([Item("a", "q", "x")], "nobody")

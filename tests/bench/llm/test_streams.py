@@ -55,7 +55,7 @@ def test_lines(monkeypatch):
     assert Kept(Stream()).feed(5, b"last\nmore\n")
     assert found[-1] == (5, b"last")
     monkeypatch.setattr(streams, "MOST_LINE_BYTES", 10)
-    with pytest.raises(ValueError, match="no end"):
+    with pytest.raises(ValueError, match="does not end"):
         Kept(Stream()).feed(1, b"x" * 11)
 
 

@@ -105,7 +105,7 @@ def test_the_servers_own_tape_has_the_joules_and_the_clocks_are_in_the_interval(
     # Nothing of the 500 W of the machine that asked; the server's in full, but for what the clocks leave open.
     assert gross["low"] + others["low"] <= truth_j <= gross["high"] + others["high"]
     assert any("within 250 ms" in note for note in gross["notes"])
-    assert "by its own tape" in found["boundary"]["about"]
+    assert "from its own tape" in found["boundary"]["about"]
     sure = evaluated("--server-skew", "1ms")["energy"]
     assert gross["high"] - gross["low"] > sure["high"] - sure["low"]
     assert sum(item["joules"] for item in found["levels"][0]["items"]) == pytest.approx(gross["joules"], abs=1e-5)

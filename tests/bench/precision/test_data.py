@@ -88,7 +88,7 @@ def test_a_tensor_may_not_reach_beyond_its_bytes(tmp_path):
     array = np.arange(4, dtype=np.int64)
     with pytest.raises(UsageError, match="beyond its storage"):
         read_tensor(write(tmp_path / "a.pt", array, shape=(4, 4), stride=(4, 1)))
-    with pytest.raises(UsageError, match="shorter than it says"):
+    with pytest.raises(UsageError, match="shorter than declared"):
         read_tensor(pt_file(tmp_path / "b.pt", tensor(array), {"0": b"\0" * 8}))
 
 

@@ -84,7 +84,7 @@ def test_a_float_model_called_int8_is_refused(job, entry):
     model, batch = made(job, "int8", entry)
     facts = model.facts(batch)
     facts.pop("capability")
-    assert "none is stored in 8 bits" in refusal("int8", Computed.of(facts))
+    assert "none of them stored in 8 bits" in refusal("int8", Computed.of(facts))
 
 
 @pytest.fixture(scope="module")

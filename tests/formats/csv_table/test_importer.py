@@ -51,9 +51,9 @@ def test_a_counter_of_kilowatt_hours(tmp_path):
         (b"\xff\xff\x00t", {}, "not UTF-8 text"),
         (b"t\x00,\x00w\x00", {}, "zero byte"),
         (b"", {}, "no column"),
-        (b"t,w\n", {}, "holds no rows"),
-        (b"t,w\n7,5\n7,6\n", {}, "one instant only"),
-        (b"t,w\n0,abc\n", {}, "holds no number"),
+        (b"t,w\n", {}, "contains no rows"),
+        (b"t,w\n7,5\n7,6\n", {}, "a single instant"),
+        (b"t,w\n0,abc\n", {}, "contains no numbers"),
         (b"t,w\nsoon,5\n", {}, "line 2: 'soon' is not a time"),
         (b"t,w\n0,5\n", {"delimiter": "::"}, "not one character"),
         (b"t,w\n0,5\n", {"unit": "kWh"}, "kWh is not a unit of a gauge"),
@@ -72,10 +72,10 @@ def test_what_is_no_table_is_refused_in_a_sentence(tmp_path, data, how, why):
 
 def test_a_packed_table_that_was_cut_off(tmp_path):
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(TABLE.encode())[:60])
-    with pytest.raises(UsageError, match="compressed data end too early"):
+    with pytest.raises(UsageError, match="compressed data is truncated"):
         import_files("csv", [tmp_path / "x.csv.gz"], tmp_path / "x.tape", HOW)
 
 
 def test_a_folder_is_no_table(tmp_path):
-    with pytest.raises(UsageError, match="is a folder; csv is read from files"):
+    with pytest.raises(UsageError, match="is a folder, and csv is read from files"):
         import_files("csv", [tmp_path], tmp_path / "a.tape")

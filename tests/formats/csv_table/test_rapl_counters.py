@@ -46,7 +46,7 @@ def test_a_given_accuracy_counts_more_than_the_table(tmp_path):
 
 
 def test_without_a_processor_nothing_is_assumed(tmp_path):
-    assert any("nothing is known" in note for note in counted(tmp_path, 5.0).notes)
+    assert any("are unknown" in note for note in counted(tmp_path, 5.0).notes)
 
 
 def test_a_processor_is_a_family_and_a_model(tmp_path):

@@ -77,7 +77,7 @@ def test_old_rows_stay_and_all_is_sorted(tmp_path: Path) -> None:
 
 def test_another_generation_is_refused(tmp_path: Path) -> None:
     append(tmp_path, "ada", [], "labia")
-    with pytest.raises(UsageError, match="other columns"):
+    with pytest.raises(UsageError, match="different columns"):
         append(tmp_path, "ada", [], "co2")
     with pytest.raises(UsageError):
         append(tmp_path, "../ada", [], "labia")
@@ -153,5 +153,5 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_jobs_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no jobs"):
+    with pytest.raises(UsageError, match="contains no Lab-IA jobs"):
         read_tree(tmp_path)

@@ -35,7 +35,7 @@ def test_two_cards_units_and_missing_words(tmp_path):
 
 def test_what_is_not_a_log_is_refused(tmp_path):
     (tmp_path / "no.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UsageError, match="no rows"):
+    with pytest.raises(UsageError, match="no nvidia-smi rows"):
         import_files("nvidia-smi", [tmp_path / "no.csv"], tmp_path / "t.tape")
     assert not (tmp_path / "t.tape").exists()
 

@@ -38,7 +38,7 @@ def test_a_trial_per_inference_is_a_batch(tmp_path):
     (folder / "trial_1.csv").write_text(",".join(TRIAL) + "\n" + ",".join(map(str, TRIAL.values())) + "\n")
     (one,) = read_old([tmp_path])
     assert (one.energy_per_batch_j, one.energy_per_sample_j) == (2.0, 0.1)
-    assert "labelled int8, but its dtype is {line.get('dtype') or 'unknown'}" in one.note
+    assert "labelled int8, but its dtype is torch.float32" in one.note
     (folder / "trial_1.json").unlink()
     assert read_old([tmp_path])[0].energy_per_sample_j == 0.1
 
@@ -67,7 +67,7 @@ def test_the_sheet_the_aggregate_and_the_benchmark(tmp_path):
         ("a.csv", "x,y\n1,2\n", "not the columns"),
         ("a.json", "{", "not JSON"),
         ("a.json", json.dumps({**TRIAL, "batch_size": "many"}), "batch_size is 'many', not a number"),
-        ("a.csv", "", "nothing in these files"),
+        ("a.csv", "", "These files are empty"),
     ],
 )
 def test_other_files_say_what_is_wrong(tmp_path, name, text, why):
@@ -134,4 +134,4 @@ def test_the_study_own_impact_and_training(tmp_path):
                 "final_val_acc": 0.9, "train_losses": [0.7, 0.3]}  # fmt: skip
     (tmp_path / "training.json").write_text(json.dumps(training))
     (one,) = read_old([tmp_path / "training.json"])
-    assert (one.precision, one.energy_j, one.accuracy, one.note) == ("amp", 3000.0, 0.9, "a training of 60 s")
+    assert (one.precision, one.energy_j, one.accuracy, one.note) == ("amp", 3000.0, 0.9, "a training run of 60 s")

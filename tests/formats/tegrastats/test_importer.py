@@ -75,7 +75,7 @@ def test_lines_of_one_second_are_spread_over_it(tmp_path):
 
 
 def test_what_holds_nothing_is_refused(tmp_path):
-    for text, words in (("hello\n", "no line of tegrastats"), ("RAM 1/2MB CPU [1%@2]\n", "no power")):
+    for text, words in (("hello\n", "no tegrastats lines"), ("RAM 1/2MB CPU [1%@2]\n", "no power")):
         with pytest.raises(UsageError, match=words):
             energy(tmp_path, text)
     with pytest.raises(UsageError, match="interval_s"):

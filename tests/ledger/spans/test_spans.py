@@ -198,7 +198,7 @@ def test_a_span_that_never_ended_is_charged_until_the_end_and_told(tape):
     book = ledger(tape, [span(15, None, name="stuck")])
     assert book.entry("stuck").energy.joules == pytest.approx(5 * 350.0, rel=1e-6)
     assert book.entry("stuck").details["open"] is True
-    assert any("never ended" in note for note in book.notes)
+    assert any("did not end" in note for note in book.notes)
 
 
 def test_budgets_of_few_spans_add_up_to_that_of_the_total(tape):

@@ -23,7 +23,7 @@ def test_every_device_with_its_items_and_what_waiting_cost(runs):
     assert sum(int(row["done"]) for row in rows) == 5 and sum(int(row["failed"]) for row in rows) == 1
     for row, device in zip(rows, found.devices, strict=True):
         assert float(row["power"].removesuffix(" W")) == pytest.approx(100.0, rel=0.03)
-        assert float(row["J an item"]) == pytest.approx(device.microjoules / 1e6 / device.done, rel=1e-3)
+        assert float(row["J/item"]) == pytest.approx(device.microjoules / 1e6 / device.done, rel=1e-3)
     # i5 came last and took long: one card waited for most of that, at 100 W.
     assert max(device.idle.joules for device in found.devices) > 100.0
     assert [row[0] for row in view["failures"]] == ["i3"] and view["failures"][0][-1] == "exit code 4"

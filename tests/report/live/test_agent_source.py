@@ -108,7 +108,7 @@ def test_nothing_to_fetch_is_refused(server):
     with pytest.raises(MeasurementRefused, match="does not answer"):
         AgentSource("http://127.0.0.1:9", 1.0)
     server.body = b"node_load1 3\n"
-    with pytest.raises(MeasurementRefused, match="no metric of everywatt"):
+    with pytest.raises(MeasurementRefused, match="no everywatt metrics"):
         AgentSource(url(server), 1.0)
 
 

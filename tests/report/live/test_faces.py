@@ -45,7 +45,7 @@ def test_csv_has_one_row_for_each_device_and_is_appended_to(tmp_path):
 def test_csv_refuses_a_file_with_something_else(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("dear diary\n")
-    with pytest.raises(UsageError, match="holds something else"):
+    with pytest.raises(UsageError, match="has another format"):
         faces.CsvFile(str(path), io.StringIO())
     assert path.read_text() == "dear diary\n"
     with pytest.raises(UsageError, match="cannot be written"):

@@ -96,7 +96,7 @@ def test_the_probe_gives_one_real_estimate_and_its_grounds(machine):
     assert report.usable and report.power
     # the clock of the test does not move the counters, so it is the mean since boot: 1000 of 4000
     assert report.samples == {"host.power": pytest.approx(estimate(0.25, identify(machine))[0])}
-    assert "modelled from CPU use" in report.why and "EPYC 7763" in report.why and "95 %" in report.why
+    assert "modelled from CPU utilisation" in report.why and "EPYC 7763" in report.why and "95 %" in report.why
 
 
 def test_a_guest_says_so(machine, tmp_path):
@@ -118,7 +118,7 @@ def test_a_container_estimates_its_whole_host(machine):
 
 def test_turned_off_and_impossible(machine, tmp_path):
     report = Modelled(Request(machine, estimate=False)).probe()
-    assert report.state is State.UNUSABLE and "turned off" in report.why and "--no-estimate" in report.cure
+    assert report.state is State.UNUSABLE and "disabled" in report.why and "--no-estimate" in report.cure
     (tmp_path / "proc" / "stat").unlink()
     assert Modelled(Request(machine)).probe().state is State.ABSENT
     (tmp_path / "proc" / "cpuinfo").write_text("")

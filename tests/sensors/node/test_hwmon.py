@@ -147,7 +147,7 @@ def test_absent_dead_and_denied_are_three_things(tree):
     tree.count(f"{folder}/energy1_input", 0, 0.0)
     dead = Hwmon(tree.request()).probe()
     assert (dead.state, dead.cure) == (State.UNUSABLE, None)
-    assert "stands still" in dead.why
+    assert "is stuck" in dead.why
 
     def opener(path):
         if path.endswith("energy1_input"):

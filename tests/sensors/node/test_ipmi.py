@@ -108,7 +108,7 @@ def test_a_program_that_hangs_or_fails(tmp_path):
     assert report.state is State.UNUSABLE and "/dev/ipmi0" in report.why
     file.write_text("#!/bin/sh\nexec sleep 20\n")
     report = Ipmi(request_with(tmp_path / "bin", "ipmi", {"local": True, "timeout_s": 0.2})).probe()
-    assert "did not answer" in report.why
+    assert "did not respond" in report.why
 
 
 @given(st.text(max_size=200) | st.sampled_from(sorted(ANSWERS.values())).flatmap(lambda t: cut(t)))

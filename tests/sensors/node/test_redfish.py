@@ -116,15 +116,15 @@ def test_a_certificate_that_is_not_trusted_is_refused_before_anything_is_sent(tm
 def test_credentials_are_not_sent_in_the_clear_and_never_shown(tmp_path, tls):
     with Server(Bmc(OLD).answer) as server:
         report = sensor(server.url, tmp_path).probe()
-        assert report.state is State.UNUSABLE and "https only" in report.why and not server.seen
+        assert report.state is State.UNUSABLE and "only sent over https" in report.why and not server.seen
     bmc = Bmc(OLD, password="another")
     with Server(bmc.answer, tls) as server:
         report = sensor(server.url, tmp_path, tls).probe()
-        assert "does not let us in" in report.why
+        assert "refuses access" in report.why
         assert "s3cret" not in repr(report) and "reader" not in repr(report)
     url = "https://reader:s3cret-pass@127.0.0.1/"
     report = sensor(url, tmp_path).probe()
-    assert "url holds credentials" in report.why and "s3cret" not in repr(report)
+    assert "url contains credentials" in report.why and "s3cret" not in repr(report)
 
 
 def test_a_redirect_to_another_host_is_refused(tmp_path, tls):
@@ -156,7 +156,7 @@ def test_it_is_not_asked_unless_it_is_configured():
 def test_a_bmc_that_tells_nothing_and_one_that_is_not_there(tmp_path, tls):
     with Server(Bmc(tree({})).answer, tls) as server:
         report = sensor(server.url, tmp_path, tls).probe()
-        assert report.state is State.UNUSABLE and "power of no chassis" in report.why
+        assert report.state is State.UNUSABLE and "no power for any chassis" in report.why
     report = sensor("https://127.0.0.1:9/", tmp_path).probe()
     assert report.state is State.UNUSABLE and "does not answer" in report.why
 

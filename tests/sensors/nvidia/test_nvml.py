@@ -350,7 +350,7 @@ def test_jetson_where_every_call_says_not_supported_is_rejected():
 @pytest.mark.parametrize(
     ("code", "state", "words"),
     [
-        (LIBRARY, State.ABSENT, "no NVIDIA driver"),
+        (LIBRARY, State.ABSENT, "No NVIDIA driver"),
         (MISMATCH, State.UNUSABLE, "version mismatch"),
         (NO_PERMISSION, State.UNUSABLE, "no permission"),
         (9, State.UNUSABLE, "kernel driver is not loaded"),

@@ -128,8 +128,8 @@ def test_redirects_elsewhere_garbage_and_silence():
     with Server(lambda *a: (302, {"Location": "http://example.org/"}, {})) as server:
         assert "another origin" in make(Shelly, server.url).probe().why
     with Server(lambda *a: (200, {}, b"<html>")) as server:
-        assert "is no Shelly" in make(Shelly, server.url).probe().why
-        assert "tells no power" in make(Tasmota, server.url).probe().why
+        assert "is not a Shelly" in make(Shelly, server.url).probe().why
+        assert "reports no power" in make(Tasmota, server.url).probe().why
     import time
 
     with Server(lambda *a: (time.sleep(0.6), (200, {}, PLUG))[1]) as server:

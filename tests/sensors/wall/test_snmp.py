@@ -151,5 +151,5 @@ def spoil(at, byte):
 
 
 def test_an_answer_to_another_question_is_refused():
-    with pytest.raises(ValueError, match="another question"):
+    with pytest.raises(ValueError, match="another request"):
         wire.parse_response(VALID, 78)

@@ -157,9 +157,9 @@ def test_what_the_pdu_does_not_have_is_none(pdu):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({}, "needs user"),
-        ({"user": "watts", "auth": "rot13"}, "auth is one of"),
-        ({"user": "watts", "privacy": "xor"}, "privacy is one of"),
+        ({}, "requires user"),
+        ({"user": "watts", "auth": "rot13"}, "auth must be one of"),
+        ({"user": "watts", "privacy": "xor"}, "privacy must be one of"),
         ({"user": "watts"}, "auth_file has to hold"),
         ({"user": "watts", "auth_file": "/nowhere"}, "cannot be read"),
     ],

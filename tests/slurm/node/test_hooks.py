@@ -259,6 +259,14 @@ def test_installing_twice_changes_nothing_the_second_time(tmp_path: Path) -> Non
     assert install(tmp_path)["changed"] == [str(tmp_path / "folder" / "prolog.sh")]
 
 
+def test_the_agent_of_a_node_may_have_a_configuration(tmp_path: Path) -> None:
+    unit = "everywatt-agent.service"
+    install(tmp_path)
+    assert "--config" not in (tmp_path / "units" / unit).read_text()
+    install(tmp_path, f"--config={tmp_path}/agent.toml")
+    assert f"agent --config {tmp_path}/agent.toml --state" in (tmp_path / "units" / unit).read_text()
+
+
 def test_installing_may_print_and_write_nothing(tmp_path: Path) -> None:
     files = install(tmp_path, "--print")["files"]
     assert len(files) == 5

@@ -324,7 +324,8 @@ def failing_at(patch: pytest.MonkeyPatch, folder: Path, place: int, number: int)
     return seen
 
 
-def test_any_one_call_may_fail(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.long)])
+def test_any_one_call_may_fail(tmp_path: Path, stride: int) -> None:
     """After any single failure the records are the truth: nothing is lost, and nothing is counted twice."""
     (tmp_path / "tape").mkdir()
     processes = [
@@ -348,7 +349,7 @@ def test_any_one_call_may_fail(tmp_path: Path) -> None:
         true_uj, calls = (of_jobs_uj, list(seen)) if true_uj is None else (true_uj, calls)
         assert of_hours_uj == of_jobs_uj == pytest.approx(true_uj, rel=1e-6), what
         assert list((folder / "spool" / "events").iterdir()) == [], what
-        place += 1
+        place += stride if place else 1
     assert len(calls) > 60
 
 
@@ -430,7 +431,7 @@ def test_a_job_that_was_never_on_the_tape_is_refused(tape: Path, tmp_path: Path)
     assert node.settle() == 1
     record = stored(tmp_path)[9]
     assert record.energy_uj is None
-    assert "no process of it was seen" in (record.refused or "")
+    assert "none of its processes was observed" in (record.refused or "")
 
 
 def test_another_nodes_events_stay_where_they_are(tape: Path, tmp_path: Path) -> None:
@@ -508,12 +509,12 @@ def test_slurms_gpus_are_found_by_their_device_files(tmp_path: Path) -> None:
     (tmp_path / "gres.conf").write_text(gres.format("[1,0]"))
     order = card_order(CARDS, "n1", str(conf), proc)
     assert order.of([0, 1]) == ["gpu.2", "gpu.1"] and "out of order" in order.doubt
-    assert "driver does not tell" in card_order(CARDS, "n2", str(conf), proc).doubt
+    assert "driver does not report" in card_order(CARDS, "n2", str(conf), proc).doubt
 
 
 def test_where_nobody_tells_device_numbers_that_is_said(tmp_path: Path) -> None:
     order = card_order(CARDS, "n1", str(tmp_path / "slurm.conf"), tmp_path, {})
-    assert (order.of([2, 5]), "taken for the driver's" in order.doubt) == (["gpu.2", "gpu.5"], True)
+    assert (order.of([2, 5]), "used as the driver's" in order.doubt) == (["gpu.2", "gpu.5"], True)
     assert card_order({"gpu.0": "GPU-a"}, "n1", "", tmp_path, {}).doubt == ""
     (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-2]\n")
     assert card_order(CARDS, "n1", str(tmp_path / "slurm.conf"), tmp_path, {}).doubt == ""

@@ -16,7 +16,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_ids_as_slurm_prints_them() -> None:
     assert [parse_id(text) for text in ("123", "123_4", "123+0")] == [(123, "", None), (123, "_", 4), (123, "+", 0)]
     for wrong in ("", "x", "1.batch", "-1", "1_", "1'; --"):
-        with pytest.raises(UsageError, match="is not the id of a job"):
+        with pytest.raises(UsageError, match="is not a job id"):
             parse_id(wrong)
 
 

@@ -45,8 +45,8 @@ def test_a_job():
     "answer, why",
     [
         ((422, {}, b"too many"), "answered 422: too many"),
-        ((200, {}, b"<html>"), "is no Prometheus"),
-        ((200, {}, b'{"status": "error"}'), "is no Prometheus"),
+        ((200, {}, b"<html>"), "is not a Prometheus server"),
+        ((200, {}, b'{"status": "error"}'), "is not a Prometheus server"),
         ((302, {"Location": "http://elsewhere/"}, b""), "answered 302"),
     ],
 )

@@ -95,7 +95,7 @@ def test_a_cut_file_keeps_what_is_whole() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [("JobID|State\n1|x\n", "does not name"), (text(line("1", "1", Start="2026-11-15T10:00:00")), "no zone")],
+    [("JobID|State\n1|x\n", "does not contain"), (text(line("1", "1", Start="2026-11-15T10:00:00")), "no zone")],
 )
 def test_what_cannot_be_read_is_said(wrong: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):

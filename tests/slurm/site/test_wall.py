@@ -61,7 +61,7 @@ def test_a_gap_of_the_meter_is_no_figure(store: Store) -> None:
 def test_the_wrong_plug_is_noticed(store: Store) -> None:
     line = meter_line([block(T0 + 9 * HOUR, [[100.0]] * 181)])
     assert line is not None
-    assert "another node's plug" in join_wall(store, {"n1": line}, T0, T0 + 24 * HOUR)[1][0].why
+    assert "mapped to another node" in join_wall(store, {"n1": line}, T0, T0 + 24 * HOUR)[1][0].why
 
 
 def test_only_the_time_that_chips_were_booked_counts(store: Store) -> None:

@@ -39,6 +39,9 @@ UNIT_FOLDER = Path("/etc/systemd/system")
 @click.option("--store", type=FOLDER, help="Store of the site's jobs.")
 @click.option("--period", default="2s", help="Time between two reads, stored with each job.  [default: 2s]")
 @click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="A configuration for the agent, as agent.toml."
+)
+@click.option(
     "--slurm-conf",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("/etc/slurm/slurm.conf"),
@@ -52,6 +55,7 @@ def command(
     spool: Path | None,
     store: Path | None,
     period: str,
+    config: Path | None,
     slurm_conf: Path,
     print_only: bool,
     output: Output,
@@ -64,7 +68,8 @@ def command(
     parse_duration_s(period)
     command_path = Path(shutil.which("everywatt") or Path(sys.executable).with_name("everywatt"))
     kept = store or resolve().slurm_store or DEFAULT_STORE
-    site = Site(spool_of(spool).absolute(), folder.absolute(), kept.absolute(), command_path.absolute(), period)
+    places = spool_of(spool).absolute(), folder.absolute(), kept.absolute(), command_path.absolute()
+    site = Site(*places, period, config.absolute() if config else None)
     wanted = {site.folder / NAMES[event]: (hook(event, site), 0o755) for event in EVENTS}
     wanted |= {units / name: (unit(name, site), 0o644) for name in UNITS}
     conf = slurm_conf.read_text(encoding="utf-8", errors="replace") if slurm_conf.is_file() else ""

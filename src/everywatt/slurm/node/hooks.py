@@ -32,6 +32,7 @@ class Site:
     store: Path = DEFAULT_STORE
     command: Path = Path("/usr/local/bin/everywatt")
     period: str = "2s"
+    config: Path | None = None  # the agent's configuration
 
 
 def hook(event: str, site: Site) -> str:

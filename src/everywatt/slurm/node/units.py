@@ -11,7 +11,7 @@ from everywatt.slurm.node.hooks import Site
 UNITS: Final = {
     NAME: agent_unit(
         "{command}",
-        "--state {state} --period {period} --jobs slurm,cgroup",
+        "{config}--state {state} --period {period} --jobs slurm,cgroup",
         user=None,  # the hooks' spool is root's, and users' files in it are their own
         capabilities="CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_NET_ADMIN CAP_PERFMON",
         more="Environment=EVERYWATT_SLURM_SPOOL={spool}\n"
@@ -43,7 +43,9 @@ WantedBy=multi-user.target
 
 def unit(name: str, site: Site) -> str:
     """The text of a unit."""
-    return UNITS[name].format(command=site.command, spool=site.spool, store=site.store, state=STATE, period=site.period)
+    config = f"--config {site.config} " if site.config else ""
+    places = {"command": site.command, "spool": site.spool, "store": site.store, "config": config}
+    return UNITS[name].format(**places, state=STATE, period=site.period)
 
 
 # On one host of the site, not on its nodes.
