@@ -53,7 +53,6 @@ def test_calls_may_fail_in_other_ways(tmp_path: Path, role: str, number: int, ti
     sweep(tmp_path / "w", role, number, times)
 
 
-@pytest.mark.xfail(strict=True, reason="another process does not know how a span ended that no tape has the end of")
 @pytest.mark.parametrize("nth", [31, 40])
 def test_a_full_disk_is_seen_by_other_processes_too(tmp_path: Path, nth: int) -> None:
     found = carried_out(tmp_path / "w", Fault("recorder", nth, errno.ENOSPC, "write", LASTING))

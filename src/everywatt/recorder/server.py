@@ -467,7 +467,7 @@ class Server:
             notes = tape.session.remarks + ([why] if why else [])
             path = str(tape.session.writer.path)
             tape.closing.connection.put(
-                {"id": tape.closing.id, "ok": True, "path": path, "cost": meter, "notes": notes}
+                {"id": tape.closing.id, "ok": True, "path": path, "cost": meter, "notes": notes, "sealed": not why}
             )
 
     def _let_go(self, sources: list[Source]) -> None:

@@ -28,7 +28,8 @@ class TapeWriter:
 
     Creates the file, its folder too. Raises RunExists where the file is there, TapeError with the reason where it
     cannot be written. On a network filesystem everything goes to a local spool until `seal` moves the finished file to
-    `path`. `most_values` bounds the memory for rows that cannot be written: beyond it the oldest are dropped, which a
+    `path`. `spare_bytes` of the disk are held until the end, so that a full disk has room for how the recording ended.
+    `most_values` bounds the memory for rows that cannot be written: beyond it the oldest are dropped, which a
     gap and a note then say.
     """
 
@@ -42,6 +43,7 @@ class TapeWriter:
         spool: Path | None = None,
         mounts: Path = places.MOUNTS,
         most_values: int = 2_000_000,
+        spare_bytes: int = 0,
     ) -> None:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
         self._clock: Clock = clock or SystemClock()
@@ -52,6 +54,7 @@ class TapeWriter:
         self._file = self._reserve(spool, mounts)
         self._db: sqlite3.Connection | None = _create(self._file)
         self._inode = self._file.stat().st_ino
+        self._spare = places.hold_space(self._file, spare_bytes)
         try:
             self._begin({**meta, "checkpoint_s": checkpoint_s})
         except TapeError:
@@ -72,6 +75,7 @@ class TapeWriter:
         if self._db is not None:
             self._db.close()
         self._db = None
+        self._spare.unlink(missing_ok=True)
         _remove(self._file)
 
     @property
@@ -263,12 +267,14 @@ class TapeWriter:
         self.flush()
         sealing.seal(self._connection(), self._file, self._clock.monotonic_ns())
         self._db = None
+        self._spare.unlink(missing_ok=True)
         if self.spooled:
             places.move_into_place(self._file, self.path)
         return self.path
 
     def abandon(self) -> None:
         """Close without sealing. What was flushed stays, what was not is tried once."""
+        self._spare.unlink(missing_ok=True)
         if self._db is None:
             return
         with contextlib.suppress(TapeError):
