@@ -125,7 +125,7 @@ def _name_without_overwriting(part: Path, target: Path) -> None:
     except OSError:
         pass  # no hard links on this filesystem
     try:
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         raise RunExists(
             f"{target} exists, and recordings are never overwritten. The tape is kept in the spool."

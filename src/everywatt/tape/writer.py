@@ -299,7 +299,7 @@ def _span_columns(span: Span) -> tuple[Any, ...]:
 def _create(path: Path, *, empty: bool = False) -> sqlite3.Connection:
     """A new tape file with its tables, open for writing."""
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         raise RunExists(f"{path} exists, and recordings are never overwritten.") from None
     except OSError as error:
