@@ -29,13 +29,20 @@ class Session:
     """An open tape. Listens to sources; takes the clients' messages."""
 
     def __init__(
-        self, path: Path, meta: Mapping[str, Any], period_ns: int, clock: Clock, proc: Path | str = "/proc"
+        self,
+        path: Path,
+        meta: Mapping[str, Any],
+        period_ns: int,
+        clock: Clock,
+        proc: Path | str = "/proc",
+        *,
+        mode: int = 0o644,
     ) -> None:
         self.clock = clock
         self._proc = proc
         self.period_ns = period_ns
         self.started_ns = clock.monotonic_ns()
-        self.writer = TapeWriter(path, meta, clock=clock, checkpoint_s=30.0, spare_bytes=SPARE_BYTES)
+        self.writer = TapeWriter(path, meta, clock=clock, checkpoint_s=30.0, spare_bytes=SPARE_BYTES, mode=mode)
         self.sources: list[Source] = []
         self.figures: dict[str, Figures] = {}
         self.remarks: list[str] = []

@@ -99,6 +99,7 @@ def move_into_place(source: Path, target: Path) -> None:
     part = target.with_name(f".{target.name}.part-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, source.stat().st_mode & 0o777))
         shutil.copyfile(source, part)
         sync_file(part)
         _name_without_overwriting(part, target)
@@ -125,7 +126,7 @@ def _name_without_overwriting(part: Path, target: Path) -> None:
     except OSError:
         pass  # no hard links on this filesystem
     try:
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:
         raise RunExists(
             f"{target} exists, and recordings are never overwritten. The tape is kept in the spool."

@@ -28,9 +28,9 @@ class TapeWriter:
 
     Creates the file, its folder too. Raises RunExists where the file is there, TapeError with the reason where it
     cannot be written. On a network filesystem everything goes to a local spool until `seal` moves the finished file to
-    `path`. `spare_bytes` of the disk are held until the end, so that a full disk has room for how the recording ended.
-    `most_values` bounds the memory for rows that cannot be written: beyond it the oldest are dropped, which a
-    gap and a note then say.
+    `path`. `most_values` bounds the memory for rows that cannot be written: beyond it the oldest are dropped, which a
+    gap and a note then say. `spare_bytes` of the disk are held until the end, so that a full disk has room for how the
+    recording ended. `mode` are the rights of the file, below the umask.
     """
 
     def __init__(
@@ -44,15 +44,17 @@ class TapeWriter:
         mounts: Path = places.MOUNTS,
         most_values: int = 2_000_000,
         spare_bytes: int = 0,
+        mode: int = 0o644,
     ) -> None:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
         self._clock: Clock = clock or SystemClock()
         self._checkpoint_ns = round(checkpoint_s * NS)
         self._checkpointed_ns = self._clock.monotonic_ns()
+        self._mode = mode
         self._buffer = Buffer(most_values)
         self._open_spans: dict[str, tuple[int, Span]] = {}
         self._file = self._reserve(spool, mounts)
-        self._db: sqlite3.Connection | None = _create(self._file)
+        self._db: sqlite3.Connection | None = _create(self._file, mode)
         self._inode = self._file.stat().st_ino
         self._spare = places.hold_space(self._file, spare_bytes)
         try:
@@ -238,7 +240,7 @@ class TapeWriter:
         """Write the removed file again, from the one that is still open."""
         old = self._connection()
         try:
-            fresh = _create(self._file, empty=True)
+            fresh = _create(self._file, self._mode, empty=True)
             old.backup(fresh)
             old.close()  # takes the log away by its name: before the new one has a log of that name
             self._db = fresh
@@ -296,10 +298,10 @@ def _span_columns(span: Span) -> tuple[Any, ...]:
     return (span.id, span.parent, span.name, span.start_ns, span.end_ns, dumps(span.attributes))
 
 
-def _create(path: Path, *, empty: bool = False) -> sqlite3.Connection:
+def _create(path: Path, mode: int, *, empty: bool = False) -> sqlite3.Connection:
     """A new tape file with its tables, open for writing."""
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode))
     except FileExistsError:
         raise RunExists(f"{path} exists, and recordings are never overwritten.") from None
     except OSError as error:
