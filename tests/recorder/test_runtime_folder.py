@@ -24,7 +24,6 @@ def shared(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.xfail(strict=True, reason="a folder that others may write is taken over with what they put there")
 def test_a_folder_that_others_may_write_is_refused_in_a_shared_one(shared: Path) -> None:
     (shared / "mine").mkdir()
     (shared / "mine").chmod(0o777)
@@ -43,7 +42,6 @@ def test_a_folder_of_another_user_is_refused(shared: Path) -> None:
 
 
 @needs_root
-@pytest.mark.xfail(strict=True, reason="root uses the runtime folder of the user who called sudo -E")
 def test_the_session_folder_of_another_user_is_not_used(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (shared / "user").mkdir(mode=0o700)
     os.chown(shared / "user", STRANGER, -1)
@@ -51,7 +49,6 @@ def test_the_session_folder_of_another_user_is_not_used(shared: Path, monkeypatc
     assert not found.is_relative_to(shared)
 
 
-@pytest.mark.xfail(strict=True, reason="without XDG_RUNTIME_DIR the folder is in the temporary one")
 def test_the_folder_that_the_system_made_for_the_user_is_preferred(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +58,6 @@ def test_the_folder_that_the_system_made_for_the_user_is_preferred(
     assert machine.runtime_dir({}) == made / "everywatt"
 
 
-@pytest.mark.xfail(strict=True, reason="the socket's owner is not asked for")
 @needs_root
 def test_a_socket_of_another_user_is_not_talked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
