@@ -44,7 +44,6 @@ def test_every_figure_says_how_and_when_it_was_measured(name):
 @pytest.mark.parametrize(
     ("name", "printed"),
     [
-        ("sim-held", "intervals hold in {} of 708 windows"),
         ("rows-lowest", "lowest peer: {} rows"),
     ],
 )

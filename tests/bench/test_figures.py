@@ -153,4 +153,4 @@ def test_a_gate_on_a_ratio_that_does_not_exist_is_not_judged():
     rule = parse_rule("net > baseline * 1.05")
     found = figures(TWO, NEAR_IDLE)
     assert failing(rule, found) == []
-    assert unjudged(rule, found) == ["B: net > baseline * 1.05 cannot be judged: there is no ratio of net"]
+    assert unjudged(rule, found) == ["B: net > baseline * 1.05 cannot be decided: no ratio for net"]

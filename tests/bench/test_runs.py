@@ -27,7 +27,7 @@ def run_of(folder, device, domain, watts):
 
 def test_runs_that_cover_other_things_are_compared_only_where_forced(tmp_path):
     node, card = run_of(tmp_path / "a", "host", Domain.NODE, 100), run_of(tmp_path / "b", "gpu.0", Domain.GPU, 80)
-    with pytest.raises(ScopeError, match="b covers 'gpu' and a '") as error:
+    with pytest.raises(ScopeError, match="b covers 'gpu' and a covers '") as error:
         compare_runs([node, card])
     assert "--force" in (error.value.cure or "")
     _, beside = compare_runs([node, card], force=True)

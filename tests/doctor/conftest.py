@@ -1,0 +1,4 @@
+"""The laboratories of benchmarks/, which these tests assert on."""
+
+from benchmark_labs import product  # noqa: F401 - a fixture
+from trees import tree  # noqa: F401 - a fixture

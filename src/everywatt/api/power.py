@@ -38,6 +38,19 @@ class PowerLine:
     at_ns: Ints
     watts: Floats
 
+    def means(self, edges_ns: Ints) -> Floats:
+        """Mean power between neighbouring instants; NaN where some of it was not observed."""
+        missing = ~np.isfinite(self.watts)
+        length = np.diff(self.at_ns).astype(np.float64)
+        area = np.concatenate(([0.0], np.cumsum(np.where(missing, 0.0, self.watts) * length)))
+        lost = np.concatenate(([0.0], np.cumsum(missing * length)))
+        steps = np.diff(edges_ns).astype(np.float64)
+        means, unseen = (np.diff(np.interp(edges_ns, self.at_ns, total)) for total in (area, lost))
+        # At the ends of a recording a step may reach beyond its last tick.
+        covered = np.diff(np.clip(edges_ns, self.at_ns[0], self.at_ns[-1]).astype(np.float64))
+        known = (unseen <= 0) & (covered >= 0.5 * steps)
+        return np.where(known, means / np.maximum(covered, 1), np.nan)
+
     def inside(self, windows: Windows) -> Floats:
         """What was observed at least partly inside of windows."""
         found = [np.empty(0)]
@@ -87,7 +100,14 @@ def _entry(source: Source) -> dict[str, Any]:
 
 
 def mean_w(energy: Energy | None, seconds: float) -> float | None:
-    """Mean power: the energy over the time that was observed of so many seconds. None where there is no figure."""
+    """Mean power: the energy of each device over the time of so many seconds in which it was observed.
+
+    None where there is no figure.
+    """
+    parts = [mean_w(part, seconds) for _, part in energy.parts] if energy is not None else []
+    known = [watts for watts in parts if watts is not None]
+    if known and len(known) == len(parts):
+        return sum(known)
     if energy is None or energy.joules is None or seconds * energy.coverage <= 0:
         return None
     return energy.joules / (seconds * energy.coverage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from everywatt.api.power import mean_w
 from everywatt.api.run import Run
 from everywatt.core.energy import Energy
 from everywatt.core.format import (
@@ -42,11 +43,11 @@ def summary(run: Run) -> list[str]:
 
 
 def _mean(energy: Energy, duration_s: float) -> str:
-    """Mean power; the joules of a window that was seen in part are the least that it had."""
-    if energy.joules is None or duration_s <= 0:
+    """Mean power."""
+    mean = mean_w(energy, duration_s)
+    if mean is None:
         return ""
-    least = "at least " if energy.coverage < SEEN else ""
-    return f", mean {least}{format_watts(energy.joules / duration_s)}"
+    return f", mean {format_watts(mean)}{' of the observed time' if energy.coverage < SEEN else ''}"
 
 
 def _headline(energy: Energy) -> str:

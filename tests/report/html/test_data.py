@@ -14,6 +14,8 @@ from everywatt.report.html.data import report_document
 from everywatt.report.html.lines import lines_of, total_line
 from everywatt.report.html.packing import unpack
 from everywatt.report.html.spans import overlap
+from everywatt.report.text import summary
+from everywatt.report.web.runs import sparkline
 
 TRUTH_J = 10 * CPU_W + 8 * LOW_W + 2 * HIGH_W
 
@@ -273,3 +275,13 @@ def test_what_was_not_observed_is_a_hole(tmp_path, lost):
     assert device["power"]["mean"] == pytest.approx(100.5, abs=0.1)
     mean = next(figure for figure in report_document([run])["runs"][0]["figures"] if figure["label"] == "Mean power")
     assert mean["value"].startswith("100.5")
+
+
+def test_a_sparkline_and_the_summary_have_no_drop_where_nothing_was_observed(tmp_path):
+    run = noisy_gauge(tmp_path, float("nan"))
+    values = sparkline(run, run.duration_s)
+    seen = [value for value in values if value is not None]
+    assert 0.15 < 1 - len(seen) / len(values) < 0.3
+    assert seen == pytest.approx(np.full(len(seen), 100.5), abs=1.0)
+    (time,) = (line for line in summary(run) if line.startswith("  time"))
+    assert time.endswith("mean 100.5 W of the observed time")

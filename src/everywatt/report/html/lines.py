@@ -221,15 +221,7 @@ def total_line(lines: Sequence[Line]) -> Line | None:
     grid = grid[(grid >= low) & (grid <= high)]
     if len(grid) < 2:
         return None
-    watts = np.zeros(len(grid) - 1)
-    for part in parts:
-        length = np.diff(part.t_us).astype(np.float64)
-        missing = ~np.isfinite(part.values[1:])
-        area = np.concatenate(([0.0], np.cumsum(np.where(missing, 0.0, part.values[1:]) * length)))
-        watts += np.diff(np.interp(grid, part.t_us, area)) / np.diff(grid)
-        if missing.any():
-            lost = np.concatenate(([0.0], np.cumsum(missing * length)))
-            watts[np.diff(np.interp(grid, part.t_us, lost)) > 0] = np.nan
+    watts = np.sum([PowerLine(part.t_us, part.values[1:]).means(grid) for part in parts], axis=0)
     series = Series(grid, np.concatenate((watts[:1], watts)))
     return Line("power", "total", "sum of the devices in the total", series, shown=False, device="total")
 

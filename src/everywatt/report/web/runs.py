@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from everywatt.api.power import power_line
 from everywatt.api.run import Run
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
 from everywatt.core.format import format_duration, format_energy
 from everywatt.core.jsonio import plain
+from everywatt.energy.sources import addable, sources
 from everywatt.report.live.tape_source import QUIET_S
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import list_runs, segments
@@ -205,12 +207,9 @@ def sparkline(run: Run, duration_s: float) -> list[float | None] | None:
     if len(run.tapes) != 1 or duration_s <= 0 or run.tapes[0].path.stat().st_size > SPARK_BELOW_BYTES:
         return None
     (windows,) = run.windows()
-    origin_ns = run.tapes[0].extent_ns()[0]
-    first_s, last_s = ((edge - origin_ns) / 1e9 for edge in (windows[0][0], windows[-1][1]))
-    edges = np.linspace(first_s, last_s, SPARK_POINTS + 1)
-    try:
-        joules = run.energies(edges[:-1], edges[1:])
-    except EverywattError:
+    edges_ns = np.linspace(windows[0][0], windows[-1][1], SPARK_POINTS + 1).astype(np.int64)
+    lines = [power_line(source) for source in addable(sources(run.tapes[0]))]
+    if not lines or None in lines:
         return None
-    watts = joules / np.diff(edges)
+    watts = np.sum([line.means(edges_ns) for line in lines if line is not None], axis=0)
     return [round(float(value), 3) if np.isfinite(value) else None for value in watts]
