@@ -77,7 +77,7 @@ def export(
     With `neutral`, words in a CSV that a spreadsheet would take for a formula have an apostrophe before them.
     """
     if kind not in KINDS:
-        raise UsageError(f"'{kind}' is not something to export to.", cure=f"one of: {', '.join(KINDS)}")
+        raise UsageError(f"'{kind}' is not an export format.", cure=f"one of: {', '.join(KINDS)}")
     if not segments:
         raise UsageError("There is no tape to export.")
     if neutral and kind != "csv":
