@@ -12,7 +12,7 @@ VENV := $(PLACE)/.venv
 BENCH := $(PLACE)/.venv-bench
 # Python compiles what it imports, once; of all that is installed the tests import a small part.
 PIP := -m pip --disable-pip-version-check install --quiet --no-warn-script-location --no-compile -c constraints.txt
-PINNED := pyproject.toml constraints.txt
+PINNED := pyproject.toml constraints.txt constraints-hashes.txt
 
 # Debian packages that some tests use; those tests say so and are skipped where the programs are missing.
 SYSTEM_PACKAGES_LIST := chromium tmux parallel shellcheck stress-ng prometheus prometheus-node-exporter victoria-metrics \
@@ -117,7 +117,7 @@ $(VENV)/.stamp-base: $(PINNED)
 ifeq ($(CI),true)
 # All at once: pip then looks every package up once.
 $(VENV)/.stamp-ml: $(PINNED)
-	@scripts/venv.sh '$(VENV)'
+	@scripts/venv.sh '$(VENV)' constraints-hashes.txt
 	'$(VENV)/bin/python' $(PIP) --group dev --group ml -e '.[$(EXTRAS)]'
 	'$(VENV)/bin/python' $(PIP) --no-deps $(LLM_SERVER)
 	@touch '$(VENV)/.stamp-base' '$@'

@@ -1,14 +1,21 @@
 #!/bin/sh
-# venv.sh FOLDER: makes a virtual environment there with a Python of 3.11 or later, unless a working one is there.
-# Its pip is the one in constraints.txt: older ones do not know dependency groups.
+# venv.sh FOLDER [HASHES]: makes a virtual environment there with a Python of 3.11 or later, unless a working one is there.
+# Its pip is the one in constraints.txt: older ones do not know dependency groups. With a file of hashes, everything in it
+# is installed from files of those hashes, where it is for this Python and machine.
 set -eu
 venv=$1
+hashes=${2:-}
 pip=$(sed -n 's/^pip==//p' "$(dirname "$0")/../constraints.txt")
 
 pin_pip() {
     [ "$("$venv/bin/python" -m pip --version 2>/dev/null | cut -d ' ' -f 2)" = "$pip" ] ||
         "$venv/bin/python" -m pip --disable-pip-version-check install --quiet "pip==$pip"
+    [ -n "$hashes" ] || return 0
+    if "$venv/bin/python" -c "$hashed"; then
+        "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r "$hashes"
+    fi
 }
+hashed='import platform, sys; sys.exit((sys.version_info[:2], platform.machine()) != ((3, 11), "x86_64"))'
 
 if [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     pin_pip

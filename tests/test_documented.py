@@ -124,3 +124,12 @@ def test_the_constraints_are_names_and_versions_only():
     pins = [line for line in lines if line and not line.startswith("#")]
     assert len(pins) > 40
     assert [line for line in pins if not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", line)] == []
+
+
+def test_hashes_are_those_of_the_constraints():
+    pins = {line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split("\n") if "==" in line}
+    lines = (ROOT / "constraints-hashes.txt").read_text(encoding="utf-8").split("\n")[1:-1]
+    assert len(lines) > 100
+    found = [re.fullmatch(r"(\S+==\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines]
+    assert [line for line, match in zip(lines, found, strict=True) if match is None] == []
+    assert {match[1] for match in found} <= pins, "written again by scripts/make_hashes.py"

@@ -47,20 +47,32 @@ def wait_for_tape(folder):
     until(lambda: list(folder.glob("everywatt-runs/*/*.tape")))
 
 
+def pids_on_tape(folder):
+    (path,) = folder.glob("everywatt-runs/*/*.tape")
+    with Tape.open(path, verify=False) as tape:
+        ids = [group.id for group in tape.groups if group.info.name == "use.processes"]
+        return {row["pid"] for number in ids for _, rows in tape.tables(number) for row in rows}
+
+
 def test_until_all_are_gone_with_the_children_that_joined(attach, tmp_path):
-    subject = subprocess.Popen(["sh", "-c", "read x; sleep 1.5 & read x"], stdin=-1)
+    subject = subprocess.Popen(["sh", "-c", "read x; sleep 600 >/dev/null 2>&1 & echo $!; read x"], stdin=-1, stdout=-1)
     done = attach(subject.pid, "--json")
     wait_for_tape(tmp_path)
-    time.sleep(0.3)
     subject.stdin.write(b"\n")
     subject.stdin.flush()
-    time.sleep(0.5)  # a look at the child before its parent goes
+    child = int(subject.stdout.readline())
+    until(lambda: child in pids_on_tape(tmp_path), "a look at the child before its parent goes")
     subject.communicate(b"\n")  # it ends, and what it started goes on
+    left = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        done.wait(1)
+    os.kill(child, signal.SIGKILL)
+    beside_s = time.monotonic() - left
     out, err = done.communicate(timeout=240)
     assert done.returncode == 0, err
     data = json.loads(out)
     assert data["ended"] == "gone" and data["kind"] == "run"
-    assert data["duration_s"] >= 1.0  # the child that was left behind counts
+    assert data["duration_s"] >= beside_s, "the child that was left behind counts"
     assert holds(data["energy"], 50 * data["duration_s"])
     (path,) = tmp_path.glob("everywatt-runs/*/*.tape")
     tape = Tape.open(path)

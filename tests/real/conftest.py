@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 import pytest
+import stored_series
 from browsing import CHROMIUM, DESK, READY, ROOT, SWITCHES
+from engines import prometheus, victoria
 from slurm_cluster import Options, SlurmCluster, missing
 from slurm_counter import Counter, can_mount
 
@@ -75,6 +78,25 @@ def watched(page):
     page.on("pageerror", lambda error: page.troubles.append(str(error)))
     page.on("request", lambda request: page.requests.append(request.url))
     return page
+
+
+@pytest.fixture(scope="session")
+def engines(tmp_path_factory):
+    """Prometheus and VictoriaMetrics, each started once. They hold `stored_series`, and take what is written."""
+    folder = tmp_path_factory.mktemp("engines")
+    for name, text in (("jobs", stored_series.jobs()), ("board", stored_series.board())):
+        (folder / name).write_text(text)
+        command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", folder / name, folder / "p" / "data"]
+        subprocess.run(command, check=True, capture_output=True)
+    with (folder / "log").open("wb") as log:
+        both = prometheus(folder / "p", log, "{}", "--storage.tsdb.retention.time=100y"), victoria(folder / "v", log)
+        try:
+            both[1].post("/api/v1/import/prometheus", stored_series.jobs_for_victoria())
+            both[1].post("/internal/force_flush", "")
+            yield both
+        finally:
+            for engine in both:
+                engine.close()
 
 
 def need_slurm() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 from agents import AgentProcess, home_of, told_on
-from engines import MARKS, NEEDED, Engine, free_port, prometheus, victoria
+from engines import MARKS, NEEDED, Engine, free_port
 from waiting import until
 
 from everywatt.fleet.segments import segments
@@ -12,16 +12,6 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("cramjam")
 pytestmark = MARKS
 ENERGY = "everywatt_energy_joules_total"
-
-
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("engines")
-    with (folder / "log").open("wb") as log:
-        both = prometheus(folder / "p", log, "{}"), victoria(folder / "v", log)
-        yield both
-        for engine in both:
-            engine.close()
 
 
 @pytest.fixture(scope="module")

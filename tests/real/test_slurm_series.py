@@ -1,109 +1,27 @@
 """Jobs from a real VictoriaMetrics and a real Prometheus that hold what agents export."""
 
 import json
-import os
-import shutil
-import socket
-import subprocess
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from waiting import until
+from engines import MARKS, free_port
+from stored_series import T0
 
 from everywatt.cli.main import main
 from everywatt.slurm.site.from_series import jobs_of_series
 from everywatt.slurm.site.totals import Wanted
 
-T0 = 1_794_700_800  # 2026-11-15T00:00Z
-ENERGY = "everywatt_owner_energy_joules_total"
+pytestmark = MARKS
 
 
-def need(program: str) -> str:
-    path = shutil.which(program)
-    if path is None:
-        if os.environ.get("CI"):
-            pytest.fail(f"{program} is not installed")
-        pytest.skip(f"{program} is not installed")
-    return path
+@pytest.fixture
+def prometheus(engines) -> str:
+    return engines[0].base
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-@contextmanager
-def serving(command: list[str], url: str) -> Iterator[None]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: answers(process, url), "the engine to start")
-        yield
-    finally:
-        process.terminate()
-        process.wait(240)
-
-
-def answers(process: subprocess.Popen, url: str) -> bool:
-    assert process.poll() is None, "it did not start"
-    try:
-        urllib.request.urlopen(f"{url}/api/v1/query?query=1", timeout=2).close()
-    except OSError:
-        return False
-    return True
-
-
-def lines() -> list[tuple[str, float, int]]:
-    """Series, value, time: job 12 on two nodes from 1:00 to 2:00, 10 W and 20 W; job 13 from 23:00 to 3:00, 5 W."""
-    made = []
-    for second in range(0, 4 * 3600 + 1, 15):
-        at = T0 - 3600 + second
-        labels = 'kind="job",owner="13",device="cpu.0",instance="n1"'
-        made.append((f"{ENERGY}{{{labels}}}", 5.0 * second, at))
-        inside = at - (T0 + 3600)
-        if 0 <= inside <= 3600:
-            for node, watts in (("n1", 10.0), ("n2", 20.0)):
-                one = f'kind="job",owner="12",device="cpu.0",instance="{node}"'
-                made.append((f"{ENERGY}{{{one}}}", watts * inside, at))
-            made.append(('everywatt_owner_cpu_seconds_total{kind="job",owner="12",instance="n1"}', 0.5 * inside, at))
-            info = 'exported_job="12",job="everywatt",user="ada",account="phys",partition="p",instance="n1"'
-            made.append((f"everywatt_job_info{{{info}}}", 1.0, at))
-    return made
-
-
-@pytest.fixture(scope="module")
-def victoria(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program, port = need("victoria-metrics"), free_port()
-    url = f"http://127.0.0.1:{port}"
-    folder = tmp_path_factory.mktemp("victoria")
-    command = [program, f"-storageDataPath={folder}", f"-httpListenAddr=127.0.0.1:{port}", "-retentionPeriod=100y"]
-    with serving(command, url):
-        text = "\n".join(f"{series} {value} {at * 1000}" for series, value, at in lines())
-        urllib.request.urlopen(f"{url}/api/v1/import/prometheus", text.encode(), timeout=240).close()
-        urllib.request.urlopen(f"{url}/internal/force_flush", timeout=240).close()
-        yield url
-
-
-@pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program, tool, port = need("prometheus"), need("promtool"), free_port()
-    folder = tmp_path_factory.mktemp("prometheus")
-    (folder / "prometheus.yml").write_text("global: {}\n")
-    kinds = f"# TYPE {ENERGY} counter\n"
-    by_name: dict[str, list[str]] = {}
-    for series, value, at in lines():
-        by_name.setdefault(series.partition("{")[0], []).append(f"{series} {value} {at}.000")
-    text = kinds + "\n".join(line for of_name in by_name.values() for line in of_name) + "\n# EOF\n"
-    (folder / "data.om").write_text(text)
-    subprocess.run([tool, "tsdb", "create-blocks-from", "openmetrics", "data.om", "tsdb"], cwd=folder, check=True)
-    url = f"http://127.0.0.1:{port}"
-    command = [program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb"]
-    command += [f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=100y"]
-    with serving(command, url):
-        yield url
+@pytest.fixture
+def victoria(engines) -> str:
+    return engines[1].base
 
 
 @pytest.mark.parametrize("server", ["victoria", "prometheus"])

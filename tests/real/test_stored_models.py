@@ -2,62 +2,28 @@
 
 import csv
 import json
-import random
-import subprocess
 import time
 from functools import partial
 
 import pytest
-from engines import MARKS, prometheus
+from engines import MARKS
+from stored_series import BOARD_START_S, POWER, ROWS, SPENT, STEP_S, USE
 
 from everywatt.cli.main import main
 from everywatt.models import fitting
 
 pytestmark = MARKS
-STEP_S, ROWS = 5, 240
-POWER, SPENT, USE = "tegra_wattage_current_milliwatts", "container_cpu_usage_seconds_total", "tegra_cpu_util_percentage"
 WANTED = [[SPENT, {"container": "stressme"}], [USE, {}], [POWER, {"sensor": "vdd_in"}]]
 
 
-def level(row):
-    """Busy share of two cores: another one every minute."""
-    return random.Random(row // 12).random()
-
-
-def series(start):
-    """OpenMetrics of 3 W + 8 W × share, each series with times of its own."""
-    spent = 0.0
-    found = {POWER: [], SPENT: [], USE: []}
-    for row in range(ROWS):
-        at, share = start + STEP_S * row, level(row)
-        spent += 2 * share * STEP_S
-        found[POWER].append(f'{POWER}{{sensor="vdd_in"}} {3000 + 8000 * share:.3f} {at + 0.9:.1f}')
-        found[SPENT].append(f'{SPENT}{{container="stressme"}} {spent:.4f} {at}')
-        found[USE].append(f'{USE}{{cpu="1"}} {100 * share:.3f} {at + 1.3:.1f}')
-    lines = []
-    for name, rows in found.items():
-        kind = "counter" if name == SPENT else "gauge"
-        lines += [f"# TYPE {name.removesuffix('_total')} {kind}", *rows]
-    return "\n".join([*lines, "# EOF", ""])
-
-
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """A Prometheus that has these series in blocks on its disk, and the options that ask for them."""
-    folder = tmp_path_factory.mktemp("stored")
-    start = int(time.time()) - 2 * STEP_S * ROWS
-    (folder / "series.txt").write_text(series(start))
-    made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "series.txt", folder / "data"]
-    subprocess.run(made, check=True, capture_output=True)
-    (folder / "wanted.json").write_text(json.dumps(WANTED))
-    times = [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) for at in (start, start + STEP_S * ROWS)]
-    with (folder / "log").open("wb") as log:
-        engine = prometheus(folder, log, "{}")
-        try:
-            which = ["--start", times[0], "--end", times[1], "--filter", str(folder / "wanted.json")]
-            yield engine.base, which
-        finally:
-            engine.close()
+def store(engines, tmp_path_factory):
+    """The Prometheus that has the series of the board on its disk, and the options that ask for them."""
+    wanted = tmp_path_factory.mktemp("stored") / "wanted.json"
+    wanted.write_text(json.dumps(WANTED))
+    ends = (BOARD_START_S, BOARD_START_S + STEP_S * ROWS)
+    times = [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) for at in ends]
+    return engines[0].base, ["--start", times[0], "--end", times[1], "--filter", str(wanted)]
 
 
 def test_a_filter_file_gives_a_table_joined_by_time(store, tmp_path):

@@ -6,13 +6,24 @@ program sees its figure, and as another process sees it afterwards.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+import resource
+import select
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
 from fault_plans import LASTING, Outcome, Plan, Program
 from faulty_io import Fault
+from virtual_world import VirtualWorld
+
+from everywatt.api.meter import Meter
+from everywatt.core.clocks import FakeClock
+from everywatt.recorder.server import Server
+from everywatt.recorder.wire import SOCKET
 
 ROLES = ("recorder", "program")
 
@@ -53,9 +64,45 @@ def test_calls_may_fail_in_other_ways(tmp_path: Path, role: str, number: int, ti
     sweep(tmp_path / "w", role, number, times)
 
 
-@pytest.mark.xfail(strict=True, reason="another process does not know how a span ended that no tape has the end of")
 @pytest.mark.parametrize("nth", [31, 40])
 def test_a_full_disk_is_seen_by_other_processes_too(tmp_path: Path, nth: int) -> None:
     found = carried_out(tmp_path / "w", Fault("recorder", nth, errno.ENOSPC, "write", LASTING))
     assert not found.wrong
     assert found.plan.programs[0].shown.coverage < 0.9
+
+
+def test_a_recorder_at_its_limit_of_descriptors_does_not_spin(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        client.connect(str(tmp_path / "s"))
+        server = Server(listener, FakeClock())
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0), limits[1]))
+        try:
+            server._wait(server.clock.monotonic_ns())
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert not server.connections and listener not in server._listening()
+        server.clock.advance(1.0)
+        server._wait(server.clock.monotonic_ns())
+        assert len(server.connections) == 1 and listener in server._listening()
+        next(iter(server.connections.values())).close()
+
+
+def test_clients_leave_the_recorder_descriptors_for_its_tapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import everywatt.recorder.server as server_module
+
+    with VirtualWorld(tmp_path, cpu="constant:100W") as world, contextlib.ExitStack() as stack:
+        first = Meter("work", sensors=["virtual"], estimate=False).start()
+        others = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(30)]
+        limit = others[-1].fileno() + 10
+        monkeypatch.setattr(server_module, "most_descriptors", lambda: limit, raising=False)
+        for other in others:
+            other.connect(str(world.runtime / SOCKET))
+            world.sleep(0.01)
+        closed = sum(not other.recv(1) for other in others if select.select([other], [], [], 0)[0])
+        assert 10 <= closed < 30
+        world.sleep(1)
+        first.stop()
+        assert first.energy.coverage == 1

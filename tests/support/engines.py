@@ -21,7 +21,7 @@ if MISSING and os.environ.get("CI") == "true":
     raise RuntimeError(f"{MISSING} must be there in CI (make system-packages)")
 MARKS = [
     pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed (make system-packages)"),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
 ]
 
 
@@ -51,6 +51,9 @@ class Engine:
         with urllib.request.urlopen(url, timeout=20) as answer:
             return json.load(answer)["data"]["result"]
 
+    def post(self, path: str, body: str) -> None:
+        urllib.request.urlopen(f"{self.base}{path}", body.encode(), timeout=240).close()
+
     def raw(self, selector: str) -> dict[tuple, dict[int, float]]:
         """Every stored sample: labels → {UTC ms: value}."""
         found = self.ask("/api/v1/query", query=f"{selector}[10m]")
@@ -63,7 +66,7 @@ class Engine:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(240)
 
 
 def prometheus(folder: Path, log, config: str, *words: str) -> Engine:

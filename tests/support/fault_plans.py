@@ -311,7 +311,9 @@ class Outcome:
                 self.wrong.append(f"{name} waits for {program.blocked_s:.1f} s")
             if program.energy is not None:
                 self.wrong += [f"{name}: {text}" for text in self._doubts(program, program.energy)]
-            if program.energy is not None and program.folder is not None:
+            # A socket loses no message by itself. Where a plan does, only the program knows what was in it.
+            whole = not any("is lost" in fault for fault in self.plan.faults)
+            if whole and program.energy is not None and program.folder is not None:
                 try:
                     program.shown = load(program.folder).energy()
                 except EverywattError:

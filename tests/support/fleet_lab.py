@@ -80,6 +80,6 @@ def running(folder: Path, seconds: float = 12.0, rules: Path | None = RULES):
         wait = (
             'count(everywatt_owner_energy_joules_total{kind="job"}) and on() count(everywatt_power_watts{domain="soc"})'
         )
-        node.until(lambda: engines[0].ask("/api/v1/query", query=wait), "the first scrapes", 40)
+        node.until(lambda: engines[0].ask("/api/v1/query", query=wait), "the first scrapes")
         time.sleep(seconds)
         yield FleetLab(*engines, node, board, lab, state, folder)

@@ -12,6 +12,9 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # One Slurm cluster with accounting, one Chromium, one start of the time-series engines: pattern → name.
 TOGETHER = {
+    "tests/real/test_prometheus.py": "engines",
+    "tests/real/test_stored_models.py": "engines",
+    "tests/real/test_slurm_series.py": "engines",
     "tests/real/test_slurm_*": "slurm",
     "tests/real/test_batch_on_slurm.py": "slurm",
     "tests/real/*_browser.py": "browser",

@@ -84,6 +84,7 @@ class Meter:
         self._tags = dict(tags or {})
         self._note = note
         self._profile = chosen.profile
+        self._mask = chosen.mask_secrets
         self._home = chosen.home if home is None else Path(home)
         self._save = save
         self._append = append
@@ -137,6 +138,7 @@ class Meter:
                 run=path.parent.name,
                 period_s=self._asked.period_s,
                 profile=self._profile,
+                mask=self._mask,
             )
             while self._recording is None:
                 try:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from everywatt.core.secrets import mask_words
 from everywatt.sensors.sysfs import packages_of, threads_per_core
 
 GIT_TIMEOUT_S = 1.0
@@ -20,12 +21,14 @@ def provenance(
     tags: Mapping[str, str] | None = None,
     note: str = "",
     cwd: Path | None = None,
+    mask: bool = True,
     **more: Any,
 ) -> dict[str, Any]:
-    """The `meta` of a tape."""
+    """The `meta` of a tape. `mask` hides secrets in the command."""
     from everywatt import __version__
 
     folder = cwd or Path.cwd()
+    words = list(sys.orig_argv if command is None else command)
     system = os.uname()
     return {
         "everywatt": __version__,
@@ -42,7 +45,7 @@ def provenance(
         },
         "python": sys.version.split()[0],
         "user": user_name(),
-        "command": list(command) if command is not None else list(sys.orig_argv),
+        "command": mask_words(words) if mask else words,
         "cwd": str(folder),
         "git": git_state(folder),
         "tags": dict(tags or {}),

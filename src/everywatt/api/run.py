@@ -113,7 +113,8 @@ class Run:
                 energy = self._asked(found, windows, device)
                 figures.append((str(tape.meta.get("host", {}).get("name", "")), energy))
                 length_ns = sum(end - start for start, end in windows)
-                unseen_ns = self._before_it_began(tape, windows)
+                lacking = device is None and self._lacks_devices(tape, found)
+                unseen_ns = length_ns if lacking else self._before_it_began(tape, windows)
                 asked_ns += length_ns
                 observed_ns += energy.coverage * (length_ns - unseen_ns) if energy.joules is not None else 0.0
                 lost = lost or unseen_ns > 0 or (energy.joules is None and len(self._recording_of(tape)) > 1)
@@ -124,6 +125,12 @@ class Run:
             # What a segment should have told and has no reading of is time that was not observed.
             combined = replace(combined, coverage=min(combined.coverage, observed_ns / asked_ns))
         return combined
+
+    def _lacks_devices(self, tape: Tape, found: Sequence[Source]) -> bool:
+        """Whether another segment of the same recording measures devices that this one does not."""
+        recording = self._recording_of(tape)
+        everything = {source.label for one in recording if one is not tape for source in sources(one)}
+        return not everything <= {source.label for source in found}
 
     def _before_it_began(self, tape: Tape, windows: Sequence[tuple[int, int]]) -> int:
         """Nanoseconds of windows before the first row of a tape without a recorder that goes on from another tape.

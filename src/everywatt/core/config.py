@@ -60,6 +60,7 @@ class Settings:
     estimate  whether the modelled sensor may stand in where nothing measures power
     profile   "normal", or "small" for devices with little memory and slow storage
     memory    metric of process memory: "rss", or "pss" (adds proportional and unique set size)
+    mask_secrets  whether passwords, tokens and keys in the recorded command are replaced by ***
     tags      labels that every run gets
     country, intensity, intensity_file, pue, price   factors for carbon and cost; None: not asked for. `price` is an
               amount per kWh and its currency
@@ -73,6 +74,7 @@ class Settings:
     estimate: bool = True
     profile: str = "normal"
     memory: str = "rss"
+    mask_secrets: bool = True
     tags: Mapping[str, str] = field(default_factory=dict)
     country: str | None = None
     intensity: float | None = None
@@ -237,6 +239,14 @@ SETTINGS: tuple[Setting, ...] = (
         "EVERYWATT_MEMORY",
     ),
     Setting(
+        "mask-secrets",
+        _switch,
+        True,
+        "BOOLEAN",
+        "Whether passwords, tokens and keys in the recorded command are replaced by ***.",
+        "EVERYWATT_MASK_SECRETS",
+    ),
+    Setting(
         "sensor",
         _sensor_options,
         {},
@@ -315,6 +325,7 @@ VARIABLES: Mapping[str, str] = {
 _FIELDS = {
     "period": "period_s",
     "tag": "tags",
+    "mask-secrets": "mask_secrets",
     "intensity-file": "intensity_file",
     "slurm-spool": "slurm_spool",
     "slurm-store": "slurm_store",

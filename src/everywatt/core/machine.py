@@ -9,6 +9,8 @@ from pathlib import Path
 
 from everywatt.core.clocks import Clock, SystemClock
 
+RUN_USER = Path("/run/user")  # where systemd makes a folder for each user who is logged in
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -37,10 +39,22 @@ class Machine:
 
 
 def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """The user's own folder for the recorder's socket: EVERYWATT_RUNTIME_DIR, XDG_RUNTIME_DIR, else one in /tmp."""
+    """The user's own folder for the recorder's socket.
+
+    EVERYWATT_RUNTIME_DIR, else `everywatt` in XDG_RUNTIME_DIR or /run/user/UID where that is the user's own (it is not
+    for root after `sudo -E`), else /tmp/everywatt-UID, which others may have made before: `wire.own_folder` checks.
+    """
     env = os.environ if environ is None else environ
     if env.get("EVERYWATT_RUNTIME_DIR"):
         return Path(env["EVERYWATT_RUNTIME_DIR"])
-    if env.get("XDG_RUNTIME_DIR"):
-        return Path(env["XDG_RUNTIME_DIR"]) / "everywatt"
+    for folder in (env.get("XDG_RUNTIME_DIR"), RUN_USER / str(os.getuid())):
+        if folder and _is_own(folder):
+            return Path(folder) / "everywatt"
     return Path("/tmp") / f"everywatt-{os.getuid()}"
+
+
+def _is_own(folder: Path | str) -> bool:
+    try:
+        return os.stat(folder).st_uid == os.getuid()  # noqa: PTH116 - a text or a path
+    except OSError:
+        return False

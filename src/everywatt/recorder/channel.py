@@ -170,7 +170,7 @@ class Local:
     ) -> None:
         from everywatt.recorder.session import Session  # what writes a tape is not loaded where a recorder does it
 
-        self._session: Session | None = Session(path, meta, round(EDGES_ONLY_S * 1e9), clock)
+        self._session: Session | None = Session(path, meta, round(EDGES_ONLY_S * 1e9), clock, mode=0o600)
         self._clock = clock
         self._cpu_s = time.thread_time()
         self.heard_ns = clock.monotonic_ns()

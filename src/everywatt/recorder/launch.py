@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import struct
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,9 +70,15 @@ def _connect(folder: Path) -> socket.socket | None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         with Address(folder) as address:
             sock.connect(address)
+        _pid, uid, _gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except OSError:
         sock.close()
         return None
+    if uid != os.geteuid():
+        sock.close()
+        raise RecorderError(
+            f"The recorder in {folder} is another user's.", cure="set EVERYWATT_RUNTIME_DIR to a folder of your own"
+        )
     return sock
 
 

@@ -36,6 +36,7 @@ REST_NS = 10 * NS  # how long cards are still read after a run: the next one nee
 OPENING_NS = 350_000_000  # how long a client waits for a card's phase before it may start all the same
 NARROW_NS = 10_000_000  # a publication that is known as well as this is placed
 COMING_NS = 3 * NS  # how long at least it waits for what its first client, or one that is connected, has to say
+DEAF_NS = NS // 2  # between two tries to accept a client for which there was no descriptor
 LIGHT = frozenset({"span_open", "span_close", "point", "note"})
 MOST_PAUSES = 1000  # on a machine that never lets it run the notes must come to an end
 
@@ -104,6 +105,7 @@ class Server:
         self._readers: list[Any] = []
         self._hurried: set[Source] = set()
         self._resting: dict[Source, int] = {}  # sources without a tape, and until when they are read all the same
+        self._deaf_ns = 0  # until when no client can be accepted
         self._pressing = False  # a span's edge wants a read that was not planned
 
     def run(self) -> None:
@@ -131,6 +133,7 @@ class Server:
 
     def _wake_ns(self, now: int) -> int | None:
         times = [tape.session.flush_ns for tape in self.tapes.values()] or [self._leave_ns()]
+        times += [self._deaf_ns] if self._deaf_ns else []
         times += [min(tape.closing.deadline_ns, tape.closing.sign_ns) for tape in self.tapes.values() if tape.closing]
         due = self.schedule.wake_ns()
         return min(times) if due is None else min(due, *times)
@@ -165,7 +168,8 @@ class Server:
     def _listening(self) -> list[Any]:
         """Whatever wakes the loop when it has something to say."""
         readers: list[Any] = [*self.connections, *self.extra]
-        if self.listener.fileno() >= 0:
+        if self.listener.fileno() >= 0 and (not self._deaf_ns or self.clock.monotonic_ns() >= self._deaf_ns):
+            self._deaf_ns = 0
             readers.append(self.listener)
         return readers
 
@@ -281,7 +285,13 @@ class Server:
     def _accept(self) -> None:
         try:
             sock, _ = self.listener.accept()
-        except OSError:
+        except BlockingIOError:
+            return
+        except OSError:  # no descriptor is left: the client would be announced again at once
+            self._deaf_ns = self.clock.monotonic_ns() + DEAF_NS
+            return
+        if sock.fileno() >= most_descriptors():
+            sock.close()  # it goes on without a recorder
             return
         connection = Connection(sock)
         self.connections[sock.fileno()] = connection
@@ -467,7 +477,7 @@ class Server:
             notes = tape.session.remarks + ([why] if why else [])
             path = str(tape.session.writer.path)
             tape.closing.connection.put(
-                {"id": tape.closing.id, "ok": True, "path": path, "cost": meter, "notes": notes}
+                {"id": tape.closing.id, "ok": True, "path": path, "cost": meter, "notes": notes, "sealed": not why}
             )
 
     def _let_go(self, sources: list[Source]) -> None:
@@ -492,6 +502,15 @@ class Server:
 
 def _roots(machine: Machine) -> dict[str, Any]:
     return {"sys": machine.sys, "proc": machine.proc, "dev": machine.dev, "environ": machine.environ}
+
+
+def most_descriptors() -> int:
+    """From which descriptor on clients are turned away: the rest is for tapes and sensors. select() ends at 1024."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = 1024 if limit == resource.RLIM_INFINITY else min(limit, 1024)
+    return most - min(most // 4, 64)
 
 
 def rss_bytes() -> int | None:

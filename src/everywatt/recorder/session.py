@@ -15,6 +15,7 @@ from everywatt.sensors import procfs
 from everywatt.tape.writer import TapeWriter
 
 ANCHOR_NS = 60 * NS
+SPARE_BYTES = 192 << 10  # a small tape with the ends of spans, which a program writes where its own was not sealed
 FLUSH_NS = NS
 EARLY_NS = NS // 8  # a flush joins a wake-up that happens anyway, and one comes every 100 ms
 SMALL_FLUSH_NS = 10 * NS
@@ -28,13 +29,20 @@ class Session:
     """An open tape. Listens to sources; takes the clients' messages."""
 
     def __init__(
-        self, path: Path, meta: Mapping[str, Any], period_ns: int, clock: Clock, proc: Path | str = "/proc"
+        self,
+        path: Path,
+        meta: Mapping[str, Any],
+        period_ns: int,
+        clock: Clock,
+        proc: Path | str = "/proc",
+        *,
+        mode: int = 0o644,
     ) -> None:
         self.clock = clock
         self._proc = proc
         self.period_ns = period_ns
         self.started_ns = clock.monotonic_ns()
-        self.writer = TapeWriter(path, meta, clock=clock, checkpoint_s=30.0)
+        self.writer = TapeWriter(path, meta, clock=clock, checkpoint_s=30.0, spare_bytes=SPARE_BYTES, mode=mode)
         self.sources: list[Source] = []
         self.figures: dict[str, Figures] = {}
         self.remarks: list[str] = []

@@ -99,11 +99,16 @@ class Connection:
 
 
 def own_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The runtime folder, made where it is missing; RecorderError where it is not the user's own."""
+    """The runtime folder, made where it is missing; RecorderError where it is not, or may not be, the user's own."""
     folder = runtime_dir(environ)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = os.lstat(folder)
+        if found.st_mode & 0o022 and os.stat(folder.parent).st_mode & 0o002:  # noqa: PTH116 - as lstat above
+            raise RecorderError(
+                f"{folder} lies in a shared folder and others may write to it.",
+                cure=f"rm -r {folder}, or set EVERYWATT_RUNTIME_DIR to a folder of your own",
+            )
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and found.st_mode & 0o077:
             folder.chmod(0o700)
             found = os.lstat(folder)

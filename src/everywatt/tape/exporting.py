@@ -59,6 +59,7 @@ POINTS: Final = {
 }
 _BATCH: Final = 50_000
 Rows = Iterator[tuple[Any, ...]]
+Writer = Callable[[Path, dict[str, str], Rows], None]
 
 
 def export(
@@ -82,10 +83,7 @@ def export(
     if neutral and kind != "csv":
         raise UsageError("Only a CSV can hold formulas.", cure="--to csv --neutral")
     out = Path(out)
-    writers: dict[str, Callable[[Path, dict[str, str], Rows], None]] = {
-        "csv": partial(_write_csv, neutral=neutral),
-        "jsonl": _write_jsonl,
-    }
+    writers: dict[str, Writer] = {"csv": partial(_write_csv, neutral=neutral), "jsonl": _write_jsonl}
     write = writers.get(kind) or _arrow_writer(kind)
     with contextlib.ExitStack() as stack:
         tapes = [stack.enter_context(Tape.open(path)) for path in segments]

@@ -65,6 +65,24 @@ def spool_folder(spool: Path | None) -> Path:
     return folder
 
 
+def spare_file(path: Path) -> Path:
+    """The file that holds space for a tape."""
+    return path.with_name(f".{path.name}.spare")
+
+
+def hold_space(path: Path, size: int) -> Path:
+    """Hold `size` bytes of the disk of a tape; gives the file to remove when they are needed. It may not exist."""
+    spare = spare_file(path)
+    if size:
+        with contextlib.suppress(OSError):  # a disk that is full already
+            fd = os.open(spare, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, size)
+            finally:
+                os.close(fd)
+    return spare
+
+
 def sync_file(path: Path) -> None:
     """Make a file's bytes, or a folder's entries, survive a power loss."""
     fd = os.open(path, os.O_RDONLY)
@@ -81,6 +99,7 @@ def move_into_place(source: Path, target: Path) -> None:
     part = target.with_name(f".{target.name}.part-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, source.stat().st_mode & 0o777))
         shutil.copyfile(source, part)
         sync_file(part)
         _name_without_overwriting(part, target)

@@ -44,9 +44,9 @@ def seal(db: sqlite3.Connection, path: Path, sealed_ns: int) -> None:
             )
         db.close()
         part.replace(path)
-        for side in ("-wal", "-shm"):
+        for side in (Path(f"{path}-wal"), Path(f"{path}-shm"), places.spare_file(path)):
             with contextlib.suppress(OSError):
-                Path(f"{path}{side}").unlink()
+                side.unlink()
         places.sync_file(path.parent)
     except (sqlite3.Error, OSError) as error:
         raise TapeError(f"{path} could not be sealed: {error}. The recording in it is intact.") from None

@@ -16,8 +16,8 @@ _NONE: Final = type(None)
 _TEXT: Final = (str, _NONE)
 _WORDS: Final = (str, [str], _NONE)
 _MAY_BE_NONE: Final = frozenset(("parent", "end_ns", "span", "channel", "count", "most", "cum", "data"))
-_TYPES: Final = {"INTEGER": (int,), "REAL": (int, float), "TEXT": (str,), "BLOB": (bytes,)}
-COLUMNS: Final = {
+_TYPES: Final[dict[str, tuple[type, ...]]] = {"INTEGER": (int,), "REAL": (int, float), "TEXT": (str,), "BLOB": (bytes,)}
+COLUMNS: Final[dict[str, tuple[tuple[str, tuple[type, ...]], ...]]] = {
     table: tuple(
         (name, _TYPES[schema.type_of(table, name).partition(" ")[0]] + (_NONE,) * (name in _MAY_BE_NONE))
         for name in names

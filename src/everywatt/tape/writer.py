@@ -29,7 +29,8 @@ class TapeWriter:
     Creates the file, its folder too. Raises RunExists where the file is there, TapeError with the reason where it
     cannot be written. On a network filesystem everything goes to a local spool until `seal` moves the finished file to
     `path`. `most_values` bounds the memory for rows that cannot be written: beyond it the oldest are dropped, which a
-    gap and a note then say.
+    gap and a note then say. `spare_bytes` of the disk are held until the end, so that a full disk has room for how the
+    recording ended. `mode` are the rights of the file, below the umask.
     """
 
     def __init__(
@@ -42,16 +43,20 @@ class TapeWriter:
         spool: Path | None = None,
         mounts: Path = places.MOUNTS,
         most_values: int = 2_000_000,
+        spare_bytes: int = 0,
+        mode: int = 0o644,
     ) -> None:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
         self._clock: Clock = clock or SystemClock()
         self._checkpoint_ns = round(checkpoint_s * NS)
         self._checkpointed_ns = self._clock.monotonic_ns()
+        self._mode = mode
         self._buffer = Buffer(most_values)
         self._open_spans: dict[str, tuple[int, Span]] = {}
         self._file = self._reserve(spool, mounts)
-        self._db: sqlite3.Connection | None = _create(self._file)
+        self._db: sqlite3.Connection | None = _create(self._file, mode)
         self._inode = self._file.stat().st_ino
+        self._spare = places.hold_space(self._file, spare_bytes)
         try:
             self._begin({**meta, "checkpoint_s": checkpoint_s})
         except TapeError:
@@ -72,6 +77,7 @@ class TapeWriter:
         if self._db is not None:
             self._db.close()
         self._db = None
+        self._spare.unlink(missing_ok=True)
         _remove(self._file)
 
     @property
@@ -232,7 +238,7 @@ class TapeWriter:
         """Write the removed file again, from the one that is still open."""
         old = self._connection()
         try:
-            fresh = _create(self._file, empty=True)
+            fresh = _create(self._file, self._mode, empty=True)
             old.backup(fresh)
             old.close()  # takes the log away by its name: before the new one has a log of that name
             self._db = fresh
@@ -261,12 +267,14 @@ class TapeWriter:
         self.flush()
         sealing.seal(self._connection(), self._file, self._clock.monotonic_ns())
         self._db = None
+        self._spare.unlink(missing_ok=True)
         if self.spooled:
             places.move_into_place(self._file, self.path)
         return self.path
 
     def abandon(self) -> None:
         """Close without sealing. What was flushed stays, what was not is tried once."""
+        self._spare.unlink(missing_ok=True)
         if self._db is None:
             return
         with contextlib.suppress(TapeError):
@@ -288,10 +296,10 @@ def _span_columns(span: Span) -> tuple[Any, ...]:
     return (span.id, span.parent, span.name, span.start_ns, span.end_ns, dumps(span.attributes))
 
 
-def _create(path: Path, *, empty: bool = False) -> sqlite3.Connection:
+def _create(path: Path, mode: int, *, empty: bool = False) -> sqlite3.Connection:
     """A new tape file with its tables, open for writing."""
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode))
     except FileExistsError:
         raise RunExists(f"{path} exists already, and recordings are never overwritten.") from None
     except OSError as error:

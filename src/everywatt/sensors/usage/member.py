@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from everywatt.core.secrets import mask_text
 from everywatt.sensors import procfs
 from everywatt.sensors.usage import cgroups, container_names
 
@@ -194,7 +195,8 @@ class Reader:
         except (OSError, ValueError):
             pass
         try:
-            cmdline = procfs.parse_cmdline(procfs.slurp(f"{folder}/cmdline", 4 * CMDLINE_LIMIT), CMDLINE_LIMIT)
+            told = procfs.slurp(f"{folder}/cmdline", 4 * CMDLINE_LIMIT)
+            cmdline = mask_text(procfs.parse_cmdline(told, CMDLINE_LIMIT))
             if cmdline or "cmdline" not in fixed:  # a zombie has none any more
                 fixed["cmdline"] = cmdline
         except OSError:
