@@ -231,7 +231,7 @@ def _let_go(agent: Agent) -> None:
         agent._lock.close()
 
 
-def _provenance(command: Any = None, **more: Any) -> dict[str, Any]:
+def _provenance(command: Any = None, *, mask: bool = True, **more: Any) -> dict[str, Any]:
     """Without asking git and the kernel, which takes longer than all the rest."""
     from everywatt import __version__
 
