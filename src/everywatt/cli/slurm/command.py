@@ -15,6 +15,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "import": ("everywatt.cli.slurm.import_", "Read a tree of jobs of Lab-IA into the store."),
     "wall": ("everywatt.cli.slurm.wall", "Join what wattmeters saw to the jobs of their nodes."),
     "install": ("everywatt.cli.slurm.install", "Write the hooks of Slurm and the units of a node."),
+    "check": ("everywatt.cli.slurm.check", "Check what nodes need so that their jobs are recorded."),
     "node": ("everywatt.cli.slurm.node", "Record the jobs of this node, and put them into the store."),
 }
 
