@@ -15,7 +15,7 @@ from everywatt.slurm.node.hooks import EVENTS, NAMES, Site, hook, make_spool, sl
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """An installed node whose clock is right."""
-    monkeypatch.setattr(check, "_clock", lambda: check.Check("clock", "synchronised"))
+    monkeypatch.setattr(check, "_clock", lambda: check._check("clock", "synchronised"))
     made = Site(tmp_path / "spool", tmp_path / "etc", tmp_path / "store", tmp_path / "everywatt", "5s")
     made.command.write_text(f"#!/bin/sh\necho everywatt {__version__}\n")
     made.command.chmod(0o755)
@@ -31,8 +31,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 def wrong(site: Site) -> dict[str, str]:
     found = check_node(Site(site.spool, site.folder, site.store, site.command), "n1", site.store.parent / "slurm.conf")
-    assert all(one.told for one in found)
-    return {one.name: f"{one.told}: {one.cure}" for one in found if not one.ok}
+    assert all(one.seen for one in found)
+    return {one.name: f"{one.seen}: {one.cure}" for one in found if one.verdict == "fail"}
 
 
 def test_a_node_that_is_in_order(site: Site) -> None:

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,16 @@ import click
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import FOLDER, spool_of, spool_option, store_option
-from everywatt.cli.slurm.node import short_name
 from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError
 from everywatt.core.tables import Table
+from everywatt.doctor.diagnose import Check, Verdict
 from everywatt.slurm.lists import expand
 from everywatt.slurm.node.check import check_node
 from everywatt.slurm.node.hooks import DEFAULT_FOLDER, DEFAULT_STORE, Site
 
 SRUN_S = 300.0
+SLURM_CONF = Path("/etc/slurm/slurm.conf")
 
 
 @click.command(cls=Verb)
@@ -34,7 +36,7 @@ SRUN_S = 300.0
 @spool_option
 @store_option
 @click.option(
-    "--slurm-conf", type=click.Path(path_type=Path, dir_okay=False), default=Path("/etc/slurm/slurm.conf"),
+    "--slurm-conf", type=click.Path(path_type=Path, dir_okay=False), default=SLURM_CONF,
     help="The site's slurm.conf, which is read.",
 )  # fmt: skip
 @output_options
@@ -52,31 +54,32 @@ def command(
     Program and version, hooks and slurm.conf, how long a hook takes, spool, store (a record is written, read and
     removed), clock, order of GPUs, and who records.
     """
-    site = Site(
-        spool_of(spool).absolute(),
-        folder.absolute(),
-        (store or resolve().slurm_store or DEFAULT_STORE).absolute(),
-        Path(shutil.which("everywatt") or Path(sys.executable).with_name("everywatt")).absolute(),
-    )
+    site, own = here(spool, store, folder)
     if nodes is not None:
         found = _everywhere(nodes, site, slurm_conf)
     else:
-        own = name or short_name(socket.gethostname())
-        checks = check_node(site, own, slurm_conf)
-        found = {own: [{"name": c.name, "ok": c.ok, "told": c.told, "cure": c.cure} for c in checks]}
-    wrong = sum(not check["ok"] for checks in found.values() for check in checks)
+        found = {name or own: [asdict(check) for check in check_node(site, name or own, slurm_conf)]}
+    wrong = sum(check["verdict"] == Verdict.FAIL for checks in found.values() for check in checks)
     output.json("slurm-check", {"nodes": found, "ok": not wrong})
     if output.json_to is None:
         shown = [
-            [node, check["name"], "ok" if check["ok"] else "WRONG", check["told"], check["cure"] or None]
+            [check["verdict"], node, check["name"], check["seen"], check["cure"] or None]
             for node, checks in found.items()
             for check in checks
-            if nodes is None or not check["ok"]
+            if nodes is None or check["verdict"] == Verdict.FAIL
         ]
         if shown:
-            output.table(Table.of("NODE", "CHECK", "STATE", "FOUND", "CURE", rows=shown))
+            output.table(Table.of("", "NODE", "CHECK", "SEEN", "TRY", rows=shown))
         output.text(f"{len(found)} nodes, {wrong} findings.")
     return 1 if wrong else 0
+
+
+def here(spool: Path | None, store: Path | None, folder: Path = DEFAULT_FOLDER) -> tuple[Site, str]:
+    """Where the parts of this node are, and its name."""
+    command_path = Path(shutil.which("everywatt") or Path(sys.executable).with_name("everywatt"))
+    kept = store or resolve().slurm_store or DEFAULT_STORE
+    site = Site(spool_of(spool).absolute(), folder.absolute(), kept.absolute(), command_path.absolute())
+    return site, socket.gethostname().partition(".")[0]
 
 
 def _everywhere(nodes: str, site: Site, slurm_conf: Path) -> dict[str, list[dict[str, Any]]]:
@@ -102,5 +105,5 @@ def _everywhere(nodes: str, site: Site, slurm_conf: Path) -> dict[str, list[dict
         except (ValueError, KeyError, TypeError):
             continue
     why = done.stderr.strip()[-200:] or "no answer"
-    silent = [{"name": "answer", "ok": False, "told": why, "cure": "everywatt slurm check on that node"}]
+    silent = [asdict(Check("answer", Verdict.FAIL, why, "everywatt slurm check on that node"))]
     return {name: found.get(name, silent) for name in names}

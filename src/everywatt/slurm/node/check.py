@@ -11,11 +11,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from everywatt import __version__
+from everywatt.doctor.diagnose import Check, Verdict
 from everywatt.slurm.node.cards import PROC, card_order, device_numbers
 from everywatt.slurm.node.hooks import EVENTS, EVENTS_MODE, NAMES, TASKS_MODE, Site, hook, slurm_conf_lines
 from everywatt.slurm.node.presence import AGENT, NODE, holder
@@ -29,18 +30,8 @@ _TIME_ERROR: Final = 5  # adjtimex: the clock is not synchronised
 INSTALL: Final = "everywatt slurm install"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at. `cure` is what to do, "" where it is in order."""
-
-    name: str
-    told: str
-    cure: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether it is in order."""
-        return not self.cure
+def _check(name: str, seen: str, cure: str = "") -> Check:
+    return Check(name, Verdict.FAIL if cure else Verdict.PASS, seen, cure)
 
 
 def check_node(site: Site, node: str, slurm_conf: Path) -> list[Check]:
@@ -63,10 +54,10 @@ def _program(site: Site) -> Check:
         done = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
         why = "does not answer" if isinstance(error, subprocess.TimeoutExpired) else error.strerror
-        return Check("program", f"{site.command}: {why}", "install everywatt where the hooks look for it")
+        return _check("program", f"{site.command}: {why}", "install everywatt where the hooks look for it")
     there = done.stdout.strip().removeprefix("everywatt ")
     cure = "" if there == __version__ else f"one version on all nodes: this is {__version__}"
-    return Check("program", f"{site.command} {there or done.stderr.strip()[:100]}", cure)
+    return _check("program", f"{site.command} {there or done.stderr.strip()[:100]}", cure)
 
 
 def _hooks(site: Site, slurm_conf: Path) -> Iterator[Check]:
@@ -80,12 +71,12 @@ def _hooks(site: Site, slurm_conf: Path) -> Iterator[Check]:
             told, cure = (str(path), "") if known else (f"{path} is not what this version writes", INSTALL)
         except OSError as error:
             told, cure = f"{path}: {error.strerror}", INSTALL
-        yield Check(f"hook {event}", told, cure)
+        yield _check(f"hook {event}", told, cure)
     try:
         lines = slurm_conf_lines(site, slurm_conf.read_text(encoding="utf-8", errors="replace"))
-        yield Check("slurm.conf", f"{slurm_conf} calls the hooks" if not lines else "; ".join(lines), "; ".join(lines))
+        yield _check("slurm.conf", f"{slurm_conf} calls the hooks" if not lines else "; ".join(lines), "; ".join(lines))
     except OSError as error:
-        yield Check("slurm.conf", f"{slurm_conf}: {error.strerror}", "--slurm-conf FILE")
+        yield _check("slurm.conf", f"{slurm_conf}: {error.strerror}", "--slurm-conf FILE")
 
 
 def _duration(site: Site) -> Check:
@@ -104,7 +95,7 @@ def _duration(site: Site) -> Check:
         took_s = time.monotonic() - began
         dropped = any((spool / "events").glob("*.event"))
     cure = "" if took_s < SLOW_S and dropped else "a local spool, and a machine that is not overloaded"
-    return Check("hook time", f"{1000 * took_s:.0f} ms{'' if dropped else ', and it wrote nothing'}", cure)
+    return _check("hook time", f"{1000 * took_s:.0f} ms{'' if dropped else ', and it wrote nothing'}", cure)
 
 
 def _spool(spool: Path) -> Check:
@@ -113,14 +104,14 @@ def _spool(spool: Path) -> Check:
             facts = (spool / name).stat()
             if stat.S_IMODE(facts.st_mode) != mode or facts.st_uid != os.geteuid():
                 told = f"{spool / name} has mode {stat.S_IMODE(facts.st_mode):o} and belongs to {facts.st_uid}"
-                return Check("spool", told, f"chmod {mode:o} {spool / name}, as the user that runs the hooks")
+                return _check("spool", told, f"chmod {mode:o} {spool / name}, as the user that runs the hooks")
     except OSError as error:
-        return Check("spool", f"{error.filename}: {error.strerror}", INSTALL)
+        return _check("spool", f"{error.filename}: {error.strerror}", INSTALL)
     if aside := quarantined(spool):
-        return Check(
+        return _check(
             "spool", f"{len(aside)} events in {spool / 'quarantine'}: {aside[0]} …", "look at them, remove them"
         )
-    return Check("spool", str(spool))
+    return _check("spool", str(spool))
 
 
 def _store(store: Path, node: str) -> Check:
@@ -128,23 +119,23 @@ def _store(store: Path, node: str) -> Check:
     place = store / f".check-{safe_node(node)}-{os.getpid()}"
     try:
         if not store.is_dir():
-            return Check("store", f"{store} is not there", "mount it, or --store DIR")
+            return _check("store", f"{store} is not there", "mount it, or --store DIR")
         (path,) = Store(place).append([JobOnNode(1, node, 0.0, 1.0)], node)
         whole = path.read_bytes().endswith(b"}\n")
     except OSError as error:
-        return Check("store", f"{error.filename or store}: {error.strerror}", "let this node write there")
+        return _check("store", f"{error.filename or store}: {error.strerror}", "let this node write there")
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    return Check("store", f"{store}: a record was written and read", "" if whole else "a filesystem that keeps files")
+    return _check("store", f"{store}: a record was written and read", "" if whole else "a filesystem that keeps files")
 
 
 def _clock() -> Check:
     state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
     if state == _TIME_ERROR:
-        return Check(
+        return _check(
             "clock", "not synchronised: jobs and readings of nodes are joined by time", "chrony, or another NTP"
         )
-    return Check("clock", "synchronised" if state >= 0 else "not told by the kernel")
+    return _check("clock", "synchronised" if state >= 0 else "not told by the kernel")
 
 
 def _cards(node: str, slurm_conf: Path, proc: Path = PROC) -> Check:
@@ -152,10 +143,10 @@ def _cards(node: str, slurm_conf: Path, proc: Path = PROC) -> Check:
     # The driver numbers cards by PCI address, which is the name of their folder.
     uuids = {f"gpu.{place}": uuid for place, uuid in enumerate(minors)}
     order = card_order(uuids, node, str(slurm_conf), proc, minors)
-    return Check("GPUs", order.doubt or f"{len(uuids)} cards, in the order {', '.join(order.cards) or '-'}",
+    return _check("GPUs", order.doubt or f"{len(uuids)} cards, in the order {', '.join(order.cards) or '-'}",
                  "File= of gres.conf in the order of the device files" if order.doubt else "")  # fmt: skip
 
 
 def _recorder(spool: Path) -> Check:
     by = [name for name, place in (("agent", AGENT), ("slurm node", NODE)) if holder(spool, place) is not None]
-    return Check("recorder", " and ".join(by) or "none runs: the next Prolog starts one")
+    return _check("recorder", " and ".join(by) or "none runs: the next Prolog starts one")
