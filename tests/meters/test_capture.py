@@ -363,7 +363,6 @@ def test_the_hour_of_the_rotation(monkeypatch):
         time.tzset()
 
 
-@pytest.mark.xfail(strict=True, reason="bad frames of text are not counted while it is captured")
 def test_bad_frames_of_text_are_those_of_the_statistics(boxes, tmp_path):
     lines = boxes.text(200, 6).splitlines()
     for place, flag in ((20, "false"), (21, "FALSE"), (40, "false")):
