@@ -368,7 +368,7 @@ def test_bad_frames_of_text_are_those_of_the_statistics(boxes, tmp_path):
     for place, flag in ((20, "false"), (21, "FALSE"), (40, "false")):
         at, _, *cells = lines[place].split(",")
         lines[place] = ",".join([at, flag, *("" for _ in cells)])
-    at, flag, volts, *cells = lines[60].split(",")
+    at, flag, _, *cells = lines[60].split(",")
     lines[60] = ",".join([at, flag, "nan", *cells])
     capture = Capture("-", tmp_path, "box", "text", turn=None)
     data = "\n".join([*lines, ""]).encode()
