@@ -29,7 +29,6 @@ def rows(path: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-@pytest.mark.xfail(strict=True, reason="records have no mean of memory", raises=TypeError)
 def test_means_of_memory() -> None:
     known = {"memory_mean_bytes": 1_500_000_000, "gpu_memory_mean_bytes": 7_250_000_000}
     row = dict(zip(HEADS["labia"], row_of(replace(known_site.jobs()[1], **known), "labia") or [], strict=True))

@@ -243,12 +243,14 @@ def through(tmp_path: Path, *, again: bool = False) -> None:
         3: [("start", 1, 1.0), ("start", 2, 2.0)],
         8: [("end", 2, 7.0)],
         12: [("end", 1, 10.0)],
+        13: [],
+        14: [],
     }
     node = None
     for now, events in news.items():
         for kind, job, at in events:
             drop(spool, kind, job, at, node="n1", cpus=1, cluster="c", exit_code="0:0")
-        node = None if again else node
+        node = None if again and events else node
         while True:
             try:
                 node = node or node_at(tmp_path, now)
@@ -260,9 +262,6 @@ def through(tmp_path: Path, *, again: bool = False) -> None:
                 node = None
             except EverywattError:
                 assert node is None, "only a start may be refused"
-    for _ in range(2):  # the next seconds
-        node.listen()
-        node.settle()
     assert node is not None and (node.running, node.waiting) == (0, 0)
 
 
@@ -798,7 +797,6 @@ def test_a_node_needs_neither_pyarrow_nor_duckdb(tape: Path, tmp_path: Path) -> 
     assert {key: row.energy_uj is not None for key, row in stored(tmp_path).items()} == {1: True, 2: True}
 
 
-@pytest.mark.xfail(strict=True, reason="memory of jobs is not added up")
 def test_mean_memory_of_a_job_is_that_of_its_processes(tape: Path, tmp_path: Path) -> None:
     """Each process of the tape has 1 MiB, job 1 two of them. A job's cards are added up."""
     accounts: dict[str, Account] = {}

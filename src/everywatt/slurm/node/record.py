@@ -85,7 +85,19 @@ def record(
         gpu_utilisation=sum(gpu.mean_utilisation for gpu in gpus) / len(gpus) if gpus else None,
         complete=job.complete,
         note=job.note,
+        memory_mean_bytes=_mean(account.memory_byte_s, account.observed_s),
+        gpu_memory_mean_bytes=_gpu_mean_bytes(account),
     )
+
+
+def _mean(total: float | None, seconds: float) -> int | None:
+    return None if total is None or seconds <= 0 else round(total / seconds)
+
+
+def _gpu_mean_bytes(account: Account) -> int | None:
+    means = [_mean(*held) for held in account.gpu_memory_byte_s.values()]
+    known = [mean for mean in means if mean is not None]
+    return sum(known) if known else None
 
 
 def _waste_uj(job: NodeJob, account: Account, gpus: Sequence[GpuUse], length_s: float) -> int:
