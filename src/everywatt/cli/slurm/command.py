@@ -7,6 +7,7 @@ from everywatt.cli.common.parts import parts
 PARTS: dict[str, tuple[str, str]] = {
     "jobs": ("everywatt.cli.slurm.jobs", "List jobs with what each cost, or add them up."),
     "job": ("everywatt.cli.slurm.job", "Show one job in full, and what of its allocation it did not use."),
+    "top": ("everywatt.cli.slurm.top", "List the jobs that run now, by power."),
     "summary": ("everywatt.cli.slurm.summary", "A few lines of your jobs, as a message after login."),
     "report": ("everywatt.cli.slurm.report", "A month of a site as a page or a table."),
     "daily": ("everywatt.cli.slurm.daily", "The daily work of a site: compact, join sacct, carbon, users' folders."),

@@ -11,6 +11,7 @@ from everywatt.core.device import is_gpu
 from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.node_jobs import NodeJob
+from everywatt.slurm.node.state import State
 from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, StepEnergy
 
 NOT_SEEN: Final = "no process of it was seen, and it had no GPU: too short, or its processes are in no cgroup of Slurm"
@@ -88,6 +89,12 @@ def record(
         memory_mean_bytes=_mean(account.memory_byte_s, account.observed_s),
         gpu_memory_mean_bytes=_gpu_mean_bytes(account),
     )
+
+
+def running(state: State, now_s: float) -> list[JobOnNode]:
+    """Jobs of a node that run, as their records would be if they ended now."""
+    jobs = [replace(job, end_s=now_s) for job in state.jobs if job.end_s is None]
+    return [record(job, state.accounts.get(job.key), {}, "") for job in jobs]
 
 
 def _mean(total: float | None, seconds: float) -> int | None:
