@@ -132,7 +132,6 @@ def test_any_single_call_may_fail_or_write_half(tmp_path, monkeypatch, name):
                 return  # it has no more calls than that
 
 
-@pytest.mark.xfail(strict=True, reason="what is read back is another name")
 def test_names_of_files_that_are_no_text_come_back_as_they_were(tmp_path):
     name = os.fsdecode(b"caf\xe9")
     item = Item(0, name, name, {"input": name})
