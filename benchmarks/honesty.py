@@ -50,6 +50,8 @@ CARDS = 16 * len(lab.CASES)
 CPUS = {"broadwell": "6/79", "icelake": "6/106"}  # family and model of the recorded servers
 CURVES = ("constant:200W", "square:90W,330W,0.7s", "square:90W,330W,7.3s", "sine:210W,120W,11s")  # of an agent's cards
 SHORTEST_HALF_S = 6.5  # shorter halves are too little to calibrate on
+UNKNOWN, PART_TIME = ", card unknown", ", counter of a part-time sensor"
+KINDS = {"": lab.KNOWN_CARDS, UNKNOWN: lab.UNKNOWN_CARDS, PART_TIME: lab.PART_TIME_COUNTERS}
 SIMULATED, RECORDED = "simulator", "recordings of real cards"
 HEADS = ["", "n", "of", "50 %", "80 %", "95 %", "interval of that", "± % (median)", "score", ""]
 
@@ -100,26 +102,25 @@ def _add(rows: Rows, name: str, answers: lab.Answers, units: float, least: float
         rows[name] = Row(answers, units, least)
 
 
-def over_devices(cards: int = CARDS, windows: int = 3, known: bool = True, seed: int = 1) -> tuple[Rows, Rows]:
+def over_devices(cards: int = CARDS, windows: int = 3, kind: str = "", seed: int = 1) -> tuple[Rows, Rows]:
     """By path, and by load for `Run.energy`; drawn cards, one load each in turn."""
     paths: Rows = {}
     loads: Rows = {}
-    least = LEAST if known else LEAST_UNKNOWN
-    of = "" if known else ", card unknown"
+    least = LEAST_UNKNOWN if kind == UNKNOWN else LEAST
     spans = [(a, a + length) for a, length in zip(np.arange(5.0, 56.0, 2.5), [0.2, 0.5, 2.0] * 7, strict=True)]
     with tempfile.TemporaryDirectory() as scratch:
         for number in range(cards):
-            rng = np.random.default_rng((seed, number, known))
+            rng = np.random.default_rng((seed, number, list(KINDS).index(kind)))
             case = tuple(lab.CASES)[number % len(lab.CASES)]
             folder = Path(scratch) / str(number)
             folder.mkdir()
-            recorded = lab.recorded_case(case, lab.drawn_card(rng, known), folder / "run.tape", rng, spans)
+            recorded = lab.recorded_case(case, lab.drawn_card(rng, KINDS[kind]), folder / "run.tape", rng, spans)
             found = [lab.by_windows(recorded, length, windows, rng) for length in LENGTHS_S]
             asked = found[0] + found[1] + found[2]
-            _add(paths, f"Run.energy{of}", asked, 1, least)
-            _add(loads, f"{case}{of}", asked, 1, least)
+            _add(paths, f"Run.energy{kind}", asked, 1, least)
+            _add(loads, f"{case}{kind}", asked, 1, least)
             for path, ask in SPAN_PATHS.items():
-                _add(paths, f"{path}{of}", ask(recorded), 1, least)
+                _add(paths, f"{path}{kind}", ask(recorded), 1, least)
     return paths, loads
 
 
@@ -410,12 +411,13 @@ def main(quick: bool = False) -> None:
         widths(data, 40 if quick else 200)
         return
     paths, loads = over_devices(2 * len(lab.CASES) if quick else CARDS)
-    unknown, unknown_loads = over_devices(len(lab.CASES) if quick else 4 * len(lab.CASES), known=False)
-    paths |= unknown
+    for kind in (UNKNOWN, PART_TIME):
+        more, more_loads = over_devices(len(lab.CASES) if quick else 4 * len(lab.CASES), kind=kind)
+        paths, loads = paths | more, loads | more_loads
     paths["agent's series, read back"] = series_read_back(30.0 if quick else 90.0)
     paths["Slurm job"] = slurm_jobs(10 if quick else 60)
     _table("By path, over simulated cards and nodes", paths, "honesty-paths")
-    _table("Run.energy by load, over simulated cards", loads | unknown_loads, "honesty-loads")
+    _table("Run.energy by load, over simulated cards", loads, "honesty-loads")
     fixed = f"{100 * paths['Run.energy'].answers.within(0.05):.1f} %"
     common.OUT.text(f"Run.energy with a fixed ± 5 % instead would hold {fixed}.\n")
     found = imports(data, 60 if quick else 200)

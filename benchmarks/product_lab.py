@@ -42,7 +42,6 @@ IDLE_S = ((0.0, 4.0), (28.0, 31.0))  # stretches in which every load rests: at t
 BRACKET_S = 0.001  # a recorder knows the time of a publication to about this
 DRIVER_WINDOW_S = 0.2  # over which a driver averages utilisation
 DRIVER_READ_S = 0.16
-RECORDINGS = ("A100_step", "A100_square", "RTX3090_step", "RTX3090_square")
 RECORDED_CARDS = {"A100": "NVIDIA A100-PCIE-40GB", "RTX3090": "NVIDIA GeForce RTX 3090"}
 ROOT = "root"
 LOG_ZONE_H = 1  # the logs' clocks were UTC+1
@@ -191,8 +190,9 @@ SENSORS: dict[str, Sensor] = {
 
 
 # What is known of real cards (`gpu_known`): a name that the product knows, driver, reading, and the range of what such
-# cards really average. The last two are in no table.
-KNOWN_CARDS: tuple[tuple[str, str, gpu_known.Reading, tuple[float, float]], ...] = (
+# cards really average of each period (or, of a counter, what the sensor behind it sees).
+Cards = tuple[tuple[str, str, gpu_known.Reading, tuple[float, float]], ...]
+KNOWN_CARDS: Cards = (
     ("NVIDIA A100-PCIE-40GB", "525.60", "draw", (0.018, 0.025)),
     ("NVIDIA H100 PCIe", "535.54", "instant", (0.022, 0.025)),
     ("NVIDIA GeForce RTX 3090", "535.54", "instant", (0.1, 0.1)),
@@ -205,28 +205,33 @@ KNOWN_CARDS: tuple[tuple[str, str, gpu_known.Reading, tuple[float, float]], ...]
     ("NVIDIA GeForce RTX 4090", "535.54", "counter", (0.1, 0.1)),
     ("NVIDIA GeForce RTX 3090", "535.54", "counter", (0.1, 0.1)),
 )
-UNKNOWN_CARDS: tuple[tuple[str, str, gpu_known.Reading, tuple[float, float]], ...] = (
+UNKNOWN_CARDS: Cards = (
     ("NVIDIA Z900", "600.10", "draw", (0.025, 0.1)),
     ("NVIDIA Z900", "600.10", "draw", (1.0, 1.0)),
 )
+PART_TIME_COUNTERS: Cards = (
+    ("NVIDIA A100-PCIE-40GB", "525.60", "counter", (0.018, 0.025)),
+    ("NVIDIA H100 PCIe", "535.54", "counter", (0.022, 0.025)),
+)
 
 
-def drawn_card(rng: np.random.Generator, known: bool = True) -> Sensor:
-    """A card as real ones are: its window and period of one of `KNOWN_CARDS`, gain and offset near a measured card's.
+def drawn_card(rng: np.random.Generator, cards: Cards = KNOWN_CARDS) -> Sensor:
+    """A card as real ones are: its window and period of one of these, gain and offset near a measured card's.
 
     What the product knows of it is what it knows of that name, without the measured cards of the model that gain and
     offset were drawn from.
     """
-    cards = KNOWN_CARDS if known else UNKNOWN_CARDS
     name, driver, reading, windows = cards[rng.integers(len(cards))]
     real = gpu_known.CARDS[rng.integers(len(gpu_known.CARDS))]
     limit_w = gpu_known.board_limit_w(name) or 300.0
     facts = gpu_known.facts_for(name, driver, limit_w, reading, leave_out=(real.model,))
-    period_s = facts.period_s or (0.1 if known else float(rng.choice([0.02, 0.05, 0.1])))
+    period_s = facts.period_s or float(rng.choice([0.02, 0.05, 0.1]))
+    window_s = float(rng.uniform(*windows))
     return Sensor(
         counter=reading == "counter",
         period_s=period_s,
-        window_s=float(rng.uniform(*windows)),
+        window_s=window_s,
+        seen_s=window_s if reading == "counter" and window_s < period_s else None,
         gain=1 + (real.gradient_pct + rng.normal(0, 0.5)) / 100,
         offset_w=limit_w * (real.offset_w / real.limit_w + rng.normal(0, 0.003)),
         max_w=limit_w,

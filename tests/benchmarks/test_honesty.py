@@ -9,17 +9,21 @@ from benchmark_labs import honesty, product  # noqa: F401 - fixtures
 SPAN_PATHS = ("span", "ledger by span", "batch item", "LLM query")
 # Not honest yet: the path, and why.
 UNKNOWN = "a card that is in no table may average over far more than its period"
-WAITS = {f"{path}, card unknown": UNKNOWN for path in ("Run.energy", *SPAN_PATHS)}
+PART_TIME = "a counter is taken as exact also where the sensor behind it sees a part of each period"
+KINDS = {"": "", ", card unknown": UNKNOWN, ", counter of a part-time sensor": PART_TIME}
+WAITS = {f"{path}{kind}": why for kind, why in KINDS.items() if why for path in ("Run.energy", *SPAN_PATHS)}
 
 
 @pytest.fixture(scope="module")
 def found(honesty, tmp_path_factory):  # noqa: F811
     """Coverage by path, over a few cards of every load."""
     known, _ = honesty.over_devices(2 * len(honesty.lab.CASES), windows=2)
-    unknown, _ = honesty.over_devices(len(honesty.lab.CASES), windows=2, known=False)
+    unknown, _ = honesty.over_devices(len(honesty.lab.CASES), windows=2, kind=honesty.UNKNOWN)
+    counters, _ = honesty.over_devices(len(honesty.lab.CASES) // 2, windows=2, kind=honesty.PART_TIME)
     return {
         **known,
         **unknown,
+        **counters,
         "agent's series, read back": honesty.series_read_back(
             15.0, curves=("square:90W,330W,0.7s", "sine:210W,120W,11s")
         ),
@@ -29,7 +33,7 @@ def found(honesty, tmp_path_factory):  # noqa: F811
 
 
 PATHS = [
-    *(f"{path}{of}" for of in ("", ", card unknown") for path in ("Run.energy", *SPAN_PATHS)),
+    *(f"{path}{kind}" for kind in KINDS for path in ("Run.energy", *SPAN_PATHS)),
     "agent's series, read back",
     "Slurm job",
     *(f"import, {way}: {card}_square {length} s" for card in ("A100", "RTX3090") for length in ("0.25", "1", "3")
