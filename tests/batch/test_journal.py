@@ -1,5 +1,8 @@
 """The journal keeps what was written, whatever happens to the last line."""
 
+import errno
+import os
+
 import pytest
 
 from everywatt.batch.items import Item
@@ -99,3 +102,43 @@ def test_a_damaged_line_is_left_out_and_told(tmp_path):
     history = read_journal(tmp_path)
     assert (history.states, history.collected) == ({}, {"1"})
     assert history.trouble == ["line 1 of the journal is damaged and was skipped: KeyError('index')"]
+
+
+@pytest.mark.parametrize("name", ["write", "fsync"])
+def test_any_single_call_may_fail_or_write_half(tmp_path, monkeypatch, name):
+    """Nothing is lost that a later line can bring along; what is lost is said when the journal is closed."""
+    real = {one: getattr(os, one) for one in ("write", "fsync")}
+    for nth in range(1, 30):
+        for half in (False, True):
+            folder = tmp_path / f"{nth}{half}"
+            folder.mkdir()
+            left = [nth]
+
+            def fail(fd, *data, left=left, half=half):
+                left[0] -= 1
+                if half and data and left[0] == 1:
+                    return real[name](fd, data[0][: len(data[0]) // 2])  # and the next call fails
+                if left[0] == 0:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                return real[name](fd, *data)
+
+            monkeypatch.setattr(os, name, fail)
+            why = write(folder).close()
+            monkeypatch.undo()
+            found = read_journal(folder)
+            whole = {key: state.status for key, state in found.states.items()}
+            assert why or whole == {"a": DONE, "b": FAILED, "c": PENDING, "d": RUNNING}
+            if left[0] > 0:
+                return  # it has no more calls than that
+
+
+def test_names_of_files_that_are_no_text_come_back_as_they_were(tmp_path):
+    name = os.fsdecode(b"caf\xe9")
+    item = Item(0, name, name, {"input": name})
+    journal = Journal(tmp_path)
+    journal.batch(["x", name], [item], [])
+    journal.start(item, Attempt(1, "gpu.0", 0, "s"))
+    journal.end(item, 1, DONE, {"exit_code": 0}, final=True)
+    assert journal.close() == ""
+    found = read_journal(tmp_path)
+    assert found.command == ["x", name] and found.states[name].item == item and found.states[name].status == DONE

@@ -21,8 +21,10 @@ from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Oddities, join
 from everywatt.meters.capture import Capture, next_turn_ns
 from everywatt.meters.journal import Journal, journal_blocks, journals, kind_of, tail_of, whole_size
+from everywatt.meters.omegawatt_csv import read_blocks
 from everywatt.meters.omegawatt_serial import Decoder
 from everywatt.meters.ring_buffer import Landing, landing_path
+from everywatt.meters.stats import stats
 from everywatt.sim.omegawatt import OmegawattBox, numbered
 
 pytest.importorskip("pyarrow")
@@ -353,3 +355,18 @@ def test_the_hour_of_the_rotation(monkeypatch):
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_bad_frames_of_text_are_those_of_the_statistics(boxes, tmp_path):
+    lines = boxes.text(200, 6).splitlines()
+    for place, flag in ((20, "false"), (21, "FALSE"), (40, "false")):
+        at, _, *cells = lines[place].split(",")
+        lines[place] = ",".join([at, flag, *("" for _ in cells)])
+    at, flag, _, *cells = lines[60].split(",")
+    lines[60] = ",".join([at, flag, "nan", *cells])
+    capture = Capture("-", tmp_path, "box", "text", turn=None)
+    data = "\n".join([*lines, ""]).encode()
+    for piece in (data[:5000], data[5000:]):
+        capture._take(piece, time.time_ns())
+    told = stats(read_blocks([data], Oddities()))
+    assert told is not None and capture.progress.bad == told.bad == 4

@@ -1,5 +1,6 @@
 """The Slurm test cluster itself: what other tests stand on."""
 
+import json
 import os
 import subprocess
 import sys
@@ -112,6 +113,21 @@ def test_a_prolog_whose_program_is_on_a_hung_mount_lets_jobs_run(tmp_path, with_
         job = cluster.sbatch("#!/bin/sh\ntrue\n")
         cluster.until(lambda: cluster.states(job) == {str(job): "COMPLETED"}, "the job has run", 20)
         assert cluster.node_state("node1") in ("IDLE", "COMPLETING", "ALLOCATED", "MIXED")
+
+
+def test_nodes_are_checked_from_anywhere(slurm, tmp_path):
+    """Nothing is installed on these nodes, and each of them says so."""
+    words = [sys.executable, "-m", "everywatt", "slurm", "check", "--json", "--nodes=node[1-2]"]
+    words += [f"--{name}={tmp_path / name}" for name in ("folder", "spool", "store")]
+    env = {**slurm.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run([*words, f"--slurm-conf={slurm.conf}"], env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1, done.stderr
+    nodes = json.loads(done.stdout)["nodes"]
+    assert list(nodes) == ["node1", "node2"]
+    for checks in nodes.values():
+        state = {check["name"]: check["verdict"] == "pass" for check in checks}
+        assert state.pop("clock", None) is not None  # as this machine's is
+        assert {name for name, ok in state.items() if ok} == {"program", "hook time", "GPUs", "recorder"}
 
 
 def ours(folder: str) -> list[int]:

@@ -150,6 +150,21 @@ def test_a_recorder_that_answers_again_records_the_rest(tmp_path: Path, when: st
             assert run.energy(device="gpu.0").joules > 0.8 * 24_000
 
 
+def test_a_span_that_finds_the_recorder_answering_again_is_there_once(tmp_path: Path) -> None:
+    with VirtualWorld(tmp_path, cpu="constant:100W") as world:
+        Meter("other", sensors=["virtual"], estimate=False).start()
+        world.time.stop(world.recorder, 5)
+        with Meter("work", sensors=["virtual"], estimate=False) as meter:
+            for number in range(20):
+                with meter.span("step", number=number):
+                    world.sleep(0.5)
+        tapes = load(meter.run.path).tapes
+        assert len(tapes) == 2
+        for tape in tapes:
+            steps = [span.attributes["number"] for span in tape.spans() if span.name == "step"]
+            assert len(steps) == len(set(steps)) > 1
+
+
 def test_a_tape_that_its_recorder_opened_too_late_is_no_part_of_the_figure(tmp_path: Path) -> None:
     """The program gave up waiting and wrote its own; what the recorder had until then is not the program's."""
     with VirtualWorld(tmp_path, cpu="constant:100W") as world:

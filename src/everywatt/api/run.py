@@ -490,9 +490,9 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
     if not tapes:
         raise failures[0]
     # A tape that its recorder opened when the program had gone on without it is not the program's.
-    replaced = {tape.meta.get("replaces") for tape in tapes}
-    tapes = [tape for tape in tapes if tape.path.name not in replaced]
-    return Run(path, tapes, [str(error) for error in failures])
+    replaced = [tape.meta.get("replaces") for tape in tapes]
+    kept = [tape for tape in tapes if tape.path.name not in replaced]
+    return Run(path, kept or tapes, [str(error) for error in failures])
 
 
 def _opened(file: Path) -> Tape:

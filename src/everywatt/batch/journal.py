@@ -134,7 +134,11 @@ class Journal:
         return why and f"{self.path} could not be written ({why}): a resumed batch will run some items again."
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        self._unwritten += dumps(record).encode() + b"\n"
+        try:
+            line = json.dumps(record, allow_nan=False)  # in ASCII: a name that is no text has to come back as it was
+        except (TypeError, ValueError):
+            line = dumps(record)
+        self._unwritten += line.encode() + b"\n"
         self._flush()
 
     def _flush(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from everywatt.doctor.checkup import check_up
 from everywatt.doctor.diagnose import Diagnosis
 from everywatt.doctor.permissions import by_hand, counters, fix
 from everywatt.sensors.base import Report
+from everywatt.slurm.node.hooks import DEFAULT_SPOOL
 
 
 @click.command(cls=Verb)
@@ -60,6 +61,12 @@ def command(
     fixed = _fix(machine, output) if mend else []
     settings = settings_here(quiet=output.quiet)
     diagnosis = check_up(machine, settings.home, options=settings.options)
+    if (settings.slurm_spool or DEFAULT_SPOOL).is_dir():  # a node of Slurm
+        from everywatt.cli.slurm.check import SLURM_CONF, here
+        from everywatt.slurm.node.check import check_node
+
+        site, node = here(settings.slurm_spool, settings.slurm_store)
+        diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *check_node(site, node, SLURM_CONF)))
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     if output.json_to is None:
         rows = [[check.verdict, check.name, check.seen, check.cure] for check in diagnosis.checks]

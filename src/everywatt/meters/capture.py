@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ from everywatt.meters.reader import QUIET_S, Reader
 from everywatt.meters.ring_buffer import SHARED, Landing, landing_path
 
 SYNC_EVERY_S = 30.0
+
+_BAD = re.compile(rb"\s*\d+\.\d+\s*[,;]\s*(?:false\b|true\b.*\b(?:nan|inf))", re.IGNORECASE)  # a line of a bad frame
 
 
 @dataclass
@@ -199,6 +202,7 @@ class Capture:
         lines = (self._line + data).split(b"\n")
         self._line = lines.pop()[-65_536:]
         self.progress.frames += len(lines)
+        self.progress.bad += sum(_BAD.match(line) is not None for line in lines)
         self._header = next((line for line in lines if HEADER.search(line)), self._header)
 
     def _mind(self) -> None:

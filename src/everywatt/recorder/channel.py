@@ -19,21 +19,26 @@ if TYPE_CHECKING:
 MOST_BACKLOG = 64 << 20
 PATIENCE_S = 2.0  # how long in all a program waits for a recorder that shows no sign of life
 SILENCE_S = 1.5  # how long at once, so that a little is left for one that comes back
+RECOVERY = 300  # seconds after which a second of patience is there again
 SIGN_S = 0.5  # a recorder at work shows a sign of life more often than this; so much silence costs no patience
 LONGEST_S = 60.0  # and one that does nothing but show signs of life is given up in the end
 EDGES_ONLY_S = 3600.0  # without a recorder a counter may be read once an hour, and that is no gap
 
 
 class Patience:
-    """How long a program still waits for silent recorders: so long in all, for the whole recording."""
+    """How long a program still waits for silent recorders: two seconds in all, and a little more after minutes."""
 
-    def __init__(self, clock: Clock, left_s: float = PATIENCE_S) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.left_s = left_s
+        self.left_s = PATIENCE_S
+        self._asked_ns = clock.monotonic_ns()
 
     def deadline_ns(self, most_s: float = SILENCE_S) -> int:
         """Until when to wait for the next sign of life."""
-        return self.clock.monotonic_ns() + round(min(most_s, self.left_s) * NS)
+        now_ns = self.clock.monotonic_ns()
+        self.left_s = min(PATIENCE_S, self.left_s + (now_ns - self._asked_ns) / NS / RECOVERY)
+        self._asked_ns = now_ns
+        return now_ns + round(min(most_s, self.left_s) * NS)
 
     def spend(self, since_ns: int) -> None:
         """Count the silence since then."""
@@ -63,14 +68,6 @@ class Remote:
     def fileno(self) -> int:
         """The socket's descriptor."""
         return self._sock.fileno()
-
-    def gone(self) -> bool:
-        """Whether the recorder has hung up."""
-        try:
-            self.received()
-        except (OSError, EOFError):
-            return True
-        return False
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Hand over a message. Raises OSError where the recorder is gone."""
@@ -122,13 +119,20 @@ class Remote:
                 raise TimeoutError(f"no response for {(now_ns - since_ns) / NS:.1f} s")
             self._clock.poll(self._sock.fileno(), write=bool(self._backlog), timeout_s=(deadline_ns - now_ns) / NS)
             self._push()
-            if self.received():
+            if self._received():
                 self._patience.spend(since_ns)
                 since_ns = self._clock.monotonic_ns()
                 deadline_ns = self._patience.deadline_ns(silence_s)
 
-    def received(self) -> bool:
-        """Take what has come from the recorder, without waiting; False for nothing. EOFError: it has hung up."""
+    def heard(self) -> bool:
+        """Whether anything has come from the recorder that nobody waits for. OSError, EOFError: it is gone."""
+        found = self._received()
+        while self._reply() is not None:
+            pass
+        return found
+
+    def _received(self) -> bool:
+        """Take what has come from the recorder, without waiting."""
         try:
             data = self._sock.recv(1 << 16)
         except (BlockingIOError, InterruptedError):
@@ -183,11 +187,7 @@ class Local:
         """There is no socket."""
         return -1
 
-    def gone(self) -> bool:
-        """This process writes the tape itself."""
-        return False
-
-    def received(self) -> bool:
+    def heard(self) -> bool:
         """This process answers to itself."""
         return True
 

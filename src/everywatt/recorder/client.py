@@ -335,9 +335,9 @@ class Recording:
             if self._idle():
                 return
             self._return_to_recorder()
-            heard = False
+            heard = True
             try:
-                heard = self._channel.received()
+                heard = self._channel.heard()
             except (OSError, EOFError):
                 self._revive()
             self._looks = 0 if heard else self._looks + 1
@@ -362,7 +362,7 @@ class Recording:
                 reply = self._ask({"op": "close", "linger": linger})
                 if reply.get("sealed") is False:  # a full disk, say: others must know how the spans ended
                     self._revive("The recorder could not write the tape.")
-                    reply = {**self._channel.request({"op": "close"}), **reply}
+                    self._channel.close()
                 if not reply.get("ok", True):
                     self.notes.append(str(reply.get("error")))
                 self.notes += [note for note in reply.get("notes", ()) if note not in self.notes]
@@ -385,7 +385,8 @@ class Recording:
         if edges:
             message = {**message, "edges": [(name, *row) for name, row in edges]}
             self._edges = self._edges[0] or message["edges"], message["edges"]
-        self._return_to_recorder()
+        if self._return_to_recorder() and message["op"] == "span_open":
+            return  # it has been opened again with the others
         try:
             self._channel.send(message)
         except OSError:
@@ -408,18 +409,19 @@ class Recording:
                 self._revive()
         return {"ok": False, "error": "The recorder died repeatedly."}
 
-    def _return_to_recorder(self) -> None:
+    def _return_to_recorder(self) -> bool:
         """Go on with the recorder that was given up, where it answers again (or has ended, so that one can start)."""
         if self._late is None or self._patience.left_s <= 0:
-            return
+            return False
         try:
-            if not self._late.received():
-                return
+            if not self._late.heard():
+                return False
         except (OSError, EOFError):
             pass
         self._late.close()
         self._late = None
-        self._revive(said="The recorder answers again.")
+        self._revive(said="The recorder answers again")
+        return True
 
     def _revive(self, silent: str = "", said: str = "The recorder ended unexpectedly") -> None:
         """Go on in a further segment with another recorder; spans that are open are opened there again.

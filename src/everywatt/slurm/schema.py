@@ -92,6 +92,8 @@ class JobOnNode:
     complete: bool = True
     note: str = ""
     written_s: float = 0.0  # of two records of one job on one node the later one counts
+    memory_mean_bytes: int | None = None  # of its processes together, over the time that was observed
+    gpu_memory_mean_bytes: int | None = None  # of its GPUs together
 
     @property
     def key(self) -> tuple[str, int, int, str]:

@@ -29,6 +29,12 @@ def rows(path: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
+def test_means_of_memory() -> None:
+    known = {"memory_mean_bytes": 1_500_000_000, "gpu_memory_mean_bytes": 7_250_000_000}
+    row = dict(zip(HEADS["labia"], row_of(replace(known_site.jobs()[1], **known), "labia") or [], strict=True))
+    assert (row["Avg. GPU RAM USAGE (Gb)"], row["Avg. CPU RAM USAGE (Gb)"]) == ("7.250", "1.500")
+
+
 def test_the_old_columns() -> None:
     job = known_site.jobs()[1]
     row = row_of(replace(job, cpu_s=43_200.0, cpus=8.0), "labia") or []

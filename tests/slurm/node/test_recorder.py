@@ -14,6 +14,8 @@ import pytest
 from machines import Process, write_machine
 from tapes import UTC_NS
 
+from everywatt.cli.main import main
+from everywatt.cli.slurm import top
 from everywatt.core.clocks import NS, FakeClock
 from everywatt.core.errors import EverywattError
 from everywatt.slurm.lists import expand, indices
@@ -25,7 +27,7 @@ from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.job_spans import shown
 from everywatt.slurm.node.node_jobs import NodeJob, NodeJobs
 from everywatt.slurm.node.presence import AGENT, holder, leave, take_place
-from everywatt.slurm.node.record import record
+from everywatt.slurm.node.record import record, running
 from everywatt.slurm.node.recorder import Node, tapes_in
 from everywatt.slurm.node.scontrol import parse_job, parse_pids
 from everywatt.slurm.node.spool import Event, forget
@@ -146,7 +148,7 @@ def node_at(tmp_path: Path, now: float, boot: str = "b") -> Node:
         spool,
         Store(tmp_path / "store"),
         tapes_in(tmp_path / "tape"),
-        ask=lambda jobs, node, conf: {job: {"account": "phys", "name": f"job {job}"} for job in jobs},
+        ask=lambda jobs, node, conf: {job: {"account": "evil", "name": f"job {job}"} for job in jobs},
         clock=FakeClock(round(now * NS), utc_offset_ns=round(T0 * NS)),
         boot=boot,
     )
@@ -161,7 +163,7 @@ def test_jobs_end_in_the_store_with_what_they_cost(tape: Path, tmp_path: Path) -
     spool = tmp_path / "spool"
     make_spool(spool)
     for job, cpus, end in ((1, 2, 10), (2, 1, 7)):
-        drop(spool, "start", job, 1, node="n1", user="ada", uid=1000, cpus=cpus, cluster="c", period="2s")
+        drop(spool, "start", job, 1, node="n1", user="ada", account="phys", cpus=cpus, cluster="c", period="2s")
         drop(spool, "end", job, end, node="n1", exit_code="0:0" if job == 1 else "2:0")
     node = node_at(tmp_path, 12)
     assert node.listen() == 4
@@ -243,12 +245,14 @@ def through(tmp_path: Path, *, again: bool = False) -> None:
         3: [("start", 1, 1.0), ("start", 2, 2.0)],
         8: [("end", 2, 7.0)],
         12: [("end", 1, 10.0)],
+        13: [],
+        14: [],
     }
     node = None
     for now, events in news.items():
         for kind, job, at in events:
             drop(spool, kind, job, at, node="n1", cpus=1, cluster="c", exit_code="0:0")
-        node = None if again else node
+        node = None if again and events else node
         while True:
             try:
                 node = node or node_at(tmp_path, now)
@@ -260,9 +264,6 @@ def through(tmp_path: Path, *, again: bool = False) -> None:
                 node = None
             except EverywattError:
                 assert node is None, "only a start may be refused"
-    for _ in range(2):  # the next seconds
-        node.listen()
-        node.settle()
     assert node is not None and (node.running, node.waiting) == (0, 0)
 
 
@@ -685,7 +686,7 @@ def test_a_slow_controller_holds_nobody_up(tape: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr("everywatt.slurm.node.recorder.SLOW_S", 9.0)
     node.listen()
     assert node.settle() == 2
-    assert stored(tmp_path)[1].account == "phys"
+    assert (stored(tmp_path)[1].account, stored(tmp_path)[1].name) == ("", "job 1"), "who it belongs to, a hook says"
 
 
 def test_a_job_whose_start_was_not_told_has_what_its_processes_were_charged_with():
@@ -796,3 +797,35 @@ def test_a_node_needs_neither_pyarrow_nor_duckdb(tape: Path, tmp_path: Path) -> 
     done = subprocess.run([sys.executable, "-c", script, *words], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, "n1: 2 jobs recorded, 0 are running."), done.stderr
     assert {key: row.energy_uj is not None for key, row in stored(tmp_path).items()} == {1: True, 2: True}
+
+
+def test_mean_memory_of_a_job_is_that_of_its_processes(tape: Path, tmp_path: Path) -> None:
+    """Each process of the tape has 1 MiB, job 1 two of them. A job's cards are added up."""
+    accounts: dict[str, Account] = {}
+    jobs = [NodeJob(1, 0, T0 + 1, T0 + 11, cpus=2.0, gpus=[0]), NodeJob(2, 0, T0 + 1, T0 + 6, cpus=1.0)]
+    book(Tape.open(tape), "n1", jobs, accounts, T0 + 1, T0 + 11, {})
+    made = [record(job, accounts[job.key], {}, "cpu") for job in jobs]
+    assert made[0].memory_mean_bytes == pytest.approx(2 << 20, rel=0.02)
+    assert made[0].gpu_memory_mean_bytes is None, "it was not read"
+    held = {"gpu.0": [60.0, 10.0], "gpu.1": [30.0, 10.0]}
+    account = Account(observed_s=10.0, gpu_memory_byte_s=held)
+    assert record(NodeJob(1, 0, T0, T0 + 10, gpus=[0, 1]), account, {}, "").gpu_memory_mean_bytes == 9
+
+
+def test_top_lists_what_runs(tape: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Job 1 has two CPUs busy and job 2 one of the same machine; job 3 has ended."""
+    make_spool(tmp_path / "spool")
+    for job, cpus in ((1, 2), (2, 1), (3, 1)):
+        drop(tmp_path / "spool", "start", job, 1, node="n1", user="ada", cpus=cpus, account=f"a{job}")
+    drop(tmp_path / "spool", "end", 3, 2, node="n1")
+    node = node_at(tmp_path, 12)
+    node.listen()
+    node.settle()
+    rows = [top._row(job) for job in running(State.read(tmp_path / "spool" / "node.json"), T0 + 11)]
+    assert [row["job_id"] for row in rows] == ["1", "2"]
+    assert rows[0]["power_w"] == pytest.approx(2 * rows[1]["power_w"], rel=0.02)
+    assert rows[0]["energy_j"] == pytest.approx(10 * rows[0]["power_w"], rel=0.02)
+    assert main(["slurm", "top", "--spool", str(tmp_path / "spool")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[1:3]] == [["1", "ada", "a1"], ["2", "ada", "a2"]]
+    assert main(["slurm", "top", "--spool", str(tmp_path / "nowhere")]) == 2

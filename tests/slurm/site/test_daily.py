@@ -162,3 +162,14 @@ def test_day_and_night_of_utc(store: Store) -> None:
     daily(store, date(2026, 11, 14), FACTORS)
     assert json.loads((store.path / "daily" / "2026-11-14.json").read_text())["total"]["jobs"] == 0
     assert T0 % 86_400 == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to be another user")
+@pytest.mark.xfail(strict=True, reason="it is not said why a folder cannot be reached")
+def test_a_store_that_users_cannot_pass_through_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with pytest.raises(UsageError, match="passed through") as told:
+        make_folder(tmp_path, Person("nobody", 65534, 65534))
+    assert told.value.cure == f"chmod o+x {tmp_path}"
+    tmp_path.chmod(0o711)
+    assert make_folder(tmp_path, Person("nobody", 65534, 65534)).is_dir()

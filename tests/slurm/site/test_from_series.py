@@ -6,7 +6,7 @@ import pytest
 from api_server import ApiServer
 
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.slurm.site.from_series import jobs_of_series
+from everywatt.slurm.site.from_series import jobs_of_series, running_in_series
 from everywatt.slurm.site.totals import Wanted
 
 WANTED = Wanted(since_s=1_000.0, until_s=4_600.0)
@@ -81,3 +81,20 @@ def test_a_counter_that_stays_is_no_job_that_runs(told, end_s, state):
     with ApiServer(answer) as server:
         (job,) = jobs_of_series(server.url, WANTED)
     assert (job["start_s"], job["end_s"], job["state"]) == (1000.0, end_s, state)
+
+
+def test_what_runs_now():
+    def answer(asked):
+        query = asked.body.decode()
+        if "job_info" in query:
+            metrics = [{"exported_job": "7", "user": "ada", "instance": node} for node in ("n1", "n2")]
+            result = [{"metric": metric, "value": [1, "1"]} for metric in [*metrics, {"job": "8", "instance": "n1"}]]
+        else:
+            watts = {"7": "30", "8": "90", "9": "5"} if "rate" in query else {"7": "1000", "8": "50", "9": "7"}
+            result = [{"metric": {"owner": owner}, "value": [1, value]} for owner, value in watts.items()]
+        return 200, {}, json.dumps({"status": "success", "data": {"result": result}}).encode()
+
+    with ApiServer(answer) as server:
+        rows = running_in_series(server.url, 5000.0)
+    told = [(row["job_id"], row["user"], row["nodes"], row["power_w"], row["energy_j"]) for row in rows]
+    assert told == [("8", "", ["n1"], 90.0, 50.0), ("7", "ada", ["n1", "n2"], 30.0, 1000.0)], "job 9 is not here"

@@ -7,6 +7,7 @@ from everywatt.cli.common.parts import parts
 PARTS: dict[str, tuple[str, str]] = {
     "jobs": ("everywatt.cli.slurm.jobs", "List jobs with their energy, or add them up."),
     "job": ("everywatt.cli.slurm.job", "Show one job in full, and what it did not use of its allocation."),
+    "top": ("everywatt.cli.slurm.top", "List the jobs that run now, by power."),
     "summary": ("everywatt.cli.slurm.summary", "Print a few lines about your jobs, for a login message."),
     "report": ("everywatt.cli.slurm.report", "Report a month of a site as a page or a table."),
     "daily": ("everywatt.cli.slurm.daily", "Do the daily work of a site: compact, join sacct, carbon, users' folders."),
@@ -15,6 +16,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "import": ("everywatt.cli.slurm.import_", "Read a tree of jobs of Lab-IA into the store."),
     "wall": ("everywatt.cli.slurm.wall", "Add the energy measured by wattmeters to jobs."),
     "install": ("everywatt.cli.slurm.install", "Write the Slurm hooks and systemd units of a node."),
+    "check": ("everywatt.cli.slurm.check", "Check that nodes have what they need to record their jobs."),
     "node": ("everywatt.cli.slurm.node", "Record the jobs of this node into the store."),
 }
 

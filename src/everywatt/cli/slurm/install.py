@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import FOLDER, spool_of, spool_option
 from everywatt.core.config import resolve
 from everywatt.core.units import parse_duration_s
+from everywatt.doctor.diagnose import Verdict
+from everywatt.slurm.node.check import check_node
 from everywatt.slurm.node.hooks import (
     DEFAULT_FOLDER,
     DEFAULT_STORE,
@@ -83,6 +86,9 @@ def command(
             "slurm_conf": lines,
         },
     )
+    for check in () if print_only else check_node(site, socket.gethostname().partition(".")[0], slurm_conf):
+        if check.verdict is Verdict.FAIL and check.name != "slurm.conf":
+            output.warn(f"{check.name}: {check.seen} ({check.cure})")
     if output.json_to is not None:
         return
     if print_only:

@@ -1,8 +1,8 @@
 """Lab-IA's table of each user: new jobs are added in the old columns, once, sorted by date, by one writer at a time.
 
 Both generations are written: `labia` in kWh with seconds, `co2` in Wh with `1h2min3s` and four columns of emissions.
-A figure is a job's own share with its share of idle, which is what the old figures held; the old tables had means of
-memory, which a record does not have: those cells stay empty, and are not zero. A job on several nodes has several rows.
+A figure is a job's own share with its share of idle, which is what the old figures held; means of
+memory are in GB. What a record does not know stays empty, and is not zero. A job on several nodes has several rows.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def row_of(job: JobOnNode, generation: str, grams: Grams | None = None) -> list[
         f"{datetime.fromtimestamp(job.start_s):%Y-%m-%d %H:%M:%S}",
         time,
         _text(gpu_wh / scale),
-        "",
+        _gigabytes(job.gpu_memory_mean_bytes),
         _text(None if job.gpu_utilisation is None else 100 * job.gpu_utilisation, 2),
         _text(cpu_wh / scale),
-        "",
+        _gigabytes(job.memory_mean_bytes),
         _text(None if used is None else 100 * used, 2),
     ]
     if generation == "co2":
@@ -133,6 +133,10 @@ def _write(path: Path, rows: Iterable[Sequence[str]], generation: str) -> None:
 
 def _wh(parts: Iterable[DeviceEnergy]) -> float:
     return sum(part.energy_uj + part.idle_uj for part in parts) / UJ_PER_WH
+
+
+def _gigabytes(size_bytes: int | None) -> str:
+    return _text(None if size_bytes is None else size_bytes / 1e9, 3)
 
 
 def _text(value: float | None, decimals: int = 6) -> str:

@@ -25,7 +25,9 @@ class Account:
     memory_peak_bytes: int | None = None
     gpu_busy_s: dict[str, float] = field(default_factory=dict)
     gpu_known_s: dict[str, float] = field(default_factory=dict)
-    gpu_memory_bytes: dict[str, int] = field(default_factory=dict)
+    gpu_memory_bytes: dict[str, int] = field(default_factory=dict)  # the most
+    memory_byte_s: float | None = None  # bytes times seconds, for the mean
+    gpu_memory_byte_s: dict[str, list[float]] = field(default_factory=dict)  # the same by GPU, and the seconds
     pedigree: str = ""
 
     def to_dict(self) -> dict[str, Any]:

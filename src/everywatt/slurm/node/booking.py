@@ -25,7 +25,7 @@ from everywatt.ledger.split.amounts import apportion, microjoules
 from everywatt.ledger.use.account import tape_use
 from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.node_jobs import NodeJob
-from everywatt.slurm.node.tape_use import gpu_busy_s, gpu_memory_peak_bytes, step_times
+from everywatt.slurm.node.tape_use import gpu_busy_s, gpu_memory_bytes, memory_mean_bytes, step_times
 from everywatt.slurm.schema import NodeHour
 from everywatt.tape.reader import Tape
 
@@ -125,6 +125,7 @@ def _book_piece(
     totals: dict[str, dict[str, int]] = {}
     low_ns, high_ns = tape.from_utc_ns(round(low_s * NS)), tape.from_utc_ns(round(high_s * NS))
     times = step_times(tape, low_ns, high_ns) if here else {}
+    memory = memory_mean_bytes(tape, low_ns, high_ns) if here else {}
     for entry in made.entries:
         job_id, _, step = entry.owner.id.removeprefix("slurm:").partition(".")
         runs = by_id.get(job_id, []) if entry.owner.kind is OwnerKind.JOB and entry.owner.id != HOST_JOB else []
@@ -138,6 +139,8 @@ def _book_piece(
             job = _which(runs, low_s, high_s)
             account = accounts.setdefault(job.key, Account())
             _charge(account, entry, amounts, step, times.get(entry.owner.id, (low_s, high_s)))
+            if entry.owner.id in memory:
+                account.memory_byte_s = (account.memory_byte_s or 0.0) + memory[entry.owner.id] * (high_s - low_s)
             for device in amounts:
                 account.budgets[device] = account.budgets.get(device, Budget()) + parts[device].budget
     _charge_gpus_alone(made, here, accounts, totals, low_s, high_s)
@@ -248,9 +251,12 @@ def _note_gpus(tape: Tape, here: Sequence[NodeJob], accounts: dict[str, Account]
             busy_s, known_s = gpu_busy_s(tape, gpu, start_ns, end_ns)
             account.gpu_busy_s[gpu] = account.gpu_busy_s.get(gpu, 0.0) + busy_s
             account.gpu_known_s[gpu] = account.gpu_known_s.get(gpu, 0.0) + known_s
-            peak = gpu_memory_peak_bytes(tape, gpu, start_ns, end_ns)
-            if peak is not None:
-                account.gpu_memory_bytes[gpu] = max(account.gpu_memory_bytes.get(gpu, 0), peak)
+            memory = gpu_memory_bytes(tape, gpu, start_ns, end_ns)
+            if memory is not None:
+                account.gpu_memory_bytes[gpu] = max(account.gpu_memory_bytes.get(gpu, 0), memory[0])
+                byte_s, seconds = account.gpu_memory_byte_s.get(gpu, (0.0, 0.0))
+                more_s = (end_ns - start_ns) / NS
+                account.gpu_memory_byte_s[gpu] = [byte_s + memory[1] * more_s, seconds + more_s]
 
 
 def _inside(job: NodeJob, low_s: float, high_s: float) -> float:

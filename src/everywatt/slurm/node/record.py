@@ -11,6 +11,7 @@ from everywatt.core.device import is_gpu
 from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.node_jobs import NodeJob
+from everywatt.slurm.node.state import State
 from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, StepEnergy
 
 NOT_SEEN: Final = (
@@ -87,7 +88,25 @@ def record(
         gpu_utilisation=sum(gpu.mean_utilisation for gpu in gpus) / len(gpus) if gpus else None,
         complete=job.complete,
         note=job.note,
+        memory_mean_bytes=_mean(account.memory_byte_s, account.observed_s),
+        gpu_memory_mean_bytes=_gpu_mean_bytes(account),
     )
+
+
+def running(state: State, now_s: float) -> list[JobOnNode]:
+    """Jobs of a node that run, as their records would be if they ended now."""
+    jobs = [replace(job, end_s=now_s) for job in state.jobs if job.end_s is None]
+    return [record(job, state.accounts.get(job.key), {}, "") for job in jobs]
+
+
+def _mean(total: float | None, seconds: float) -> int | None:
+    return None if total is None or seconds <= 0 else round(total / seconds)
+
+
+def _gpu_mean_bytes(account: Account) -> int | None:
+    means = [_mean(*held) for held in account.gpu_memory_byte_s.values()]
+    known = [mean for mean in means if mean is not None]
+    return sum(known) if known else None
 
 
 def _waste_uj(job: NodeJob, account: Account, gpus: Sequence[GpuUse], length_s: float) -> int:

@@ -221,9 +221,9 @@ class Node:
     def _complete(self, job: NodeJob, answer: Mapping[str, Any]) -> None:
         """Add what scontrol says and hooks do not know: at the start, and how it ended."""
         ended = job.end_s is not None
-        told = dict(answer)
-        state = str(told.pop("state", ""))
-        later = told.pop("restart", 0) > job.restart  # what it says is of a later run: this one was requeued
+        told = {name: value for name, value in answer.items() if name in scontrol.TELLS}
+        state = str(answer.get("state", ""))
+        later = answer.get("restart", 0) > job.restart  # what it says is of a later run: this one was requeued
         if ended:
             told.pop("memory_bytes", None)
             if later or state in ("PENDING", "REQUEUED"):

@@ -15,6 +15,9 @@ from typing import Any, Final
 from everywatt.slurm.lists import expand
 
 TIMEOUT_S: Final = 5.0
+TELLS: Final = frozenset(
+    {"array_job_id", "array_task_id", "het_job_id", "het_offset", "name", "submit_s", "suspended_s", "memory_bytes"}
+)  # facts of a job that are taken from scontrol, beside its state and restarts
 _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)")
 _OWN = re.compile(r" UserId=\S+\(\d+\) GroupId=\S+\(\d+\) MCS_label=")
 _UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

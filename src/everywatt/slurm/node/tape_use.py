@@ -10,6 +10,7 @@ from everywatt.core.clocks import NS
 from everywatt.ledger.groups import grouper
 from everywatt.ledger.owners import OwnerKind
 from everywatt.ledger.use.account import tape_use
+from everywatt.ledger.use.dram import memory_held
 from everywatt.tape.reader import Tape
 
 
@@ -28,14 +29,29 @@ def gpu_busy_s(tape: Tape, gpu: str, start_ns: int, end_ns: int) -> tuple[float,
     return (share * seconds, seconds) if share == share else (0.0, 0.0)
 
 
-def gpu_memory_peak_bytes(tape: Tape, gpu: str, start_ns: int, end_ns: int) -> int | None:
-    """The most memory of a GPU that was in use between two instants; None where it was not read."""
+def gpu_memory_bytes(tape: Tape, gpu: str, start_ns: int, end_ns: int) -> tuple[int, float] | None:
+    """The most memory of a GPU that was in use between two instants, and the mean; None where it was not read."""
     found = tape_use(tape).channel(tape, f"{gpu}.memory")
     if found is None:
         return None
     low, high = np.searchsorted(found.at_ns, (start_ns, end_ns))
     inside = found.values[low:high]
-    return int(inside.max()) if len(inside) else None
+    return (int(inside.max()), float(inside.mean())) if len(inside) else None
+
+
+def memory_mean_bytes(tape: Tape, start_ns: int, end_ns: int) -> dict[str, float]:
+    """Mean resident memory of the processes of each step, by its owner's id in the ledger, between two instants."""
+    processes = tape_use(tape).processes
+    held = None if processes is None else memory_held(processes, "rss_bytes", [(start_ns, end_ns)])
+    found: dict[str, float] = {}
+    if processes is None or held is None:
+        return found
+    own = grouper("step", [tape])
+    for number in np.flatnonzero(held.mean_bytes).tolist():
+        owner = own(tape, processes.processes[number])
+        if owner.kind is OwnerKind.JOB:
+            found[owner.id] = found.get(owner.id, 0.0) + float(held.mean_bytes[number])
+    return found
 
 
 def step_times(tape: Tape, start_ns: int, end_ns: int) -> dict[str, tuple[float, float]]:

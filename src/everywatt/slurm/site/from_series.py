@@ -22,6 +22,7 @@ TIMEOUT_S: Final = 60.0
 STEPS: Final = 1_000
 LEAST_STEP_S: Final = 15.0
 LOOK_BACK: Final = "5m"
+RATE: Final = "2m"
 MAX_BYTES: Final = 512 << 20
 SORTS: Final[Mapping[str, Any]] = {
     "end": lambda row: row["end_s"],
@@ -38,8 +39,7 @@ def jobs_of_series(url: str, wanted: Wanted, sort: str = "end", limit: int | Non
     """The jobs that were there between two instants, as rows of `totals.jobs`."""
     if sort not in SORTS:
         raise UsageError(f"Series cannot be sorted by '{sort}'.", cure=f"one of: {', '.join(SORTS)}")
-    limits = Limits(silence_s=TIMEOUT_S, total_s=TIMEOUT_S, body_bytes=MAX_BYTES)
-    client = Client(url.rstrip("/"), limits=limits, proxies=True)
+    client = _client(url)
     step_s = max((wanted.until_s - wanted.since_s) / STEPS, LEAST_STEP_S)
     joules, cpu_s = (_risen(client, metric, wanted) for metric in (ENERGY, CPU))
     seen = _seen(client, wanted, step_s)
@@ -55,6 +55,36 @@ def jobs_of_series(url: str, wanted: Wanted, sort: str = "end", limit: int | Non
     rows = [_row(owner, job, seen.get(owner), about.get(owner, {}), wanted, step_s) for owner, job in jobs.items()]
     kept = [row for row in rows if _fits(row, wanted)]
     return sorted(kept, key=SORTS[sort])[:limit]
+
+
+def running_in_series(url: str, now_s: float) -> list[dict[str, Any]]:
+    """Jobs that are here now, the most powerful first: watts of the last two minutes, joules so far, by job."""
+    client = _client(url)
+    watts, joules = (
+        _by_owner(client, f"sum by (owner) ({query})", now_s) for query in (f"rate({ENERGY}[{RATE}])", ENERGY)
+    )
+    rows: list[dict[str, Any]] = []
+    for entry in _ask(client, "query", {"query": INFO, "time": f"{now_s:.3f}"}):
+        labels = entry["metric"]
+        owner = _job_label(labels)
+        row = next((row for row in rows if row["job_id"] == owner), None)
+        if row is None:
+            row = {name: labels.get(name, "") for name in ("user", "account", "partition")}
+            row |= {"job_id": owner, "nodes": [], "power_w": watts.get(owner), "energy_j": joules.get(owner)}
+            rows.append(row | {"idle_j": None, "waste_j": None, "elapsed_s": None})
+            row = rows[-1]
+        row["nodes"] = sorted({*row["nodes"], labels.get("instance", "")})
+    return sorted(rows, key=lambda row: -(row["power_w"] or 0.0))
+
+
+def _by_owner(client: Client, query: str, at_s: float) -> dict[str, float]:
+    found = _ask(client, "query", {"query": query, "time": f"{at_s:.3f}"})
+    return {str(entry["metric"].get("owner", "")): float(entry["value"][1]) for entry in found}
+
+
+def _client(url: str) -> Client:
+    limits = Limits(silence_s=TIMEOUT_S, total_s=TIMEOUT_S, body_bytes=MAX_BYTES)
+    return Client(url.rstrip("/"), limits=limits, proxies=True)
 
 
 def _row(

@@ -1,0 +1,75 @@
+"""`everywatt slurm top`: jobs that run, by power."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everywatt.cli.common.options import Verb, output_options
+from everywatt.cli.common.output import Output
+from everywatt.cli.slurm.common import spool_of, spool_option
+from everywatt.core.errors import UsageError
+from everywatt.core.format import format_duration, format_joules, format_watts
+from everywatt.core.tables import Table
+from everywatt.slurm.node.record import running
+from everywatt.slurm.node.state import STATE, State
+from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.site.from_series import running_in_series
+
+UJ = 1_000_000
+HEADERS = ("JOB", "USER", "ACCOUNT", "NODES", "TIME", "POWER", "ENERGY", "IDLE SHARE", "WASTE")
+
+
+@click.command(cls=Verb)
+@click.option("--from", "url", metavar="URL", help="A Prometheus or VictoriaMetrics that agents feed: the whole site.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many jobs.")
+@spool_option
+@output_options
+def command(url: str | None, limit: int | None, spool: Path | None, output: Output) -> None:
+    """List the jobs that run now, the most powerful first, with what they cost so far.
+
+    On a node POWER is a job's mean since its start, and WASTE the idle power of what it was given and does not use.
+    With --from it is the power of the last two minutes on all nodes; series have no idle share and no waste.
+    """
+    now_s = time.time()
+    if url is not None:
+        rows = running_in_series(url, now_s)
+    else:
+        path = spool_of(spool) / STATE
+        if not path.exists():
+            raise UsageError(f"No jobs are recorded here: {path} is not there.", cure="--from URL, or run it on a node")
+        rows = sorted((_row(job) for job in running(State.read(path), now_s)), key=lambda row: -(row["power_w"] or 0.0))
+    rows = rows[:limit]
+    output.json("slurm-top", {"jobs": rows, "from": url})
+    if output.json_to is None:
+        cells = [_cells(row) for row in rows]
+        output.table(Table.of(*HEADERS, rows=cells, right=range(3, len(HEADERS))))
+        watts = [row["power_w"] for row in rows if row["power_w"] is not None]
+        output.text(f"{len(rows)} jobs run" + (f", {format_watts(sum(watts))}." if watts else "."))
+
+
+def _row(job: JobOnNode) -> dict[str, Any]:
+    seconds = (job.end_s - job.start_s) * job.coverage
+    return {
+        "job_id": job.shown_id,
+        "user": job.user,
+        "account": job.account,
+        "partition": job.partition,
+        "nodes": [job.node],
+        "elapsed_s": job.end_s - job.start_s,
+        "power_w": None if job.energy_uj is None or seconds <= 0 else job.energy_uj / UJ / seconds,
+        "energy_j": None if job.energy_uj is None else job.energy_uj / UJ,
+        "idle_j": None if job.idle_uj is None else job.idle_uj / UJ,
+        "waste_j": None if job.waste_uj is None else job.waste_uj / UJ,
+    }
+
+
+def _cells(row: Mapping[str, Any]) -> list[str | float | None]:
+    power = None if row["power_w"] is None else format_watts(row["power_w"])
+    joules = [None if row[name] is None else format_joules(row[name]) for name in ("energy_j", "idle_j", "waste_j")]
+    elapsed = None if row["elapsed_s"] is None else format_duration(row["elapsed_s"])
+    return [row["job_id"], row["user"], row["account"] or None, len(row["nodes"]), elapsed, power, *joules]
