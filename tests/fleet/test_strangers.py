@@ -58,7 +58,9 @@ def pages(tmp_path):
     threading.Thread(target=lambda: lines.extend(process.stderr), daemon=True).start()
     text = ""
     while not text.endswith("}\n"):
-        text += process.stdout.readline()
+        line = process.stdout.readline()
+        assert line, lines
+        text += line
     try:
         yield json.loads(text)["url"] + "api/runs", process.pid, lambda: len(lines)
     finally:
