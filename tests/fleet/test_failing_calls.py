@@ -28,6 +28,8 @@ def carried_out(fault: Fault) -> list[str]:
             world.io.faults.append(fault)
             began_ns, said, ended_ns = world.now_ns, [], 0
             for seconds in (6.0, 2.0):
+                if seconds < 6.0:
+                    world.io.faults.clear()
                 try:
                     agent = world.agent(period_s=PERIOD_S, rotate_s=2.0)
                 except (EverywattError, OSError) as error:
@@ -45,7 +47,6 @@ def carried_out(fault: Fault) -> list[str]:
                 except (Exception, AssertionError) as error:
                     wrong.append(f"the agent ends with {type(error).__name__}: {error}")
                 said += agent.said
-                world.io.faults.clear()
             ended_ns = world.now_ns
             if not told:
                 wrong.append("nothing was ever reported")
@@ -81,6 +82,11 @@ def check(nth: int, number: int, times: int) -> None:
 def test_one_call_fails(first):
     for place, nth in enumerate(range(first, first + 24, 3)):
         check(nth, (errno.ENOSPC, errno.EIO, errno.EMFILE)[place % 3], 1)
+
+
+@pytest.mark.parametrize("nth", [60, 100, 150])
+def test_what_cannot_be_written_until_the_end_is_not_reported(nth):
+    check(nth, errno.ENOSPC, 10**6)
 
 
 @pytest.mark.long

@@ -23,6 +23,7 @@ from everywatt.fleet import jobs as job_providers
 from everywatt.fleet import segments, state
 from everywatt.fleet.exporting import Exporter, MetricSource
 from everywatt.fleet.loop import Loop
+from everywatt.fleet.metrics import Series
 from everywatt.fleet.notify import Notifier
 from everywatt.fleet.options import RELOADABLE, AgentOptions
 from everywatt.fleet.owners import Accounts, Places
@@ -88,6 +89,8 @@ class Agent:
         self._sealing: Task | None = None
         self._lock: Any = None
         self._said = 0
+        self._durable: dict[Series, tuple[float | None, int | None]] = {}
+        self._written = True
 
     # The beginning.
 
@@ -240,6 +243,7 @@ class Agent:
         if not self.watcher.settle(now_ns, anyway=self.loop.stop):
             return False
         self.exporter.registry.lock.acquire()  # until it is flushed
+        self._durable = self.exporter.registry.counters()
         self.exporter.more = self._more()
         steps = self.exporter.utc.steps
         self.exporter.update(now_ns)
@@ -257,8 +261,9 @@ class Agent:
         }
         return more if self.sender is None else more | dict(self.sender.figures())
 
-    def _after_flush(self, now_ns: int) -> None:
+    def _after_flush(self, now_ns: int, written: bool) -> None:
         assert self.exporter is not None
+        self._publish(written)
         self.exporter.registry.lock.release()
         self.snapshots += 1
         self._flush_with_reads(now_ns)
@@ -267,6 +272,13 @@ class Agent:
         if now_ns >= self._state_ns:
             self._state_ns = now_ns + (SMALL_STATE_NS if self.options.small else STATE_NS)
             self._save()
+
+    def _publish(self, written: bool) -> None:
+        """Show counters as they are now, or as they were while the tape does not take what they are now."""
+        assert self.exporter is not None
+        self._written = written
+        if not written:
+            self.exporter.registry.restore(self._durable)
 
     def _flush_with_reads(self, now_ns: int) -> None:
         """Let the next flush share the wake-up in which everything is read."""
@@ -316,9 +328,11 @@ class Agent:
         self.watcher.settle(now_ns, anyway=True)
         assert self.exporter is not None
         with self.exporter.registry.lock:
+            self._durable = self.exporter.registry.counters()
             self.exporter.update(now_ns)
             old.tell(now_ns, self.exporter.news(now_ns))
             old.write(now_ns)
+            self._publish(old.written)
         cut_ns = old.cut_ns(now_ns)
         try:
             session = self._new_session(segments.number_of(old.writer.path) + 1, cut_ns)
@@ -401,7 +415,7 @@ class Agent:
         """All series as text, with the further names that were asked for."""
         if self.exporter is None:
             return ""
-        if not self.options.compat:
+        if not self.options.compat or not self._written:  # the others' counters would go back after a restart
             return self.exporter.registry.text(open_metrics=open_metrics)
         ours = self.exporter.registry.text(open_metrics=open_metrics)
         source = MetricSource(self.watcher, self._reports, self.exporter.utc, self.watcher.clock.monotonic_ns())

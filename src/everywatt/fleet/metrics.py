@@ -143,6 +143,16 @@ class Registry:
     def __len__(self) -> int:
         return sum(map(len, self._series.values()))
 
+    def counters(self) -> dict[Series, tuple[float | None, int | None]]:
+        """What counters say now, for `restore`."""
+        return {series: (series.value, series.at_ms) for series in self if series.family.type == "counter"}
+
+    def restore(self, before: Mapping[Series, tuple[float | None, int | None]]) -> None:
+        """Let counters say what they said before: what is not on the tape would be taken back after a restart."""
+        for series in self:
+            if series.family.type == "counter":
+                series.value, series.at_ms = before.get(series, (None, None))
+
     def text(self, *, open_metrics: bool = False, names: Iterable[str] | None = None) -> str:
         """All values as text; every metric with its HELP and TYPE (and UNIT), in a fixed order."""
         out: list[str] = []

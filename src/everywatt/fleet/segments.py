@@ -28,7 +28,10 @@ _NUMBER = re.compile(r"-(\d+)\.tape$")
 
 
 class SegmentSession(Session):
-    """A segment being written. `before` is called in time for what it adds to be flushed, `after` when it is."""
+    """A segment being written.
+
+    `before` is called in time for what it adds to be flushed, `after` then, with whether the tape took all of it.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class SegmentSession(Session):
         proc: Path,
         *,
         before: Callable[[int], bool],
-        after: Callable[[int], None],
+        after: Callable[[int, bool], None],
         flush_every_ns: int | None = None,
     ) -> None:
         super().__init__(path, meta, period_ns, clock, proc)
@@ -63,6 +66,11 @@ class SegmentSession(Session):
         """Settle and flush, whatever the time."""
         self._flush(now_ns)
 
+    @property
+    def written(self) -> bool:
+        """Whether the tape has taken everything."""
+        return self._trouble is None
+
     def write(self, now_ns: int) -> None:
         """Flush what was told, without settling."""
         super()._flush(now_ns)
@@ -72,7 +80,7 @@ class SegmentSession(Session):
             self.flush_ns = now_ns + 2 * EARLY_NS  # the processes are about to be read
             return
         super()._flush(now_ns)
-        self._after(now_ns)
+        self._after(now_ns, self.written)
 
     def rows(self, source: Source, rows: Sequence[Row]) -> None:
         super().rows(source, rows)
