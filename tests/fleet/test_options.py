@@ -39,7 +39,7 @@ def test_flags_before_the_file_before_defaults(tmp_path):
         ("[agent\n", "not TOML"),
         ("[agnet]\nowners = 3\n", r"unknown key '\[agnet\]', did you mean 'agent'"),
         ("[agent]\n[prometheus]\n", r"unknown key '\[prometheus\]'\."),
-        ("owners = 3\n", r"'owners' means nothing: options are in the table \[agent\]"),
+        ("owners = 3\n", r"unknown key 'owners': options are in the table \[agent\]"),
         ("sensor = 3\n", r"\[sensor\] is not a table"),
         ("[agent]\nremote-wirte = 'http://store/'\n", "no such option, did you mean 'remote-write'"),
         ("[agent]\nretension = '7d'\n", "no such option, did you mean 'retention'"),

@@ -57,7 +57,7 @@ def test_a_counter_of_kilowatt_hours(tmp_path):
         (b"t,w\nsoon,5\n", {}, "line 2: 'soon' is not a time"),
         (b"t,w\n0,5\n", {"delimiter": "::"}, "not one character"),
         (b"t,w\n0,5\n", {"unit": "kWh"}, "kWh is not a unit of a gauge"),
-        (b"t,w\n0,5\n", {"domain": ""}, "W of what"),
+        (b"t,w\n0,5\n", {"domain": ""}, "needs a domain"),
         (b"t,w\n0,5\n", {"zone_h": "CET"}, "not a number of hours"),
         (b"t,w\n0," + b"5" * 200_000 + b"\n", {}, "line 2: field larger"),
     ],
