@@ -159,7 +159,8 @@ def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, second
         if width_j:
             terms.append(Term("edges", f"edge:{device}:{source.channel.name}:{at_ns}", sign * width_j))
     if reading.aliasing_j:
-        terms.append(Term("aliasing", f"aliasing:{device}:{source.channel.name}", reading.aliasing_j))
+        # Cards of one model look at the same part of each period, and often work in step: they miss the same.
+        terms.append(Term("aliasing", f"aliasing:{facts.cards or device}", reading.aliasing_j))
     if reading.below_j or reading.above_j:
         hidden = f"hidden:{device}:{source.channel.name}:{start_ns}:{end_ns}"
         bounds.append(Bound("aliasing", hidden, reading.below_j, reading.above_j))
