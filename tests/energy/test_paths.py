@@ -46,12 +46,12 @@ def test_a_log_that_does_not_name_its_card(product, tmp_path, name):
 @pytest.mark.parametrize(
     ("window_s", "known"),
     [
-        pytest.param(0.025, False, marks=pytest.mark.xfail(strict=True, reason="taken to see its whole period")),
+        (0.025, False),
         (0.1, False),
-        pytest.param(1.0, False, marks=pytest.mark.xfail(strict=True, reason="never taken to be a moving average")),
-        pytest.param(0.025, True, marks=pytest.mark.xfail(strict=True, reason="15 ms spikes fall between looks")),
+        (1.0, False),
+        (0.025, True),
         (0.1, True),
-        pytest.param(1.0, True, marks=pytest.mark.xfail(strict=True, reason="spikes and ramps inside the average")),
+        (1.0, True),
     ],
 )
 def test_every_load_by_gauges_of_known_and_unknown_averaging_window(product, tmp_path, window_s, known):
@@ -170,7 +170,6 @@ def test_the_benchmark_by_path_asks_imports_windows_spans_and_ledgers(honesty):
     assert all(len(answers) for answers in found.values())
 
 
-@pytest.mark.xfail(strict=True, reason="what equal cards do not see of one load is taken as independent")
 @pytest.mark.parametrize("load", ["square 0.7 s", "telegraph 60 ms", "bursts 7 of 33 ms"])
 def test_equal_cards_in_lock_step_miss_the_same(product, tmp_path, load):
     sensor = product.Sensor(window_s=0.025, model="A100-SXM4-40GB")

@@ -10,7 +10,8 @@ sign; the inner error is common to all windows of one load.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,6 +52,11 @@ class Sampled:
     def half_width_j(self) -> Array:
         """All parts together, in quadrature."""
         return np.sqrt(self.left_j**2 + self.right_j**2 + self.inner_j**2 + self.quantum_j**2)
+
+    def ends(self) -> tuple[Array, Array]:
+        """Lower and upper ends of the intervals, bounds included."""
+        below, above = (0.0 if side is None else side for side in (self.below_j, self.above_j))
+        return self.joules - self.half_width_j - below, self.joules + self.half_width_j + above
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,30 @@ class Curve:
 
     def _look(self, t_s: npt.ArrayLike, knots: Array) -> Array:
         return np.asarray(np.interp(np.asarray(t_s, dtype=np.float64), self._times, knots))
+
+
+class AnyOf(Curve):
+    """One of several curves, and nothing says which: the first one's answers, bounded by the intervals of all."""
+
+    def __init__(self, curves: Sequence[Curve]) -> None:
+        self.__dict__.update(curves[0].__dict__)
+        self._first, self._others = curves[0], curves[1:]
+
+    def energy(self, a_s: npt.ArrayLike, b_s: npt.ArrayLike) -> Sampled:
+        """Energy by the likeliest curve; the bounds reach to the ends of the others' intervals."""
+        first = self._first.energy(a_s, b_s)
+        low, high = first.ends()
+        lows, highs = zip((low, high), *(one.energy(a_s, b_s).ends() for one in self._others), strict=True)
+        below, above = (0.0 if side is None else side for side in (first.below_j, first.above_j))
+        return replace(
+            first,
+            below_j=below + low - np.min(lows, axis=0),
+            above_j=above + np.max(highs, axis=0) - high,
+        )
+
+    def edge_half_width(self, t_s: npt.ArrayLike) -> Array:
+        """The widest of all."""
+        return np.asarray(np.max([one.edge_half_width(t_s) for one in (self._first, *self._others)], axis=0))
 
 
 def _knots(amounts: Array) -> Array:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from everywatt.energy.curve import Z95, Cells, Curve
 from everywatt.energy.median import median
-from everywatt.energy.moving import STEADY, unmove
+from everywatt.energy.moving import MOVED_RANGE, STEADY, climbs, unmove
 from everywatt.energy.steps import LEVEL, place_steps
 from everywatt.energy.unseen_power import (
     BUSY,
@@ -50,10 +50,12 @@ PARTIAL = 0.25
 # Of which less than this share of the period is not seen, it is all seen.
 WHOLE = 0.05
 FEWEST_TOGGLING = 20
-# Isolated steps that it takes, and the share of sudden ones between that of a whole period (its reading in between is
-# within 5 % of a level in 10 % of steps) and that of a quarter of it (78 %).
-FEWEST_STEPS = 4
-SUDDEN = 0.4
+# The share of isolated steps without a reading in between: within 5 % of either level for a whole period, 78 % for a
+# quarter of it; and the odds from which one of the two is ruled out (natural logarithm of 20 to 1).
+SUDDEN_WHOLE, SUDDEN_PART = 0.1, 0.78
+CLEAR_ODDS = 3.0
+# What an averaging sensor averages (NVML's documentation of power usage).
+AVERAGE_S = 1.0
 # Cells that are looked at together, to keep their neighbourhoods small in memory.
 CHUNK = 4096
 # Busy shares are whole percents over the driver's own window, and power takes time to rise and fall: how far a mean
@@ -72,6 +74,9 @@ UNSEEN_LIMIT = 1.5
 # A device that is busy all the time does not draw constant power (decoding a token is a burst of reads): sd of it
 # inside a cell, as a share of the mean, for pulses of 20 ms between 150 and 340 W.
 BUSY_SWING = 0.4
+# Its pulses beat with the readings, so what neighbouring cells do not see is alike: the errors of the two or three cells
+# of a short window partly add up.
+BEATING = 1.3
 # Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
 # mean (sd 0.49 and 0.52 of it).
 UNSEEN_SWING = 0.5
@@ -100,7 +105,7 @@ class GaugeCurve(Curve):
     gap_s          a cell that is longer than this is a gap (default: 3 periods), and its reading speaks for `reach_s`
                    before it (default: a period)
     held_s         the longest that each reading speaks for, where that is known (default: back to the one before)
-    window_s       averaging window (default: as `likely_window` finds it)
+    window_s       averaging window (default: the likeliest of `possible_windows`)
     lag_s          where the window is a guess: how far all readings together may lie beside the time they speak of
     quantum_w      smallest step of a reading
     witness        utilisation of the same device
@@ -140,7 +145,7 @@ class GaugeCurve(Curve):
             held = np.asarray(held_s, dtype=np.float64)
             start = np.where(t - start > held + ROUNDING_S, t - held, start)
         beside = _Beside(toggling(witness, t), low_w, high_w, limit_w)
-        window = likely_window(y, period_s, beside.state) if window_s is None else window_s
+        window = possible_windows(y, period_s, beside.state)[0] if window_s is None else window_s
         if window > 1.2 * period_s:
             cells = _moving(start, t, y, window, unsure, beside)
         else:
@@ -259,6 +264,7 @@ def _partial(
         mean, below, above = found.mean, found.below, found.above
         toggle = np.where(beside.state.maybe, found.toggle, toggle)
         common = np.where(beside.state.sure, found.doubt, common)
+        random = np.where(beside.state.share >= BUSY, BEATING, 1.0) * random
         random, loose, known = np.hypot(random, found.either * length), True, beside.state.sure
     cells = Cells(
         start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip, below_w=below, above_w=above
@@ -315,21 +321,25 @@ def _doubted(cells: Cells, part_time: bool) -> Cells:
     return replace(cells, toggle_w=toggle, common_w=np.hypot(cells.common_w, one_level))
 
 
-def likely_window(y: Array, period: float, state: Toggling | None) -> float:
-    """The averaging window of a sensor of which it is not known, from its readings and what utilisation says of them.
+def possible_windows(y: Array, period: float, state: Toggling | None) -> tuple[float, ...]:
+    """The averaging windows of a GPU's sensor that readings do not rule out, the likeliest first.
 
     Between two levels a sensor that sees its whole period shows a reading in between, one that looks at a part of it
     mostly does not. A load that toggles faster moves the readings of the first little and those of the second much,
-    while it is busy the same share of the time. Where nothing tells, the sensor is taken to see the whole.
+    while it is busy the same share of the time. An average over a second never steps.
     """
     sudden, blurred = _transitions(y)
-    if sudden + blurred >= FEWEST_STEPS:
-        return PARTIAL * period if sudden > SUDDEN * (sudden + blurred) else period
-    if state is None or state.sure.sum() < FEWEST_TOGGLING:
-        return period
-    seen = y[state.sure]
-    swings = float(np.std(seen)) > np.ptp(seen) / 4 and np.ptp(seen) > np.ptp(y) / 2
-    return PARTIAL * period if swings else period
+    odds = sudden * np.log(SUDDEN_PART / SUDDEN_WHOLE) + blurred * np.log((1 - SUDDEN_PART) / (1 - SUDDEN_WHOLE))
+    if abs(odds) < CLEAR_ODDS and state is not None and state.sure.sum() >= FEWEST_TOGGLING:
+        seen = y[state.sure]
+        if float(np.std(seen)) > np.ptp(seen) / 4 and np.ptp(seen) > np.ptp(y) / 2:
+            odds = CLEAR_ODDS
+    found = (period, PARTIAL * period) if odds < CLEAR_ODDS else (PARTIAL * period,)
+    found = found[:1] if odds <= -CLEAR_ODDS else found
+    if AVERAGE_S <= 1.2 * period or not climbs(y):
+        return found
+    moved = np.ptp(y) >= MOVED_RANGE * float(y.max())
+    return (AVERAGE_S, *found) if moved else (*found, AVERAGE_S)
 
 
 def _transitions(y: Array) -> tuple[int, int]:
@@ -416,7 +426,7 @@ def _levels(mean: Array, y: Array, beside: _Beside, period: float) -> _Levels:
         shape = np.where(state.slow[part], mean[part] - near[part].mean(axis=1), 0.0)
         found.mean[part] = np.where(sure, level + shape, mean[part])
         found.doubt[part] = np.where(sure, np.hypot(Z95 * both_sd, hidden), 0.0)
-        found.toggle[part] = np.sqrt(share * (1 - share)) * (high - low)
+        found.toggle[part] = state.swing[part] * (high - low)
         found.either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
         # Where all readings of the toggling load are the same, they keep pace with it: its upper level is anywhere from
         # what they show to the board's limit.
@@ -459,9 +469,17 @@ def _moving(
     # A change that passes through the average raises restlessness too, but there the rule has answered already.
     restless = np.where(found.moved, restlessness(y), np.minimum(restlessness(y), STEADY * np.abs(y)))
     ripple = np.sqrt(2 / 48) * np.pi * window * restless
-    slip = np.hypot(found.slip_j, ripple)
+    # A load whose period is near the window's shows as a faint ripple, however much it swings.
+    reach = max(1, round(window / median(t - start)))
+    ripples = sliding(np.maximum, y, reach) - sliding(np.minimum, y, reach) > LEVEL * np.abs(y)
+    busy = ripples if beside.state is None else ripples & (beside.state.share >= BUSY)
+    hidden = np.where(found.moved & busy, BUSY_SWING * np.abs(y) * window / np.sqrt(48), 0.0)
+    slip = np.maximum(np.hypot(found.slip_j, ripple), hidden)
     zero = np.zeros(len(y))
     toggle = _toggle(y, beside)
+    if beside.state is not None:
+        pulses = beside.state.swing / 2 * np.maximum(y - float(y.min()), 0.0) / np.clip(beside.state.share, IDLE, 1.0)
+        toggle = np.where(beside.state.maybe, np.maximum(toggle, pulses), toggle)
     return Cells(start, t, found.mean_w, own_swing(found.mean_w) / 2, zero, toggle, False, zero, found.common_w, slip)
 
 

@@ -8,10 +8,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.core.channels import Channel, Kind, Pedigree
+from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
-from everywatt.energy.curve import Curve, Sampled
-from everywatt.energy.sampling import GAP_PERIODS, CounterCurve, GaugeCurve, likely_window
+from everywatt.energy.curve import AnyOf, Curve, Sampled
+from everywatt.energy.sampling import GAP_PERIODS, CounterCurve, GaugeCurve, possible_windows
 from everywatt.energy.spacing import publishing_s, spacing_s
 from everywatt.energy.unseen_power import Witness, toggling
 
@@ -92,15 +92,21 @@ class Ticks:
         usual = spacing_s(steps)
         return usual if usual > 1.5 * self.period_s else self.period_s
 
-    @cached_property
+    @property
     def window_s(self) -> float:
-        """What a gauge averages over: as known, else as its readings and utilisation suggest."""
+        """What a gauge averages over: as known, else the likeliest by its readings and utilisation."""
+        return self.windows_s[0]
+
+    @cached_property
+    def windows_s(self) -> tuple[float, ...]:
+        """What a gauge may average over, the likeliest first; a GPU's gauge of which it is not known may be any."""
         known = self.channel.facts.window_s
         if known is not None or self.channel.kind is Kind.COUNTER:
-            return self.period_s if known is None else known
+            return (self.period_s if known is None else known,)
         own = self.real & np.isfinite(self.watts)
         state = toggling(self._shifted_witness(), self._seconds(self.at_ns[own]))
-        return likely_window(self.watts[own], self.spacing_s, state)
+        found = possible_windows(self.watts[own], self.spacing_s, state)
+        return found if self.channel.domain is Domain.GPU else (min(found[0], self.spacing_s),)
 
     @property
     def plain(self) -> bool:
@@ -128,6 +134,11 @@ class Ticks:
         told = held_s > 0
         told[0] = self.real[0]
         t, half_s = t[told], half_s[told]
+        curves = [self._gauge(t, half_s, told, held_s, window_s) for window_s in self.windows_s]
+        return curves[0] if len(curves) == 1 else AnyOf(curves)
+
+    def _gauge(self, t: Floats, half_s: Floats, told: Flags, held_s: Floats, window_s: float) -> GaugeCurve:
+        facts = self.channel.facts
         return GaugeCurve(
             t,
             self.watts[told],
@@ -136,9 +147,9 @@ class Ticks:
             # The tape's rule: a stretch of close reads (a search for the schedule) makes no gaps of the others.
             gap_s=GAP_PERIODS * self.expected_s,
             reach_s=self.expected_s,
-            window_s=self.window_s,
+            window_s=window_s,
             # Taken as the mean of its period, while it may be the power at its end: half a period later.
-            lag_s=self.spacing_s / 2 if facts.window_s is None else 0.0,
+            lag_s=self.spacing_s / 2 if facts.window_s is None and self.channel.domain is not Domain.GPU else 0.0,
             early_s=t - half_s,
             late_s=t + half_s,
             quantum_w=facts.quantum or 0.0,

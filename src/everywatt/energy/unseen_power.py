@@ -30,6 +30,12 @@ WITNESS_S = 0.2
 _LOOKS_S = WITNESS_S * np.array([[0.0], [1.0], [2.0]])
 # At or below (above) this share the device was idle (busy) all the time; drivers round to whole percents.
 IDLE, BUSY = 0.02, 0.98
+# Below this busy share in every look of the neighbourhood, a device that is busy at all works in short pulses.
+PULSED = 0.18
+# Such a pulse lies anywhere in the 0.2 s of a look and is counted as spread over three of them: sd of what an edge cuts
+# off wrongly, 0.3 of the pulse, as that of a load that toggles inside a cell (SLOWER / √48 of it), and more than
+# twice as much because readings blunt the pulse and may miss it.
+PULSE_EDGE = 10.0
 # Looks that differ by more are of a load that toggles about as fast as they come.
 STEADY_SHARE = 0.2
 # A witness that has moved less than this has not shown that it can tell busy from idle.
@@ -71,10 +77,12 @@ class Witness:
 class Toggling:
     """What utilisation says of cells: `share` busy, `sure` (steadily between idle and busy), `maybe` (some look is).
 
-    `slow` where the share changes from look to look, all around: readings can follow such a load.
+    `slow` where the share changes from look to look, all around: readings can follow such a load. `swing` is the sd of
+    power inside the cell for levels one watt apart.
     """
 
     share: Array
+    swing: Array
     sure: Flags
     maybe: Flags
     slow: Flags
@@ -86,9 +94,13 @@ def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
         return None
     looks = witness.about(end_s)
     between = (looks > IDLE) & (looks < BUSY)
-    sure = np.asarray(between.all(axis=0))
+    # A device that is busy for a little of some looks and never for much works in pulses that fall between readings.
+    pulsed = between.any(axis=0) & (sliding(np.maximum, looks.max(axis=0), 2 * NEAR_CELLS) < PULSED)
+    sure = np.asarray(between.all(axis=0) | pulsed)
+    share = looks.mean(axis=0)
     return Toggling(
-        looks.mean(axis=0),
+        share,
+        np.where(pulsed, PULSE_EDGE * looks.max(axis=0), np.sqrt(share * (1 - share))),
         sure,
         np.asarray(between.any(axis=0)),
         sliding(np.minimum, (sure & (np.ptp(looks, axis=0) > STEADY_SHARE)).astype(np.float64), NEAR_CELLS) > 0,
