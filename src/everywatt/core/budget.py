@@ -2,7 +2,9 @@
 
 Terms with one key are the same unknown error seen through several figures (the gain of one card in two windows, the
 edge that two adjacent windows share with opposite sign), so they add linearly. Terms with different keys are
-independent and add in quadrature. Bounds are not sigmas: they are added whole.
+independent: their standard uncertainties add in quadrature, and the sum is expanded once, with the effective degrees of
+freedom of Welch and Satterthwaite (JCGM 100, G.4). Errors that are partly correlated are written as sums of independent
+ones, each under its key (the factors of their covariance matrix). Bounds are not sigmas: they are added whole.
 """
 
 from __future__ import annotations
@@ -13,13 +15,26 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
+from everywatt.core.stats import Z95, student_factor
+
+# Beyond so many degrees of freedom Student's factor is that of a normal distribution to three digits.
+MANY = 1000
+
+
+def _student(freedom: float) -> float:
+    return Z95 if freedom > MANY else student_factor(max(freedom, 1.0))
+
 
 class Term(NamedTuple):
-    """One source of error: a signed 95 % half-width in joules under a correlation key."""
+    """One source of error: a signed 95 % half-width in joules under a correlation key.
+
+    Its standard uncertainty is that half-width over Student's factor for `freedom` degrees of freedom.
+    """
 
     source: str
     key: str
     joules: float
+    freedom: float = math.inf
 
 
 class Bound(NamedTuple):
@@ -53,7 +68,7 @@ class Budget:
 
     def scaled(self, factor: float) -> Budget:
         """The budget of `factor` times the figure."""
-        terms = tuple([Term(source, key, joules * factor) for source, key, joules in self.terms])
+        terms = tuple([Term(source, key, joules * factor, free) for source, key, joules, free in self.terms])
         if factor >= 0:
             bounds = tuple(Bound(b.source, b.key, b.below * factor, b.above * factor) for b in self.bounds)
         else:
@@ -78,14 +93,40 @@ class Budget:
             widths[bound.source] = widths.get(bound.source, 0.0) + max(bound.below, bound.above)
         return dict(sorted(widths.items(), key=lambda item: -item[1]))
 
-    def sides(self) -> tuple[float, float]:
-        """Joules below and above the figure that the 95 % interval reaches."""
-        spread = math.hypot(*self.by_key().values()) if self.terms else 0.0
-        return (spread + sum(b.below for b in self.bounds), spread + sum(b.above for b in self.bounds))
+    def sides(self, joules: float = 0.0) -> tuple[float, float]:
+        """Joules below and above the figure that the 95 % interval reaches.
+
+        Of an amount of `joules` that cannot be negative: an error of gain is a share of what is true and not of what
+        was read, so it reaches further up than down (the interval holds all amounts whose error explains the reading).
+        """
+        spread = self._expanded() if self.terms else 0.0
+        lean = 0.0
+        if joules > 0 and spread > 0:
+            widths = self.by_key()
+            lean = sum(term.joules * widths[term.key] for term in self.terms if term.source == "gain") / joules
+            lean = min(lean / spread, 1.0)
+        below, above = sum(b.below for b in self.bounds), sum(b.above for b in self.bounds)
+        return spread * (1 - lean) + below, spread * (1 + lean) + above
+
+    def _expanded(self) -> float:
+        """95 % half-width in joules of all terms together."""
+        freedom = {term.key: term.freedom for term in self.terms if term.freedom < math.inf}
+        widths = self.by_key()
+        if not freedom:
+            return math.hypot(*widths.values())
+        standard = {key: width / _student(freedom.get(key, math.inf)) for key, width in widths.items()}
+        combined = math.hypot(*standard.values())
+        fourth = sum(standard[key] ** 4 / free for key, free in freedom.items())
+        # The effective number is rounded down (G.4.2), which also keeps the quantiles to be computed few.
+        return combined * _student(math.floor(min(combined**4 / fourth, MANY)) if fourth > 0 else math.inf)
 
     def to_list(self) -> list[dict[str, Any]]:
         """Plain data for JSON."""
-        rows: list[dict[str, Any]] = [{"source": t.source, "key": t.key, "joules": t.joules} for t in self.terms]
+        rows: list[dict[str, Any]] = [
+            {"source": t.source, "key": t.key, "joules": t.joules}
+            | ({"freedom": t.freedom} if t.freedom < math.inf else {})
+            for t in self.terms
+        ]
         rows += [{"source": b.source, "key": b.key, "below": b.below, "above": b.above} for b in self.bounds]
         return rows
 
@@ -95,7 +136,7 @@ class Budget:
         terms, bounds = [], []
         for row in rows:
             if "joules" in row:
-                terms.append(Term(row["source"], row["key"], row["joules"]))
+                terms.append(Term(row["source"], row["key"], row["joules"], row.get("freedom", math.inf)))
             else:
                 bounds.append(Bound(row["source"], row["key"], row["below"], row["above"]))
         return cls(tuple(terms), tuple(bounds))
@@ -106,7 +147,7 @@ def _merge_terms(terms: Iterable[Term]) -> tuple[Term, ...]:
     found: dict[str | tuple[str, str], Term] = {}
     sums: dict[str | tuple[str, str], float] = {}  # only of those that appear again: most edges do not
     for term in terms:
-        source, key, joules = term
+        source, key, joules, _ = term
         name: str | tuple[str, str] = key
         before = found.get(key)
         if before is not None and before.source != source:  # two sources with one key are rare
@@ -117,5 +158,5 @@ def _merge_terms(terms: Iterable[Term]) -> tuple[Term, ...]:
         else:
             sums[name] = sums.get(name, before.joules) + joules
     for name, joules in sums.items():
-        found[name] = Term(found[name].source, found[name].key, joules)
+        found[name] = found[name]._replace(joules=joules)
     return tuple(found.values())

@@ -50,7 +50,10 @@ class Facts:
     max_w      the most power the device can draw (bounds gaps and several wraps)
     gain_pct   95 % half-width of the gain error, in percent of the reading
     offset_w   95 % half-width of the offset error, in watts
-    cards      label of a sensor family whose gain errors may be shared (cards of one model)
+    correlation  of the two errors, from −1 to 1
+    freedom    degrees of freedom of these half-widths (None: as many as a normal distribution has)
+    cards      label of a sensor family whose errors may be shared (cards of one model)
+    gain_alike, offset_alike  share of the variance of gain and offset that cards of one model have in common
     calibrated gain and offset were fitted against a meter, for this very device
     gain       factor that turns a reading into watts or joules (1 unless calibrated)
     bias_w     watts to add after the factor (0 unless calibrated)
@@ -63,7 +66,11 @@ class Facts:
     max_w: float | None = None
     gain_pct: float | None = None
     offset_w: float | None = None
+    correlation: float = 0.0
+    freedom: float | None = None
     cards: str | None = None
+    gain_alike: float = 1.0
+    offset_alike: float = 1.0
     calibrated: bool = False
     gain: float = 1.0
     bias_w: float = 0.0

@@ -60,8 +60,10 @@ class Energy:
 
     def sides(self) -> tuple[float, float]:
         """Joules below and above the figure that the 95 % interval reaches."""
-        below, above = self.budget.sides()
-        return (below if self.signed or not self.joules or self.joules < 0 else min(below, self.joules)), above
+        if self.signed or not self.joules or self.joules < 0:
+            return self.budget.sides()
+        below, above = self.budget.sides(self.joules)
+        return min(below, self.joules), above
 
     @property
     def value(self) -> float:

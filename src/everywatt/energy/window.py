@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from everywatt.core.budget import Bound, Budget, Term
-from everywatt.core.channels import Channel, Kind, Pedigree
+from everywatt.core.channels import Channel, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, sum_energies, total
 from everywatt.core.format import format_joules
@@ -148,12 +149,11 @@ def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, second
     terms = []
     bounds = []
     gain = max((facts.gain_pct or 0.0) / 100, told.below if told else 0.0)
-    if gain:
-        terms.append(Term("model" if modelled else "gain", f"gain:{family}", joules * gain))
+    if gain or facts.offset_w:
+        sources = ("model", "model") if modelled else ("gain", "offset")
+        terms += _systematic(facts, device, family, joules * gain, (facts.offset_w or 0.0) * seconds, sources)
     if told is not None and told.above > gain:
         bounds.append(Bound("model", f"outside:{family}", 0.0, joules * (told.above - gain)))
-    if facts.offset_w:
-        terms.append(Term("model" if modelled else "offset", f"offset:{family}", facts.offset_w * seconds))
     # A window's start counts with the opposite sign of the same instant as another window's end.
     for at_ns, width_j, sign in ((start_ns, reading.start_width_j, -1.0), (end_ns, reading.end_width_j, 1.0)):
         if width_j:
@@ -167,6 +167,27 @@ def _budget(source: Source, reading: Reading, start_ns: int, end_ns: int, second
     if reading.quantum_j:
         terms.append(Term("quantum", f"quantum:{device}:{source.channel.name}:{start_ns}:{end_ns}", reading.quantum_j))
     return Budget(tuple(terms), tuple(bounds))
+
+
+def _systematic(
+    facts: Facts, device: str, family: str, gain_j: float, offset_j: float, sources: tuple[str, str]
+) -> list[Term]:
+    """Gain and offset as independent factors: what cards of one model share, what is the card's own, and the part of
+    the offset that goes with the gain."""
+    freedom = math.inf if facts.freedom is None else facts.freedom
+    alone = math.sqrt(1 - facts.correlation**2)
+    parts = (
+        (sources[0], "gain", gain_j, facts.gain_alike),
+        (sources[1], "gain", offset_j * facts.correlation, facts.gain_alike),
+        (sources[1], "offset", offset_j * alone, facts.offset_alike),
+    )
+    terms = []
+    for source, name, width_j, alike in parts:
+        shared = 1.0 if family == device else alike
+        for owner, share in ((family, shared), (device, 1 - shared)):
+            if width_j and share > 0:
+                terms.append(Term(source, f"{name}:{owner}", width_j * math.sqrt(share), freedom))
+    return terms
 
 
 def _gaps(

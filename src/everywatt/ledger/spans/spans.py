@@ -247,7 +247,7 @@ def _scaled(account: _Account, amount_uj: int, number: int | None) -> Energy:
     scaled = [
         Term(term.source, term.key, account.aliasing_j[own])
         if term.source == "aliasing" and own is not None
-        else Term(term.source, term.key, term.joules * (timed if term.key.startswith("offset:") else share))
+        else term._replace(joules=term.joules * (timed if "offset" in (term.source, term.key[:6]) else share))
         for term in budget.terms
     ]
     edges = account.edges[number] if number is not None else ()

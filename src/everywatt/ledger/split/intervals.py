@@ -40,11 +40,11 @@ def budgets(
     terms: list[list[Term]] = [[] for _ in names]
     bounds: list[list[Bound]] = [[] for _ in names]
     for term in whole.terms:
-        offset = term.key.startswith("offset:") and idle.method in SEEN
+        offset = "offset" in (term.source, term.key[:6]) and idle.method in SEEN
         shares = by_idle if offset else by_charge if idle.method == "given" else by_all
         for own, share in zip(terms, shares, strict=True):
             if share:
-                own.append(Term(term.source, term.key, term.joules * share))
+                own.append(term._replace(joules=term.joules * share))
     for bound in whole.bounds:
         for limits, share in zip(bounds, by_all, strict=True):
             if share:
