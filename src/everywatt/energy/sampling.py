@@ -58,9 +58,9 @@ CLEAR_ODDS = 3.0
 AVERAGE_S = 1.0
 # Cells that are looked at together, to keep their neighbourhoods small in memory.
 CHUNK = 4096
-# Busy shares are whole percents over the driver's own window, and power takes time to rise and fall: how far a mean
-# that is weighted with a busy share may be off, as a part of the swing between the two levels (sd).
-SHARE_ERROR = 0.025
+# Busy shares are whole percents over the driver's own window of 0.2 s, and power takes up to 5 ms of it to rise and to
+# fall: how far a mean that is weighted with a busy share may be off, as a part of the swing between the levels (sd).
+SHARE_ERROR = 0.02
 # Readings nearby that span less than this share of all readings of the tape show one level only; and how far a mean may
 # then be off, as a part of the swing (sd).
 LONE = 0.3
@@ -74,8 +74,8 @@ UNSEEN_LIMIT = 1.5
 # A device that is busy all the time does not draw constant power (decoding a token is a burst of reads): sd of it
 # inside a cell, as a share of the mean, for pulses of 20 ms between 150 and 340 W.
 BUSY_SWING = 0.4
-# Its pulses beat with the readings, so what neighbouring cells do not see is alike: the errors of the two or three cells
-# of a short window partly add up.
+# Its pulses beat with the readings, so what neighbouring cells do not see is alike: the errors of the two or three
+# cells of a short window partly add up.
 BEATING = 1.3
 # Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
 # mean (sd 0.49 and 0.52 of it).
@@ -336,7 +336,7 @@ def possible_windows(y: Array, period: float, state: Toggling | None) -> tuple[f
             odds = CLEAR_ODDS
     found = (period, PARTIAL * period) if odds < CLEAR_ODDS else (PARTIAL * period,)
     found = found[:1] if odds <= -CLEAR_ODDS else found
-    if AVERAGE_S <= 1.2 * period or not climbs(y):
+    if 1.2 * period >= AVERAGE_S or not climbs(y):
         return found
     moved = np.ptp(y) >= MOVED_RANGE * float(y.max())
     return (AVERAGE_S, *found) if moved else (*found, AVERAGE_S)
