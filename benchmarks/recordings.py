@@ -113,4 +113,4 @@ def calibrate(recording: Recording) -> Calibration:
     """Gain and bias of a card from 1 s windows of its recording."""
     a, b = recording.windows(1.0, 400, seed=7)
     found = recording.curve.energy(a, b)
-    return fit(found.joules, recording.truth(a, b), found.half_width_j)
+    return fit(found.joules, recording.truth(a, b), np.diag((found.half_width_j / 1.96) ** 2))

@@ -230,13 +230,7 @@ def calibrate(product, folder, tmp_path, **card):
     return dispatch([*words, "--uuid", "GPU-1"])
 
 
-OVERCONFIDENT = pytest.mark.xfail(strict=True, reason="the fit error is thrown away, and drift is not allowed for")
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["A100_step", *(pytest.param(n, marks=OVERCONFIDENT) for n in ("A100_square", "RTX3090_step", "RTX3090_square"))],
-)
+@pytest.mark.parametrize("name", ["A100_step", "A100_square", "RTX3090_step", "RTX3090_square"])
 def test_a_card_calibrated_on_the_first_half_holds_on_the_second(product, tmp_path, monkeypatch, name):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     card = {"card": product.RECORDED_CARDS[name.split("_")[0]]}
@@ -250,7 +244,6 @@ def test_a_card_calibrated_on_the_first_half_holds_on_the_second(product, tmp_pa
         assert answers.holds() >= HONEST, (length, answers)
 
 
-@OVERCONFIDENT
 @pytest.mark.parametrize(("card", "widths"), [("A100", (11.0, 6.5, 5.5)), ("RTX3090", (11.5, 3.5, 1.6))])
 def test_a_card_calibrated_on_steps_is_narrow_on_squares(product, tmp_path, monkeypatch, card, widths):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

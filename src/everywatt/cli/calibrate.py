@@ -115,6 +115,8 @@ def _keep(
         str(mine.get("pci_bus_id", "")),
         found.name or str(mine.get("name", "")),
         run.name,
+        left.correlation,
+        left.freedom,
     )
     kept = None
     if not uuid:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -10,19 +11,21 @@ from everywatt.api.run import Run
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import MeasurementRefused
-from everywatt.energy.curve import Z95
+from everywatt.core.stats import Z95, student_factor
 from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, sources
-from everywatt.energy.ticks import Reading
 from everywatt.energy.tolerance import Calibration, fit
 from everywatt.meters.block import Floats
 from everywatt.meters.clock_offset import Offset, estimate
 from everywatt.meters.power import line_of, meter_sources, single
 
-WINDOW_S = 1.0
+# Windows of a comparison: long enough for a few readings each, and as many as a matrix of their errors allows.
+SHORTEST_S, MOST_WINDOWS = 0.25, 400
 LEAST_WINDOWS = 10
 # A shift by which a card's own averaging can look like a clock's is no reason to move anything.
 MOST_HONEST_S = 0.15
+# A gain that is known no better says nothing that was not known before (95 %).
+LEAST_KNOWN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,7 @@ class Found:
     correction: Calibration
 
 
-def compare_with_meter(
-    run: Run, meter: Run, device: str | None = None, meter_device: str | None = None, window_s: float = WINDOW_S
-) -> list[Found]:
+def compare_with_meter(run: Run, meter: Run, device: str | None = None, meter_device: str | None = None) -> list[Found]:
     """Gain and offset of the run's cards (or of one device) against a meter. Both may be the same run.
 
     MeasurementRefused where the two have too little time, or too little change of load, in common.
@@ -58,69 +59,73 @@ def compare_with_meter(
         against = [other for other in truth if other.label != source.label or meter is not run]
         if not against:
             raise MeasurementRefused("A device cannot be its own meter.", cure="--meter-device")
-        found.append(_one(run, source, meter, against, window_s))
+        found.append(_one(run, source, meter, against))
     return found
 
 
-def _one(run: Run, source: Source, meter: Run, truth: list[Source], window_s: float) -> Found:
+def _one(run: Run, source: Source, meter: Run, truth: list[Source]) -> Found:
     own, line = line_of(run, [source]), line_of(meter, truth)
     clock = estimate(line, own)
     shift_s = clock.seconds if clock.seconds is not None and abs(clock.seconds) > MOST_HONEST_S else 0.0
     # A reading on the card's clock at t is the meter's at t + shift.
     start = max(own.t_s[0], line.t_s[0] - shift_s)
     end = min(own.t_s[-1], line.t_s[-1] - shift_s)
-    starts = np.arange(start, end - window_s, window_s / 2)
-    if len(starts) < LEAST_WINDOWS:
+    window_s = max(SHORTEST_S, (end - start) / MOST_WINDOWS)
+    edges = np.arange(start, end, window_s)
+    if len(edges) <= LEAST_WINDOWS:
         raise MeasurementRefused(
             f"{source.label} and the meter have {max(end - start, 0):.1f} s in common: too little.", cure="--set zone_h"
         )
-    reading, width = _windows(source, starts, window_s)
-    begin, finish = (np.interp(starts + shift_s + more_s, line.t_s, line.joules) for more_s in (0.0, window_s))
-    watts = (finish - begin) / window_s
-    good = np.isfinite(reading) & np.isfinite(watts) & np.isfinite(width)
-    reading, width, watts = reading[good], width[good], watts[good]
+    reading, covariance = _windows(source, edges, window_s)
+    watts = np.diff(np.interp(edges + shift_s, line.t_s, line.joules)) / window_s
+    good = np.isfinite(reading) & np.isfinite(watts)
+    reading, watts, covariance = reading[good], watts[good], covariance[np.ix_(good, good)]
     try:
-        correction = fit(reading, watts, width)
+        found = fit(reading, watts, covariance)
     except ValueError as error:
         raise MeasurementRefused(f"{source.label}: {error}.", cure="a load that is switched on and off") from None
-    if np.ptp(watts) < 0.1 * float(np.max(watts)) or not 0.5 < correction.gain < 2:
+    if found.tolerance.gain_pct > 100 * LEAST_KNOWN:
         raise MeasurementRefused(
-            f"{source.label}: the load moved by {np.ptp(watts):.1f} W only, or the meter is of something else.",
+            f"{source.label}: the load moved by {np.ptp(watts):.1f} W only, which leaves the gain open by "
+            f"± {found.tolerance.gain_pct:.0f} %.",
             cure="two or more levels of load that differ by far",
         )
-    gain = 1 / correction.gain
-    slope, level = _errors(reading, width, watts, correction)
-    offset = -correction.bias_w * gain
+    if not 0.5 < found.gain < 2:
+        raise MeasurementRefused(
+            f"{source.label} reads {1 / found.gain:.2g} times what the meter does: the meter is of something else.",
+            cure="--meter-device",
+        )
+    gain, factor = 1 / found.gain, student_factor(len(reading) - 2)
     name = source.group.info.label
-    return Found(source.label, name, gain, slope * gain, offset, level * gain, len(reading), clock, correction)
+    return Found(
+        source.label,
+        name,
+        gain,
+        factor * found.gain_sd * gain**2,
+        -found.bias_w * gain,
+        factor * found.bias_sd_w * gain,
+        len(reading),
+        clock,
+        found,
+    )
 
 
-def _windows(source: Source, starts_s: Floats, window_s: float) -> tuple[Floats, Floats]:
-    """Mean reading of every window as the card tells it (no calibration), and its sampling half-width, in watts."""
+def _windows(source: Source, edges_s: Floats, window_s: float) -> tuple[Floats, Floats]:
+    """Mean reading of adjacent windows as the card tells it (no calibration), and its covariance by sampling, in watts.
+
+    What an edge takes from one window it gives to the next.
+    """
     channel = replace(source.channel, facts=replace(source.channel.facts, gain=1.0, bias_w=0.0))
-    low, high = source.tape.extent_ns()
-    ticks = load_ticks(source.tape, source.group, channel, low, high, whole=True)
+    ticks = load_ticks(source.tape, source.group, channel, *source.tape.extent_ns(), whole=True)
     if ticks is None:
         raise MeasurementRefused(f"{source.label} gave nothing.")
-    edges = [
-        (source.tape.from_utc_ns(round(t * NS)), source.tape.from_utc_ns(round((t + window_s) * NS))) for t in starts_s
-    ]
-    readings = [ticks.between(start, end) for start, end in edges]
-    joules = [np.nan if one.joules is None else one.joules for one in readings]
-    return np.array(joules) / window_s, np.array([_half_width_j(one) for one in readings]) / window_s
-
-
-def _half_width_j(reading: Reading) -> float:
-    """The sampling error of one window."""
-    return float(np.hypot.reduce([reading.start_width_j, reading.end_width_j, reading.aliasing_j, reading.quantum_j]))
-
-
-def _errors(x: Floats, width: Floats, y: Floats, line: Calibration) -> tuple[float, float]:
-    """95 % half-widths of the line's slope and level, of windows that overlap by half and so count half."""
-    weight = 1 / (width**2 + (0.002 * np.abs(x)) ** 2 + 1e-12)
-    middle = float(np.average(x, weights=weight))
-    scatter = float(np.average((x - middle) ** 2, weights=weight))
-    left = float(np.average((y - line.gain * x - line.bias_w) ** 2, weights=weight))
-    count = max(float(weight.sum() ** 2 / np.sum(weight**2)) / 2 - 2, 1.0)
-    slope = Z95 * float(np.sqrt(left / scatter / count))
-    return slope, Z95 * float(np.sqrt(left / count * (1 + middle**2 / scatter)))
+    at_ns = [source.tape.from_utc_ns(round(t * NS)) for t in edges_s]
+    readings = [ticks.between(start, end) for start, end in pairwise(at_ns)]
+    joules = np.array([np.nan if one.joules is None else one.joules for one in readings])
+    left, right, inner, steps = (
+        np.array([getattr(one, name) for one in readings]) / Z95 / window_s
+        for name in ("start_width_j", "end_width_j", "aliasing_j", "quantum_j")
+    )
+    shared = -(np.minimum(right[:-1], left[1:]) ** 2)
+    own = left**2 + right**2 + inner**2 + steps**2
+    return joules / window_s, np.diag(own) + np.diag(shared, 1) + np.diag(shared, -1)

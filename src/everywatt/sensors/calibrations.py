@@ -23,7 +23,11 @@ FILE = "calibrations.json"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What is known of one device: watts = gain × reading + bias_w, within gain_pct and offset_w."""
+    """What is known of one device: watts = gain × reading + bias_w, within gain_pct and offset_w.
+
+    These are 95 % half-widths of `freedom` degrees of freedom; with their `correlation` they are the covariance of the
+    fit and of what a card may drift. Older files have neither.
+    """
 
     uuid: str
     gain: float
@@ -35,6 +39,8 @@ class Stored:
     slot: str = ""
     name: str = ""
     against: str = ""
+    correlation: float = 0.0
+    freedom: float | None = None
 
     def refusal(self, host: str, slot: str, now_s: float) -> str | None:
         """Why it must not be used for a device that is here now; None where it may."""
@@ -81,7 +87,8 @@ def _stored(entry: Any) -> Stored | None:
         stored = Stored(**known)
         sane = 0.5 < stored.gain < 2 and abs(stored.bias_w) < 500
         widths = 0 <= stored.gain_pct < 100 and 0 <= stored.offset_w < 500 and stored.made_s > 0
-        return stored if sane and widths and isinstance(stored.uuid, str) and stored.uuid else None
+        whole = abs(stored.correlation) <= 1 and (stored.freedom is None or stored.freedom >= 1)
+        return stored if sane and widths and whole and isinstance(stored.uuid, str) and stored.uuid else None
     except (TypeError, KeyError):
         return None
 
@@ -120,4 +127,5 @@ def calibrated(
     if why is not None:
         return facts, why
     found = replace(facts, calibrated=True, gain=stored.gain, bias_w=stored.bias_w)
-    return replace(found, gain_pct=stored.gain_pct, offset_w=stored.offset_w), None
+    left = replace(found, gain_pct=stored.gain_pct, offset_w=stored.offset_w)
+    return replace(left, correlation=stored.correlation, freedom=stored.freedom), None
