@@ -189,7 +189,6 @@ def test_equal_cards_in_lock_step_miss_the_same(product, tmp_path, load):
         assert answers.holds() >= HONEST, (length, answers)
 
 
-@pytest.mark.xfail(strict=True, reason="a counter that stands still is taken to count nothing")
 @pytest.mark.parametrize("quantum_j", [0.001, 1.0])
 def test_a_counter_that_stalls_leaves_a_gap(product, tmp_path, quantum_j):
     """What it counted is known when it goes on, and when it was counted is not."""
