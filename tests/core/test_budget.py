@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everywatt.core.budget import Bound, Budget, Term
+from everywatt.core.stats import student_factor
 
 joules = st.floats(-1e6, 1e6, allow_nan=False)
 sizes = st.floats(0, 1e6, allow_nan=False)
-terms = st.builds(Term, st.sampled_from(["gain", "edge"]), st.sampled_from(["a", "b", "c"]), joules)
+terms = st.builds(Term, st.sampled_from(["gain", "edge"]), st.sampled_from(["a", "b", "c"]), joules, st.just(math.inf))
 bounds = st.builds(Bound, st.sampled_from(["gap", "wraps"]), st.sampled_from(["x", "y"]), sizes, sizes)
 budgets = st.builds(Budget, st.lists(terms, max_size=5).map(tuple), st.lists(bounds, max_size=3).map(tuple))
 close = {"rel": 1e-9, "abs": 1e-3}
@@ -64,6 +65,21 @@ def test_correlated_errors_add_and_independent_ones_do_not():
     gain = Budget((Term("gain", "card-0", 3.0),))
     assert (gain + gain).sides() == (6.0, 6.0)
     assert (gain + Budget((Term("gain", "card-1", 4.0),))).sides() == (5.0, 5.0)
+
+
+def test_few_degrees_of_freedom_count_by_their_share():
+    """Welch and Satterthwaite: u = 3 of 10 degrees of freedom beside u = 4 of a normal law, ν = 5⁴ / (3⁴ / 10) = 77."""
+    few, many = Term("gain", "g", 3 * student_factor(10), 10), Term("edge", "e", 4 * student_factor(math.inf))
+    assert Budget((few,)).sides()[0] == pytest.approx(few.joules)
+    assert Budget((few, many)).sides()[0] == pytest.approx(5 * student_factor(77))
+    assert Budget.from_list(Budget((few, many)).to_list()) == Budget((few, many))
+
+
+def test_a_gain_that_was_found_over_sensors_reaches_further_up():
+    """Readings 10 % low at most come from 1 / 0.9 of them at most: with a lean to first order, 11 %."""
+    gain = Budget((Term("gain", "g", 10.0, 19),))
+    assert gain.sides(100.0) == (pytest.approx(9.0), pytest.approx(11.0))
+    assert gain.sides() == (10.0, 10.0)
 
 
 def test_bounds_are_added_whole_and_turn_round_with_the_sign():
