@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,3 +110,26 @@ def test_one_term_seen_twice_counts_twice():
         Term("gain", "g", 9.0),
         Term("edge", "g", 1.0),
     )
+
+
+@pytest.mark.parametrize(
+    ("gain_j", "offset_j", "r", "edges_j"), [(7.9, 6.5, -0.39, 11.0), (7.9, 10.9, -0.39, 0.7), (4.0, 2.0, 0.0, 2.0)]
+)
+def test_closed_form_and_monte_carlo_agree(gain_j, offset_j, r, edges_j):
+    """JCGM 101: readings of 100 J by sensors that read (1 + g) E + o + e, with g and o found over 19 of them."""
+    rng = np.random.default_rng(1)
+    student = rng.standard_t(19, (2, 400_000)) / student_factor(19)
+    gain = gain_j / 100 * student[0]
+    offset = offset_j * (r * student[0] + math.sqrt(1 - r * r) * student[1])
+    energy = (100 - offset - rng.normal(0, edges_j / student_factor(math.inf), 400_000)) / (1 + gain)
+    budget = Budget(
+        (
+            Term("gain", "g", gain_j, 19),
+            Term("offset", "g", offset_j * r, 19),
+            Term("offset", "o", offset_j * math.sqrt(1 - r * r), 19),
+            Term("edges", "e", edges_j),
+        )
+    )
+    below, above = budget.sides(100.0)
+    low, high = np.percentile(energy, [2.5, 97.5])
+    assert (100 - below, 100 + above) == (pytest.approx(low, abs=0.03 * below), pytest.approx(high, abs=0.03 * above))
