@@ -25,7 +25,7 @@ import recordings
 from everywatt.energy import building, moving, sampling, unseen_power
 
 WORTH = 1.02
-LENGTHS_S = (0.25, 1.0, 3.0)
+LENGTHS_S = (0.25, 1.0, 5.0)
 SENSORS = {
     "gauge 25 of 100 ms": product.Sensor(window_s=0.025),
     "gauge 100 of 100 ms": product.Sensor(),
@@ -33,7 +33,7 @@ SENSORS = {
     "counter 100 ms": product.Sensor(counter=True),
     "counter 100 ms, 20 ms late": product.Sensor(counter=True, bracket_s=0.02),
 }
-LOADS = ("square 1.3 s", "square 0.7 s", "telegraph 60 ms", "telegraph 400 ms", "decode pulses", "sawtooth")
+LOADS = ("square 1.3 s", "square 0.7 s", "telegraph 60 ms", "telegraph 400 ms", "decode pulses", "rare spikes")
 
 
 def _zeros(y: Any) -> Any:
