@@ -340,7 +340,7 @@ def possible_windows(y: Array, period: float, state: Toggling | None) -> tuple[f
         seen = y[state.sure]
         if float(np.std(seen)) > np.ptp(seen) / 4 and np.ptp(seen) > np.ptp(y) / 2:
             odds = CLEAR_ODDS
-    found = (period, PARTIAL * period) if odds < CLEAR_ODDS else (PARTIAL * period,)
+    found: tuple[float, ...] = (period, PARTIAL * period) if odds < CLEAR_ODDS else (PARTIAL * period,)
     found = found[:1] if odds <= -CLEAR_ODDS else found
     if 1.2 * period >= AVERAGE_S or not climbs(y):
         return found
