@@ -24,6 +24,7 @@ from everywatt.energy.unseen_power import (
     BUSY,
     IDLE,
     MOVED,
+    PULSED,
     WITNESS_S,
     Array,
     Toggling,
@@ -336,8 +337,10 @@ def possible_windows(y: Array, period: float, state: Toggling | None) -> tuple[f
         return (period,)
     sudden, blurred = _transitions(y)
     odds = sudden * np.log(SUDDEN_PART / SUDDEN_WHOLE) + blurred * np.log((1 - SUDDEN_PART) / (1 - SUDDEN_WHOLE))
-    if abs(odds) < CLEAR_ODDS and state is not None and state.sure.sum() >= FEWEST_TOGGLING:
-        seen = y[state.sure]
+    # Rare pulses are swings for either sensor.
+    toggles = np.zeros(len(y), dtype=bool) if state is None else state.sure & (state.share > PULSED)
+    if abs(odds) < CLEAR_ODDS and toggles.sum() >= FEWEST_TOGGLING:
+        seen = y[toggles]
         if float(np.std(seen)) > np.ptp(seen) / 4 and np.ptp(seen) > np.ptp(y) / 2:
             odds = CLEAR_ODDS
     found: tuple[float, ...] = (period, PARTIAL * period) if odds < CLEAR_ODDS else (PARTIAL * period,)
