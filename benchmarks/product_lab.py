@@ -176,6 +176,7 @@ class Sensor:
     offset_within_w: float | None = 0.0
     model: str | None = None
     facts: Facts | None = None  # what is known of a card by its name; instead of `known` and the tolerances above
+    bracket_s: float = BRACKET_S  # to which the recorder knows the time of a publication
 
 
 SENSORS: dict[str, Sensor] = {
@@ -373,9 +374,9 @@ def _card(
             watts = watts + noise[np.searchsorted(at, source)]
         values = np.round((sensor.gain * watts + sensor.offset_w) / sensor.quantum) * sensor.quantum
     lost = (at > 40.0) & (at < 40.0 + sensor.gap_s)
-    early = at - rng.uniform(0, BRACKET_S, len(at))
+    early = at - rng.uniform(0, sensor.bracket_s, len(at))
     rows = [
-        Row(_ns(a + BRACKET_S), _ns(a), _ns(a + BRACKET_S), (float(v),))
+        Row(_ns(a + sensor.bracket_s), _ns(a), _ns(a + sensor.bracket_s), (float(v),))
         for a, v in zip(early[~lost], values[~lost], strict=True)
     ]
     facts = Facts(

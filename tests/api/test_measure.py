@@ -98,6 +98,20 @@ def test_start_and_stop(here) -> None:
     assert m.run.duration_s < lasted
 
 
+def test_a_run_that_goes_on_has_a_provisional_figure(here) -> None:
+    meter = everywatt.Meter("x")
+    assert "not been started" in str(meter.energy.refused)
+    with meter:
+        here.sleep(5.0)
+        so_far = meter.energy
+        assert so_far.joules is not None and 0 < so_far.joules <= 5.2 * WATTS
+        assert "provisional: the run goes on" in so_far.notes
+        here.sleep(5.0)
+        assert meter.energy.joules > so_far.joules
+    exactly(meter.energy, meter.run.duration_s)
+    assert not any("provisional" in note for note in meter.energy.notes)
+
+
 def test_functions(here) -> None:
     @everywatt.measure
     def plain(n):

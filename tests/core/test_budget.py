@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from everywatt.core.budget import Bound, Budget, Term
+from everywatt.core.stats import student_factor
 
 joules = st.floats(-1e6, 1e6, allow_nan=False)
 sizes = st.floats(0, 1e6, allow_nan=False)
-terms = st.builds(Term, st.sampled_from(["gain", "edge"]), st.sampled_from(["a", "b", "c"]), joules)
+terms = st.builds(Term, st.sampled_from(["gain", "edge"]), st.sampled_from(["a", "b", "c"]), joules, st.just(math.inf))
 bounds = st.builds(Bound, st.sampled_from(["gap", "wraps"]), st.sampled_from(["x", "y"]), sizes, sizes)
 budgets = st.builds(Budget, st.lists(terms, max_size=5).map(tuple), st.lists(bounds, max_size=3).map(tuple))
 close = {"rel": 1e-9, "abs": 1e-3}
@@ -66,6 +68,21 @@ def test_correlated_errors_add_and_independent_ones_do_not():
     assert (gain + Budget((Term("gain", "card-1", 4.0),))).sides() == (5.0, 5.0)
 
 
+def test_few_degrees_of_freedom_count_by_their_share():
+    """Welch and Satterthwaite: u = 3 of 10 degrees of freedom beside u = 4 of a normal law, ν = 5⁴ / (3⁴ / 10) = 77."""
+    few, many = Term("gain", "g", 3 * student_factor(10), 10), Term("edge", "e", 4 * student_factor(math.inf))
+    assert Budget((few,)).sides()[0] == pytest.approx(few.joules)
+    assert Budget((few, many)).sides()[0] == pytest.approx(5 * student_factor(77))
+    assert Budget.from_list(Budget((few, many)).to_list()) == Budget((few, many))
+
+
+def test_a_gain_that_was_found_over_sensors_reaches_further_up():
+    """Readings 10 % low at most come from 1 / 0.9 of them at most: with a lean to first order, 11 %."""
+    gain = Budget((Term("gain", "g", 10.0, 19),))
+    assert gain.sides(100.0) == (pytest.approx(9.0), pytest.approx(11.0))
+    assert gain.sides() == (10.0, 10.0)
+
+
 def test_bounds_are_added_whole_and_turn_round_with_the_sign():
     budget = Budget((Term("gain", "g", 3.0),), (Bound("gap", "x", 1.0, 10.0), Bound("gap", "y", 0.0, 5.0)))
     assert budget.sides() == (4.0, 18.0)
@@ -93,3 +110,26 @@ def test_one_term_seen_twice_counts_twice():
         Term("gain", "g", 9.0),
         Term("edge", "g", 1.0),
     )
+
+
+@pytest.mark.parametrize(
+    ("gain_j", "offset_j", "r", "edges_j"), [(7.9, 6.5, -0.39, 11.0), (7.9, 10.9, -0.39, 0.7), (4.0, 2.0, 0.0, 2.0)]
+)
+def test_closed_form_and_monte_carlo_agree(gain_j, offset_j, r, edges_j):
+    """JCGM 101: readings of 100 J by sensors that read (1 + g) E + o + e, with g and o found over 19 of them."""
+    rng = np.random.default_rng(1)
+    student = rng.standard_t(19, (2, 400_000)) / student_factor(19)
+    gain = gain_j / 100 * student[0]
+    offset = offset_j * (r * student[0] + math.sqrt(1 - r * r) * student[1])
+    energy = (100 - offset - rng.normal(0, edges_j / student_factor(math.inf), 400_000)) / (1 + gain)
+    budget = Budget(
+        (
+            Term("gain", "g", gain_j, 19),
+            Term("offset", "g", offset_j * r, 19),
+            Term("offset", "o", offset_j * math.sqrt(1 - r * r), 19),
+            Term("edges", "e", edges_j),
+        )
+    )
+    below, above = budget.sides(100.0)
+    low, high = np.percentile(energy, [2.5, 97.5])
+    assert (100 - below, 100 + above) == (pytest.approx(low, abs=0.03 * below), pytest.approx(high, abs=0.03 * above))

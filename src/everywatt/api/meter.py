@@ -254,12 +254,24 @@ class Meter:
 
     @property
     def energy(self) -> Energy:
-        """Energy of the whole run; refused with the reason if there is none."""
+        """Energy of the whole run; refused with the reason if there is none.
+
+        While it is still running, the energy of what has been written so far: provisional, because what is learnt later
+        (when a value was published) may change it.
+        """
         from everywatt.core.energy import Energy
 
-        if self._run is None:
-            return Energy.refuse(self._refused or "the meter has not been stopped yet")
-        return self._run.energy()
+        if self._run is not None:
+            return self._run.energy()
+        if self._recording is None or self._pid != os.getpid():
+            return Energy.refuse(self._refused or "the meter has not been started")
+        from everywatt.api.run import load
+
+        try:
+            so_far = load(self._recording.path.parent).energy()
+        except EverywattError as error:
+            return Energy.refuse(f"nothing has been written yet: {error}")
+        return replace(so_far, notes=(*so_far.notes, "provisional: the run goes on"))
 
     @contextmanager
     def span(

@@ -96,15 +96,16 @@ class Budget:
     def sides(self, joules: float = 0.0) -> tuple[float, float]:
         """Joules below and above the figure that the 95 % interval reaches.
 
-        Of an amount of `joules` that cannot be negative: an error of gain is a share of what is true and not of what
-        was read, so it reaches further up than down (the interval holds all amounts whose error explains the reading).
+        Of an amount of `joules` that cannot be negative: a gain that was found over many sensors is a share of what is
+        true and not of what was read, so it reaches further up than down (the interval holds all amounts whose error
+        explains the reading).
         """
         spread = self._expanded() if self.terms else 0.0
         lean = 0.0
         if joules > 0 and spread > 0:
             widths = self.by_key()
-            lean = sum(term.joules * widths[term.key] for term in self.terms if term.source == "gain") / joules
-            lean = min(lean / spread, 1.0)
+            found = (term for term in self.terms if term.source == "gain" and term.freedom < math.inf)
+            lean = min(sum(term.joules * widths[term.key] for term in found) / (joules * spread), 1.0)
         below, above = sum(b.below for b in self.bounds), sum(b.above for b in self.bounds)
         return spread * (1 - lean) + below, spread * (1 + lean) + above
 

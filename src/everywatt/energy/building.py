@@ -19,6 +19,8 @@ from everywatt.tape.columns import Columns
 
 GAP_PERIODS = 3.0
 FEW_REPEATS = 5
+# A step after a standstill that is so many times the largest other one holds what was counted meanwhile.
+CATCH_UP = 1.5
 # With fewer readings nothing is known of how often a value repeats.
 FEWEST_READINGS = 40
 FEWEST_PAIRS = 10
@@ -55,7 +57,9 @@ def kept_rows(columns: Columns, channel: Channel, tracked: bool, after_ns: int) 
     """Which rows published after an instant say something new of a channel."""
     values = columns.values[channel.name]
     keep = np.isfinite(values) & (columns.published > after_ns)
-    return keep & ~repeated(values) if tracked and channel.kind is Kind.COUNTER else keep
+    if channel.kind is not Kind.COUNTER:
+        return keep
+    return keep & ~(repeated(values) | stalled(values) if tracked else stalled(values))
 
 
 def raw_of(columns: Columns, keep: Flags, channel: Channel) -> Raw:
@@ -145,6 +149,21 @@ def repeated(values: Floats) -> Flags:
     found = np.zeros(len(values), dtype=np.bool_)
     for first, end in zip(edges[::2], edges[1::2], strict=True):
         found[first:end] = end - first <= FEW_REPEATS and end < len(values)
+    return found
+
+
+def stalled(counts: Floats) -> Flags:
+    """True where a counter stands still for many rows and then makes up for it in one: it had stopped publishing."""
+    steps = np.diff(counts, prepend=np.nan)
+    still = steps == 0
+    found = np.zeros(len(counts), dtype=np.bool_)
+    if not still.any():
+        return found
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], still, [False])).astype(np.int8)))
+    for first, end in zip(edges[::2], edges[1::2], strict=True):
+        if end - first > FEW_REPEATS and end < len(counts):
+            others = np.delete(steps, end)
+            found[first:end] = steps[end] > CATCH_UP * np.nanmax(others, initial=0.0)
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.energy.abreast import read_abreast
-from everywatt.energy.building import GAP_PERIODS, build_ticks, slopes
+from everywatt.energy.building import GAP_PERIODS, build_ticks, slopes, stalled
 from everywatt.energy.ends import REACH, Around, ends_of, idle_w
 from everywatt.energy.median import median
 from everywatt.energy.spacing import publishing_s, spacing_s
@@ -355,7 +355,8 @@ def load_line(
     if channel.kind is Kind.COUNTER and not edges and not channel.facts.bias_w:
         found = counted_line(tape, group, channel.name, start_ns - margin_ns, end_ns + margin_ns)
         if found is not None and len(found[0]) > 8:
-            return _line(*found, channel, group.expected_period_s)
+            going = ~stalled(found[1])
+            return _line(found[0][going], found[1][going], channel, group.expected_period_s)
     ticks = load_ticks(tape, group, channel, start_ns, end_ns, whole=True)
     return (ticks.at_ns, ticks.joules) if ticks is not None and ticks.plain else ticks
 

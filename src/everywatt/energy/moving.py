@@ -77,7 +77,7 @@ def unmove(start: Array, t: Array, y: Array, window: float, unsure: Array) -> Un
 
 def _apply(start: Array, t: Array, y: Array, window: float, reach: int) -> tuple[Array, Array]:
     """How deep the rule was used in each cell (0: steady), and the cells' means."""
-    calm = _calm(y, reach)
+    still = calm(y, reach)
     # Whatever the load did, its readings a window earlier and later bound its levels: noise must not leave them far.
     levels = around(y, reach)
     slack = 0.05 * np.ptp(levels, axis=1) + STEADY * np.abs(y)
@@ -89,7 +89,7 @@ def _apply(start: Array, t: Array, y: Array, window: float, reach: int) -> tuple
     back = 0
     for k in range(len(y)):
         length = t[k] - start[k]
-        if not calm[k] and t[k] - window > knots[0] and length > 0:
+        if not still[k] and t[k] - window > knots[0] and length > 0:
             while knots[back + 1] < t[k] - window:
                 back += 1
             share = (t[k] - window - knots[back]) / (knots[back + 1] - knots[back])
@@ -103,7 +103,7 @@ def _apply(start: Array, t: Array, y: Array, window: float, reach: int) -> tuple
     return depth, mean
 
 
-def _calm(y: Array, reach: int) -> Flags:
+def calm(y: Array, reach: int) -> Flags:
     """Cells whose reading and those of the window before agree."""
     padded = np.concatenate((np.full(reach, y[0]), y))
     past = np.lib.stride_tricks.sliding_window_view(padded, reach + 1)

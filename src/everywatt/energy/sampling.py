@@ -18,11 +18,13 @@ import numpy.typing as npt
 
 from everywatt.energy.curve import Z95, Cells, Curve
 from everywatt.energy.median import median
-from everywatt.energy.moving import MOVED_RANGE, STEADY, climbs, unmove
+from everywatt.energy.moving import MOVED_RANGE, STEADY, calm, climbs, unmove
 from everywatt.energy.steps import LEVEL, place_steps
 from everywatt.energy.unseen_power import (
     BUSY,
     IDLE,
+    MOVED,
+    PULSED,
     WITNESS_S,
     Array,
     Toggling,
@@ -56,6 +58,8 @@ SUDDEN_WHOLE, SUDDEN_PART = 0.1, 0.78
 CLEAR_ODDS = 3.0
 # What an averaging sensor averages (NVML's documentation of power usage).
 AVERAGE_S = 1.0
+# Readings that climb are averages of steps where this share of them stands still; else they may be of a ramp.
+SOME_CALM = 0.05
 # Cells that are looked at together, to keep their neighbourhoods small in memory.
 CHUNK = 4096
 # Busy shares are whole percents over the driver's own window of 0.2 s, and power takes up to 5 ms of it to rise and to
@@ -326,19 +330,24 @@ def possible_windows(y: Array, period: float, state: Toggling | None) -> tuple[f
 
     Between two levels a sensor that sees its whole period shows a reading in between, one that looks at a part of it
     mostly does not. A load that toggles faster moves the readings of the first little and those of the second much,
-    while it is busy the same share of the time. An average over a second never steps.
+    while it is busy the same share of the time. An average over a second never steps. Readings that stand still are
+    taken for steady power.
     """
+    if state is None and np.ptp(y) < MOVED * float(np.abs(y).max()):
+        return (period,)
     sudden, blurred = _transitions(y)
     odds = sudden * np.log(SUDDEN_PART / SUDDEN_WHOLE) + blurred * np.log((1 - SUDDEN_PART) / (1 - SUDDEN_WHOLE))
-    if abs(odds) < CLEAR_ODDS and state is not None and state.sure.sum() >= FEWEST_TOGGLING:
-        seen = y[state.sure]
+    # Rare pulses are swings for either sensor.
+    toggles = np.zeros(len(y), dtype=bool) if state is None else state.sure & (state.share > PULSED)
+    if abs(odds) < CLEAR_ODDS and toggles.sum() >= FEWEST_TOGGLING:
+        seen = y[toggles]
         if float(np.std(seen)) > np.ptp(seen) / 4 and np.ptp(seen) > np.ptp(y) / 2:
             odds = CLEAR_ODDS
-    found = (period, PARTIAL * period) if odds < CLEAR_ODDS else (PARTIAL * period,)
+    found: tuple[float, ...] = (period, PARTIAL * period) if odds < CLEAR_ODDS else (PARTIAL * period,)
     found = found[:1] if odds <= -CLEAR_ODDS else found
     if 1.2 * period >= AVERAGE_S or not climbs(y):
         return found
-    moved = np.ptp(y) >= MOVED_RANGE * float(y.max())
+    moved = np.ptp(y) >= MOVED_RANGE * float(y.max()) and calm(y, round(AVERAGE_S / period)).mean() > SOME_CALM
     return (AVERAGE_S, *found) if moved else (*found, AVERAGE_S)
 
 

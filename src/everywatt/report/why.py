@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_duration, format_percent
 
@@ -53,11 +54,15 @@ def causes(energy: Energy, duration_s: float) -> list[Cause]:
 
 def _without(energy: Energy, **changed_j: float) -> float:
     """The half-width in percent that the figure would have with some sources changed."""
-    widths = {**energy.budget.by_source(), **changed_j}
-    bounds = {bound.source for bound in energy.budget.bounds}
-    spread = math.hypot(*(width for name, width in widths.items() if name not in bounds))
-    whole = spread + sum(width for name, width in widths.items() if name in bounds)
-    return 100 * whole / abs(energy.joules or 1.0)
+    widths = energy.budget.by_source()
+    left = {name: width / widths[name] for name, width in changed_j.items() if widths.get(name)}
+    terms = [term._replace(joules=term.joules * left.get(term.source, 1.0)) for term in energy.budget.terms]
+    bounds = [
+        bound._replace(below=bound.below * share, above=bound.above * share)
+        for bound in energy.budget.bounds
+        for share in (left.get(bound.source, 1.0),)
+    ]
+    return 100 * max(Budget(tuple(terms), tuple(bounds)).sides()) / abs(energy.joules or 1.0)
 
 
 def _cure(source: str, width_j: float, energy: Energy, duration_s: float) -> str:

@@ -35,7 +35,7 @@ class Account:
         data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name != "budgets"}
         data["budgets"] = {
             device: {
-                "terms": [[*t[:3], t.freedom] if t.freedom < math.inf else t[:3] for t in budget.terms],
+                "terms": [[*t[:3], *([t.freedom] if t.freedom < math.inf else [])] for t in budget.terms],
                 "bounds": [[b.source, b.key, b.below, b.above] for b in budget.bounds],
             }
             for device, budget in self.budgets.items()

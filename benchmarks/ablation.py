@@ -1,0 +1,123 @@
+"""What each part of the estimate is worth: the interval score with the part left out, over the score of the whole.
+
+    python -m benchmarks ablation
+
+A part stays if leaving it out worsens the score of some recording or simulated load by more than 2 %. The score is the
+width of the 95 % interval plus 40 times what sticks out of it, in percent of the truth: lower is better.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import product_lab as product
+import recordings
+from everywatt.energy import building, moving, sampling, unseen_power
+
+WORTH = 1.02
+LENGTHS_S = (0.25, 1.0, 5.0)
+SENSORS = {
+    "gauge 25 of 100 ms": product.Sensor(window_s=0.025),
+    "gauge 100 of 100 ms": product.Sensor(),
+    "gauge 1 s every 100 ms": product.Sensor(window_s=1.0),
+    "counter 100 ms": product.Sensor(counter=True),
+    "counter 100 ms, 20 ms late": product.Sensor(counter=True, bracket_s=0.02),
+}
+LOADS = ("square 1.3 s", "square 0.7 s", "telegraph 60 ms", "telegraph 400 ms", "decode pulses", "rare spikes")
+
+
+def _zeros(y: Any) -> Any:
+    return np.zeros(len(y))
+
+
+def _as_read(read: Any, early: Any, late: Any) -> Any:
+    return early + (late - early) // 2, (late - early) / 2.0
+
+
+# What is put in the place of each part.
+PARTS: dict[str, list[tuple[Any, str, Any]]] = {
+    "steps": [(sampling, "place_steps", lambda cells: cells)],
+    "restlessness": [(sampling, "restlessness", _zeros), (moving, "restlessness", _zeros)],
+    "publication times": [(building, "retime", _as_read)],
+    "moving average": [(moving, "DEEPEST", -1)],
+    "levels": [(sampling, "toggling", lambda witness, end_s: None)],
+    "recurrence": [(sampling, "recurring", lambda y, sd: np.zeros(len(y)))],
+    "pulses": [(unseen_power, "PULSED", 0.0)],
+}
+
+
+@contextmanager
+def without(part: str | None) -> Iterator[None]:
+    """The estimate without one of its parts."""
+    swaps = [patch.object(module, name, other) for module, name, other in PARTS.get(part or "", [])]
+    for swap in swaps:
+        swap.start()
+    try:
+        yield
+    finally:
+        for swap in swaps:
+            swap.stop()
+
+
+def questions(scratch: Path, seed: int = 3) -> dict[str, product.Recorded]:
+    """Recorded cards by their instant readings and averages, and every load by every sensor."""
+    found = {}
+    for name in product.RECORDINGS:
+        card = product.RECORDED_CARDS[name.split("_")[0]]
+        found[name] = product.imported(recordings.DATA / name, scratch / f"{name}.tape", card=card)
+        if name.startswith("RTX"):
+            out = scratch / f"{name}-average.tape"
+            options = {"card": card, "driver": "535.54.03", "column": "power.draw"}
+            found[f"{name}, 1 s average"] = product.imported(recordings.DATA / name, out, **options)
+    rng = np.random.default_rng(seed)
+    loads = {**product.LOADS, "square 1.3 s": product.pulses(0.65, 1.3, 90.0, 330.0)}
+    for sensor, made in SENSORS.items():
+        for load in LOADS:
+            out = scratch / f"{len(found)}.tape"
+            found[f"{sensor}, {load}"] = product.record(loads[load](rng), made, out, rng)
+    return found
+
+
+def scores(asked: dict[str, product.Recorded], count: int) -> dict[str, float]:
+    """The interval score of random windows, by question and length of window."""
+    return {
+        f"{name}, {length:g} s": product.by_windows(one, length, count, np.random.default_rng(5)).score_pct
+        for name, one in asked.items()
+        for length in LENGTHS_S
+    }
+
+
+def main(quick: bool = False) -> None:
+    """Print a table: each part, where leaving it out costs most, and how much."""
+    count = 15 if quick else 60
+    with tempfile.TemporaryDirectory() as folder:
+        whole = scores(questions(_inside(folder, "whole")), count)
+        print("| left out | worst for | score before | after | mean ratio |\n|---|---|---|---|---|")
+        for part in PARTS:
+            with without(part):
+                other = scores(questions(_inside(folder, part)), count)
+            ratio = {name: other[name] / max(whole[name], 1e-9) for name in whole if whole[name] > 0.1}
+            worst = max(ratio, key=lambda name: ratio[name])
+            mean = float(np.exp(np.mean(np.log(list(ratio.values())))))
+            verdict = "" if ratio[worst] > WORTH else " (remove)"
+            print(f"| {part}{verdict} | {worst} | {whole[worst]:.1f} | {other[worst]:.1f} | {mean:.2f} |", flush=True)
+
+
+def _inside(folder: str, name: str) -> Path:
+    path = Path(folder) / name
+    path.mkdir()
+    return path
+
+
+if __name__ == "__main__":
+    main()
