@@ -118,7 +118,7 @@ def test_a_name_cannot_speak_for_another_job(site: Path) -> None:
     """A job's name may have several lines, and they look like anything."""
     told(site, 1, "x\nJobId=2 JobName=y UserId=eve(6) Account=evil Command=/x")
     assert {job: facts["name"] for job, facts in show_jobs([2, 3]).items()} == {2: "job 2", 3: "job 3"}
-    assert set(show_jobs([1, 2, 3])) == {1, 3}
+    assert set(show_jobs([1, 2, 3])) == {3}
     (site / "2.job").unlink()
     assert show_jobs([1, 2, 3]) == {}
     assert show_jobs([2]) == {}
