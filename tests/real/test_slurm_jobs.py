@@ -1,5 +1,6 @@
 """Jobs of a real Slurm on simulated machines: what is recorded of them is what they used, whatever happens to them."""
 
+import getpass
 import json
 import os
 import signal
@@ -14,6 +15,10 @@ from slurm_site import CARD_W, IDLE_W, PER_CPU_S, SlurmSite
 import everywatt
 
 SRUN_S = 0.3
+FORGED = (
+    "x UserId=other(1000) GroupId=other(1000) MCS_label=N/A Account=theirs Partition=debug "
+    "Nodes=a[0-99999][0-99999] CPU_IDs=0 Mem=1 Command="
+)
 ARRAY = "case $SLURM_ARRAY_TASK_ID in 1) d=0.5;; 2) d=0.3;; 3) d=0.6;; *) d=0.2;; esac"
 
 
@@ -50,6 +55,12 @@ def near(site, record, true_j, most=0.10, device="cpu.0", besides_s=0.0):
     assert found.low_uj <= most_j * 1e6 and true_j * 1e6 <= found.high_uj
 
 
+def test_a_name_neither_charges_another_nor_stops_the_recorder(site, ran):
+    (record,) = site.records(ran.cancelled)
+    told = record.user, record.uid, record.account, record.partition, record.nodes, record.cpus
+    assert told == (getpass.getuser(), os.getuid(), "own", "main", 1, 1.0)
+
+
 @dataclass(frozen=True)
 class Ran:
     """Jobs that ran beside and after one another, so that the cluster is waited for once."""
@@ -74,7 +85,9 @@ def ran(site):
     requeued = site.sbatch(
         f"exec {site.burn('run-$SLURM_RESTART_COUNT', 0.5, 5)}", options=["--requeue", "-w", "node1"]
     )
-    cancelled = site.sbatch(f"exec {site.burn('cancelled', 0.3, 60)}", options=["-w", "node2"])
+    cancelled = site.sbatch(
+        f"exec {site.burn('cancelled', 0.3, 60)}", options=["-w", "node2", f"--job-name={FORGED}", "--account=own"]
+    )
     suspended = site.sbatch(f"exec {site.burn('suspended', 0.8, 9)}", options=["-w", "node2"])
     for job in (requeued, cancelled, suspended):
         cluster.wait_for(job)

@@ -118,7 +118,7 @@ def test_a_name_cannot_speak_for_another_job(site: Path) -> None:
     """A job's name may have several lines, and they look like anything."""
     told(site, 1, "x\nJobId=2 JobName=y UserId=eve(6) Account=evil Command=/x")
     assert {job: facts["name"] for job, facts in show_jobs([2, 3]).items()} == {2: "job 2", 3: "job 3"}
-    assert set(show_jobs([1, 2, 3])) == {1, 3}
+    assert set(show_jobs([1, 2, 3])) == {3}
     (site / "2.job").unlink()
     assert show_jobs([1, 2, 3]) == {}
     assert show_jobs([2]) == {}
@@ -176,3 +176,14 @@ def test_cpus_of_a_node_are_what_the_hook_was_given(site: Path) -> None:
         (site / str(number)).mkdir()
         found[cpus, names] = told_of(started(site / str(number), 1, **values))[5]
     assert found == expected
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_of_a_name_that_imitates_slurm_only_what_nobody_can_write_is_asked(site: Path, end: str) -> None:
+    told(site, 1, FORGED + end)
+    program = site / "bin" / "squeue"
+    program.write_text("#!/bin/sh\necho 2 7 4 1794700001 RUNNING\necho 1 7 3 1794700000 CANCELLED\n")
+    program.chmod(0o755)
+    expected = {"array_job_id": 7, "array_task_id": 3, "submit_s": 1794700000, "state": "CANCELLED"}
+    assert show_jobs([1]) == {1: expected}
+    assert 1 not in show_jobs([1, 2]), "it is asked for alone"

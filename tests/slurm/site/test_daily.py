@@ -165,7 +165,6 @@ def test_day_and_night_of_utc(store: Store) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to be another user")
-@pytest.mark.xfail(strict=True, reason="it is not said why a folder cannot be reached")
 def test_a_store_that_users_cannot_pass_through_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with pytest.raises(UsageError, match="passed through") as told:

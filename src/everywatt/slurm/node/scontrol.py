@@ -42,7 +42,29 @@ def show_jobs(job_ids: Sequence[int], node: str = "", conf: str = "") -> dict[in
             lines.setdefault(int(found[2]), {})[found[1]] = None
     told = {job_id: lines[job_id] for job_id in job_ids if job_id in lines}
     # A name may have lines that look like another job's. Of one job alone the first line is Slurm's own.
-    return {job_id: parse_job(next(iter(of)), node) for job_id, of in told.items() if len(of) == 1 or len(job_ids) == 1}
+    if len(job_ids) == 1:
+        # Of an array's own id all tasks are told. Any other second line is of the job's own name.
+        rows = [line for line in said.split("\n") if line.strip()]
+        clean = len(rows) == 1 or all(re.match(r"JobId=\d+ ArrayJobId=", row) for row in rows)
+        return {
+            job_id: (clean and parse_job(next(iter(of)), node)) or _plain_facts(job_id, conf)
+            for job_id, of in told.items()
+        }
+    if not all(re.fullmatch(r"(?:scontrol:)?\s*(?:(?:show job|JobId=)\s?\d.*)?", line) for line in said.split("\n")):
+        return {}  # a line of a name: each of these jobs is asked for alone
+    parsed = {job_id: parse_job(next(iter(of)), node) for job_id, of in told.items() if len(of) == 1}
+    return {job_id: facts for job_id, facts in parsed.items() if facts}
+
+
+def _plain_facts(job_id: int, conf: str) -> dict[str, Any]:
+    """What squeue says of a job whose own text imitates scontrol's: only what no user can write."""
+    said = _ask(["-h", "-t", "all", "-j", str(job_id), "-o", "%A %F %K %V %T"], conf, program="squeue")[1]
+    for line in said.split("\n"):
+        match = re.fullmatch(rf"{job_id} (\d+) (\S+) (\d+) (\w+)", line)
+        if match is not None:
+            array = {"array_job_id": int(match[1]), "array_task_id": int(match[2])} if match[2].isdecimal() else {}
+            return {**array, "submit_s": int(match[3]), "state": match[4]}
+    return {}
 
 
 def list_pids(job_id: int, node: str = "", conf: str = "") -> dict[int, tuple[int, str]]:
@@ -60,12 +82,12 @@ def parse_pids(text: str) -> dict[int, tuple[int, str]]:
     return found
 
 
-def _ask(words: list[str], conf: str, lines: str = "") -> tuple[int, str]:
-    """How scontrol ended and what it printed; 1 and nothing where it is missing or slow."""
+def _ask(words: list[str], conf: str, lines: str = "", program: str = "scontrol") -> tuple[int, str]:
+    """How scontrol or squeue ended and what it printed; 1 and nothing where it is missing or slow."""
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C", "TERM": "dumb"}
     try:
         done = subprocess.run(
-            ["scontrol", *words],
+            [program, *words],
             input=lines.encode(),
             capture_output=True,  # as bytes: a carriage return in a job's name is not the end of a line
             timeout=TIMEOUT_S,

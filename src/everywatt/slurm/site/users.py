@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from everywatt.core.errors import UsageError
+
 USERS: Final = "users"
 _NAME = re.compile(r"[A-Za-z0-9_][\w.@-]{0,63}\$?", re.ASCII)
 
@@ -79,6 +81,8 @@ def as_person(who: Person) -> Iterator[None]:
 
 def make_folder(store: Path, who: Person) -> Path:
     """The folder of a user, 0700 and theirs. The folder of all of them can be passed through, not listed."""
+    if os.geteuid() == 0 and who.uid != 0 and not store.stat().st_mode & 0o001:
+        raise UsageError(f"{store} cannot be passed through by its users.", cure=f"chmod o+x {store}")
     users = store / USERS
     users.mkdir(mode=0o711, exist_ok=True)
     folder = users / who.name
