@@ -18,14 +18,12 @@ def found():
     return fit(read_table(EXTRACT), "package_power", ignore=["dram_power"])
 
 
-@pytest.mark.xfail(strict=True, reason="ratio features let power fall while use rises")
 def test_power_never_falls_while_use_rises(found):
     _, columns = effects(found.model)
     assert min(one.high_w - one.middle_w for one in columns) >= 0
     assert min(one.middle_w - one.low_w for one in columns) >= 0
 
 
-@pytest.mark.xfail(strict=True, reason="'watt' in the project's own prefix makes every series a power")
 def test_our_own_series_are_columns_to_learn_from():
     random = np.random.default_rng(1)
     busy = np.repeat(random.random(30), 10)

@@ -11,7 +11,6 @@ from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.model.tables import percent, table_options, target_option
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
-from everywatt.core.format import format_watts
 from everywatt.core.tables import Table
 
 if TYPE_CHECKING:
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 @table_options
 @target_option
 @click.option("--features", default="auto", metavar="COLUMNS", help="auto, or columns separated by commas.")
-@click.option("--ignore", multiple=True, metavar="COLUMN", help="A column not to use (again and again).")
+@click.option("--ignore", multiple=True, metavar="COLUMN", help="Column to exclude; may be repeated.")
 @click.option("--averages", is_flag=True, help="Try rolling averages over 1, 5 and 15 s as well.")
 @click.option(
     "--choose",
-    type=click.Choice(["blocks", "loads"]),
-    default="blocks",
+    type=click.Choice(["worst", "blocks", "loads"]),
+    default="worst",
     show_default=True,
-    help="Choose by the error on blocks of time, or on loads, that were left out.",
+    help="Choose by the worst error of all validations, or only by time (blocks) or loads left out.",
 )
 @click.option(
     "--level",
@@ -60,9 +59,10 @@ def command(
 ) -> None:
     """Learn a column of watts from the others, and write the model as a JSON file.
 
-    Every model is judged on rows it has not seen: five blocks of time left out in turn, and each load left out in turn
-    (by --load COLUMN, by the steps of a load program, else groups of rows with like use). Baselines stand beside. Where
-    no model is better than the mean the answer is "no relation", nothing is written, and the exit code is 3.
+    Every model is tested where deployment differs from training: stretches of time, loads (by --load COLUMN, by the
+    steps of a load program, else groups of rows with similar use) and ranges of columns that were left out, and columns
+    that are stuck or scaled. The worst of these errors chooses the model. Where no model is better than the mean the
+    answer is "no relation", nothing is written, and the exit code is 3.
     """
     from everywatt.models.fitting import error_row, fit
     from everywatt.models.modelfile import dumps
@@ -96,40 +96,50 @@ def command(
         output.json("model-fit", data)
         raise MeasurementRefused(f"There is no relation between these columns and {target}: {found.why}.")
     write_text(out, dumps(found.model))
-    best, held = found.chosen, percent(None if found.coverage is None else 100 * found.coverage)
+    best = found.chosen
+    worst = max(found.shifts, key=lambda one: one.error_pct)
+    least = min(found.shifts, key=lambda one: one.coverage)
     output.text(
-        f"{best.candidate.name}: {percent(best.blocked_pct)} off on time it had not seen, {percent(best.loads_pct)} on "
-        f"loads it had not seen; {level:.0%} intervals held {held} of the truths. Written: {out}"
+        f"{best.candidate.name}: at worst {percent(worst.error_pct)} off ({worst.name}); {percent(best.loads_pct)} on "
+        f"loads it had not seen, {percent(best.blocked_pct)} on time it had not seen. {level:.0%} intervals held "
+        f"{percent(100 * (found.coverage or 0.0))} of the truths over time, at least {percent(100 * least.coverage)} "
+        f"({least.name}). Written: {out}"
     )
     drawn = None if no_plot else _plot(found, plot or out.with_suffix(".svg"), output)
-    about = {"chosen": best.candidate.name, "coverage": found.coverage, "level": level, "file": str(out)}
+    about: dict[str, Any] = {
+        "chosen": best.candidate.name,
+        "coverage": found.coverage,
+        "level": level,
+        "file": str(out),
+    }
+    about |= {"shifts": found.shifts, "worst_pct": worst.error_pct, "worst_fold": worst.name}
     output.json("model-fit", {**data, **about, "plot": None if drawn is None else str(drawn)})
 
 
 def _table(found: Fit, choose: str, output: Output) -> None:
+    from everywatt.models.validation import KINDS
+
     rows = []
     for one in found.scores:
-        mark = (
-            "← chosen"
-            if found.chosen is not None and one is found.chosen
-            else "baseline"
-            if one.candidate.baseline
-            else ""
-        )
-        rows.append(
-            [one.candidate.name, percent(one.blocked_pct), format_watts(one.blocked_w), percent(one.loads_pct), mark]
-        )
+        mark = "baseline" if one.candidate.baseline else "← chosen" if one is found.chosen else ""
+        errors = [one.worst(kind)[0] for kind in KINDS]
+        rows.append([one.candidate.name, *(percent(None if e != e else e) for e in (one.blocked_pct, *errors)), mark])
     title = f"Error on rows left out ({len(found.truth)} rows, {len(found.loads)} loads; chosen by {choose})"
-    output.table(Table.of("MODEL", "BLOCKED", "BLOCKED", "ONE LOAD OUT", "", rows=rows, right=(1, 2, 3), title=title))
+    heads = ("MODEL", "BLOCKS, MEAN", "TIME, WORST", "LOAD", "RANGE", "COLUMN AT FAULT", "")
+    output.table(Table.of(*heads, rows=rows, right=(1, 2, 3, 4, 5), title=title))
 
 
 def _plot(found: Fit, path: Path, output: Output) -> Path | None:
+    import numpy as np
+
     from everywatt.report.model_plots import truth_plot
 
     assert found.chosen is not None and found.model is not None
-    held = found.chosen.blocked
+    held = found.chosen.blocks
+    rows, watts = ([getattr(one, key) for one in held] for key in ("rows", "watts"))
+    at, made = np.concatenate(rows), np.concatenate(watts)
     try:
-        drawn = truth_plot(found.times_s[held.rows], found.truth[held.rows], held.watts, found.model.target, path)
+        drawn = truth_plot(found.times_s[at], found.truth[at], made, found.model.target, path)
     except MissingExtra as error:
         output.warn(f"No plot: {error}")
         return None
