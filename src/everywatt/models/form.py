@@ -17,7 +17,7 @@ MOST_LOG = 30.0  # of watts: keeps a file from elsewhere from overflowing
 MOST_WIDTH = 3.0
 OUTSIDE = 0.05  # of the range: values further out than this are flagged
 LEAST_OUT = 0.25  # ranges: what is outside at all is taken to be that far
-LEAST_WIDENING = 0.1  # of log(1 + ranges outside): an interval outside is never as narrow as inside
+LEAST_WIDENING = 0.2  # of log(1 + ranges outside): what saturation may cost if the machine goes on in a line
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from everywatt.core.stats import conformal_quantile
 from everywatt.models.folds import Ints, clusters
-from everywatt.models.form import Form, Widths, along
+from everywatt.models.form import LEAST_WIDENING, Form, Widths, along
 from everywatt.models.learners import importances
 from everywatt.models.table import Floats
 
@@ -95,7 +95,7 @@ def widths_of(place: Map, fold: Ints, novelty: Floats, errors: Floats, level: fl
         (_sides(witnesses, level, split) for split in SPLITS), key=lambda sides: sum(sides[0]) + sum(sides[1])
     )
     centres = tuple(tuple(float(f"{v:.4g}") for v in centre) for centre in place.centres)
-    return Widths(level, place.places, place.weights, place.knots, centres, at, below, above, out=0.0)
+    return Widths(level, place.places, place.weights, place.knots, centres, at, below, above, LEAST_WIDENING)
 
 
 def _sides(
