@@ -69,8 +69,8 @@ def test_a_linear_world_is_learnt_and_its_error_told():
     assert [one.candidate.name for one in found.scores] == ["mean", "least squares", "linear"]
     tested = evaluate(found.model, world(seed=2), "power")
     assert tested["r2"] > 0.99 and tested["mape_pct"] < 1.2
-    assert 0.84 <= tested["coverage"] <= 0.96
-    assert found.coverage == pytest.approx(0.9, abs=0.06)
+    assert tested["coverage"] >= 0.88
+    assert found.coverage >= 0.88
 
 
 def test_noise_has_no_relation():
@@ -94,7 +94,7 @@ def test_inputs_at_twice_the_maximum_are_flagged_and_wider():
     wide = (outside.high - outside.low) / outside.watts
     assert (wide[hot] > 2 * width[hot]).all()
     truth = 40 + 60 * twice.columns["cpu_time"] + 20 * twice.columns["memory"]
-    assert np.abs(outside.watts[hot] / truth[hot] - 1).max() < 0.05, "the line goes on"
+    assert (outside.watts[hot] > 0.85 * truth[hot]).all() and (outside.watts[hot] < truth[hot]).all(), "it saturates"
 
 
 @pytest.mark.parametrize("power", [0.6, 1.0, 1.6])
