@@ -20,6 +20,7 @@ from everywatt.models.table import Floats, Table
 from everywatt.models.validation import KINDS, Score, Shift, calibrated, chosen_of, score, shifts
 
 CHOICES = {"worst": KINDS, "blocks": ("time",), "loads": ("load",)}
+LEAST_TO_BEND = 60  # rows: with fewer, lines that bend follow chance
 LEAST_GAIN = 0.05  # of the mean's error: a model that gains less has found nothing
 
 
@@ -68,6 +69,8 @@ def fit(
     warnings = seen.warnings
     if unused:
         warnings = (*warnings, f"not used, since they do not rise with {target}: {', '.join(unused)}")
+    if len(y) < LEAST_TO_BEND:
+        tried = [one for one in tried if one.kind not in ("curved", "mixed")]
     if only is not None:
         tried = [one for one in tried if one.name in only or one.baseline]
     loads = table.loads if table.loads is not None else found_loads(table, [f.column for f in tried[1].features])

@@ -23,6 +23,7 @@ LONG = 0.3  # of the time: the longer stretches that are left out at the start a
 LOW, HIGH = 0.3, 0.7  # quantiles of a column: rows beyond them are left out
 MOST_COLUMNS = 4  # columns whose range is cut, those that move most with power
 LEAST_ROWS = 10
+MOST_LEFT_OUT = 0.75  # of the rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ def folds_of(loads: Sequence[str] | NDArray[np.str_], columns: Mapping[str, Floa
         low, high = np.quantile(values, [LOW, HIGH]).tolist()
         found.append(Fold("range", f"{name} above {high:.3g}", np.flatnonzero(values > high)))
         found.append(Fold("range", f"{name} below {low:.3g}", np.flatnonzero(values < low)))
-    return [one for one in found if len(one.rows) >= min(LEAST_ROWS, rows // 4) and 2 * len(one.rows) <= 1.5 * rows]
+    least, most = min(LEAST_ROWS, rows // 6), MOST_LEFT_OUT * rows
+    return [one for one in found if one.kind == "time" or least <= len(one.rows) <= most]
 
 
 def blocks(rows: int, count: int = BLOCKS) -> list[Ints]:
