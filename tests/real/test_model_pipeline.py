@@ -16,7 +16,8 @@ from everywatt.sim.machine import SimMachine
 pytest.importorskip("uvicorn")
 pytest.importorskip("cramjam")
 pytestmark = [*MARKS, pytest.mark.serial]
-TARGET = "everywatt_power_watts"
+POWER = "everywatt_power_watts"
+TARGET = "cpu.0.package.power"
 SECONDS = 44
 # Another share of one core every two seconds.
 LOAD = """
@@ -52,7 +53,7 @@ def stored(tmp_path_factory):
         load = subprocess.Popen([sys.executable, "-c", LOAD])
         stack.callback(load.wait)
         stack.callback(load.kill)
-        agent.until(lambda: engines[0].ask("/api/v1/query", query=TARGET), "the first scrape", 60)
+        agent.until(lambda: engines[0].ask("/api/v1/query", query=POWER), "the first scrape", 60)
         time.sleep(SECONDS)
         agent.end()
         load.kill()
@@ -77,7 +78,7 @@ def test_from_the_agents_series_to_a_sensor_whose_watts_are_stored(stored, tmp_p
     assert columns["host.cpu_time"]["grade"] == "strong", columns
     model = tmp_path / "m.json"
     found = cli(tmp_path, "model", "fit", *which, "--no-plot", "--out", model)
-    assert found["target"] == "cpu.0.package.power" and "host.cpu_time" in json.loads(model.read_text())["columns"]
+    assert found["target"] == TARGET and "host.cpu_time" in json.loads(model.read_text())["columns"]
     tested = cli(tmp_path, "model", "evaluate", model, store.base, "--start", "-10m", "--json")
     assert tested["mape_pct"] < 10 and tested["coverage"] >= 0.85
     cli(tmp_path, "model", "install", model, "--json")
@@ -86,7 +87,7 @@ def test_from_the_agents_series_to_a_sensor_whose_watts_are_stored(stored, tmp_p
     name = f"modelled-{place}"
     options = ("--state", str(state), "--sensors", "use,model", "--instance", name)
     write = f"{write_to.base}/api/v1/write"
-    query = f'{TARGET}{{instance="{name}",pedigree="modelled",device="cpu.0"}}'
+    query = f'{POWER}{{instance="{name}",pedigree="modelled",device="cpu.0"}}'
     with AgentProcess(env, *options, "--remote-write", write) as agent:
         (one,) = agent.until(lambda: write_to.ask("/api/v1/query", query=query), "modelled watts in the store", 60)
     assert 15 < float(one["value"][1]) < 130

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from everywatt.models.features import Feature
 
 FORMS = ("mean", "rising", "plugin", "linear", "boosted")  # the last two are in files of earlier versions only
-REACH = 1.0  # ranges: how far beyond the training range the watts of a column go on rising
+REACH = 1.0  # ranges: how far beyond the training range the line of an earlier version goes on
 LEAST_SHARE = 0.02  # of the lowest watts that were seen: no prediction is lower
 MOST_LOG = 30.0  # of watts: keeps a file from elsewhere from overflowing
 MOST_WIDTH = 3.0
@@ -68,7 +68,7 @@ class Range(NamedTuple):
 class Curve:
     """Watts of one column: straight lines through points (x, watts) that only rise, from (0, 0) on.
 
-    Beyond the last point the last line goes on and saturates within REACH times the training range.
+    Beyond the last point the last line goes on and saturates within `reach`.
     """
 
     points: tuple[tuple[float, float], ...]

@@ -28,6 +28,7 @@ MOST_ROWS = 20_000  # neither trees nor lines get better by more rows than that,
 KNOTS = (0.25, 0.5, 0.75)  # of a column's range: where its line may bend
 RIDGE_LINE, RIDGE_BEND = 1e-6, 1e-2  # of the mean square: what slopes and bends have to earn
 TREES_SHARE = 0.5
+SATURATES = 2.0  # ranges beyond the training range: the worst error of ranges left out is least there
 MOST_RANGE = 2.0  # watts above idle: at most so many times the largest that was seen
 
 
@@ -148,7 +149,7 @@ def _fit_curves(
         mine = [(a, b, s) for (p, a, b), s in zip(spans, slopes[1:].tolist(), strict=True) if p == place]
         at = sorted({edge for a, b, _ in mine for edge in (a, b)})
         points = tuple((edge, sum(s * (min(max(edge, a), b) - a) for a, b, s in mine)) for edge in at)
-        curves.append(Curve(points, REACH * float(high[place] - low[place])))
+        curves.append(Curve(points, SATURATES * float(high[place] - low[place])))
     return float(slopes[0]), tuple(curves)
 
 

@@ -95,5 +95,6 @@ def by_channel(table: Table, series: Sequence[Series]) -> Table:
         counted = told.channel.kind is Kind.COUNTER
         units.setdefault(name, ("W" if told.channel.unit == "J" else "s/s") if counted else told.channel.unit)
         aliases |= {stored: name, stored.removeprefix("rate(").removesuffix(")"): name}
-        aliases.setdefault(one.name, name)
+        if sum(other.name == one.name for other in series) == 1:
+            aliases[one.name] = name
     return replace(table, columns=columns, units=units, aliases=aliases)
