@@ -72,7 +72,7 @@ def cli(folder, *words):
 
 @pytest.mark.parametrize("place", [1, 2], ids=["prometheus", "victoria-metrics"])
 def test_from_the_agents_series_to_a_sensor_whose_watts_are_stored(stored, tmp_path, place):
-    folder, store, write_to = stored[0], stored[place], stored[2]
+    folder, store = stored[0], stored[place]
     which = (store.base, "--start", "-10m", "--target", TARGET, "--json")
     columns = {one["name"]: one for one in cli(tmp_path, "model", "explore", *which)["columns"]}
     assert columns["host.cpu_time"]["grade"] == "strong", columns
@@ -81,13 +81,16 @@ def test_from_the_agents_series_to_a_sensor_whose_watts_are_stored(stored, tmp_p
     assert found["target"] == TARGET and "host.cpu_time" in json.loads(model.read_text())["columns"]
     tested = cli(tmp_path, "model", "evaluate", model, store.base, "--start", "-10m", "--json")
     assert tested["mape_pct"] < 10 and tested["coverage"] >= 0.85
-    cli(tmp_path, "model", "install", model, "--json")
+    installed = cli(tmp_path, "model", "install", model, "--json")
+    # An agent is a service and has no user: it reads its own file.
+    config = tmp_path / "agent.toml"
+    config.write_text(f'[agent]\n[sensor.model]\nfile = "{installed["file"]}"\n')
     state = folder / f"modelled-{place}"
     env = {**home_of(tmp_path, {}), "XDG_CONFIG_HOME": str(tmp_path / "config"), "HOME": str(tmp_path)}
     name = f"modelled-{place}"
-    options = ("--state", str(state), "--sensors", "use,model", "--instance", name)
-    write = f"{write_to.base}/api/v1/write"
+    options = ("--config", str(config), "--state", str(state), "--sensors", "use,model", "--instance", name)
+    write = f"{store.base}/api/v1/write"
     query = f'{POWER}{{instance="{name}",pedigree="modelled",device="cpu.0"}}'
     with AgentProcess(env, *options, "--remote-write", write) as agent:
-        (one,) = agent.until(lambda: write_to.ask("/api/v1/query", query=query), "modelled watts in the store", 60)
+        (one,) = agent.until(lambda: store.ask("/api/v1/query", query=query), "modelled watts in the store", 60)
     assert 15 < float(one["value"][1]) < 130
