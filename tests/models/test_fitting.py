@@ -73,6 +73,14 @@ def test_a_linear_world_is_learnt_and_its_error_told():
     assert found.coverage >= 0.88
 
 
+def test_a_bent_law_is_learnt():
+    """20 + 100 × (busy share)^1.5 W, steps of five rows."""
+    busy = np.repeat(np.random.default_rng(7).random(60), 5)
+    table = Table(np.arange(300.0), {"power": 20 + 100 * busy**1.5, "cpu_time": busy})
+    found = fit(table, "power")
+    assert found.chosen.candidate.name != "linear" and found.chosen.blocked_pct < 4
+
+
 def test_noise_has_no_relation():
     random = np.random.default_rng(3)
     use = {c: random.random(150) for c in ("cpu", "b")}
