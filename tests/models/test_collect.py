@@ -14,12 +14,14 @@ from everywatt.models.runs import run_table
 pytestmark = pytest.mark.timeout(900)
 
 
-def learn(own_home, time_s, *words):
-    """Collect on a machine of 20 W idle and 20 + 100 × (busy share)^1.5 W, and fit: the fit's own account."""
-    ours = [sys.executable, "-m", "everywatt"]
-    sim = [*ours, "sim", "--package", "load:20W,120W,1.5", "--"]
+OURS = [sys.executable, "-m", "everywatt"]
+
+
+def collect(time_s):
+    """Rows of a machine of 20 W idle and 20 + 100 × (busy share)^1.5 W, as `model collect` accounts for them."""
+    sim = [*OURS, "sim", "--package", "load:20W,120W,1.5", "--"]
     done = subprocess.run(
-        [*sim, *ours, "model", "collect", "--json", "--time", f"{time_s}s", "--kinds", "integer"],
+        [*sim, *OURS, "model", "collect", "--json", "--time", f"{time_s}s", "--kinds", "integer"],
         capture_output=True,
         text=True,
         timeout=time_s + 400,
@@ -27,13 +29,30 @@ def learn(own_home, time_s, *words):
     assert done.returncode == 0, done.stderr
     collected = json.loads(done.stdout)
     assert "cpu.0.package.power" in collected["targets"]
+    return collected
+
+
+def learn(own_home, time_s):
+    """Collect and fit: both accounts, and the model."""
+    collected = collect(time_s)
     out = own_home / "m.json"
-    fitted = [*ours, "model", "fit", "--json", "--no-plot", collected["path"], "--target", "cpu.0.package.power"]
-    done = subprocess.run([*fitted, *words, "--out", str(out)], capture_output=True, text=True, timeout=1800)
+    fitted = [*OURS, "model", "fit", "--json", "--no-plot", collected["path"], "--target", "cpu.0.package.power"]
+    done = subprocess.run([*fitted, "--out", str(out)], capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     return collected, json.loads(done.stdout), load_model(out)
 
 
+def test_load_is_collected_as_rows_to_learn_from(own_home):
+    from everywatt.api.run import load
+
+    collected = collect(10)
+    table = run_table([load(collected["path"])])
+    assert collected["rows"] == len(table) >= 8 and "host.cpu_time" in table.columns
+    watts = table.column("cpu.0.package.power")
+    assert np.nanmin(watts) >= 19 and np.nanmax(watts) <= 121
+
+
+@pytest.mark.long
 def test_a_nonlinear_machine_is_learnt_in_a_minute(own_home):
     collected, fitted, model = learn(own_home, 40)
     assert collected["rows"] >= 30

@@ -7,17 +7,16 @@ import pytest
 
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.models.applying import apply, evaluate, transfer
+from everywatt.models.features import Feature
 from everywatt.models.fitting import fit
-from everywatt.models.form import LEAST_WIDENING, Widths
-from everywatt.models.intervals import widened
-from everywatt.models.linear import fit_linear
-from everywatt.models.loads import beyond
+from everywatt.models.folds import folds_of
+from everywatt.models.learners import Candidate, fit_form, predict_form
 from everywatt.models.modelfile import dumps, from_dict, to_dict
 from everywatt.models.reading import read_table
 from everywatt.models.table import Table
 
 EXTRACT = Path(__file__).with_name("xeon_e5_2667v3_extract.csv")
-PLAIN = ("linear", "linear in CPU")
+PLAIN = ("linear", "curved")
 
 
 def world(rows=400, seed=1, noise=0.01, **more):
@@ -28,39 +27,68 @@ def world(rows=400, seed=1, noise=0.01, **more):
     return Table(np.arange(rows) * 1.0, {"power": watts, "cpu_time": cpu, "memory": memory, **more})
 
 
+def form_of(kind, x, y):
+    features = tuple(Feature("value", f"c{place}") for place in range(x.shape[1]))
+    return fit_form(Candidate(kind, kind, features), x, y)
+
+
 def test_non_negative_weights_are_those_of_the_law():
     table = world(noise=0.0)
-    idle, weights = fit_linear(
-        np.column_stack([table.columns["cpu_time"], table.columns["memory"]]), table.columns["power"]
-    )
-    assert idle == pytest.approx(40, rel=1e-3) and weights.tolist() == pytest.approx([60, 20], rel=1e-3)
+    x = np.column_stack([table.columns["cpu_time"], table.columns["memory"]])
+    form = form_of("linear", x, table.columns["power"])
+    slopes = [curve.points[-1][1] / curve.points[-1][0] for curve in form.curves]
+    assert form.idle_w == pytest.approx(40, rel=1e-3) and slopes == pytest.approx([60, 20], rel=1e-3)
 
 
-def test_no_weight_is_negative():
+@pytest.mark.parametrize("kind", ["linear", "curved", "mixed"])
+def test_power_that_falls_with_a_column_is_not_learnt_from_it(kind):
     x = np.linspace(0, 1, 100)
-    idle, weights = fit_linear(np.column_stack([x, 1 - x]), 50 - 20 * x)
-    assert idle >= 0 and (weights >= 0).all()
+    form = form_of(kind, np.column_stack([x, 1 - x]), 50 - 20 * x)
+    assert form.idle_w >= 0
+    for place in range(2):
+        row = np.full((200, 2), 0.5)
+        row[:, place] = np.linspace(-1, 4, 200)
+        assert (np.diff(predict_form(form, row)) >= -1e-9).all()
+
+
+@pytest.mark.parametrize("kind", ["linear", "curved", "mixed"])
+def test_rows_one_by_one_are_the_same_as_all_at_once_and_bounded(kind):
+    random = np.random.default_rng(6)
+    x = random.random((300, 2)) * [1, 1e9]
+    y = 20 + 30 * np.sqrt(x[:, 0]) + 1e-8 * x[:, 1] + random.random(300)
+    form = form_of(kind, x, y)
+    far = np.vstack([x[:20], 10 * x[:20], 0.01 * x[:20], -x[:20], 1e6 * x[:20]])
+    assert [form.watts(row) for row in far.tolist()] == pytest.approx(predict_form(form, far).tolist())
+    assert predict_form(form, far).max() <= form.most_w == pytest.approx(form.idle_w + 2 * (y.max() - form.idle_w))
 
 
 def test_a_linear_world_is_learnt_and_its_error_told():
-    found = fit(world(), "power", only=PLAIN)
+    found = fit(world(), "power", only=("linear",))
     best = found.chosen
     assert best.candidate.name == "linear" and best.blocked_pct < 1.2 and best.loads_pct < 1.5
-    assert [one.candidate.name for one in found.scores] == ["mean", "linear in CPU", "linear"]
+    assert [one.candidate.name for one in found.scores] == ["mean", "least squares", "linear"]
     tested = evaluate(found.model, world(seed=2), "power")
     assert tested["r2"] > 0.99 and tested["mape_pct"] < 1.2
-    assert 0.84 <= tested["coverage"] <= 0.96
-    assert found.coverage == pytest.approx(0.9, abs=0.06)
+    assert tested["coverage"] >= 0.88
+    assert found.coverage >= 0.88
+
+
+def test_a_bent_law_is_learnt():
+    """20 + 100 × (busy share)^1.5 W, steps of five rows."""
+    busy = np.repeat(np.random.default_rng(7).random(60), 5)
+    table = Table(np.arange(300.0), {"power": 20 + 100 * busy**1.5, "cpu_time": busy})
+    found = fit(table, "power")
+    assert found.chosen.candidate.name != "linear" and found.chosen.blocked_pct < 4
 
 
 def test_noise_has_no_relation():
     random = np.random.default_rng(3)
     use = {c: random.random(150) for c in ("cpu", "b")}
     table = Table(np.arange(150.0), {"power": 50 + random.random(150), **use})
-    found = fit(table, "power", only=(*PLAIN, "boosted, rising"))
+    found = fit(table, "power", only=(*PLAIN, "mixed"))
     assert found.model is None and found.chosen is None
     assert "mean" in found.why
-    assert len(found.scores) == 4
+    assert len(found.scores) == 5
 
 
 def test_inputs_at_twice_the_maximum_are_flagged_and_wider():
@@ -74,7 +102,7 @@ def test_inputs_at_twice_the_maximum_are_flagged_and_wider():
     wide = (outside.high - outside.low) / outside.watts
     assert (wide[hot] > 2 * width[hot]).all()
     truth = 40 + 60 * twice.columns["cpu_time"] + 20 * twice.columns["memory"]
-    assert np.abs(outside.watts[hot] / truth[hot] - 1).max() < 0.05, "the line goes on"
+    assert (outside.watts[hot] > 0.85 * truth[hot]).all() and (outside.watts[hot] < truth[hot]).all(), "it saturates"
 
 
 @pytest.mark.parametrize("power", [0.6, 1.0, 1.6])
@@ -92,31 +120,25 @@ def test_intervals_hold_beyond_what_was_learnt(power):
     assert evaluate(model, table.take(low), "power")["outside_share"] == 0.0
 
 
-def test_where_learning_might_stop():
+def test_folds_are_time_loads_and_ranges():
     rows = np.arange(100.0)
-    (above,) = beyond([rows, np.ones(100), rows])
-    assert above.tolist() == list(range(50, 100))
-    (few,) = beyond([np.where(rows == 7, 1000.0, rows)])
-    assert few.tolist() == [7, *range(81, 100)], "one wild value: beyond most values instead"
-
-
-def test_what_is_needed_outside_is_learnt_from_parts_that_were():
-    """Nothing lacking in one part; in the other, rows one range outside err by 0.5 more than their width of 0.1."""
-    widths = Widths(0.9, (), (), (), (), (0.0,), (0.1,), (0.1,))
-    calm = (np.zeros(50), np.full(50, 0.05), np.ones(50))
-    wild = (np.zeros(50), np.full(50, -0.6), np.ones(50))
-    inside = (np.zeros(50), np.full(50, 9.0), np.zeros(50))
-    assert widened(widths, [calm, inside]).out == LEAST_WIDENING
-    made = widened(widths, [calm, wild])
-    assert made.logs(0.0, 1.0) == pytest.approx((0.6, 0.6)) and made.logs(0.0, 0.0) == (0.1, 0.1)
-    assert widened(widths, [inside]) == widths
+    folds = folds_of(["a"] * 50 + ["b"] * 50, {"cpu": rows, "flat": np.ones(100)})
+    assert [(one.kind, one.name, len(one.rows)) for one in folds] == [
+        *(("time", f"block {n} of 5", 20) for n in range(1, 6)),
+        ("time", "first 30%", 30),
+        ("time", "last 30%", 30),
+        ("load", "a", 50),
+        ("load", "b", 50),
+        ("range", "cpu above 69.3", 30),
+        ("range", "cpu below 29.7", 30),
+    ]
 
 
 def test_a_model_of_trees_is_its_file_and_plain_python_says_the_same():
     table = read_table(EXTRACT).take(slice(0, 120))
-    found = fit(table, "package_power", ignore=["dram_power"], only=("boosted with past",))
+    found = fit(table, "package_power", ignore=["dram_power"], only=("mixed",))
     model = found.model
-    assert found.scores[-1].blocked_pct < found.scores[0].blocked_pct / 3
+    assert found.scores[-1].blocked_pct < found.scores[0].blocked_pct / 2
     again = from_dict(to_dict(model))
     assert dumps(again) == dumps(model)
     from everywatt.models.features import History
@@ -127,18 +149,6 @@ def test_a_model_of_trees_is_its_file_and_plain_python_says_the_same():
         one = again.predict(history.row(table.times_s[row], {n: v[row] for n, v in table.columns.items()}))
         assert one.watts == pytest.approx(applied.watts[row], rel=1e-9)
         assert (one.low, one.high) == pytest.approx((applied.low[row], applied.high[row]))
-
-
-def test_rising_trees_rise():
-    pytest.importorskip("sklearn")
-    from everywatt.models.features import Feature
-    from everywatt.models.learners import Candidate, fit_form, predict_form
-
-    random = np.random.default_rng(5)
-    x = random.random((300, 1))
-    y = 20 + 30 * np.sqrt(x[:, 0]) + random.standard_normal(300)
-    form = fit_form(Candidate("boosted, rising", "boosted", (Feature("value", "cpu"),), monotone=True), x, y)
-    assert (np.diff(predict_form(form, np.linspace(0, 1, 200)[:, None])) >= -1e-9).all()
 
 
 def test_the_share_of_a_leaky_column_is_left_out_and_told():
@@ -231,7 +241,7 @@ def test_a_learner_of_somebody_else_is_tried_and_kept_as_data(monkeypatch):
     monkeypatch.setattr(learners, "registered", lambda group: {"median": "other:Median"})
     monkeypatch.setattr(learners, "load_plugin", lambda group, name: Median())
     found = fit(world(), "power", only=("median", "linear"))
-    assert [one.candidate.name for one in found.scores] == ["mean", "linear", "median"]
+    assert [one.candidate.name for one in found.scores] == ["mean", "least squares", "linear", "median"]
     form = learners.fit_form(found.scores[-1].candidate, np.zeros((3, 2)), np.array([1.0, 2, 9]))
     assert form.payload == {"watts": 2.0}
     assert learners.predict_form(form, np.zeros((4, 2))).tolist() == [2.0] * 4

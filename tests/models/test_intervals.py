@@ -1,63 +1,52 @@
-"""Widths of prediction intervals: what left-out rows demand, and more where a row is new."""
+"""Widths of prediction intervals: what left-out folds demand, and more where a row is far from the training."""
 
 import numpy as np
 import pytest
 
-from everywatt.models.form import Widths
-from everywatt.models.intervals import Map, cautious, covered, factors, graded, widths_of
-from everywatt.models.learners import Candidate
-from everywatt.models.validation import MOST_CAUTION, Held, Score, caution, checked_coverage
+from everywatt.models.features import Feature
+from everywatt.models.form import Form, Range, rank_in
+from everywatt.models.intervals import Map, covered, map_of, widths_of
+from everywatt.models.learners import Candidate, fit_form
 
 NOWHERE = Map((), (), (), np.zeros((0, 0)))
-STEPS = Widths(0.9, (), (), (), (), (0.0, 1.0, 2.0), (0.1, 0.2, 0.4), (0.1, 0.1, 0.3))
 
 
 def test_widths_hold_the_share_that_was_asked_for():
     random = np.random.default_rng(1)
-    novelty, errors = random.random(2000), random.standard_normal(2000)
-    widths = widths_of(NOWHERE, novelty[:1000], errors[:1000] * (0.1 + novelty[:1000]), 0.9)
-    inside = covered(widths, novelty[1000:], errors[1000:] * (0.1 + novelty[1000:]))
-    assert 0.86 <= inside.mean() <= 0.94
+    novelty, errors = random.random(4000), random.standard_normal(4000)
+    errors *= 0.1 + novelty
+    fold = np.arange(4000) % 10
+    widths = widths_of(NOWHERE, fold[:2000], novelty[:2000], errors[:2000], 0.9)
+    assert covered(widths, novelty[2000:], errors[2000:]).mean() >= 0.9
     assert widths.below[-1] > 2 * widths.below[0]
 
 
-def test_caution_is_for_new_rows():
-    assert graded((3.0, 4.0, 5.0)) == (0.0, 2.0, 5.0)
-    wide = cautious(STEPS, 1.5)
-    assert wide.below == pytest.approx((0.1, 0.25, 0.6)) and wide.above == pytest.approx((0.1, 0.125, 0.45))
-    assert cautious(STEPS, 1.0) == STEPS
+def test_a_fold_counts_once_however_many_rows_it_has():
+    """Nine quiet folds of 1000 rows and three of 20 that are off: rows say 1 %, folds say 30 %."""
+    random = np.random.default_rng(2)
+    errors = np.concatenate([0.01 * random.standard_normal(9000), np.full(60, 0.3)])
+    fold = np.concatenate([np.repeat(np.arange(9), 1000), np.repeat([9, 10, 11], 20)])
+    widths = widths_of(NOWHERE, fold, np.zeros(9060), errors, 0.9)
+    assert widths.above[-1] == pytest.approx(0.3) and widths.below[-1] < 0.03
 
 
-def test_the_factor_of_a_row_puts_it_just_inside():
-    novelty, errors = np.array([2.0, 1.0, 0.5, 3.0]), np.array([-0.7, 0.11, -0.2, 1.0])
-    for place, factor in enumerate(factors(STEPS, novelty, errors).tolist()):
-        row = slice(place, place + 1)
-        assert covered(cautious(STEPS, factor + 1e-9), novelty[row], errors[row]).all()
-        assert not covered(cautious(STEPS, factor - 1e-6), novelty[row], errors[row]).any()
+def test_distance_sees_a_ratio_that_never_was():
+    """Both columns are inside their ranges; that one is busy while the other is not, was never seen."""
+    random = np.random.default_rng(3)
+    busy = random.random(400) + 0.01
+    x = np.column_stack([busy, busy * 100])
+    features = (Feature("value", "a"), Feature("value", "b"), Feature("log-ratio", "a", "b"))
+    x = np.column_stack([x, np.log(x[:, 0] / x[:, 1])])
+    form = fit_form(Candidate("linear", "linear", features), x, 10 + 20 * busy + random.random(400))
+    place = map_of(form, x)
+    usual, odd = place.novelty(x), place.novelty(np.array([[0.9, 1.5, np.log(0.9 / 1.5)]]))
+    assert odd[0] > 3 * usual.max()
 
 
-def held(fold, off, novelty):
-    """Rows of 100 W that were told `off` times as much."""
-    rows = np.arange(len(off))
-    return Held(rows, fold, 100.0 * np.exp(-off), novelty, np.zeros(len(off)))
-
-
-def world(bias):
-    """Five blocks and five loads of 100 rows; errors of 1 %, and each load is `bias` off to its own side when new."""
-    random = np.random.default_rng(4)
-    noise = 0.01 * random.standard_normal(500)
-    fold = np.repeat(np.arange(5), 100)
-    # Loads and blocks lie across each other.
-    load = np.tile(np.arange(5), 100)
-    sides = np.array([1, -1, 1, -1, 1])[load]
-    blocked = held(fold, noise, random.random(500))
-    loaded = held(load, noise + bias * (1 + load) * sides, 1 + random.random(500))
-    return Score(Candidate("c", "linear", ()), 1.0, 1.0, (1.0,) * 5, 1.0, blocked, loaded), np.full(500, 100.0)
-
-
-def test_loads_that_err_alike_ask_for_caution_and_others_do_not():
-    found, y = world(0.0)
-    assert caution(found, y, 0.9) == pytest.approx(1.0, abs=0.15)
-    found, y = world(0.02)
-    assert 1.2 < caution(found, y, 0.9) <= MOST_CAUTION
-    assert checked_coverage(found, y, 0.9) >= 0.85
+def test_ranks_are_the_same_one_by_one():
+    knots = (0.0, 0.0, 1.0, 1.0, 1.0, 5.0)
+    form = Form("rising", (Feature("value", "a"),), (Range(0, 5, 1),), 0.0)
+    place = Map((0,), (1.0,), (knots,), np.zeros((1, 1)))
+    values = np.array([-30.0, -1, 0, 0.5, 1, 2, 5, 7, 99])
+    assert place.points(values[:, None])[:, 0].tolist() == pytest.approx([rank_in(knots, v) for v in values.tolist()])
+    assert form.counted((0,)) == [0]

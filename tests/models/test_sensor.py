@@ -15,6 +15,7 @@ from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.clocks import FakeClock, SystemClock
 from everywatt.core.config import resolve
 from everywatt.core.machine import Machine
+from everywatt.models.drift import Drift
 from everywatt.models.fitting import fit
 from everywatt.models.modelfile import dumps, load_model
 from everywatt.models.runs import run_table
@@ -67,10 +68,10 @@ def test_watts_are_those_of_the_use_between_two_reads(file, model, tmp_path, use
     clock.advance(2.0)
     (row,) = group.read()
     group.close()
-    watts, low, high, flagged = row.values
+    watts, low, high, flagged, *_ = row.values
     assert row.read_ns == 9_000_000_000
-    # Beyond the training range (3.5 to 62 CPUs) the line goes on for one more range.
-    assert watts == pytest.approx(10 + 5 * min(used, 121), rel=0.02)
+    # Beyond the training range (3.5 to 62 CPUs) the line goes on, saturates within two more ranges and is bounded.
+    assert watts == pytest.approx(10 + 5 * used if used < 64 else 561, rel=0.02)
     assert low < watts < high and flagged == outside
     inside = model.predict([30.0])
     assert outside == 0.0 or high / low > 1.03 * inside.high / inside.low
@@ -91,7 +92,7 @@ def test_it_reads_the_use_of_this_machine(file, model):
     first, second = told
     used = (second.values[place] - first.values[place]) / ((second.read_ns - first.read_ns) / 1e9)
     truth = model.predict([used])
-    assert row.values == (truth.watts, truth.low, truth.high, 1.0 if truth.outside else 0.0)
+    assert row.values[:4] == (truth.watts, truth.low, truth.high, 1.0 if truth.outside else 0.0)
 
 
 def test_its_channel_is_modelled_and_belongs_to_what_was_learnt(model):
@@ -175,3 +176,55 @@ def test_install_puts_it_into_the_settings_and_remove_takes_it_out(file, own_hom
     assert config.read_text().count("[sensor.model]") == 1
     assert everywatt("model", "install", "--remove", str(file)).returncode == 0
     assert config.read_text().strip() == 'country = "FR"'
+
+
+def test_a_model_that_no_longer_fits_says_so():
+    drift = Drift(0.9)
+    for _ in range(40):
+        drift.add(102.0, 100.0, 90.0, 110.0)
+    assert not drift.alarm and drift.ratio == pytest.approx(1.02) and drift.sentence == ""
+    for _ in range(20):
+        drift.add(130.0, 100.0, 90.0, 110.0)
+    assert drift.alarm and "drifted" in drift.sentence
+    few = Drift(0.9)
+    for _ in range(10):
+        few.add(200.0, 100.0, 90.0, 110.0)
+    assert not few.alarm, "ten rows are too few to tell"
+
+
+def test_beside_a_real_sensor_the_model_is_compared(model, tmp_path):
+    """RAPL of 10 W + 5 W for each busy CPU, then of twice that; the model was learnt of the first."""
+    proc, zone = tmp_path / "proc", tmp_path / "class" / "powercap" / "intel-rapl:0"
+    proc.mkdir()
+    zone.mkdir(parents=True)
+    for name, text in (("name", "package-0"), ("max_energy_range_uj", "999999999999999"), ("energy_uj", "5000000")):
+        (zone / name).write_text(text + "\n")
+    path = tmp_path / "m.json"
+    path.write_text(dumps(model))
+
+    class Counting(FakeClock):
+        """A counter that is looked at must move while the probe waits."""
+
+        def sleep_until(self, at_ns):
+            super().sleep_until(at_ns)
+            (zone / "energy_uj").write_text(f"{int((zone / 'energy_uj').read_text()) + 1}\n")
+
+    clock = Counting(now_ns=7_000_000_000)
+    machine = Machine(sys=tmp_path, proc=proc, environ={}, clock=clock)
+    (proc / "stat").write_text(stat(1000))
+    (group,) = ModelSensor(request(path, machine)).groups()
+    assert [channel.name for channel in group.info.channels][-2:] == ["model.ratio", "model.drift"]
+    busy_s, energy_uj, ratios, alarms = 1000.0, 5_000_000, [], []
+    for second in range(160):
+        rows = group.read()
+        if rows:
+            ratios.append(rows[0].values[4])
+            alarms.append(rows[0].values[5])
+        busy_s += 30
+        energy_uj += (160 if second < 60 else 320) * 1_000_000
+        (proc / "stat").write_text(stat(busy_s))
+        (zone / "energy_uj").write_text(f"{energy_uj}\n")
+        clock.advance(1.0)
+    group.close()
+    assert ratios[50] == pytest.approx(1.0, abs=0.05) and alarms[50] == 0.0
+    assert alarms[-1] == 1.0

@@ -11,7 +11,6 @@ from everywatt.fleet.exporting import CLOCKS, STATES
 from everywatt.fleet.metrics import labels_text
 from everywatt.fleet.query import Series
 from everywatt.fleet.tables import is_counter
-from everywatt.sensors.cpu import power_model
 from everywatt.sensors.cpu.raplfacts import Cpu, energy_channel
 from everywatt.sensors.jetson import jetson_rails
 from everywatt.sensors.nvidia import gpu_known
@@ -20,6 +19,7 @@ OWN: Final = frozenset(
     {"device", "domain", "pedigree", "name", "uuid", "total", "kind", "owner", "user", "account", "partition", "sensor"}
     | {"exported_job", "exported_instance", "version", "python", "machine", "outcome", "mode", "clock"}
 )
+MODELLED_PCT: Final = 100.0  # of a machine whose model is not known: from nothing to twice
 NODE_LABELS: Final = ("instance", "job", "__name__")
 UNITS: Final = (
     ("_joules_total", "J", 1.0),
@@ -122,7 +122,7 @@ def energy(device: str, domain: str, pedigree: str, card: str = "") -> Channel:
 
 def _facts(domain: Domain | None, device: str, pedigree: Pedigree, card: str) -> Facts:
     if pedigree is Pedigree.MODELLED:
-        return Facts(gain_pct=100 * power_model.NOT_A_SERVER)
+        return Facts(gain_pct=MODELLED_PCT)
     if domain is Domain.GPU:
         known = gpu_known.facts_for(card, "", None, "counter")
         return replace(known, quantum=1e-6, period_s=None, window_s=None)

@@ -10,9 +10,9 @@ import numpy as np
 
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.models.design import design
+from everywatt.models.folds import blocks
 from everywatt.models.form import Model
 from everywatt.models.learners import predict_form
-from everywatt.models.loads import blocks
 from everywatt.models.table import Floats, Table
 from everywatt.models.validation import mape
 

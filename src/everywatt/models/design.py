@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from everywatt.models.features import AVERAGES_S, TINY, Feature, smooth
 from everywatt.models.table import GAP_PERIODS, Floats, Table
 
-MOST_VALUES = 24
+MOST_VALUES = 12
 MOST_IN_RATIOS = 4
-MOST_PAST = 8
-USEFUL = 0.2
+USEFUL, FALLS = 0.1, -0.3  # rank correlations with power
+WILD = 20.0  # times the range of all but the highest hundredth of the rows
 
 
 def design(table: Table, features: Sequence[Feature], fill: Mapping[str, float], period_s: float) -> Floats:
@@ -33,6 +33,8 @@ def _made(times_s: Floats, columns: Mapping[str, Floats], feature: Feature, peri
         below = columns[feature.other]
         busy = np.abs(below) > TINY
         return np.where(busy, values / np.where(busy, below, 1.0), 0.0)
+    if feature.kind == "log-ratio":
+        return np.asarray(np.log(np.maximum(values, TINY) / np.maximum(columns[feature.other], TINY)))
     if feature.kind == "past":
         return past(times_s, values, feature.seconds, period_s)
     if feature.kind == "mean":
@@ -101,17 +103,30 @@ def correlation(a: Floats, b: Floats, *, by_rank: bool = True) -> float:
     return float(a @ b) / size if size > 0 else 0.0
 
 
-def automatic(table: Table, target: str, names: Sequence[str]) -> tuple[list[Feature], list[Feature], list[Feature]]:
-    """Values, ratios and the past that are worth trying, strongest columns first.
+def automatic(
+    table: Table, target: str, names: Sequence[str], *, asked: bool = False
+) -> tuple[list[Feature], list[Feature], list[str]]:
+    """Columns that watts may follow, strongest first; ratios of them whose range is watched; and those left out.
 
-    Ratios are of the columns that move most with the target: instructions for each cycle, cycles for each second.
+    Left out unless they were `asked` for: a column that falls while power rises, which is no use of the machine; one
+    with values far beyond all others, which has no range to learn in; and one that hardly moves with power and stands
+    still most of the time, which marks events instead of use.
     """
     y = table.column(target)
-    strength = {name: abs(correlation(table.column(name), y)) for name in names}
-    kept = sorted(names, key=lambda name: -strength[name])[:MOST_VALUES]
-    strong = [name for name in kept if strength[name] >= USEFUL][:MOST_IN_RATIOS]
+    strength = {name: correlation(table.column(name), y) for name in names}
+    fit = [
+        name for name in names if asked or (strength[name] > FALLS and not _no_use(table.column(name), strength[name]))
+    ]
+    kept = sorted(fit or names, key=lambda name: -strength[name])[:MOST_VALUES]
+    strong = kept[:MOST_IN_RATIOS]
     values = [Feature("value", name) for name in kept]
-    ratios = [Feature("ratio", a, b) for place, a in enumerate(strong) for b in strong[place + 1 :]]
-    period_s = table.period_s
-    pasts = [Feature("past", name, seconds=steps * period_s) for steps in (1, 2) for name in kept[:MOST_PAST]]
-    return values, ratios, pasts
+    ratios = [Feature("log-ratio", a, b) for place, a in enumerate(strong) for b in strong[place + 1 :]]
+    return values, ratios, [name for name in names if name not in kept]
+
+
+def _no_use(values: Floats, strength: float) -> bool:
+    known = values[np.isfinite(values)]
+    usual = float(np.quantile(known, 0.99))
+    wild = float(known.max()) - usual > WILD * max(usual - float(known.min()), 1e-300)
+    still = float((known == np.median(known)).mean()) > 0.5
+    return wild or (still and strength < USEFUL)

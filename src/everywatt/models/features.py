@@ -2,7 +2,8 @@
 
 value   a column as it is
 ratio   one column over another (instructions for each cycle)
-past    a column as it stood some seconds ago
+log-ratio   the logarithm of one column over another: which ratio is unusual, on either side
+past    a column as it stood some seconds ago (files of earlier versions)
 mean    a rolling average: x̄(t) = x̄(t−d)·e^(−d/τ) + x(t)·(1 − e^(−d/τ)), whose answer to a step is 1 − e^(−t/τ)
 """
 
@@ -14,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = ("value", "ratio", "past", "mean")
+KINDS = ("value", "ratio", "log-ratio", "past", "mean")
+RATIOS = ("ratio", "log-ratio")
 AVERAGES_S = (1.0, 5.0, 15.0)
 TINY = 1e-12
 
@@ -31,7 +33,7 @@ class Feature:
     @property
     def name(self) -> str:
         """As people read it: `cycles`, `cycles / time`, `cycles 3 s ago`, `cycles over 5 s`."""
-        if self.kind == "ratio":
+        if self.kind in RATIOS:
             return f"{self.column} / {self.other}"
         if self.kind == "past":
             return f"{self.column} {self.seconds:g} s ago"
@@ -42,12 +44,12 @@ class Feature:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that it needs."""
-        return (self.column, self.other) if self.kind == "ratio" else (self.column,)
+        return (self.column, self.other) if self.kind in RATIOS else (self.column,)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the model file."""
         data: dict[str, Any] = {"kind": self.kind, "column": self.column}
-        if self.kind == "ratio":
+        if self.kind in RATIOS:
             data["other"] = self.other
         elif self.kind in ("past", "mean"):
             data["seconds"] = self.seconds
@@ -57,6 +59,11 @@ class Feature:
 def ratio_of(above: float, below: float) -> float:
     """A ratio that is 0 where nothing happened at all."""
     return above / below if abs(below) > TINY else 0.0
+
+
+def log_ratio_of(above: float, below: float) -> float:
+    """The logarithm of a ratio; finite where one of them is 0."""
+    return math.log(max(above, TINY) / max(below, TINY))
 
 
 def smooth(before: float | None, value: float, elapsed_s: float, tau_s: float) -> float:
@@ -99,6 +106,8 @@ class History:
         value = values[f.column]
         if f.kind == "ratio":
             return ratio_of(value, values[f.other])
+        if f.kind == "log-ratio":
+            return log_ratio_of(value, values[f.other])
         if f.kind == "past":
             return self._ago(at_s - f.seconds, f.column, value)
         if f.kind == "mean":

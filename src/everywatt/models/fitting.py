@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from everywatt.core.errors import UsageError
-from everywatt.models.design import automatic, correlation, design
+from everywatt.models.design import automatic, design
 from everywatt.models.features import AVERAGES_S, Feature
+from everywatt.models.folds import folds_of, found_loads
 from everywatt.models.form import Model, Range
-from everywatt.models.intervals import LEVEL, cautious, map_of, widened
+from everywatt.models.intervals import LEVEL, map_of
 from everywatt.models.learners import Candidate, candidates, fit_form, importances
-from everywatt.models.loads import beyond, blocks, by_load, found_loads
 from everywatt.models.screening import Screened, screen
 from everywatt.models.table import Floats, Table
-from everywatt.models.validation import (
-    NO_ROWS,
-    Score,
-    caution,
-    checked_coverage,
-    hold_out,
-    parts_of,
-    score,
-    widths_without,
-)
+from everywatt.models.validation import KINDS, Score, Shift, calibrated, chosen_of, score, shifts
 
-CHOICES = ("blocks", "loads")
+CHOICES = {"worst": KINDS, "blocks": ("time",), "loads": ("load",)}
+LEAST_TO_BEND = 60  # rows: with fewer, lines that bend follow chance
 LEAST_GAIN = 0.05  # of the mean's error: a model that gains less has found nothing
-ALIKE = 1.1
-CPU_WORDS = ("cpu_time", "cpu_usage", "cpu_util", "cpu", "util")
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What came of it. `model` is None where there is no relation; `scores` has every model that was tried."""
+    """The result. `model` is None where there is no relation; `scores` has every model that was tried, `shifts` every
+    fold with the error and the coverage of what was chosen without it."""
 
     model: Model | None
     scores: tuple[Score, ...]
     chosen: Score | None
     coverage: float | None
+    shifts: tuple[Shift, ...]
     warnings: tuple[str, ...]
     loads: tuple[str, ...]
     times_s: Floats
@@ -56,7 +48,7 @@ def fit(
     ignore: Sequence[str] = (),
     features: Sequence[str] | None = None,
     averages: bool = False,
-    choose: str = "blocks",
+    choose: str = "worst",
     level: float = LEVEL,
     only: Sequence[str] | None = None,
     tell: Callable[[str], None] = lambda text: None,
@@ -65,41 +57,43 @@ def fit(
 
     features   the columns to use; None: all that can be used
     averages   rolling averages over 1, 5 and 15 s beside them
-    choose     by which error the model is chosen: of blocks of time, or of loads that were left out
-    only       names of the models to try (the mean always is)
+    choose     which folds choose the model: the worst of all, or only those of time (blocks) or of loads
+    only       names of the models to try (baselines always are)
     """
     if choose not in CHOICES:
         raise UsageError(f"A model cannot be chosen by '{choose}'.", cure=f"one of: {', '.join(CHOICES)}")
     seen = screen(table, target, ignore=ignore, features=features)
     table, y = seen.table, seen.table.column(target)
     fill = {name: float(np.nanmedian(table.column(name))) for name in seen.names}
-    tried = _candidates(seen, target, averages)
+    tried, unused = _candidates(seen, target, averages, asked=features is not None)
+    warnings = seen.warnings
+    if unused:
+        warnings = (*warnings, f"not used, since they do not rise with {target}: {', '.join(unused)}")
+    if len(y) < LEAST_TO_BEND:
+        tried = [one for one in tried if one.kind not in ("curved", "mixed")]
     if only is not None:
-        tried = [one for one in tried if one.name in only or one.kind == "mean"]
-    loads = table.loads if table.loads is not None else found_loads(table, seen.names)
-    folds = by_load(loads) if len(np.unique(loads)) > 1 else blocks(len(y), 2)
-    scores, designs = [], {}
+        tried = [one for one in tried if one.name in only or one.baseline]
+    loads = table.loads if table.loads is not None else found_loads(table, [f.column for f in tried[1].features])
+    x = design(table, tried[1].features, fill, table.period_s)
+    folds = folds_of(loads, {f.name: x[:, p] for p, f in enumerate(tried[1].features) if f.kind == "value"})
+    scores = []
     for one in tried:
         tell(f"trying {one.name}")
-        designs[one.name] = design(table, one.features, fill, table.period_s)
-        scores.append(score(one, designs[one.name], y, blocks(len(y)), folds))
-    best = chosen_of(scores, choose)
+        scores.append(score(one, x[:, : len(one.features)], y, folds))
+    best = chosen_of(scores, CHOICES[choose])
     why = no_relation(best, scores[0])
     told = tuple(dict.fromkeys(str(name) for name in loads))
     if why:
-        return Fit(None, tuple(scores), None, None, seen.warnings, told, table.times_s, y, why)
-    coverage = checked_coverage(best, y, level)
-    model = _finish(best, designs[best.candidate.name], y, seen, target, scores, level, choose, coverage, told)
-    return Fit(model, tuple(scores), best, coverage, seen.warnings, told, table.times_s, y, "")
+        return Fit(None, tuple(scores), None, None, (), warnings, told, table.times_s, y, why)
+    found = shifts(scores, y, level, CHOICES[choose])
+    model = _finish(best, x[:, : len(best.candidate.features)], y, seen, target, scores, level, choose, found, told)
+    return Fit(model, tuple(scores), best, _held(found), tuple(found), warnings, told, table.times_s, y, "")
 
 
-def chosen_of(scores: Sequence[Score], choose: str) -> Score:
-    """The model with the least error; by loads, of those within ALIKE of it the one with more of a line."""
-    if choose == "blocks":
-        return min(scores, key=lambda one: one.blocked_pct)
-    least = min(one.loads_pct for one in scores)
-    alike = [one for one in scores if one.loads_pct <= ALIKE * least]
-    return min(alike, key=lambda one: (-one.candidate.share, one.loads_pct))
+def _held(found: Sequence[Shift], kind: str = "time") -> float:
+    """The share of rows of a kind of folds that were inside their interval."""
+    mine = [one for one in found if one.kind == kind]
+    return float(np.average([one.coverage for one in mine], weights=[one.rows for one in mine]))
 
 
 def no_relation(best: Score, mean: Score) -> str:
@@ -116,23 +110,11 @@ def no_relation(best: Score, mean: Score) -> str:
     return ""
 
 
-def _candidates(seen: Screened, target: str, averages: bool) -> list[Candidate]:
-    values, ratios, pasts = automatic(seen.table, target, seen.names)
-    cpu = _cpu_column(seen, target)
+def _candidates(seen: Screened, target: str, averages: bool, *, asked: bool) -> tuple[list[Candidate], list[str]]:
+    used, ratios, unused = automatic(seen.table, target, seen.names, asked=asked)
     if averages:
-        pasts = [*pasts, *(Feature("mean", f.column, seconds=tau) for f in values[:8] for tau in AVERAGES_S)]
-    tried = candidates(values, ratios, pasts, None if cpu is None else Feature("value", cpu))
-    return [replace(one, dram="dram" in target.lower()) for one in tried]
-
-
-def _cpu_column(seen: Screened, target: str) -> str | None:
-    """The column that says how busy the CPUs are: by its name, the one that moves most with power."""
-    y = seen.table.column(target)
-    for word in CPU_WORDS:
-        named = [name for name in seen.names if word in name.lower()]
-        if named:
-            return max(named, key=lambda name: correlation(seen.table.column(name), y))
-    return None
+        used = [*used, *(Feature("mean", f.column, seconds=tau) for f in used[:8] for tau in AVERAGES_S)]
+    return candidates(used, ratios), unused
 
 
 def _finish(
@@ -144,18 +126,15 @@ def _finish(
     scores: Sequence[Score],
     level: float,
     choose: str,
-    coverage: float,
+    found: Sequence[Shift],
     loads: Sequence[str],
 ) -> Model:
     form = fit_form(best.candidate, x, y)
-    where = map_of(form, x)
+    widths = calibrated(best, y, level, map_of(form, x))
     share = importances(form, x)
     order = [int(p) for p in np.argsort(-share) if share[p] > 0][:20]
-    widths = cautious(widths_without(best, y, NO_ROWS, level, where), caution(best, y, level))
-    cuts = beyond([x[:, p] for p in order if form.features[p].kind == "value"])
-    if cuts:
-        far = hold_out(best.candidate, x, y, cuts)
-        widths = widened(widths, [*parts_of(best.loaded, y), *parts_of(far, y)])
+    worst = max(found, key=lambda one: one.error_pct)
+    least = min(found, key=lambda one: one.coverage)
     table = seen.table
     needed = dict.fromkeys(name for feature in form.features for name in feature.columns)
     about: dict[str, Any] = {
@@ -164,12 +143,17 @@ def _finish(
         "seconds": float(table.times_s[-1] - table.times_s[0]),
         "loads": len(loads),
         "watts": {"low": float(y.min()), "median": float(np.median(y)), "high": float(y.max())},
-        "validated": "five blocks of time held out in turn, and each load held out in turn; rows are never shuffled",
+        "validated": "held-out stretches of time, loads and ranges of columns in turn, and columns at fault; "
+        "the model was selected and the interval made without the fold; rows are never shuffled",
         "chosen_by": choose,
         "blocked_error_pct": best.blocked_pct,
         "load_out_error_pct": best.loads_pct,
         "interval_level": level,
-        "coverage_in_blocks": coverage,
+        "coverage_in_blocks": _held(found),
+        "worst_error_pct": worst.error_pct,
+        "worst_fold": worst.name,
+        "least_coverage": least.coverage,
+        "looks": len(found) * sum(not one.candidate.baseline for one in scores),
         "importance": {form.features[p].name: round(float(share[p]), 4) for p in order},
         "warnings": list(seen.warnings),
     }
@@ -195,6 +179,9 @@ def error_row(one: Score, y: Floats) -> dict[str, Any]:
         "blocked_w": one.blocked_w,
         "load_out_pct": one.loads_pct,
         "blocks_pct": list(one.blocks_pct),
+        "worst_pct": one.worst()[0],
+        "worst_fold": one.worst()[1],
+        **{f"{kind}_pct": error for kind in KINDS if not np.isnan(error := one.worst(kind)[0])},
     }
 
 

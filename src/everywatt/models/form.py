@@ -9,16 +9,46 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from everywatt.models.features import Feature
-from everywatt.models.trees import Tree
 
-FORMS = ("mean", "linear", "boosted", "plugin")
-REACH = 1.0  # beyond the training range the linear part goes on for this many ranges, and then stands still
+FORMS = ("mean", "rising", "plugin", "linear", "boosted")  # the last two are in files of earlier versions only
+REACH = 1.0  # ranges: how far beyond the training range the line of an earlier version goes on
 LEAST_SHARE = 0.02  # of the lowest watts that were seen: no prediction is lower
 MOST_LOG = 30.0  # of watts: keeps a file from elsewhere from overflowing
 MOST_WIDTH = 3.0
 OUTSIDE = 0.05  # of the range: values further out than this are flagged
 LEAST_OUT = 0.25  # ranges: what is outside at all is taken to be that far
-LEAST_WIDENING = 0.1  # of log(1 + ranges outside): an interval outside is never as narrow as inside
+LEAST_WIDENING = 0.2  # of log(1 + ranges outside): what saturation may cost if the machine goes on in a line
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Nodes in one order: at node n, go `left[n]` where row[feature[n]] ≤ threshold[n], else `right[n]`.
+
+    A leaf has feature −1 and its `value`.
+    """
+
+    feature: tuple[int, ...]
+    threshold: tuple[float, ...]
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    value: tuple[float, ...]
+
+    def at(self, row: Sequence[float]) -> float:
+        """What the tree says of one row."""
+        node = 0
+        while self.feature[node] >= 0:
+            node = self.left[node] if row[self.feature[node]] <= self.threshold[node] else self.right[node]
+        return self.value[node]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for the model file."""
+        return {
+            "feature": list(self.feature),
+            "threshold": list(self.threshold),
+            "left": list(self.left),
+            "right": list(self.right),
+            "value": list(self.value),
+        }
 
 
 class Range(NamedTuple):
@@ -35,10 +65,39 @@ class Range(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """What multiplies what. Watts are (idle + Σ weight × feature)^share × e^(sum of trees).
+class Curve:
+    """Watts of one column: straight lines through points (x, watts) that only rise, from (0, 0) on.
 
-    With a share below 1 the linear part has that much of a say; the trees hold the rest.
+    Beyond the last point the last line goes on and saturates within `reach`.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    reach: float = 0.0
+
+    def watts(self, x: float, *, inside: bool = False) -> float:
+        """Watts at a value; `inside`: at the nearest value of the training range."""
+        (low, _), (high, most) = self.points[0], self.points[-1]
+        if x >= high:
+            if inside or self.reach <= 0:
+                return most
+            before, less = self.points[-2]
+            slope = (most - less) / (high - before)
+            return most + slope * self.reach * math.tanh((x - high) / self.reach)
+        if x <= low:
+            return self.points[0][1]
+        place = bisect_right(self.points, x, key=lambda point: point[0])
+        (a, below), (b, above) = self.points[place - 1], self.points[place]
+        return below + (above - below) * (x - a) / (b - a)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How watts follow from features.
+
+    rising    idle + Σ curve(feature), and of the trees `share` times what they add to that inside the training range:
+              watts = idle + Σ curve(x) + share × (e^(Σ trees) − idle − Σ curve(x inside)), never above `most_w`.
+              Every part rises with every column, so watts never fall while use rises.
+    linear, boosted   (idle + Σ weight × feature)^share × e^(Σ trees)
     """
 
     kind: str
@@ -51,16 +110,23 @@ class Form:
     share: float = 1.0
     plugin: str = ""
     payload: Mapping[str, Any] = field(default_factory=dict)
+    curves: tuple[Curve | None, ...] = ()
+    seen_w: float = 0.0
+    most_w: float = 0.0
 
     def counted(self, places: Sequence[int]) -> list[int]:
         """Features whose range matters: these `places`, those with a weight, and every column that trees split."""
         found = {*places, *(place for place, weight in enumerate(self.weights) if weight)}
+        if self.kind == "rising":
+            found |= {place for place, feature in enumerate(self.features) if feature.kind == "log-ratio"}
         if self.trees or self.plugin:
             found |= {place for place, feature in enumerate(self.features) if feature.kind == "value"}
         return sorted(found)
 
     def watts(self, row: Sequence[float]) -> float:
         """Watts of one row of features."""
+        if self.kind == "rising":
+            return self._rising(row)
         linear = self.idle_w
         for weight, value, limit in zip(self.weights, row, self.ranges, strict=False):
             if weight:
@@ -71,6 +137,21 @@ class Form:
             return linear
         logs = self.share * math.log(linear) + sum(tree.at(row) for tree in self.trees)
         return max(math.exp(min(logs, MOST_LOG)), self.least_w)
+
+    def _rising(self, row: Sequence[float]) -> float:
+        watts = self.idle_w
+        inside = self.idle_w
+        for curve, value in zip(self.curves, row, strict=True):
+            if curve is not None:
+                watts += curve.watts(value)
+                inside += curve.watts(value, inside=True)
+        if self.trees:
+            logs = sum(tree.at(row) for tree in self.trees)
+            watts += self.share * (math.exp(min(logs, MOST_LOG)) - inside)
+        if watts > self.seen_w:
+            room = self.most_w - self.seen_w
+            watts = self.seen_w + (room * math.tanh((watts - self.seen_w) / room) if room > 0 else 0.0)
+        return max(watts, self.least_w)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,37 +1,39 @@
-"""The models that are tried, from plain to rich, and the seam for others.
+"""The models that are tried, from plain to rich, and the entry point for others.
 
-A learner of somebody else is an entry point of the group `everywatt.models`: an object with `name`,
+All of them are idle watts plus what each column adds, and none of them falls while a column rises: a column stands for
+use, and use costs power. `linear` adds one slope for each column, `curved` lines that may bend, and `mixed` is the mean
+of `curved` and of boosted trees. Outside the training range all of them continue as `curved` does.
+
+A third-party learner is an entry point of the group `everywatt.models`: an object with `name`,
 `fit(x, y, names) -> payload` (plain JSON data) and `predict(payload, x) -> watts`. A model file names the learner and
 holds the payload; it is evaluated by the learner that is installed under that name, or not at all.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from everywatt.core.errors import UsageError
+from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.core.plugins import MODELS, load_plugin, registered
-from everywatt.models.boosting import Growth, grow, grow_forest, sum_of
-from everywatt.models.design import correlation
+from everywatt.models.boosting import grow, sum_of
 from everywatt.models.features import Feature
-from everywatt.models.form import LEAST_SHARE, MOST_LOG, REACH, Form, Range
-from everywatt.models.linear import fit_linear
+from everywatt.models.form import LEAST_SHARE, MOST_LOG, REACH, Curve, Form, Range
 from everywatt.models.table import Floats
-from everywatt.models.trees import Tree
 
-MOST_TREES_ROWS = 20_000
-USEFUL_LINEAR = 0.15
-BELOW_TREES = 1
-FETCHES = re.compile(r"cache.?miss|llc|bandwidth|dram_(read|access)|membw", re.I)
+MOST_ROWS = 20_000  # neither trees nor lines get better by more rows than that, only slower
+KNOTS = (0.25, 0.5, 0.75)  # of a column's range: where its line may bend
+RIDGE_LINE, RIDGE_BEND = 1e-6, 1e-2  # of the mean square: what slopes and bends have to earn
+TREES_SHARE = 0.5
+SATURATES = 2.0  # ranges beyond the training range: the worst error of ranges left out is least there
+MOST_RANGE = 2.0  # watts above idle: at most so many times the largest that was seen
 
 
 class Learner(Protocol):
-    """A model of somebody else."""
+    """A third-party model."""
 
     name: str
 
@@ -41,42 +43,28 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One model to try: its name for people, its form and features, and whether trees may only rise with use.
-
-    `forest`: trees side by side instead of one after another, on what `share` of the line leaves over.
-    `dram` says that the target is memory, whose power follows what is fetched from it.
-    `both` is the mean of a forest and of boosted trees. `share` is how much of the line is below the trees.
-    """
+    """One model to try: its name for people, and its kind. A baseline is compared with and never chosen."""
 
     name: str
     kind: str
     features: tuple[Feature, ...]
-    monotone: bool = False
-    share: float = 1.0
-    plugin: str = ""
     baseline: bool = False
-    dram: bool = False
-    forest: bool = False
-    both: bool = False
 
 
-def candidates(
-    values: Sequence[Feature], ratios: Sequence[Feature], pasts: Sequence[Feature], cpu: Feature | None
-) -> list[Candidate]:
-    """Everything that is tried, baselines first."""
-    tried = [Candidate("mean", "mean", (), baseline=True)]
-    if cpu is not None:
-        tried.append(Candidate("linear in CPU", "linear", (cpu,), baseline=True))
-    tried.append(Candidate("linear", "linear", tuple(values)))
-    rich = (*values, *ratios)
-    tried.append(Candidate("boosted, rising", "boosted", rich, monotone=True))
-    tried.append(Candidate("boosted with past", "boosted", (*rich, *pasts)))
-    tried.append(Candidate("both with past", "boosted", (*rich, *pasts), forest=True, both=True))
-    plain = (*values, *pasts[: len(pasts) // 2])
-    tried.append(Candidate("forest with past", "boosted", plain, forest=True))
-    tried.append(Candidate("forest alone", "boosted", plain, share=0.0, forest=True))
-    tried += [Candidate(name, "plugin", rich, plugin=name) for name in sorted(registered(MODELS))]
-    return tried
+def candidates(used: Sequence[Feature], watched: Sequence[Feature]) -> list[Candidate]:
+    """Everything that is tried, baselines first.
+
+    `used` are the columns that watts follow, `watched` those of which only the range counts (ratios of columns).
+    """
+    features = (*used, *watched)
+    tried = [
+        Candidate("mean", "mean", (), baseline=True),
+        Candidate("least squares", "least squares", features, baseline=True),
+        Candidate("linear", "linear", features),
+        Candidate("curved", "curved", features),
+        Candidate("mixed", "mixed", features),
+    ]
+    return tried + [Candidate(name, "plugin", tuple(used)) for name in sorted(registered(MODELS))]
 
 
 def learner(name: str) -> Learner:
@@ -89,21 +77,36 @@ def learner(name: str) -> Learner:
 
 def fit_form(candidate: Candidate, x: Floats, y: Floats, seed: int = 0) -> Form:
     """A candidate fitted to rows: x has its features, y watts above zero."""
+    if len(x) > MOST_ROWS:
+        keep = np.linspace(0, len(x) - 1, MOST_ROWS).astype(int)
+        x, y = x[keep], y[keep]
     ranges = _ranges(x)
     least = LEAST_SHARE * float(y.min())
     features = candidate.features
     if candidate.kind == "mean":
         return Form("mean", (), (), least, idle_w=_central(y))
     if candidate.kind == "plugin":
-        payload = dict(learner(candidate.plugin).fit(x, y, [feature.name for feature in features]))
-        return Form("plugin", features, ranges, least, plugin=candidate.plugin, payload=payload)
-    form = _linear(candidate, x, y, ranges, least)
-    if candidate.kind == "linear":
-        return form
-    if len(x) > MOST_TREES_ROWS:  # trees do not get better by more rows than that, only slower
-        keep = np.linspace(0, len(x) - 1, MOST_TREES_ROWS).astype(int)
-        x, y = x[keep], y[keep]
-    return _boosted(candidate, form, x, y, seed)
+        payload = dict(learner(candidate.name).fit(x, y, [feature.name for feature in features]))
+        return Form("plugin", features, ranges, least, plugin=candidate.name, payload=payload)
+    used = [place for place, feature in enumerate(features) if feature.kind != "log-ratio"]
+    if candidate.kind == "least squares":
+        idle_w, curves = _fit_curves(x[:, used], y, (), relative=False)
+        weights = [curve.points[-1][1] / max(curve.points[-1][0], 1e-300) for curve in curves]
+        return Form("least squares", features, ranges, 0.0, idle_w, (*weights, *(0.0,) * (len(features) - len(used))))
+    idle_w, curves = _fit_curves(x[:, used], y, () if candidate.kind == "linear" else KNOTS)
+    form = Form(
+        "rising",
+        features,
+        ranges,
+        least,
+        idle_w,
+        curves=(*curves, *(None,) * (len(features) - len(used))),
+        seen_w=float(y.max()),
+        most_w=float(idle_w + MOST_RANGE * max(y.max() - idle_w, 0.0)),
+    )
+    if candidate.kind == "mixed":
+        form = replace(form, share=TREES_SHARE, trees=tuple(grow(x[:, used], np.log(y), seed)))
+    return form
 
 
 def _ranges(x: Floats) -> tuple[Range, ...]:
@@ -111,40 +114,47 @@ def _ranges(x: Floats) -> tuple[Range, ...]:
     return tuple(Range(*three) for three in limits)
 
 
-def _linear(candidate: Candidate, x: Floats, y: Floats, ranges: tuple[Range, ...], least: float) -> Form:
-    """The linear form; below trees it has the strongest columns alone, since weights of many like ones do not last."""
-    features = candidate.features
-    strength = {
-        place: correlation(x[:, place], y, by_rank=False)
-        for place, f in enumerate(features)
-        if f.kind in ("value", "mean") and not _wild(x[:, place])
-    }
-    if candidate.kind != "linear":
-        strength = {place: value for place, value in strength.items() if value >= USEFUL_LINEAR}
-    most = len(features) if candidate.kind == "linear" else BELOW_TREES
-    # Memory draws by what is fetched from it: where a column tells that, the line goes on along it.
-    fetches = [place for place in strength if candidate.dram and FETCHES.search(features[place].column)]
-    if candidate.kind != "linear" and fetches:
-        strength = {place: strength[place] for place in fetches}
-    usable = sorted(sorted(strength, key=lambda place: -strength[place])[:most])
-    idle_w, some = fit_linear(x[:, usable], y)
-    weights = np.zeros(len(features))
-    weights[usable] = some
-    return Form("linear", features, ranges, least, idle_w, tuple(float(w) for w in weights))
+def _fit_curves(
+    x: Floats, y: Floats, knots: Sequence[float], *, relative: bool = True
+) -> tuple[float, tuple[Curve, ...]]:
+    """Idle watts and a rising curve for each column, by non-negative least squares of the relative error.
+
+    A column's curve is a slope over its whole range plus, for each knot, a slope below and one above it. Slopes are
+    not negative; bends are held back by a ridge, so that a line remains where the rows do not demand one.
+    """
+    try:
+        from scipy.optimize import nnls
+    except ImportError:
+        raise MissingExtra("scipy", "models") from None
+    low, high = x.min(axis=0), x.max(axis=0)
+    start = np.minimum(low, 0.0)  # use begins at zero, whether or not that was seen
+    pieces: list[Floats] = [np.ones(len(y))]
+    spans: list[tuple[int, float, float]] = []
+    for place in range(x.shape[1]):
+        bends = [low[place] + share * (high[place] - low[place]) for share in knots]
+        for first, last in [(start[place], high[place]), *_halves(start[place], bends, high[place])]:
+            pieces.append(np.clip(x[:, place], first, last) - first)
+            spans.append((place, float(first), float(last)))
+    made = np.column_stack(pieces)
+    size = np.maximum(np.abs(made).max(axis=0), 1e-300)
+    weight = 1 / y if relative else np.full(len(y), 1 / np.median(y))
+    per = 1 + 2 * len(knots)
+    ridge = np.array([0.0, *(RIDGE_LINE if k % per == 0 else RIDGE_BEND for k in range(len(spans)))])
+    hold = np.diag(np.sqrt(ridge * len(y))) / np.median(y)
+    rows = np.vstack([made / size * weight[:, None], hold]) if relative else made / size * weight[:, None]
+    wanted = np.concatenate([y * weight, np.zeros(len(rows) - len(y))])
+    slopes = nnls(rows, wanted, maxiter=100 * rows.shape[1])[0] / size
+    curves = []
+    for place in range(x.shape[1]):
+        mine = [(a, b, s) for (p, a, b), s in zip(spans, slopes[1:].tolist(), strict=True) if p == place]
+        at = sorted({edge for a, b, _ in mine for edge in (a, b)})
+        points = tuple((edge, sum(s * (min(max(edge, a), b) - a) for a, b, s in mine)) for edge in at)
+        curves.append(Curve(points, SATURATES * float(high[place] - low[place])))
+    return float(slopes[0]), tuple(curves)
 
 
-def _boosted(candidate: Candidate, form: Form, x: Floats, y: Floats, seed: int) -> Form:
-    rising = [1 if candidate.monotone and f.kind != "ratio" else 0 for f in candidate.features]
-    share = candidate.share
-    left = np.log(y) - share * np.log(predict_form(form, x))
-    trees: list[Tree] = []
-    if candidate.forest:
-        trees += grow_forest(x, left, seed)
-    if candidate.both or not candidate.forest:
-        trees += grow(x, left, rising, Growth(), seed)
-    if candidate.both:
-        trees = [tree.times(0.5) for tree in trees]
-    return replace(form, kind="boosted", trees=tuple(trees), share=share)
+def _halves(start: float, bends: Sequence[float], high: float) -> list[tuple[float, float]]:
+    return [half for bend in bends for half in ((start, bend), (bend, high))]
 
 
 def _central(y: Floats) -> float:
@@ -154,16 +164,14 @@ def _central(y: Floats) -> float:
     return float(y[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
-def _wild(x: Floats) -> bool:
-    """Whether a column has values far beyond all others: a straight line through them would lead anywhere."""
-    usual = float(np.quantile(x, 0.99))
-    return float(x.max()) - usual > 20 * max(usual - float(x.min()), 1e-300)
-
-
 def predict_form(form: Form, x: Floats) -> Floats:
     """Watts of many rows; the same as `Form.watts` for each."""
     if form.kind == "plugin":
         return np.asarray(learner(form.plugin).predict(form.payload, x), dtype=np.float64)
+    if form.kind == "least squares":
+        return np.asarray(form.idle_w + x @ np.array(form.weights))
+    if form.kind == "rising":
+        return _predict_rising(form, x)
     linear = np.full(len(x), form.idle_w)
     if form.weights and any(form.weights):
         low = np.array([limit.low for limit in form.ranges])
@@ -176,20 +184,34 @@ def predict_form(form: Form, x: Floats) -> Floats:
     return np.asarray(np.maximum(np.exp(np.minimum(logs, MOST_LOG)), form.least_w))
 
 
+def _predict_rising(form: Form, x: Floats) -> Floats:
+    inside = np.full(len(x), form.idle_w)
+    beyond = np.zeros(len(x))
+    for place, curve in enumerate(form.curves):
+        if curve is None:
+            continue
+        at, watts = (np.array(values) for values in zip(*curve.points, strict=True))
+        inside += np.interp(x[:, place], at, watts)
+        if curve.reach > 0:
+            slope = (watts[-1] - watts[-2]) / (at[-1] - at[-2])
+            beyond += slope * curve.reach * np.tanh(np.maximum(x[:, place] - at[-1], 0.0) / curve.reach)
+    watts = inside + beyond
+    if form.trees:
+        watts += form.share * (np.exp(np.minimum(sum_of(form.trees, x), MOST_LOG)) - inside)
+    room = form.most_w - form.seen_w
+    over = np.maximum(watts - form.seen_w, 0.0)
+    watts = np.minimum(watts, form.seen_w) + (room * np.tanh(over / room) if room > 0 else 0.0)
+    return np.asarray(np.maximum(watts, form.least_w))
+
+
 def importances(form: Form, x: Floats) -> Floats:
-    """How much each feature moves the prediction, as shares: by weights over the range, and by splits of the trees."""
+    """How much each feature moves the prediction over the rows, as shares of the sum; ratios, which do not, have 0."""
     share = np.zeros(len(form.features))
     if form.kind == "plugin":
         return np.full(len(share), 1 / max(len(share), 1))
-    if form.weights:
-        share += np.abs(np.array(form.weights)) * x.std(axis=0) / max(float(predict_form(form, x).std()), 1e-12)
-    for tree in form.trees:
-        middle = list(tree.value)
-        # Children come after their parent, so that going backwards each side is known before its split.
-        for node in range(len(middle) - 1, -1, -1):
-            feature = tree.feature[node]
-            if feature >= 0:
-                left, right = middle[tree.left[node]], middle[tree.right[node]]
-                middle[node] = (left + right) / 2
-                share[feature] += abs(left - right)
+    middle = np.median(x, axis=0) if len(x) else x
+    for place in range(len(share)):
+        varied = np.tile(middle, (9, 1))
+        varied[:, place] = np.quantile(x[:, place], np.linspace(0, 1, 9))
+        share[place] = np.ptp(predict_form(form, varied))
     return share / share.sum() if share.sum() > 0 else share

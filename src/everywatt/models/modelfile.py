@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,7 @@ from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import document, plain
 from everywatt.models.features import KINDS, Feature
-from everywatt.models.form import FORMS, Form, Model, Range, Widths
-from everywatt.models.trees import Tree
+from everywatt.models.form import FORMS, Curve, Form, Model, Range, Tree, Widths
 
 KIND = "model"
 MOST_BYTES = 16 << 20
@@ -21,7 +21,10 @@ MOST_FEATURES = 512
 MOST_TREES = 2000
 MOST_NODES = 1024
 MOST_NAME = 200
-ABOUT_NUMBERS = ("rows", "seconds", "loads", "blocked_error_pct", "load_out_error_pct", "coverage_in_blocks")
+ABOUT_NUMBERS = (
+    *("rows", "seconds", "loads", "blocked_error_pct", "load_out_error_pct", "coverage_in_blocks"),
+    *("worst_error_pct", "least_coverage", "looks"),
+)
 ABOUT_TABLES = ("watts", "importance")
 
 
@@ -44,16 +47,14 @@ def to_dict(model: Model) -> dict[str, Any]:
                 for name, r in model.columns.items()
             },
             "features": [
-                {**feature.to_dict(), "weight": weight, "low": r.low, "high": r.high, "middle": r.middle}
-                for feature, r, weight in zip(
-                    form.features, form.ranges, form.weights or (0.0,) * len(form.features), strict=True
-                )
+                {**feature.to_dict(), **_of_feature(form, place)} for place, feature in enumerate(form.features)
             ],
             "form": {
                 "kind": form.kind,
                 "idle_w": form.idle_w,
                 "least_w": form.least_w,
                 "share": form.share,
+                **({"seen_w": form.seen_w, "most_w": form.most_w} if form.kind == "rising" else {}),
                 "plugin": form.plugin,
                 "payload": plain(form.payload),
                 "trees": [tree.to_dict() for tree in form.trees],
@@ -71,6 +72,15 @@ def to_dict(model: Model) -> dict[str, Any]:
             },
         },
     )
+
+
+def _of_feature(form: Form, place: int) -> dict[str, Any]:
+    """Weight or curve of a feature, and its range."""
+    curve = form.curves[place] if form.curves else None
+    data: dict[str, Any] = {} if form.curves else {"weight": form.weights[place] if form.weights else 0.0}
+    if curve is not None:
+        data = {"curve": [list(point) for point in curve.points], "reach": curve.reach}
+    return {**data, **form.ranges[place]._asdict()}
 
 
 def dumps(model: Model) -> str:
@@ -137,7 +147,7 @@ def from_dict(data: Any, where: str = "the model") -> Model:
 
 def _error(check: _Check, entry: Any) -> dict[str, Any]:
     data = check.table(entry, "errors")
-    for key in ("blocked_pct", "blocked_w", "load_out_pct"):
+    for key in ("blocked_pct", "blocked_w", "load_out_pct", "worst_pct"):
         if data.get(key) is not None:
             check.number(data[key], key)
     return dict(data)
@@ -183,7 +193,22 @@ def _form(check: _Check, data: Mapping[str, Any], features: Sequence[Feature], e
         check.number(data.get("share", 1.0), "share", 0.0, 1.0),
         str(data.get("plugin", ""))[:MOST_NAME],
         dict(check.table(data.get("payload", {}), "payload")),
+        tuple(_curve(check, entry) for entry in entries) if data["kind"] == "rising" else (),
+        check.number(data.get("seen_w", 0.0), "seen_w", 0.0, 1e9),
+        check.number(data.get("most_w", 0.0), "most_w", 0.0, 1e9),
     )
+
+
+def _curve(check: _Check, entry: Mapping[str, Any]) -> Curve | None:
+    if entry.get("curve") is None:
+        return None
+    points = [check.items(point, "a point", 2) for point in check.items(entry["curve"], "curve", MOST_NODES)]
+    if len(points) < 2 or any(len(point) != 2 for point in points):
+        check.fail("a curve without points")
+    made = tuple((check.number(x, "curve", -1e30, 1e30), check.number(w, "curve", -1e9, 1e9)) for x, w in points)
+    if any(a[0] >= b[0] or a[1] > b[1] for a, b in itertools.pairwise(made)):
+        check.fail("a curve that does not rise")
+    return Curve(made, check.number(entry.get("reach", 0.0), "reach", 0.0, 1e30))
 
 
 def _tree(check: _Check, data: Any, features: int) -> Tree:

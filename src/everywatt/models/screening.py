@@ -15,9 +15,10 @@ from everywatt.models.design import correlation
 from everywatt.models.table import GAP_PERIODS, Floats, Table
 
 USE_NAME = re.compile(r"cpu|util|busy|load|usage|core", re.I)  # what a machine does, which is no copy of what it draws
-POWER_NAME = re.compile(r"(power|watt|energy|joule|_uj$|_mj$|(^|[._])[pw]$)", re.I)
+# The "watt" of the prefix of our own series is no unit.
+POWER_NAME = re.compile(r"(power|(?<!every)watt|energy|joule|_uj$|_mj$|(^|[._])[pw]$)", re.I)
 MOST_MISSING = 0.2
-LEAST_ROWS = 40
+LEAST_ROWS = 30
 PLAUSIBLE_W = (0.05, 100_000.0)
 DEAD_ROWS = 30
 LEAK = 0.9995

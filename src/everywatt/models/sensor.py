@@ -5,7 +5,9 @@
 
 It reads the channels that the model needs from the sensors that give them (`use` first), turns counters into rates and
 evaluates the model in plain Python. Beside the watts, `model.low` and `model.high` are the interval and
-`model.outside` is 1 where an input is outside of what was learnt.
+`model.outside` is 1 where an input is outside of what was learnt. While a real sensor of the model's own target can be
+read, `model.ratio` is measured over modelled watts and `model.drift` is 1 where the model no longer fits (`drift`);
+`everywatt model install MODEL --against RUN` then adapts it to that recording.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row, fresh
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError, UsageError
+from everywatt.models.drift import Drift
 from everywatt.models.features import History
 from everywatt.models.form import Model, along
 from everywatt.models.modelfile import load_model
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 NAME = "model"
 SOURCES = ("use", "nvml", "jetson", "tegrastats", "hwmon")
+WITNESSES = ("rapl", "nvml", "jetson", "hwmon")
 TO_95 = 1.96 / 1.645  # an interval of 90 % as one of 95 %
 DOMAINS = (
     ("package", Domain.PACKAGE),
@@ -42,7 +46,14 @@ DOMAINS = (
 class ModelPower:
     """The group `model.power`: each row is the mean power from the read before to this one."""
 
-    def __init__(self, model: Model, groups: Sequence[Group], channels: Sequence[Channel], clock: Any) -> None:
+    def __init__(
+        self,
+        model: Model,
+        groups: Sequence[Group],
+        channels: Sequence[Channel],
+        clock: Any,
+        witness: Group | None = None,
+    ) -> None:
         self.info = GroupInfo(
             f"{NAME}.power", NAME, channels[0].device, tuple(channels), Cadence.SLOW, label=_label(model)
         )
@@ -52,6 +63,9 @@ class ModelPower:
         self._history = History(model.form.features, model.period_s)
         self._before: dict[str, tuple[int, float]] = {}
         self._last: dict[str, float] = {}
+        self._witness = witness
+        self._truth = _of_target(model) if witness is not None else ()
+        self.drift = Drift(model.widths.level)
 
     def read(self) -> Sequence[Row]:
         """One row; none until every column has a value (a counter has one from its second read on)."""
@@ -64,11 +78,33 @@ class ModelPower:
         found = self._model.predict(self._history.row(read_ns / NS, self._last))
         if not math.isfinite(found.watts):
             raise SensorError("The model predicts no number for the present state of the machine.")
-        return (fresh(read_ns, (found.watts, found.low, found.high, 1.0 if found.outside else 0.0)),)
+        truth_w = self._measured()
+        if truth_w is not None:
+            self.drift.add(truth_w, found.watts, found.low, found.high)
+        drifted = math.nan if truth_w is None else float(self.drift.alarm)
+        outside = 1.0 if found.outside else 0.0
+        ratio = math.nan if truth_w is None else self.drift.ratio
+        return (fresh(read_ns, (found.watts, found.low, found.high, outside, ratio, drifted)),)
 
-    def _take(self, group: Group, row: Row) -> None:
+    def _measured(self) -> float | None:
+        """Watts of the real sensor since the last read; None without one. One that fails is not asked again."""
+        if self._witness is None:
+            return None
+        for name in self._truth:
+            self._last.pop(name, None)
+        try:
+            for row in self._witness.read()[-1:]:
+                self._take(self._witness, row, self._truth)
+        except SensorError:
+            self._witness.close()
+            self._witness = None
+            return None
+        found = [self._last[name] for name in self._truth if name in self._last]
+        return found[0] if found else None
+
+    def _take(self, group: Group, row: Row, wanted: Sequence[str] = ()) -> None:
         for channel, raw in zip(group.info.channels, row.values, strict=True):
-            if channel.name not in self._model.needs or raw != raw:
+            if channel.name not in (wanted or self._model.needs) or raw != raw:
                 continue
             value = raw * channel.scale
             if channel.kind is Kind.GAUGE:
@@ -83,6 +119,13 @@ class ModelPower:
         """Close the groups that it reads."""
         for group in self._groups:
             group.close()
+        if self._witness is not None:
+            self._witness.close()
+
+
+def _of_target(model: Model) -> tuple[str, ...]:
+    """Channels that measure what the model estimates."""
+    return (f"{model.target.removesuffix('.power')}.energy", model.target)
 
 
 def _label(model: Model) -> str:
@@ -124,9 +167,33 @@ class ModelSensor:
         beside = [
             Channel(f"{NAME}.low", "W", Kind.GAUGE, device, pedigree=Pedigree.MODELLED),
             Channel(f"{NAME}.high", "W", Kind.GAUGE, device, pedigree=Pedigree.MODELLED),
-            Channel(f"{NAME}.outside", "", Kind.GAUGE, device, pedigree=Pedigree.MODELLED),
+            *(
+                Channel(f"{NAME}.{word}", "", Kind.GAUGE, device, pedigree=Pedigree.MODELLED)
+                for word in ("outside", "ratio", "drift")
+            ),
         ]
-        return (ModelPower(model, self._sources(model), [channel_of(model), *beside], self._request.machine.clock),)
+        clock = self._request.machine.clock
+        channels = [channel_of(model), *beside]
+        return (ModelPower(model, self._sources(model), channels, clock, self._witness(model)),)
+
+    def _witness(self, model: Model) -> Group | None:
+        """A group of a real sensor that measures the model's target here; None where there is none."""
+        from everywatt.core.plugins import SENSORS, registered
+        from everywatt.sensors.registry import probe
+
+        wanted = set(_of_target(model))
+        targets = registered(SENSORS)
+        found: Group | None = None
+        for name in WITNESSES:
+            sensor, report = probe(name, targets[name], self._request) if name in targets else (None, None)
+            if found is not None or sensor is None or report is None or not report.usable:
+                continue
+            for group in sensor.groups():
+                if found is None and not group.info.table and wanted & {one.name for one in group.info.channels}:
+                    found = group  # type: ignore[assignment]
+                else:
+                    group.close()
+        return found
 
     def _model(self) -> Model:
         if not self._file:

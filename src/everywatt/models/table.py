@@ -23,6 +23,7 @@ class Table:
     columns   values by name, NaN where there is none
     units     units by name, where they are known
     loads     the name of the load at each row; None where nobody said
+    aliases   other names of columns, such as those of stored series
     """
 
     times_s: Floats
@@ -31,6 +32,7 @@ class Table:
     loads: Strings | None = None
     host: str = ""
     notes: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.times_s)
@@ -135,3 +137,31 @@ def concatenate(tables: Sequence[Table]) -> Table:
         notes.append(f"not in every table, so dropped: {', '.join(lost)}")
     times = np.concatenate([table.times_s for table in tables])
     return ordered(Table(times, columns, tables[0].units, loads, tables[0].host, tuple(notes)))
+
+
+def windows(table: Table, seconds: float) -> Table:
+    """Means over windows of that length; a window counts where at least half of its usual rows are there.
+
+    Windows begin anew after a gap, so that none reaches across one. Its time is its end.
+    """
+    gaps = np.diff(table.times_s, prepend=table.times_s[:1]) > GAP_PERIODS * table.period_s
+    stretch = np.cumsum(gaps)
+    starts = table.times_s[np.searchsorted(stretch, stretch)]
+    number = np.floor((table.times_s - starts) / seconds + 1e-9)
+    change = np.concatenate([[True], (np.diff(number) != 0) | (np.diff(stretch) != 0)])
+    part = np.cumsum(change) - 1
+    count = np.bincount(part)
+    full = count >= max(1.0, 0.5 * seconds / table.period_s)
+    columns = {}
+    for name, values in table.columns.items():
+        known = np.isfinite(values)
+        total = np.bincount(part, np.where(known, values, 0.0))
+        there = np.bincount(part, known.astype(np.float64))
+        mean = np.divide(total, there, out=np.full(len(count), np.nan), where=there > 0)
+        columns[name] = np.where(there >= 0.5 * count, mean, np.nan)[full]
+    first = np.flatnonzero(change)
+    times = (starts[first] + (number[first] + 1) * seconds)[full]
+    loads = None if table.loads is None else table.loads[first][full]
+    if not len(times):
+        raise UsageError(f"No window of {seconds:g} s has enough rows.", cure="--window of a shorter time")
+    return replace(table, times_s=times, columns=columns, loads=loads)

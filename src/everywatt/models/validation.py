@@ -1,4 +1,4 @@
-"""How far off a model is on rows it has not seen: blocks of time left out in turn, and loads left out in turn."""
+"""How far off a model is where deployment differs from training: folds left out in turn, and faulty columns."""
 
 from __future__ import annotations
 
@@ -7,46 +7,71 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from everywatt.models.form import OUTSIDE, Form, Widths
-from everywatt.models.intervals import Map, cautious, covered, factors, map_of, widths_of
-from everywatt.models.learners import Candidate, fit_form, predict_form
-from everywatt.models.loads import Ints
+from everywatt.models.features import TINY
+from everywatt.models.folds import Fold, Ints
+from everywatt.models.form import Form, Widths
+from everywatt.models.intervals import Map, covered, map_of, widths_of
+from everywatt.models.learners import Candidate, fit_form, importances, predict_form
 from everywatt.models.table import Floats
 
-MOST_CAUTION = 2.0
-NEARLY = 0.07  # of the rows: what a part may hold less than was asked for
-LEAST_PART = 10
+KINDS = ("time", "load", "range", "column")
+FAULTS = (("frozen", 0.0), ("a quarter higher", 1.25), ("a fifth lower", 0.8))
+ALIKE = 1.1  # times the least worst error: models within it are told apart by their mean error
+SEEN = 0.95  # quantile of the distance of rows that are left out by time
 NOWHERE = Map((), (), (), np.zeros((0, 0)))
-NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Held:
-    """What was said of rows while they were left out: watts, novelty and how far outside of the range; by fold."""
+    """Predictions of one fold while it was left out: rows, watts and novelty."""
 
+    kind: str
+    name: str
     rows: Ints
-    fold: Ints
     watts: Floats
     novelty: Floats
-    excess: Floats
 
 
 @dataclass(frozen=True)
 class Score:
-    """Errors of one candidate: in percent of the watts (mean, and of each fold), in watts, and what was held out."""
+    """One candidate: what it predicted of each fold, and how far off that was in percent."""
 
     candidate: Candidate
-    blocked_pct: float
+    held: tuple[Held, ...]
+    errors_pct: tuple[float, ...]
     blocked_w: float
-    blocks_pct: tuple[float, ...]
-    loads_pct: float
-    blocked: Held
-    loaded: Held
+
+    def worst(self, kind: str = "") -> tuple[float, str]:
+        """The largest error of the folds (of a kind), and the fold's name."""
+        found = [(e, one.name) for e, one in zip(self.errors_pct, self.held, strict=True) if kind in ("", one.kind)]
+        return max(found, default=(float("nan"), ""))
+
+    def mean_pct(self, kind: str) -> float:
+        """The mean error over the rows of a kind of folds."""
+        mine = [place for place, one in enumerate(self.held) if one.kind == kind]
+        errors, rows = [self.errors_pct[p] for p in mine], [len(self.held[p].rows) for p in mine]
+        return float(np.average(errors, weights=rows)) if mine else float("nan")
 
     @property
-    def worst_pct(self) -> float:
-        """The worse of the two errors."""
-        return max(self.blocked_pct, self.loads_pct)
+    def blocks(self) -> list[Held]:
+        """The five blocks of time, which are every row once."""
+        return [one for one in self.held if one.name.startswith("block ")]
+
+    @property
+    def blocks_pct(self) -> tuple[float, ...]:
+        """The error of each block of time."""
+        return tuple(e for e, one in zip(self.errors_pct, self.held, strict=True) if one.name.startswith("block "))
+
+    @property
+    def blocked_pct(self) -> float:
+        """The mean error over the blocks of time."""
+        return float(np.average(self.blocks_pct, weights=[len(one.rows) for one in self.blocks]))
+
+    @property
+    def loads_pct(self) -> float:
+        """The mean error over loads that were left out; over blocks of time where there is one load."""
+        found = self.mean_pct("load")
+        return self.blocked_pct if np.isnan(found) else found
 
 
 def mape(watts: Floats, truth: Floats) -> float:
@@ -54,99 +79,119 @@ def mape(watts: Floats, truth: Floats) -> float:
     return float(100 * np.mean(np.abs(watts - truth) / truth))
 
 
-def excess_of(form: Form, x: Floats, places: Sequence[int]) -> Floats:
-    """By how many ranges the worst feature that counts is outside; 0 inside."""
-    worst = np.zeros(len(x))
-    for place in form.counted(places):
-        limit = form.ranges[place]
-        span = max(limit.high - limit.low, abs(limit.high) * 1e-6, 1e-12)
-        out = np.maximum(x[:, place] - limit.high, limit.low - x[:, place]) / span
-        worst = np.maximum(worst, np.where(out > OUTSIDE, out, 0.0))
-    return worst
-
-
-def hold_out(candidate: Candidate, x: Floats, y: Floats, folds: Sequence[Ints]) -> Held:
-    """Fit without each fold in turn and predict it."""
-    rows, numbers, watts, novelty, excess = [], [], [], [], []
-    for number, test in enumerate(folds):
-        train = np.setdiff1d(np.arange(len(y)), test)
-        if len(train) < 2:
-            continue
+def score(candidate: Candidate, x: Floats, y: Floats, folds: Sequence[Fold]) -> Score:
+    """Fit without each fold in turn and predict it; the blocks of time once more with each column at fault."""
+    held: list[Held] = []
+    faulty: dict[str, list[Held]] = {}
+    for fold in folds:
+        train = np.setdiff1d(np.arange(len(y)), fold.rows)
         form = fit_form(candidate, x[train], y[train])
-        where = map_of(form, x[train])
-        rows.append(test)
-        numbers.append(np.full(len(test), number))
-        watts.append(predict_form(form, x[test]))
-        novelty.append(where.novelty(x[test]))
-        excess.append(excess_of(form, x[test], where.places))
-    return Held(*(np.concatenate(parts) for parts in (rows, numbers, watts, novelty, excess)))
+        where = NOWHERE if candidate.baseline else map_of(form, x[train])
+        held.append(_held(fold.kind, fold.name, fold.rows, form, where, x[fold.rows]))
+        if fold.name.startswith("block "):
+            for name, broken in _faults(form, x[train], x[fold.rows]):
+                faulty.setdefault(name, []).append(_held("column", name, fold.rows, form, where, broken))
+    held += [_joined(parts) for parts in faulty.values()]
+    errors = tuple(mape(one.watts, y[one.rows]) for one in held)
+    blocks = [one for one in held if one.name.startswith("block ")]
+    off = np.concatenate([np.abs(one.watts - y[one.rows]) for one in blocks])
+    return Score(candidate, tuple(held), errors, float(off.mean()))
 
 
-def parts_of(held: Held, y: Floats) -> list[tuple[Floats, Floats, Floats]]:
-    """Novelty, log(truth / prediction) and excess of the rows of each fold."""
-    errors = np.log(y[held.rows] / held.watts)
-    folds = [held.fold == number for number in np.unique(held.fold)]
-    return [(held.novelty[mine], errors[mine], held.excess[mine]) for mine in folds]
+def _held(kind: str, name: str, rows: Ints, form: Form, where: Map, x: Floats) -> Held:
+    return Held(kind, name, rows, predict_form(form, x), where.novelty(x))
 
 
-def score(candidate: Candidate, x: Floats, y: Floats, blocks: Sequence[Ints], loads: Sequence[Ints]) -> Score:
-    """Both errors of one candidate."""
-    blocked = hold_out(candidate, x, y, blocks)
-    loaded = hold_out(candidate, x, y, loads)
-    truth = y[blocked.rows]
-    each = tuple(mape(blocked.watts[blocked.fold == k], truth[blocked.fold == k]) for k in np.unique(blocked.fold))
-    return Score(
-        candidate,
-        mape(blocked.watts, truth),
-        float(np.mean(np.abs(blocked.watts - truth))),
-        each,
-        mape(loaded.watts, y[loaded.rows]),
-        blocked,
-        loaded,
-    )
+def _joined(parts: Sequence[Held]) -> Held:
+    rows, watts, novelty = (np.concatenate([getattr(p, key) for p in parts]) for key in ("rows", "watts", "novelty"))
+    return Held(parts[0].kind, parts[0].name, rows, watts, novelty)
 
 
-def widths_without(found: Score, y: Floats, rows: Ints, level: float, place: Map = NOWHERE) -> Widths:
-    """Widths from what was held out, but for some rows."""
-    novelty, errors = [], []
-    for held in (found.blocked, found.loaded):
-        kept = ~np.isin(held.rows, rows)
+def _faults(form: Form, train: Floats, x: Floats) -> list[tuple[str, Floats]]:
+    """The rows with one column stuck at its median (as a missing one is filled) or scaled; ratios follow."""
+    found = []
+    places = {feature.column: p for p, feature in enumerate(form.features) if feature.kind == "value"}
+    share = importances(form, train) if form.features else np.zeros(0)
+    for name, place in places.items():
+        if share[place] <= 0:
+            continue
+        for how, factor in FAULTS:
+            broken = x.copy()
+            broken[:, place] = broken[:, place] * factor if factor else np.median(train[:, place])
+            for p, feature in enumerate(form.features):
+                if feature.kind == "log-ratio" and name in feature.columns:
+                    above, below = (np.maximum(broken[:, places[column]], TINY) for column in feature.columns)
+                    broken[:, p] = np.log(above / below)
+            found.append((f"{name} {how}", broken))
+    return found
+
+
+def chosen_of(scores: Sequence[Score], kinds: Sequence[str] = KINDS, but: str = "") -> Score:
+    """The model whose worst error over all folds is least; of those within ALIKE of it the one with the least mean.
+
+    A fold of the name `but` does not count: what is said of a fold must not depend on it.
+    """
+
+    def errors(one: Score) -> list[float]:
+        pairs = zip(one.errors_pct, one.held, strict=True)
+        return [error for error, held in pairs if held.kind in kinds and held.name != but] or [one.blocked_pct]
+
+    tried = [one for one in scores if not one.candidate.baseline] or list(scores)
+    least = min(max(errors(one)) for one in tried)
+    alike = [one for one in tried if max(errors(one)) <= ALIKE * least]
+    return min(alike, key=lambda one: float(np.mean(errors(one))))
+
+
+@dataclass(frozen=True)
+class Shift:
+    """One fold as deployment would meet it: the model was chosen, and its interval made, without that fold."""
+
+    kind: str
+    name: str
+    model: str
+    rows: int
+    error_pct: float
+    baseline_pct: float
+    coverage: float
+
+
+def shifts(scores: Sequence[Score], y: Floats, level: float, kinds: Sequence[str] = KINDS) -> list[Shift]:
+    """Every fold, nested: error and coverage of what would have been chosen without it, beside least squares."""
+    squares = next((one for one in scores if one.candidate.kind == "least squares"), None)
+    reference = {} if squares is None else dict(zip([h.name for h in squares.held], squares.errors_pct, strict=True))
+    found = []
+    names = [(held.kind, held.name) for held in chosen_of(scores, kinds).held]
+    for kind, name in names:
+        best = chosen_of(scores, kinds, but=name)
+        for held, error in zip(best.held, best.errors_pct, strict=True):
+            if held.name == name:
+                widths = calibrated(best, y, level, without=held)
+                inside = covered(widths, held.novelty, np.log(y[held.rows] / held.watts))
+                other = reference.get(name, float("nan"))
+                found.append(Shift(kind, name, best.candidate.name, len(held.rows), error, other, float(inside.mean())))
+    return found
+
+
+def calibrated(found: Score, y: Floats, level: float, place: Map = NOWHERE, without: Held | None = None) -> Widths:
+    """Widths from what was held out, without the rows of one fold (and without all faults of the same column).
+
+    Of rows with a column at fault, those count that are farther out than nearly all rows of the blocks of time: a fault
+    that leaves a row among what was learnt cannot be seen from the row, and no honest width follows from it.
+    """
+    fold, novelty, errors = [], [], []
+    usual = float(np.quantile(np.concatenate([one.novelty for one in found.blocks]), SEEN))
+    for number, held in enumerate(found.held):
+        if without is not None and (held.name == without.name or _same_column(held, without)):
+            continue
+        kept = held.novelty > usual if held.kind == "column" else np.ones(len(held.rows), dtype=bool)
+        # Faults concern every row, so that rows are left out for time, load and range only.
+        if without is not None and without.kind != "column":
+            kept = kept & ~np.isin(held.rows, without.rows)
+        fold.append(np.full(int(kept.sum()), number))
         novelty.append(held.novelty[kept])
         errors.append(np.log(y[held.rows[kept]] / held.watts[kept]))
-    return widths_of(place, np.concatenate(novelty), np.concatenate(errors), level)
+    return widths_of(place, np.concatenate(fold), np.concatenate(novelty), np.concatenate(errors), level)
 
 
-def caution(found: Score, y: Floats, level: float, but: Ints = NO_ROWS) -> float:
-    """How much wider new rows must be, so that the loads together hold as many of their rows as was asked for, and nine
-    of ten parts nearly as many.
-
-    Parts are blocks and loads, each judged by intervals that were made without it. Rows outside of the training range
-    are left to `widened`, and the rows of `but` out of it all.
-    """
-    needs: list[float] = []
-    loads: list[Floats] = []
-    for held in (found.blocked, found.loaded):
-        for number in np.unique(held.fold):
-            part = held.rows[held.fold == number]
-            mine = (held.fold == number) & (held.excess <= 0) & ~np.isin(held.rows, but)
-            if int(mine.sum()) < LEAST_PART:
-                continue
-            widths = widths_without(found, y, np.concatenate([part, but]), level)
-            each = factors(widths, held.novelty[mine], np.log(y[held.rows[mine]] / held.watts[mine]))
-            needs.append(float(np.quantile(each, level - NEARLY)))
-            loads += [each] if held is found.loaded else []
-    together = float(np.quantile(np.concatenate(loads), level)) if loads else 1.0
-    parts = float(np.quantile(needs, level)) if needs else 1.0
-    return min(max(1.0, together, parts), MOST_CAUTION)
-
-
-def checked_coverage(found: Score, y: Floats, level: float) -> float:
-    """The share of block rows inside intervals that were made without their block."""
-    held = found.blocked
-    inside = []
-    for number in np.unique(held.fold):
-        mine = held.fold == number
-        rows = held.rows[mine]
-        widths = cautious(widths_without(found, y, rows, level), caution(found, y, level, rows))
-        inside.append(covered(widths, held.novelty[mine], np.log(y[rows] / held.watts[mine]), held.excess[mine]))
-    return float(np.concatenate(inside).mean())
+def _same_column(one: Held, other: Held) -> bool:
+    return one.kind == other.kind == "column" and one.name.split()[0] == other.name.split()[0]

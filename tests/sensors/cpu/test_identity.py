@@ -120,10 +120,12 @@ def test_containers(tmp_path):
         ("GenuineIntel", 6, 85, 4, "skylake"),
         ("GenuineIntel", 6, 85, 11, "cooperlake"),
         ("GenuineIntel", 6, 106, 6, "icelake"),
-        ("GenuineIntel", 6, 143, 8, None),  # Sapphire Rapids: later than the table
+        ("GenuineIntel", 6, 143, 8, "sapphirerapids"),  # later than the table
         ("AuthenticAMD", 23, 49, 0, "epyc-gen2"),
         ("AuthenticAMD", 25, 1, 1, "epyc-gen3"),
-        ("AuthenticAMD", 25, 17, 1, None),  # Genoa
+        ("AuthenticAMD", 25, 17, 1, "epyc-gen4"),  # Genoa
+        ("AuthenticAMD", 25, 160, 2, "epyc-gen4"),  # Bergamo
+        ("AuthenticAMD", 26, 2, 1, "epyc-gen5"),  # Turin
     ],
 )
 def test_generations(vendor, family, model, stepping, generation):

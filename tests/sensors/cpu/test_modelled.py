@@ -43,14 +43,14 @@ def test_rows_follow_the_load_between_two_reads(machine, tmp_path):
     machine.clock.advance(0.1)
     times(tmp_path, busy=1010, idle=3030)
     (row,) = group.read()
-    assert row.values == pytest.approx((estimate(0.25, facts)[0],))
+    assert row.values[0] == pytest.approx(estimate(0.25, facts)[0])
     assert row.read_ns == row.early_ns == row.late_ns == machine.clock.now_ns
     times(tmp_path, busy=1050, idle=3030)
-    assert group.read()[0].values == pytest.approx((estimate(1.0, facts)[0],))
+    assert group.read()[0].values[0] == pytest.approx(estimate(1.0, facts)[0])
     times(tmp_path, busy=1050, idle=3050)
-    assert group.read()[0].values == pytest.approx((estimate(0.0, facts)[0],))
+    assert group.read()[0].values[0] == pytest.approx(estimate(0.0, facts)[0])
     times(tmp_path, busy=1060, idle=3050, steal=10)  # half of the time belonged to somebody else
-    assert group.read()[0].values == pytest.approx((estimate(0.5, facts)[0],))
+    assert group.read()[0].values[0] == pytest.approx(estimate(0.5, facts)[0])
     group.close()
 
 
@@ -59,7 +59,7 @@ def test_still_counters_give_no_row_and_lose_nothing(machine, tmp_path):
     group.read()
     assert group.read() == ()
     times(tmp_path, busy=1030, idle=3010)
-    assert group.read()[0].values == pytest.approx((estimate(0.75, identify(machine))[0],))
+    assert group.read()[0].values[0] == pytest.approx(estimate(0.75, identify(machine))[0])
 
 
 def test_counters_that_went_back_start_anew(machine, tmp_path):
@@ -68,7 +68,7 @@ def test_counters_that_went_back_start_anew(machine, tmp_path):
     times(tmp_path, busy=10, idle=10)
     assert group.read() == ()
     times(tmp_path, busy=20, idle=20)
-    assert group.read()[0].values == pytest.approx((estimate(0.5, identify(machine))[0],))
+    assert group.read()[0].values[0] == pytest.approx(estimate(0.5, identify(machine))[0])
     (tmp_path / "proc" / "stat").write_text("")
     with pytest.raises(SensorError):
         group.read()
@@ -76,7 +76,7 @@ def test_counters_that_went_back_start_anew(machine, tmp_path):
 
 def test_the_channel_says_that_it_is_modelled_and_how_far_off(machine):
     (group,) = Modelled(Request(machine)).groups()
-    (channel,) = group.info.channels
+    channel, *beside = group.info.channels
     assert (group.info.name, group.info.cadence, group.info.inline, group.info.tracked) == (
         "modelled.host",
         Cadence.FAST,
@@ -85,9 +85,11 @@ def test_the_channel_says_that_it_is_modelled_and_how_far_off(machine):
     )
     assert (channel.name, channel.unit, channel.kind, channel.domain) == ("host.power", "W", Kind.GAUGE, Domain.NODE)
     assert channel.pedigree is Pedigree.MODELLED and channel.carries_energy
+    assert [one.name for one in beside] == ["modelled.low", "modelled.high", "modelled.outside"]
+    assert not any(one.carries_energy for one in beside)
     facts = channel.facts
-    watts, _, high = estimate(0.5, identify(machine))
-    assert ((facts.gain_pct / 100 * watts) ** 2 + facts.offset_w**2) ** 0.5 == pytest.approx(high - watts)
+    watts, low, _ = estimate(1.0, identify(machine))
+    assert 0 < facts.gain_pct / 100 <= 1 - low / watts + 1e-9 and facts.offset_w is None
     assert facts.max_w == pytest.approx(estimate(1.0, identify(machine))[2])
 
 

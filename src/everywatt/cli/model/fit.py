@@ -11,7 +11,6 @@ from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.model.tables import percent, table_options, target_option
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
-from everywatt.core.format import format_watts
 from everywatt.core.tables import Table
 
 if TYPE_CHECKING:
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 @click.option("--averages", is_flag=True, help="Also try rolling averages over 1, 5 and 15 s.")
 @click.option(
     "--choose",
-    type=click.Choice(["blocks", "loads"]),
-    default="blocks",
+    type=click.Choice(["worst", "blocks", "loads"]),
+    default="worst",
     show_default=True,
-    help="Choose the model by its error on held-out blocks of time, or on held-out loads.",
+    help="Choose by the worst error of all validations, or only by held-out time (blocks) or held-out loads.",
 )
 @click.option(
     "--level",
@@ -62,9 +61,10 @@ def command(
 ) -> None:
     """Fit a column of watts to the other columns, and write the model as a JSON file.
 
-    Every model is evaluated on held-out rows: five blocks of time in turn, and each load in turn (by --load COLUMN, by
-    the steps of a load program, or else by groups of rows with similar utilisation), beside simple baselines. If no
-    model is better than the mean, the answer is "no relation", nothing is written, and the exit code is 3.
+    Every model is tested where deployment differs from training: held-out stretches of time, loads (by --load COLUMN, by
+    the steps of a load program, or else by groups of rows with similar utilisation) and ranges of columns, and columns
+    that are stuck or scaled. The worst of these errors selects the model. If no model is better than the mean, the
+    answer is "no relation", nothing is written, and the exit code is 3.
     """
     from everywatt.models.fitting import error_row, fit
     from everywatt.models.modelfile import dumps
@@ -98,40 +98,50 @@ def command(
         output.json("model-fit", data)
         raise MeasurementRefused(f"No relation between these columns and {target}: {found.why}.")
     write_text(out, dumps(found.model))
-    best, held = found.chosen, percent(None if found.coverage is None else 100 * found.coverage)
+    best = found.chosen
+    worst = max(found.shifts, key=lambda one: one.error_pct)
+    least = min(found.shifts, key=lambda one: one.coverage)
     output.text(
-        f"{best.candidate.name}: error {percent(best.blocked_pct)} on held-out time, {percent(best.loads_pct)} on "
-        f"held-out loads; {level:.0%} intervals held {held} of the truths. Written: {out}"
+        f"{best.candidate.name}: worst error {percent(worst.error_pct)} ({worst.name}); {percent(best.loads_pct)} on "
+        f"held-out loads, {percent(best.blocked_pct)} on held-out time. {level:.0%} intervals held "
+        f"{percent(100 * (found.coverage or 0.0))} of the truths over time, at least {percent(100 * least.coverage)} "
+        f"({least.name}). Written: {out}"
     )
     drawn = None if no_plot else _plot(found, plot or out.with_suffix(".svg"), output)
-    about = {"chosen": best.candidate.name, "coverage": found.coverage, "level": level, "file": str(out)}
+    about: dict[str, Any] = {
+        "chosen": best.candidate.name,
+        "coverage": found.coverage,
+        "level": level,
+        "file": str(out),
+    }
+    about |= {"shifts": found.shifts, "worst_pct": worst.error_pct, "worst_fold": worst.name}
     output.json("model-fit", {**data, **about, "plot": None if drawn is None else str(drawn)})
 
 
 def _table(found: Fit, choose: str, output: Output) -> None:
+    from everywatt.models.validation import KINDS
+
     rows = []
     for one in found.scores:
-        mark = (
-            "← chosen"
-            if found.chosen is not None and one is found.chosen
-            else "baseline"
-            if one.candidate.baseline
-            else ""
-        )
-        rows.append(
-            [one.candidate.name, percent(one.blocked_pct), format_watts(one.blocked_w), percent(one.loads_pct), mark]
-        )
+        mark = "baseline" if one.candidate.baseline else "← chosen" if one is found.chosen else ""
+        errors = [one.worst(kind)[0] for kind in KINDS]
+        rows.append([one.candidate.name, *(percent(None if e != e else e) for e in (one.blocked_pct, *errors)), mark])
     title = f"Error on held-out rows ({len(found.truth)} rows, {len(found.loads)} loads; chosen by {choose})"
-    output.table(Table.of("MODEL", "BLOCKED", "BLOCKED", "HELD-OUT LOAD", "", rows=rows, right=(1, 2, 3), title=title))
+    heads = ("MODEL", "BLOCKS, MEAN", "TIME, WORST", "LOAD", "RANGE", "COLUMN AT FAULT", "")
+    output.table(Table.of(*heads, rows=rows, right=(1, 2, 3, 4, 5), title=title))
 
 
 def _plot(found: Fit, path: Path, output: Output) -> Path | None:
+    import numpy as np
+
     from everywatt.report.model_plots import truth_plot
 
     assert found.chosen is not None and found.model is not None
-    held = found.chosen.blocked
+    held = found.chosen.blocks
+    rows, watts = ([getattr(one, key) for one in held] for key in ("rows", "watts"))
+    at, made = np.concatenate(rows), np.concatenate(watts)
     try:
-        drawn = truth_plot(found.times_s[held.rows], found.truth[held.rows], held.watts, found.model.target, path)
+        drawn = truth_plot(found.times_s[at], found.truth[at], made, found.model.target, path)
     except MissingExtra as error:
         output.warn(f"No plot: {error}")
         return None

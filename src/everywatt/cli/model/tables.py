@@ -13,7 +13,7 @@ from everywatt.cli.common.options import DURATION, TIME
 from everywatt.cli.model.stored import LAST_HOUR, SCHEMES, Stored, stored_table
 from everywatt.core.errors import RunNotFound, UsageError
 from everywatt.core.format import format_percent
-from everywatt.models.table import Table, join
+from everywatt.models.table import Table, join, windows
 
 F = TypeVar("F", bound=Callable[..., Any])
 ENDINGS = (
@@ -53,6 +53,7 @@ def table_options(function: F) -> F:
     @click.option(
         "--tolerance", type=DURATION, help="Largest time difference of joined rows; half a period by default."
     )
+    @click.option("--window", type=DURATION, help="Average the rows over windows of this length.")
     @click.option("--start", type=TIME, help="URL only: start of the period; an hour before its end by default.")
     @click.option("--end", type=TIME, help="URL only: end of the period; now by default.")
     @click.option("--filter", "filter_file", type=FILE, help="URL only: series to read, as in `import prometheus`.")
@@ -73,10 +74,14 @@ def table_options(function: F) -> F:
         load_column: str | None,
         beside: tuple[Path, ...],
         tolerance: float | None,
+        window: float | None,
         **values: Any,
     ) -> Any:
         which = Stored(start, end, filter_file, step, token_file)
         table = table_of(sources, time=time_column, load=load_column, beside=beside, tolerance_s=tolerance, which=which)
+        table = table if window is None else windows(table, window)
+        if values.get("target") is not None:
+            values["target"] = table.aliases.get(values["target"], values["target"])
         return function(*args, table=table, **values)
 
     return wrapped  # type: ignore[return-value]

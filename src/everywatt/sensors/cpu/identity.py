@@ -18,6 +18,8 @@ SERVER_CHASSIS = {"17", "23", "25", "28", "29"}
 _SERVER_CPUS = ("xeon", "epyc", "opteron")
 
 # CPUID family and model to the generation's name as in the SPECpower table; a later stepping may be another generation.
+# Models: Linux, arch/x86/include/asm/intel-family.h and arch/x86/kernel/cpu/amd.c. Generations after the table's last
+# have names of their own; the model takes them for the newest that it knows, with the wider interval of such CPUs.
 _INTEL_6 = {
     **dict.fromkeys((15, 22, 23, 29), "core"),
     **dict.fromkeys((26, 30, 31, 37, 44, 46, 47), "nehalem"),
@@ -28,7 +30,24 @@ _INTEL_6 = {
     **dict.fromkeys((78, 94), "skylake"),
     **dict.fromkeys((106, 108), "icelake"),
     167: "rocketlake",
+    **dict.fromkeys((125, 126), "icelake"),
+    **dict.fromkeys((140, 141), "tigerlake"),
+    **dict.fromkeys((165, 166), "cometlake"),
+    **dict.fromkeys((151, 154), "alderlake"),
+    **dict.fromkeys((183, 186, 191), "raptorlake"),
+    143: "sapphirerapids",
+    207: "emeraldrapids",
+    **dict.fromkeys((173, 174), "graniterapids"),
+    175: "sierraforest",
 }
+# Zen 3, Zen 4 and Zen 4c share family 25 (0x19): ranges of models, first to last.
+_AMD_25 = (
+    (0x00, 0x0F, "epyc-gen3"),
+    (0x10, 0x1F, "epyc-gen4"),
+    (0x20, 0x5F, "epyc-gen3"),
+    (0x60, 0x7F, "epyc-gen4"),
+    (0xA0, 0xAF, "epyc-gen4"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +91,10 @@ def generation_of(cpu: dict[str, str]) -> str | None:
             return "opteron"
         if family == 23:
             return "epyc-gen1" if model < 0x30 else "epyc-gen2"
-        if family == 25 and model < 0x10:
-            return "epyc-gen3"
+        if family == 25:
+            return next((name for first, last, name in _AMD_25 if first <= model <= last), None)
+        if family == 26:
+            return "epyc-gen5"
     return None
 
 

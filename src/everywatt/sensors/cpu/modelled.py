@@ -6,6 +6,7 @@ The figure is the whole machine at the wall without accelerators: its accuracy, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ __all__ = ["Modelled", "ModelledPower", "estimate", "grounds"]
 
 CHANNEL = "host.power"
 _GLANCE_NS = NS // 20
+TO_90 = 1.645 / 1.96  # intervals beside the watts are of 90 %, as those of a fitted model
 
 
 def load_between(before: procfs.HostTimes, after: procfs.HostTimes) -> float | None:
@@ -44,10 +46,18 @@ class ModelledPower:
     """The group `modelled.host`: each row is the mean power from the read before to this one."""
 
     def __init__(self, machine: Machine, line: Curve) -> None:
-        peak_w = line.watts[-1]
-        facts = Facts(gain_pct=100 * line.width.gain, offset_w=line.offset_w, max_w=peak_w + line.half_width_w(peak_w))
-        channel = Channel(CHANNEL, "W", Kind.GAUGE, "host", Domain.NODE, pedigree=Pedigree.MODELLED, facts=facts)
-        self.info = GroupInfo("modelled.host", "modelled", "host", (channel,), label="estimated from CPU utilisation")
+        peak_w = line.interval_w(1.0)[1]
+        facts = Facts(gain_pct=100 * (1 - math.exp(-min(line.below))), max_w=peak_w)
+        modelled = Pedigree.MODELLED
+        channel = Channel(CHANNEL, "W", Kind.GAUGE, "host", Domain.NODE, pedigree=modelled, facts=facts)
+        beside = (
+            Channel("modelled.low", "W", Kind.GAUGE, "host", pedigree=modelled),
+            Channel("modelled.high", "W", Kind.GAUGE, "host", pedigree=modelled),
+            Channel("modelled.outside", "", Kind.GAUGE, "host", pedigree=modelled),
+        )
+        self.info = GroupInfo(
+            "modelled.host", "modelled", "host", (channel, *beside), label="estimated from CPU utilisation"
+        )
         self._clock = machine.clock
         self._line = line
         self._stat = procfs.KeptFile(machine.proc / "stat")
@@ -68,7 +78,8 @@ class ModelledPower:
                 self._before = times
             return ()
         self._before = times
-        return (fresh(read_ns, (self._line.at(load),)),)
+        low, high = self._line.interval_w(load, TO_90)
+        return (fresh(read_ns, (self._line.at(load), low, high, 0.0)),)
 
     def close(self) -> None:
         """Close /proc/stat."""
@@ -131,7 +142,7 @@ def grounds(facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> str:
             head = head.replace("a unknown", "an unknown machine")
             notes.append(
                 "the model was fitted on servers, and this machine is not one or does not report it: the true power "
-                "may be between nothing and twice the estimate"
+                "may be between a twentieth and twice the estimate"
             )
     if facts.generation not in fit["generation_years"]:
         notes.append("no server of this CPU generation was in the fit")

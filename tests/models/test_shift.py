@@ -1,0 +1,36 @@
+"""Models under shift: loads, ranges of use and faulty columns that the training did not contain."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from everywatt.models.exploring import effects
+from everywatt.models.fitting import fit
+from everywatt.models.reading import read_table
+from everywatt.models.table import Table
+
+EXTRACT = Path(__file__).with_name("xeon_e5_2667v3_extract.csv")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return fit(read_table(EXTRACT), "package_power", ignore=["dram_power"])
+
+
+def test_power_never_falls_while_use_rises(found):
+    _, columns = effects(found.model)
+    assert min(one.high_w - one.middle_w for one in columns) >= 0
+    assert min(one.middle_w - one.low_w for one in columns) >= 0
+
+
+def test_our_own_series_are_columns_to_learn_from():
+    random = np.random.default_rng(1)
+    busy = np.repeat(random.random(30), 10)
+    columns = {
+        "everywatt_power_watts{device=cpu.0}": (40 + 60 * busy) * (1 + 0.01 * random.standard_normal(300)),
+        "everywatt_host_cpu_seconds_total": busy,
+        "everywatt_energy_joules_total{device=cpu.0}": 40 + 60 * busy,
+    }
+    learnt = fit(Table(np.arange(300.0), columns), "everywatt_power_watts{device=cpu.0}", only=("linear",))
+    assert learnt.model.needs == ("everywatt_host_cpu_seconds_total",)
