@@ -21,9 +21,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import product_lab as product
-import recordings
 from everywatt.energy import building, moving, sampling, unseen_power
 
+DATA = Path(__file__).resolve().parents[1] / "tests" / "energy" / "data"
 WORTH = 1.02
 LENGTHS_S = (0.25, 1.0, 5.0)
 SENSORS = {
@@ -74,11 +74,11 @@ def questions(scratch: Path, seed: int = 3) -> dict[str, product.Recorded]:
     found = {}
     for name in product.RECORDINGS:
         card = product.RECORDED_CARDS[name.split("_")[0]]
-        found[name] = product.imported(recordings.DATA / name, scratch / f"{name}.tape", card=card)
+        found[name] = product.imported(DATA / name, scratch / f"{name}.tape", card=card)
         if name.startswith("RTX"):
             out = scratch / f"{name}-average.tape"
             options = {"card": card, "driver": "535.54.03", "column": "power.draw"}
-            found[f"{name}, 1 s average"] = product.imported(recordings.DATA / name, out, **options)
+            found[f"{name}, 1 s average"] = product.imported(DATA / name, out, **options)
     rng = np.random.default_rng(seed)
     loads = {**product.LOADS, "square 1.3 s": product.pulses(0.65, 1.3, 90.0, 330.0)}
     for sensor, made in SENSORS.items():

@@ -36,6 +36,7 @@ META: Final[dict[str, Any]] = {
     "everywatt": _TEXT,
     "git": (_NONE, {"commit": str, "branch": str, "dirty": bool}),
     "host": (_HOST, str, _NONE),
+    "in_process": bool,
     "meter": (dict, _NONE),
     "note": _TEXT,
     "period_s": (*_NUMBER, _NONE),
@@ -49,7 +50,11 @@ META: Final[dict[str, Any]] = {
 _CHANNEL: Final = {
     "name": str, "unit": str, "kind": str, "device": str, "domain": str, "scale": _NUMBER, "pedigree": str,
     "mirror_of": str, "facts": {"cards": str, "calibrated": bool} | dict.fromkeys(
-        ("period_s", "window_s", "quantum", "wrap", "max_w", "gain_pct", "offset_w", "gain", "bias_w"), _NUMBER
+        (
+            "period_s", "window_s", "quantum", "wrap", "max_w", "gain_pct", "offset_w", "gain", "bias_w", "correlation",
+            "freedom", "gain_alike", "offset_alike",
+        ),
+        _NUMBER,
     ),
 }  # fmt: skip
 _GROUP: Final = {
@@ -85,4 +90,4 @@ def fits(value: Any, shape: Any) -> bool:
         return isinstance(value, list) and all(fits(one, shape[0]) for one in value)
     if isinstance(shape, tuple):
         return any(fits(value, one) for one in shape)
-    return isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
+    return isinstance(value, shape) and (shape in (bool, object) or not isinstance(value, bool))
